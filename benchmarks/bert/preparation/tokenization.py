@@ -1,0 +1,175 @@
+"""The vocabulary and the tokenizer of MLPerf's BERT: lower case, split at punctuation, greedy WordPiece.
+
+Source of the algorithm: MLPerf Training reference, create_pretraining_data and its BasicTokenizer and
+WordpieceTokenizer.
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.errors import UsageError
+
+PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = SPECIAL_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LARGEST_VOCABULARY = 65_535
+"""Words that a vocabulary may have, so that an id fits into two bytes."""
+
+LONGEST_WORD = 200
+"""Characters; a longer word becomes [UNK]."""
+
+_CJK_RANGES = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words of a vocabulary; the id of a word is its line in the file, counted from 0."""
+
+    words: tuple[str, ...] = field(repr=False)
+    ids: Mapping[str, int] = field(repr=False)
+    sha256: str
+    """Of the bytes of the file, in hexadecimal."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Vocabulary":
+        """Read a vocab.txt: UTF-8, one word a line. Raises UsageError for a file that cannot serve."""
+        advice = "give the vocab.txt of MLPerf's BERT (UTF-8, one word a line)"
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise UsageError(f"{path}: there is no such vocabulary file; {advice}") from None
+        except OSError as error:
+            raise UsageError(f"{path}: the vocabulary cannot be read ({error.strerror}); {advice}") from error
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"{path}: the vocabulary is not UTF-8 at byte {error.start}; {advice}"
+            ) from error
+        words = tuple(line.strip() for line in text.removesuffix("\n").split("\n"))
+        _check_words(path, words, advice)
+        ids = {word: number for number, word in enumerate(words)}
+        return cls(words=words, ids=ids, sha256=hashlib.sha256(content).hexdigest())
+
+
+def _check_words(path: Path, words: tuple[str, ...], advice: str) -> None:
+    """Raise UsageError unless the words are distinct, not empty, not too many, and include the special ones."""
+    if len(words) > LARGEST_VOCABULARY:
+        found = f"{len(words)} words, and at most {LARGEST_VOCABULARY} are possible"
+        raise UsageError(f"{path}: the vocabulary has {found}; {advice}")
+    first_lines: dict[str, int] = {}
+    for line, word in enumerate(words, start=1):
+        first = first_lines.setdefault(word, line)
+        if first != line:
+            raise UsageError(
+                f"{path}: lines {first} and {line} of the vocabulary are both {word!r}; {advice}"
+            )
+    missing = [word for word in SPECIAL_WORDS if word not in first_lines]
+    if missing:
+        raise UsageError(f"{path}: the vocabulary lacks {' '.join(missing)}; {advice}")
+    if "" in first_lines:
+        raise UsageError(f"{path}: line {first_lines['']} of the vocabulary is empty; {advice}")
+
+
+class _CleaningTable(dict[int, str]):
+    """What each character becomes before a line is split into words, for str.translate; filled on demand."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = cleaned = _clean(chr(code))
+        return cleaned
+
+
+def _clean(character: str) -> str:
+    """Drop what is no text, turn white space into a space, and set a CJK character apart by spaces."""
+    if character in "\t\n\r":
+        return " "
+    category = unicodedata.category(character)
+    if character in "\0\ufffd" or category in ("Cc", "Cf"):
+        return ""
+    if category == "Zs":
+        return " "
+    if any(first <= ord(character) <= last for first, last in _CJK_RANGES):
+        return f" {character} "
+    return character
+
+
+_CLEANED = _CleaningTable()
+
+
+def _is_punctuation(character: str) -> bool:
+    """Every ASCII symbol, also those that Unicode does not call punctuation ($, +, ~), and category P."""
+    if character.isascii():
+        return 33 <= ord(character) <= 126 and not character.isalnum()
+    return unicodedata.category(character).startswith("P")
+
+
+def _without_accents(word: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFD", word) if unicodedata.category(c) != "Mn")
+
+
+def split_at_punctuation(word: str) -> list[str]:
+    """The parts of a word, where each punctuation character is a part of its own."""
+    parts: list[str] = []
+    inside = False
+    for character in word:
+        if _is_punctuation(character):
+            parts.append(character)
+            inside = False
+        elif inside:
+            parts[-1] += character
+        else:
+            parts.append(character)
+            inside = True
+    return parts
+
+
+class Tokenizer:
+    """Turns lines into token ids; remembers the pieces of each word that it has seen."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._ids = vocabulary.ids
+        self._unknown = vocabulary.ids[UNKNOWN]
+        self._seen: dict[str, tuple[int, ...]] = {}
+
+    def tokenize(self, line: str) -> list[int]:
+        """The token ids of one line, without special tokens; empty if nothing of the line is text."""
+        seen = self._seen
+        tokens: list[int] = []
+        for word in line.translate(_CLEANED).split():
+            pieces = seen.get(word)
+            if pieces is None:
+                pieces = seen[word] = self._pieces_of_word(word)
+            tokens.extend(pieces)
+        return tokens
+
+    def _pieces_of_word(self, word: str) -> tuple[int, ...]:
+        parts = split_at_punctuation(_without_accents(word.lower()))
+        return tuple(piece for part in parts for piece in self._pieces_of_part(part))
+
+    def _pieces_of_part(self, part: str) -> list[int]:
+        """Greedy WordPiece: the longest known beginning, then the longest known '##…', or [UNK] for it all."""
+        if len(part) > LONGEST_WORD:
+            return [self._unknown]
+        pieces: list[int] = []
+        start = 0
+        while start < len(part):
+            prefix = "##" if start else ""
+            for end in range(len(part), start, -1):
+                piece = self._ids.get(prefix + part[start:end])
+                if piece is not None:
+                    break
+            else:
+                return [self._unknown]
+            pieces.append(piece)
+            start = end
+        return pieces

@@ -1,0 +1,66 @@
+"""MLPerf Training's rules for BERT, as far as a harness must know them before, during and after a run.
+
+What the official checkers check is left to them; here is what a run needs in order to pass: the target, the evaluation
+schedule, the closed division's limits and the rulesets that know BERT.
+"""
+
+from dataclasses import dataclass
+
+TARGET_ACCURACY = 0.72
+"""Masked-LM accuracy to reach (≥), over all masked tokens of the evaluation samples."""
+
+RULESETS = ("1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
+"""The rulesets whose compliance one log can have; 5.0.0 was BERT's last."""
+
+CLOSED_DROPOUT = 0.1
+CLOSED_EVALUATION_SAMPLES = 10_000
+LARGEST_SEED = 2**31 - 1
+
+
+def evaluation_interval(global_batch_size: int) -> int:
+    """Samples between evaluations: 5% of what the batch size is expected to need, in whole 25,000s."""
+    return int(0.05 * (230.23 * global_batch_size + 3_000_000) / 25_000) * 25_000
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A rule of the closed division that a configuration breaks."""
+
+    rule: str
+    key: str
+    found: object
+    allowed: object
+
+    def __str__(self) -> str:
+        return f"closed division, {self.rule}: {self.key} is {self.found}, allowed is {self.allowed}"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the closed division's rules speak of, in a configuration."""
+
+    size: str
+    optimizer: str
+    dropout: float
+    target_accuracy: float | None
+    evaluation_samples: int
+    evaluation_interval: int
+    global_batch_size: int
+
+
+def closed_breaches(terms: Terms) -> list[Breach]:
+    """Every rule of the closed division that the terms break, in the order of the rules; none means that it may run."""
+    checks = (
+        ("Model", "size", terms.size, "large"),
+        ("Optimizer", "optimizer.algorithm", terms.optimizer, "lamb"),
+        ("Hyper-parameters", "dropout", terms.dropout, CLOSED_DROPOUT),
+        ("Quality target", "target_accuracy", terms.target_accuracy, TARGET_ACCURACY),
+        ("Evaluation", "evaluation.samples", terms.evaluation_samples, CLOSED_EVALUATION_SAMPLES),
+        (
+            "Evaluation frequency",
+            "evaluation.interval_samples",
+            terms.evaluation_interval,
+            evaluation_interval(terms.global_batch_size),
+        ),
+    )
+    return [Breach(rule, key, found, allowed) for rule, key, found, allowed in checks if found != allowed]

@@ -1,0 +1,111 @@
+"""The sizes of BERT that can be measured, their tensors, and what a step on given lengths costs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Size:
+    """A BERT: post-LayerNorm encoder, tanh-approximated GELU, LayerNorm eps 1e-12.
+
+    `evaluation_samples` and `evaluation_interval` (in samples) are those of its evaluation; the interval is None where
+    MLPerf's formula gives it from the batch size.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    evaluation_samples: int
+    evaluation_interval: int | None
+    positions: int = 512
+    segments: int = 2
+    initial_std: float = 0.02
+    local_heads: tuple[int, ...] = ()
+    """Where each head of the first layer looks at first, in tokens from its own; () for BERT's own random start."""
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden // self.heads
+
+    def parameters(self, vocabulary: int) -> int:
+        """Number of trained values, the tied decoder counted once and its bias included."""
+        return sum(int(np.prod(shape)) for shape in self.tensors(vocabulary).values())
+
+    def tensors(self, vocabulary: int) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every tensor, by the names of the reference's TensorFlow checkpoint."""
+        h, f = self.hidden, self.feed_forward
+        shapes: dict[str, tuple[int, ...]] = {
+            "bert/embeddings/word_embeddings": (vocabulary, h),
+            "bert/embeddings/position_embeddings": (self.positions, h),
+            "bert/embeddings/token_type_embeddings": (self.segments, h),
+        }
+        shapes |= _layer_norm("bert/embeddings", h)
+        for layer in range(self.layers):
+            prefix = f"bert/encoder/layer_{layer}"
+            for part in ("query", "key", "value"):
+                shapes |= _dense(f"{prefix}/attention/self/{part}", h, h)
+            shapes |= _dense(f"{prefix}/attention/output/dense", h, h)
+            shapes |= _layer_norm(f"{prefix}/attention/output", h)
+            shapes |= _dense(f"{prefix}/intermediate/dense", h, f)
+            shapes |= _dense(f"{prefix}/output/dense", f, h)
+            shapes |= _layer_norm(f"{prefix}/output", h)
+        shapes |= _dense("bert/pooler/dense", h, h)
+        shapes["cls/predictions/output_bias"] = (vocabulary,)
+        shapes |= _dense("cls/predictions/transform/dense", h, h)
+        shapes |= _layer_norm("cls/predictions/transform", h)
+        shapes["cls/seq_relationship/output_weights"] = (2, h)
+        shapes["cls/seq_relationship/output_bias"] = (2,)
+        return shapes
+
+    def training_flops(self, lengths: Iterable[int], masked: int, vocabulary: int) -> float:
+        """Useful floating-point operations of forward and backward on sequences of these lengths.
+
+        Counts matrix products alone, a multiplication and an addition as two, backward as twice forward: the encoder on
+        every token, attention on every pair of tokens within a sequence, the masked-LM head on `masked` tokens, pooler
+        and next-sentence head on sequences. Padding, recomputation and element-wise work are not useful and not counted.
+        """
+        tokens = np.fromiter(lengths, dtype=np.float64)
+        h = self.hidden
+        encoder = 2 * self.layers * (4 * h * h + 2 * h * self.feed_forward) * tokens.sum()
+        attention = 4 * self.layers * h * float((tokens**2).sum())
+        masked_head = 2 * (h * h + h * vocabulary) * masked
+        sequence_head = 2 * (h * h + 2 * h) * len(tokens)
+        return 3.0 * (encoder + attention + masked_head + sequence_head)
+
+
+def _dense(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}/kernel": (inputs, outputs), f"{name}/bias": (outputs,)}
+
+
+def _layer_norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}/LayerNorm/gamma": (width,), f"{name}/LayerNorm/beta": (width,)}
+
+
+LARGE = Size(
+    "large", layers=24, hidden=1024, heads=16, feed_forward=4096, evaluation_samples=10_000, evaluation_interval=None
+)
+"""MLPerf's BERT-large, trained from the phase-1 checkpoint."""
+
+TINY = Size(
+    "tiny",
+    layers=2,
+    hidden=128,
+    heads=2,
+    feed_forward=512,
+    evaluation_samples=1_000,
+    evaluation_interval=2_048,
+    initial_std=0.06,
+    local_heads=(-1, 1),
+)
+"""A BERT that two CPU cores train in a minute, on the invented language.
+
+As BERT-large starts from a checkpoint that phase 1 has trained, this one starts from weights whose first layer already looks at
+the neighbouring tokens: finding that out is what takes most of the time from a random start. The standard deviation is 0.02
+scaled to the smaller width, as 0.02 · √(1024 / 128).
+"""
+
+SIZES: dict[str, Size] = {size.name: size for size in (LARGE, TINY)}

@@ -1,0 +1,272 @@
+"""The sample store: HDF5 shards of flat arrays with offsets, to be memory-mapped; no padding, no pickle.
+
+A shard has one contiguous dataset for each array of `Samples` and attributes that say what it was made from. Its
+offsets are metadata: opening a store reads them and nothing else of the samples.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.preparation.generation import SAMPLE_DTYPES, GenerationSettings, Sample, Samples
+from benchmarks.errors import UsageError, WorkError
+from benchmarks.files import write_whole
+
+__all__ = ["Sample", "SampleStore", "Shard", "content_sha256", "write_shard"]
+
+FORMAT = "podium-samples"
+FORMAT_VERSION = 1
+SUFFIX = ".h5"
+ADVICE = "prepare it again with `podium data prepare`"
+
+ATTRIBUTES: Mapping[str, type] = {
+    **dict.fromkeys(("format", "vocabulary_sha256", "content_sha256", "source"), str),
+    **dict.fromkeys(("format_version", "samples", "tokens", "masked_tokens"), int),
+    **{name: type(value) for name, value in asdict(GenerationSettings()).items()},
+}
+"""The attributes of a shard and their types."""
+
+
+def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 over name, dtype, length and bytes of every array, in the order of SAMPLE_DTYPES."""
+    digest = hashlib.sha256()
+    for name, dtype in SAMPLE_DTYPES.items():
+        digest.update(f"{name} {dtype.str} {len(arrays[name])}\n".encode())
+        digest.update(arrays[name].data)
+    return digest.hexdigest()
+
+
+def write_shard(
+    path: Path, samples: Samples, vocabulary_sha256: str, source: str, settings: GenerationSettings
+) -> None:
+    """Write one shard, whole or not at all; the same samples give the same bytes. `source` is a file's name.
+
+    It replaces a shard of that name. Raises WorkError if the disk or the permissions do not allow it.
+    """
+    arrays = {
+        name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()
+    }
+    assert len(samples) > 0, "a shard has at least one sample"
+    attributes = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "samples": len(samples),
+        "tokens": len(arrays["token_ids"]),
+        "masked_tokens": len(arrays["masked_token_ids"]),
+        "vocabulary_sha256": vocabulary_sha256,
+        "content_sha256": content_sha256(arrays),
+        "source": source,
+        **asdict(settings),
+    }
+    write_whole(path, _shard_image(attributes, arrays))
+
+
+def _shard_image(attributes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """The bytes of a shard: HDF5 in the layout of version 1.8, whose metadata have checksums; no times."""
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V18)
+    access.set_fapl_core(block_size=2**20, backing_store=False)
+    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    creation.set_obj_track_times(False)
+    with h5py.File(h5py.h5f.create(b"shard", h5py.h5f.ACC_TRUNC, creation, access)) as file:
+        for name, kind in ATTRIBUTES.items():
+            _set_attribute(file, name, kind(attributes[name]))
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, track_times=False)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    return image
+
+
+def _set_attribute(file: h5py.File, name: str, value: float | str) -> None:
+    """Text becomes a string of fixed length, so that all of an attribute lies under its checksum."""
+    if isinstance(value, str):
+        text = value.encode("utf-8", "backslashreplace")
+        file.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
+    else:
+        file.attrs[name] = value
+
+
+class Shard:
+    """One file of samples. Opening checks all but the content; `verify` checks that too.
+
+    Raises UsageError if there is no such file and WorkError if it is not a whole shard of this format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mapped: dict[str, NDArray[Any]] | None = None
+        if not path.is_file():
+            raise UsageError(f"{path}: there is no such shard; make it with `podium data prepare`")
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                self.attributes = self._check_attributes(file)
+                self._places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
+                self._check_counts()
+                sample_offsets, masked_offsets = file["sample_offsets"][:], file["masked_offsets"][:]
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise self._broken(f"it cannot be read as HDF5 ({error})") from error
+        longest, most = self.attributes["max_sequence_length"], self.attributes["max_predictions"]
+        self.lengths = self._check_offsets("sample_offsets", sample_offsets, "tokens", longest)
+        """Tokens of each sample, u2 [N]."""
+        self.masked_counts = self._check_offsets("masked_offsets", masked_offsets, "masked_tokens", most)
+        """Masked tokens of each sample, u2 [N]."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read(self, index: int) -> Sample:
+        """Sample `index` of 0..N−1."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of a shard of {len(self)}")
+        arrays = self._arrays()
+        start, end = arrays["sample_offsets"][index : index + 2]
+        masked_start, masked_end = arrays["masked_offsets"][index : index + 2]
+        return Sample(
+            token_ids=arrays["token_ids"][start:end],
+            first_segment_length=int(arrays["first_segment_lengths"][index]),
+            masked_positions=arrays["masked_positions"][masked_start:masked_end],
+            masked_token_ids=arrays["masked_token_ids"][masked_start:masked_end],
+            next_sentence_label=int(arrays["next_sentence_labels"][index]),
+        )
+
+    def verify(self) -> None:
+        """Read everything and compare with the content hash; raises WorkError if they differ."""
+        found = content_sha256(self._arrays())
+        if found != self.attributes["content_sha256"]:
+            expected = self.attributes["content_sha256"]
+            raise self._broken(f"its content has the SHA-256 {found}, and it was written with {expected}")
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Views of the memory-mapped file, one map a shard; mapped at the first call."""
+        if self._mapped is None:
+            try:
+                content = np.memmap(self.path, dtype=np.uint8, mode="r").view(np.ndarray)
+            except (OSError, ValueError) as error:
+                raise WorkError(f"{self.path}: the shard cannot be memory-mapped ({error})") from error
+            self._mapped = {
+                name: content[place].view(SAMPLE_DTYPES[name]) for name, place in self._places.items()
+            }
+        return self._mapped
+
+    def _broken(self, found: str) -> WorkError:
+        return WorkError(f"{self.path}: the shard cannot be used: {found}; {ADVICE}")
+
+    def _check_attributes(self, file: h5py.File) -> dict[str, Any]:
+        found = {name: self._check_attribute(file, name, kind) for name, kind in ATTRIBUTES.items()}
+        for name, expected in (("format", FORMAT), ("format_version", FORMAT_VERSION)):
+            if found[name] != expected:
+                raise self._broken(f"its {name} is {found[name]!r}, not {expected!r}")
+        return found
+
+    def _check_attribute(self, file: h5py.File, name: str, kind: type) -> Any:
+        if name not in file.attrs:
+            raise self._broken(f"it has no attribute {name}")
+        stored = file.attrs.get_id(name)
+        if stored.shape != () or stored.dtype.kind != {int: "i", float: "f", str: "S"}[kind]:
+            raise self._broken(f"its attribute {name} is no {kind.__name__}")
+        value = file.attrs[name].item()
+        return value.decode("utf-8") if kind is str else value
+
+    def _check_dataset(self, file: h5py.File, name: str) -> slice:
+        """The bytes of the file in which a dataset lies."""
+        link = file.get(name, getlink=True)
+        if not isinstance(link, h5py.HardLink) or file.get(name, getclass=True) != h5py.Dataset:
+            raise self._broken(f"it has no dataset {name}")
+        dataset, dtype = file[name], SAMPLE_DTYPES[name]
+        if dataset.dtype != dtype or dataset.ndim != 1:
+            raise self._broken(f"{name} is {dataset.dtype} {list(dataset.shape)}, not {dtype} [n]")
+        offset, size = dataset.id.get_offset(), dataset.nbytes
+        if offset is None or dataset.id.get_storage_size() != size:
+            raise self._broken(f"{name} is not contiguous in the file")
+        if offset + size > self.path.stat().st_size:
+            raise self._broken(f"{name} goes beyond the end of the file")
+        return slice(offset, offset + size)
+
+    def _check_counts(self) -> None:
+        """Compare the length of every dataset with the attributes."""
+        samples, tokens, masked = (self.attributes[name] for name in ("samples", "tokens", "masked_tokens"))
+        expected = (tokens, samples + 1, samples, masked, masked, samples + 1, samples)
+        for (name, place), count in zip(self._places.items(), expected, strict=True):
+            found = (place.stop - place.start) // SAMPLE_DTYPES[name].itemsize
+            if found != count:
+                raise self._broken(f"{name} has {found} elements, not {count}")
+
+    def _check_offsets(
+        self, name: str, offsets: NDArray[np.int64], counted: str, longest: int
+    ) -> NDArray[np.uint16]:
+        """The differences of offsets that go from 0 to the number counted, in steps of 1 to `longest`."""
+        count = self.attributes[counted]
+        if offsets[0] != 0 or offsets[-1] != count:
+            raise self._broken(f"{name} go from {offsets[0]} to {offsets[-1]}, not from 0 to {count}")
+        steps = np.diff(offsets)
+        if len(steps) == 0 or steps.min() < 1 or steps.max() > min(longest, 65_535):
+            raise self._broken(f"{name} do not ascend in steps of 1 to {longest}")
+        return steps.astype(np.uint16)
+
+
+class SampleStore:
+    """The samples of several shards, one after another in the order of the shards' names.
+
+    `source` is a folder, of which every *.h5 is taken, or the paths of shards. Raises UsageError if there is none,
+    and WorkError if a shard is unusable or two do not belong together.
+    """
+
+    def __init__(self, source: Path | Sequence[Path]) -> None:
+        self.paths = _shard_paths(source)
+        self._shards = [Shard(path) for path in self.paths]
+        for shard in self._shards[1:]:
+            _check_alike(self._shards[0], shard)
+        self.vocabulary_sha256: str = self._shards[0].attributes["vocabulary_sha256"]
+        self.max_sequence_length: int = self._shards[0].attributes["max_sequence_length"]
+        self._starts = [0, *np.cumsum([len(shard) for shard in self._shards]).tolist()]
+        self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self._shards])
+        """Tokens of each sample, u2 [N]; metadata."""
+        self.masked_counts: NDArray[np.uint16] = np.concatenate(
+            [shard.masked_counts for shard in self._shards]
+        )
+        """Masked tokens of each sample, u2 [N]; metadata."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def read(self, index: int) -> Sample:
+        """Sample `index` of 0..N−1; IndexError otherwise."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of a store of {len(self)}")
+        shard = bisect_right(self._starts, index) - 1
+        return self._shards[shard].read(index - self._starts[shard])
+
+    def verify(self, on_verified: Callable[[Path], None] | None = None) -> None:
+        """Read everything and compare with the content hashes; `on_verified` is told of each good shard."""
+        for shard in self._shards:
+            shard.verify()
+            if on_verified is not None:
+                on_verified(shard.path)
+
+
+def _shard_paths(source: Path | Sequence[Path]) -> list[Path]:
+    if isinstance(source, Path) and not source.is_dir():
+        raise UsageError(f"{source}: there is no such folder of shards; make it with `podium data prepare`")
+    given = source if isinstance(source, Sequence) else source.glob(f"*{SUFFIX}")
+    paths = sorted(given, key=lambda path: (path.name, path))
+    if not paths:
+        place = (
+            "no shard was given" if isinstance(source, Sequence) else f"{source}: no *{SUFFIX} shard is in it"
+        )
+        raise UsageError(f"{place}; make shards with `podium data prepare`")
+    return paths
+
+
+def _check_alike(first: Shard, other: Shard) -> None:
+    for name in ("vocabulary_sha256", "max_sequence_length"):
+        one, two = first.attributes[name], other.attributes[name]
+        if one != two:
+            raise WorkError(f"{other.path}: its {name} is {two}, and that of {first.path} is {one}; {ADVICE}")

@@ -1,0 +1,23 @@
+"""The two ways in which something fails for a person, as opposed to a defect of the program.
+
+Both carry one sentence that names the file, the key, what was found, what is allowed and what to do. Whoever
+catches one at the top of a process prints the sentence, without a traceback, and leaves with its exit code.
+"""
+
+
+class PodiumError(Exception):
+    """A failure to be told to the user as a sentence."""
+
+    exit_code = 1
+
+
+class WorkError(PodiumError):
+    """The work could not be done: a corrupt shard, a full disk, a rank that died."""
+
+    exit_code = 1
+
+
+class UsageError(PodiumError, ValueError):
+    """What was asked for is wrong: an unknown system, a key that does not exist, a missing file."""
+
+    exit_code = 2

@@ -1,0 +1,1 @@
+"""How benchmarks are trained: one package an implementation."""

@@ -1,0 +1,1 @@
+"""BERT in PyTorch, trained without padding. Entry points are modules run as processes: `train`."""

@@ -1,0 +1,154 @@
+"""The ragged batch: sequences laid end to end, with every index that the device needs built on the host."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.bert.store import Sample
+from implementations.pytorch.data.grouping import Group, group_by_length
+
+
+@dataclass(frozen=True)
+class AttentionGroup:
+    """One dense rectangle of the `grouped` attention backend: `rows` sequences of at most `width` tokens.
+
+    `pad_index` [rows · width] names the batch's token that fills each slot; slots beyond a sequence's end repeat its
+    first token and are hidden by `key_bias` [rows, 1, 1, width] (0 or -inf), which is None where there are none.
+    `unpad_index` [tokens of the group] is its inverse: where in the rectangle each of the group's tokens lies.
+    `start` is the group's first token in the batch; its tokens are contiguous.
+    """
+
+    rows: int
+    width: int
+    start: int
+    pad_index: Tensor
+    unpad_index: Tensor
+    key_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class RaggedBatch:
+    """S sequences, longest first, in T token slots, M of which are masked.
+
+    In an unpadded batch every slot holds a token. In a padded one each sequence has a slot of fixed width, its tokens
+    come first and [PAD] fills the rest; `lengths` counts the tokens alone.
+    """
+
+    token_ids: Tensor  # [T] int64
+    segment_ids: Tensor  # [T] int64
+    position_ids: Tensor  # [T] int64, from 0 in each sequence
+    sequence_starts: Tensor  # [S + 1] int64, token slots
+    masked_positions: Tensor  # [M] int64, into the T slots
+    masked_labels: Tensor  # [M] int64
+    next_sentence: Tensor  # [S] int64, 1 where the second segment is a random one
+    groups: tuple[AttentionGroup, ...]
+    lengths: tuple[int, ...]  # [S] tokens in each sequence, without padding
+    masked_counts: tuple[int, ...]  # [S]
+
+    @property
+    def sequences(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are not padding."""
+        return sum(self.lengths)
+
+    @property
+    def slots(self) -> int:
+        """Token slots T, padding included."""
+        return self.token_ids.numel()
+
+    @property
+    def masked(self) -> int:
+        return sum(self.masked_counts)
+
+    def to(self, device: torch.device) -> "RaggedBatch":
+        """The same batch on a device; copies overlap with computation when the host memory is pinned."""
+        if device.type == "cpu":
+            return self
+        moved = {
+            f.name: value.to(device, non_blocking=True)
+            for f in fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
+        groups = tuple(
+            replace(
+                g,
+                pad_index=g.pad_index.to(device, non_blocking=True),
+                unpad_index=g.unpad_index.to(device, non_blocking=True),
+                key_bias=None if g.key_bias is None else g.key_bias.to(device, non_blocking=True),
+            )
+            for g in self.groups
+        )
+        return replace(self, groups=groups, **moved)
+
+
+def collate(samples: Sequence[Sample], slot_width: int | None = None) -> RaggedBatch:
+    """Lay samples end to end, longest first (ties keep their order).
+
+    `slot_width` gives every sequence a slot of that many tokens, as padded implementations do; None pads nothing.
+    Raises ValueError for a sample that is longer than its slot and for an empty batch.
+    """
+    if not samples:
+        raise ValueError("a batch needs at least one sample")
+    lengths = np.array([len(s.token_ids) for s in samples], dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    samples = [samples[i] for i in order]
+    lengths = lengths[order]
+    if slot_width is not None and lengths[0] > slot_width:
+        raise ValueError(f"a sample of {lengths[0]} tokens does not fit a slot of {slot_width}")
+    widths = lengths if slot_width is None else np.full_like(lengths, slot_width)
+    starts = np.concatenate([[0], np.cumsum(widths)])
+    slots = int(starts[-1])
+
+    token_ids = np.zeros(slots, dtype=np.int64)
+    segment_ids = np.zeros(slots, dtype=np.int64)
+    for start, length, sample in zip(starts, lengths, samples, strict=False):
+        token_ids[start : start + length] = sample.token_ids
+        segment_ids[start + sample.first_segment_length : start + length] = 1
+    position_ids = np.arange(slots, dtype=np.int64) - np.repeat(starts[:-1], widths)
+    masked_counts = np.array([len(s.masked_positions) for s in samples], dtype=np.int64)
+    masked_positions = np.concatenate([s.masked_positions for s in samples]).astype(np.int64)
+    masked_positions += np.repeat(starts[:-1], masked_counts)
+
+    return RaggedBatch(
+        token_ids=torch.from_numpy(token_ids),
+        segment_ids=torch.from_numpy(segment_ids),
+        position_ids=torch.from_numpy(position_ids),
+        sequence_starts=torch.from_numpy(starts),
+        masked_positions=torch.from_numpy(masked_positions),
+        masked_labels=torch.from_numpy(np.concatenate([s.masked_token_ids for s in samples]).astype(np.int64)),
+        next_sentence=torch.from_numpy(np.array([s.next_sentence_label for s in samples], dtype=np.int64)),
+        groups=_attention_groups(starts, lengths, widths),
+        lengths=tuple(int(n) for n in lengths),
+        masked_counts=tuple(int(n) for n in masked_counts),
+    )
+
+
+def _attention_groups(starts: np.ndarray, lengths: np.ndarray, widths: np.ndarray) -> tuple[AttentionGroup, ...]:
+    return tuple(_attention_group(g, starts, lengths) for g in group_by_length(widths))
+
+
+def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> AttentionGroup:
+    first_tokens = starts[group.first : group.last]
+    slot_counts = np.diff(starts[group.first : group.last + 1])
+    columns = np.arange(group.width)
+    inside = columns < slot_counts[:, None]
+    pad_index = np.where(inside, first_tokens[:, None] + columns, first_tokens[:, None])
+    visible = columns < lengths[group.first : group.last, None]
+    key_bias = None
+    if not visible.all():
+        bias = np.where(visible, np.float32(0), np.float32("-inf"))
+        key_bias = torch.from_numpy(bias)[:, None, None, :]
+    return AttentionGroup(
+        rows=group.rows,
+        width=group.width,
+        start=int(first_tokens[0]),
+        pad_index=torch.from_numpy(pad_index.reshape(-1)),
+        unpad_index=torch.from_numpy(np.flatnonzero(inside.reshape(-1))),
+        key_bias=key_bias,
+    )

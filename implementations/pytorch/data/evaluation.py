@@ -1,0 +1,32 @@
+"""The evaluation samples of one rank, in batches of similar length so that little is wasted on any of them."""
+
+import numpy as np
+
+from benchmarks.bert.preparation.evaluation import evaluation_pick
+from benchmarks.bert.store import SampleStore
+from benchmarks.errors import UsageError
+from implementations.pytorch.data.balancing import snake
+from implementations.pytorch.data.batch import RaggedBatch, collate
+
+
+def evaluation_batches(
+    store: SampleStore, *, samples: int, rank: int, ranks: int, local_batch_size: int, slot_width: int | None
+) -> list[RaggedBatch]:
+    """One rank's share of the `samples` that the reference picks, dealt out over ranks by length.
+
+    Ranks get equal counts but for a remainder of one. Raises UsageError if the store holds too few samples.
+    """
+    if len(store) < samples:
+        raise UsageError(
+            f"{store.paths[0].parent}: holds {len(store)} samples to evaluate on, evaluation.samples is {samples}; "
+            f"prepare a longer text or set evaluation.samples to at most {len(store)}"
+        )
+    picked = evaluation_pick(len(store), samples)
+    lengths = store.lengths[picked].astype(np.int64)
+    whole = samples // ranks * ranks
+    mine = list(snake(lengths[:whole], ranks)[rank]) + [i for i in range(whole + rank, min(samples, whole + rank + 1))]
+    mine.sort(key=lambda i: -lengths[i])
+    return [
+        collate([store.read(int(picked[i])) for i in mine[first : first + local_batch_size]], slot_width)
+        for first in range(0, len(mine), local_batch_size)
+    ]

@@ -1,0 +1,51 @@
+"""Which sequences of a batch share one dense attention product.
+
+Attention over sequences of unequal length is computed group by group: the sequences of a group are laid out as a
+[sequences, longest] rectangle. Few groups waste products on short sequences, many groups waste launches. Since the best
+groups are always runs of the length-sorted batch, the cheapest cut is found exactly by dynamic programming.
+Runs on the host, in the loader.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+LAUNCH_COST = 24_576.0
+"""What one more group costs, in units of one query–key pair: measured on two CPU cores, see docs/lab-notebook.md."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The slots `first` to `last` (exclusive) of the length-sorted batch, laid out as `rows` × `width` tokens."""
+
+    first: int
+    last: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+
+def group_by_length(sorted_lengths: np.ndarray, launch_cost: float = LAUNCH_COST) -> tuple[Group, ...]:
+    """Cut lengths [S], sorted from long to short, into the groups of least total cost.
+
+    A group of n sequences costs n · longest² + `launch_cost`. Exact, O(S²) in vectorised steps. An empty batch has no
+    groups.
+    """
+    count = len(sorted_lengths)
+    squares = sorted_lengths.astype(np.float64) ** 2
+    best = np.zeros(count + 1)  # best[i]: least cost of the first i sequences
+    cut = np.zeros(count + 1, dtype=np.int64)
+    for last in range(1, count + 1):
+        first = np.arange(last)
+        costs = best[:last] + (last - first) * squares[:last] + launch_cost
+        cut[last] = int(np.argmin(costs))
+        best[last] = costs[cut[last]]
+    groups: list[Group] = []
+    last = count
+    while last > 0:
+        first_slot = int(cut[last])
+        groups.append(Group(first_slot, last, int(sorted_lengths[first_slot])))
+        last = first_slot
+    return tuple(reversed(groups))

@@ -1,0 +1,1 @@
+"""BERT on [tokens, hidden] arrays: no padding enters."""

@@ -1,0 +1,62 @@
+"""Optimizer and schedule from the configuration, and back: what is really used, for the log."""
+
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from implementations.pytorch.optimization.lamb import Lamb
+from implementations.pytorch.optimization.schedule import Schedule
+from podium.config import OptimizerSettings
+from podium.mllog import UsedOptimizer
+
+
+def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
+    """LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() <= 1]
+    common = {
+        "lr": settings.learning_rate,
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.epsilon,
+    }
+    groups = [
+        {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    if settings.algorithm == "adamw":
+        return AdamW(groups, **common, foreach=True)
+    groups[0]["adapt"], groups[1]["adapt"] = True, False
+    return Lamb(groups, **common)
+
+
+def build_schedule(settings: OptimizerSettings) -> Schedule:
+    return Schedule(
+        base=settings.learning_rate,
+        decay_steps=settings.decay_steps,
+        decay_power=settings.decay_power,
+        end=settings.end_learning_rate,
+        warmup_steps=settings.warmup_steps,
+        start_warmup_step=settings.start_warmup_step,
+    )
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def used(optimizer: Optimizer, schedule: Schedule) -> UsedOptimizer:
+    """Read from the group of the matrices what the optimizer uses."""
+    group = optimizer.param_groups[0]
+    return UsedOptimizer(
+        algorithm=type(optimizer).__name__.lower(),
+        learning_rate=schedule.base,
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        epsilon=group["eps"],
+        weight_decay=group["weight_decay"],
+        warmup_steps=schedule.warmup_steps,
+        start_warmup_step=schedule.start_warmup_step,
+        decay_steps=schedule.decay_steps,
+        decay_power=schedule.decay_power,
+        end_learning_rate=schedule.end,
+    )

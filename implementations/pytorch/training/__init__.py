@@ -1,0 +1,1 @@
+"""The run itself: processes, steps, evaluation, and what is written about them."""

@@ -1,0 +1,33 @@
+"""Gradients averaged over ranks by PyTorch DDP, with a communication hook that tells how long backward had to wait for it."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+
+class SyncClock:
+    """When the last bucket of gradients was ready to be sent: what backward takes beyond that is exposed communication."""
+
+    def __init__(self) -> None:
+        self.last_bucket_ready = 0.0
+
+    def mark(self) -> None:
+        self.last_bucket_ready = time.perf_counter()
+
+
+def _timed_mean(clock: SyncClock, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    clock.mark()
+    return allreduce_hook(None, bucket)  # type: ignore[arg-type]
+
+
+def synchronised(model: nn.Module, device: torch.device) -> tuple[DistributedDataParallel, SyncClock]:
+    """The model in DDP: gradients are averaged over ranks bucket by bucket while backward goes on."""
+    clock = SyncClock()
+    devices = [device.index] if device.type == "cuda" else None
+    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False)
+    ddp.register_comm_hook(clock, _timed_mean)
+    return ddp, clock

@@ -1,0 +1,23 @@
+"""Where the time of a run goes, by phase."""
+
+import time
+from dataclasses import dataclass, field
+
+PHASES = ("data_wait", "forward", "backward", "synchronisation", "optimizer", "evaluation")
+
+
+@dataclass
+class PhaseClock:
+    """Seconds spent in each phase. `lap` gives the time since the last lap to a phase."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    _last: float = field(default_factory=time.perf_counter)
+
+    def restart(self) -> None:
+        """Begin a lap without giving the time before it to any phase."""
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str, until: float | None = None) -> None:
+        now = time.perf_counter() if until is None else max(until, self._last)
+        self.seconds[phase] += now - self._last
+        self._last = now

@@ -1,0 +1,52 @@
+"""The processes of a run, as torchrun started them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from podium.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's place among all of them, and its device."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes logs."""
+        return self.rank == 0
+
+    def total(self, values: list[float]) -> list[float]:
+        """Sums over all ranks, in double precision."""
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        return [float(x) for x in tensor.tolist()]
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+
+@contextmanager
+def joined(config: RunConfig) -> Iterator[Processes]:
+    """Join the process group that torchrun's environment describes, with its share of the machine's cores."""
+    if config.launch.device == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(config.launch.threads)
+        dist.init_process_group("gloo")
+    try:
+        yield Processes(dist.get_rank(), dist.get_world_size(), device)
+    finally:
+        dist.destroy_process_group()
+

@@ -1,0 +1,100 @@
+"""The command line. Each command says what it does in one place and leaves the doing to a module of its own."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.errors import PodiumError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="MLPerf Training's BERT: time it on a system, and get a result file that the official checkers accept.",
+)
+data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
+app.add_typer(data, name="data")
+
+errors = Console(stderr=True, soft_wrap=True)
+
+
+@app.command(
+    epilog="Example: [bold]podium run laptop --runs 10 --set optimizer.learning_rate=2e-3[/bold]",
+)
+def run(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How many consecutive runs to make.")] = 1,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as launch.processes_per_node=2."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
+
+    Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its target.
+    """
+    from podium.config import load_system
+    from podium.progress import Progress
+    from podium.report import as_json as report_json
+    from podium.report import print_report
+    from podium.running import run_set
+
+    config = load_system(system, recipe, settings or [])
+    finished = list(run_set(config, runs, Progress(errors)))
+    if as_json:
+        print(json.dumps(report_json(finished), indent=2))
+    else:
+        print_report(Console(), config, finished)
+    as_asked = config.target_accuracy is None or all(one.reached_target for one in finished)
+    if not as_asked:
+        errors.print(
+            f"The target accuracy of {config.target_accuracy} was not reached within max_samples={config.max_samples}; "
+            "the log says aborted."
+        )
+    if not as_asked or not all(one.compliant for one in finished):
+        raise typer.Exit(1)
+
+
+@data.command(epilog="Example: [bold]podium data prepare --text part-00000 --vocab vocab.txt --out data/mine[/bold]")
+def prepare(
+    text: Annotated[list[Path], typer.Option("--text", help="A text file: one sentence a line, blank line between documents.")],
+    vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary, one word a line.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a text file.")],
+    more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Processes to share the text files.")] = os.cpu_count() or 1,
+) -> None:
+    """Turn text into samples as MLPerf's reference does, to the bit: one shard OUT/NAME.h5 for each text file NAME."""
+    from rich.progress import Progress as Bar
+
+    from benchmarks.bert.preparation.prepare import prepare as prepare_texts
+
+    texts = [*text, *(more_text or [])]
+    with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("Making samples", total=len(texts))
+        shards = prepare_texts(texts, vocab, out, processes=processes, on_finished=lambda _: bar.advance(task))
+    for shard in shards:
+        print(shard)
+
+
+def main() -> None:
+    """Run a command; a failure is told as a sentence, with its exit code."""
+    try:
+        app()
+    except PodiumError as error:
+        errors.print(f"[red]podium:[/red] {error}", markup=True, highlight=False)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        errors.print("[red]podium:[/red] interrupted", highlight=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The folder of one run: what the harness puts into it and what the implementation leaves there."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.errors import PodiumError, UsageError, WorkError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Names of a run's files. None of them is a result: results/ gets its log when the run has ended."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, as YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def log(self) -> Path:
+        """The result log while it is being written."""
+        return self.path / "result.partial.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line: every step and every evaluation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """Totals of a run that came to its end, as JSON."""
+        return self.path / "summary.json"
+
+    @property
+    def output(self) -> Path:
+        """What the processes print."""
+        return self.path / "output.txt"
+
+    @property
+    def _failure(self) -> Path:
+        return self.path / "failure.json"
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """The totals, or None where the run did not come to its end."""
+        if not self.summary.is_file():
+            return None
+        summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+        return summary
+
+    def tell_failure(self, error: PodiumError) -> None:
+        """Leave the sentence for whoever started the run."""
+        failure = {"exit_code": error.exit_code, "message": str(error)}
+        self._failure.write_text(json.dumps(failure), encoding="utf-8")
+
+    def told_failure(self) -> PodiumError | None:
+        """The failure that a process has told of."""
+        try:
+            failure = json.loads(self._failure.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        kind = UsageError if failure["exit_code"] == UsageError.exit_code else WorkError
+        return kind(failure["message"])

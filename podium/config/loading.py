@@ -1,0 +1,180 @@
+"""From systems/NAME.yaml, a recipe and what was set on the command line to one RunConfig, and back to YAML."""
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from benchmarks.errors import UsageError
+from benchmarks.files import write_whole
+from podium.config.errors import Origins, explain
+from podium.config.model import RunConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEMS = ROOT / "systems"
+SECTIONS = ("description", "launch", "bert")
+COMMAND_LINE = "--set"
+
+
+def system_names() -> list[str]:
+    return sorted(path.stem for path in SYSTEMS.glob("*.yaml"))
+
+
+def load_system(system: str, recipe: str | None = None, settings: Sequence[str] = ()) -> RunConfig:
+    """The configuration of a run on a system: a name in systems/, or the path of a YAML file.
+
+    The recipe (`recipe`, else the system's own) gives defaults, the system's `bert:` section overrides them, and
+    `settings` (key=value with dotted keys) override both. Raises UsageError for whatever is wrong with any of them.
+    """
+    path = _system_path(system)
+    document = _read_mapping(path)
+    for section in document:
+        if section not in SECTIONS:
+            raise UsageError(f"{path}: there is no section {section!r}; allowed are {', '.join(SECTIONS)}")
+    missing = [section for section in SECTIONS if not isinstance(document.get(section), dict)]
+    if missing:
+        raise UsageError(f"{path}: section {missing[0]!r} is missing or holds no keys; add it")
+
+    own = dict(document["bert"])
+    overrides = _parse_settings(settings)
+    implementation = own.get("implementation", "pytorch")
+    recipe_name = recipe or overrides.get("recipe") or own.get("recipe")
+    if recipe_name is None:
+        raise UsageError(f"{path}: bert.recipe is missing; name one of {', '.join(_recipe_names(implementation))}")
+    recipe_path = _recipe_path(str(implementation), str(recipe_name), path)
+    origins = Origins(path, recipe_path)
+    values: dict[str, Any] = {}
+    origins.merge(values, _read_mapping(recipe_path), str(recipe_path))
+    origins.merge(values, own, str(path), shown_under="bert")
+    origins.merge(values, {key: document[key] for key in ("description", "launch")}, str(path))
+    origins.merge(values, overrides, COMMAND_LINE)
+    values["recipe"] = recipe_name
+    values["system"] = path.stem
+    try:
+        config = RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(explain(error, RunConfig, origins)) from None
+    return _with_absolute_paths(config)
+
+
+def write_resolved(config: RunConfig, path: Path) -> None:
+    """Keep a run's configuration as YAML, whole or not at all."""
+    document = config.model_dump(mode="json", by_alias=True)
+    write_whole(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def load_resolved(path: Path) -> RunConfig:
+    """Read back what `write_resolved` wrote."""
+    try:
+        return RunConfig.model_validate(_read_mapping(path))
+    except ValidationError as error:
+        raise UsageError(explain(error, RunConfig, Origins(path))) from None
+
+
+def _system_path(system: str) -> Path:
+    given = Path(system)
+    if given.suffix in (".yaml", ".yml"):
+        if not given.is_file():
+            raise UsageError(f"{given}: there is no such system file; the systems are {', '.join(system_names())}")
+        return given
+    path = SYSTEMS / f"{system}.yaml"
+    if system not in system_names():
+        raise UsageError(
+            f"there is no system {system!r} in {SYSTEMS}{_did_you_mean(system, system_names())}; "
+            f"the systems are {', '.join(system_names())}; or give the path of a YAML file"
+        )
+    return path
+
+
+def _recipes(implementation: str) -> Path:
+    return ROOT / "implementations" / implementation / "recipes"
+
+
+def _recipe_names(implementation: str) -> list[str]:
+    return sorted(path.stem for path in _recipes(implementation).glob("*.yaml"))
+
+
+def _recipe_path(implementation: str, recipe: str, system: Path) -> Path:
+    names = _recipe_names(implementation)
+    if not names:
+        raise UsageError(f"{system}: bert.implementation is {implementation!r}; allowed is pytorch")
+    if recipe not in names:
+        raise UsageError(
+            f"there is no recipe {recipe!r}{_did_you_mean(recipe, names)}; the recipes are {', '.join(names)}"
+        )
+    return _recipes(implementation) / f"{recipe}.yaml"
+
+
+def _did_you_mean(word: str, words: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, words, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); see that it exists and may be read") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{path}: is not valid YAML ({_one_line(error)}); mend it") from None
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
+        raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
+    return document
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """safe_load that refuses a key given twice instead of taking the last, and reads 1e-3 as a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """key=value pairs as a nested mapping; `bert.` may be left out, and values are read as YAML."""
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        parts = [part.strip() for part in key.removeprefix("bert.").split(".")]
+        if not sign or not all(parts):
+            raise UsageError(f"{COMMAND_LINE} {setting}: give it as key=value, such as {COMMAND_LINE} global_batch_size=32")
+        try:
+            value = yaml.load(text, Loader=_StrictLoader)
+        except (yaml.YAMLError, RecursionError) as error:
+            raise UsageError(f"{COMMAND_LINE} {setting}: the value is not valid YAML ({_one_line(error)})") from None
+        target = values
+        for part in parts[:-1]:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise UsageError(f"{COMMAND_LINE} {setting}: {part} was set to a value before and cannot hold keys")
+        target[parts[-1]] = value
+    return values
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """Paths as given, where they exist from the current folder; else from the repository's."""
+    data = {
+        key: _absolute(value) if isinstance(value, Path) else tuple(_absolute(path) for path in value)
+        for key, value in config.data
+        if value
+    }
+    return config.model_copy(update={"data": config.data.model_copy(update=data)})
+
+
+def _absolute(path: Path) -> Path:
+    return path.resolve() if path.exists() else (ROOT / path).resolve()

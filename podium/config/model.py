@@ -1,0 +1,197 @@
+"""The typed configuration. Unknown keys are forbidden, everything is frozen; errors are phrased in `podium.config.errors`."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, Terms, closed_breaches, evaluation_interval
+from benchmarks.bert.sizes import SIZES, Size
+from podium.config.description import Description
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Launch(Settings):
+    """How the processes of a run are started."""
+
+    launcher: Literal["torchrun"] = "torchrun"
+    nodes: Literal[1] = 1
+    processes_per_node: int = Field(ge=1)
+    device: Literal["cpu", "cuda"]
+    threads_per_process: int | None = Field(default=None, ge=1)
+    """CPU threads of each process; without it the machine's cores are shared out evenly."""
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.processes_per_node
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of one process: as set, else an even share of the cores that this process may use."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.threads_per_process or max(1, cores // self.processes_per_node)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str | Path) else value
+
+
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
+
+
+class DataSettings(Settings):
+    """Where samples come from: prepared shards, text to prepare them from, or (neither) the embedded language."""
+
+    text: Paths = ()
+    """Text files to train on, in the official format."""
+    evaluation_text: Path | None = None
+    """A text file whose samples are evaluated on."""
+    store: Path | None = None
+    """A folder of prepared shards to train on."""
+    evaluation_store: Path | None = None
+    """A folder of prepared shards to evaluate on."""
+    vocabulary: Path | None = None
+    """vocab.txt of the text or the store."""
+
+    @property
+    def kind(self) -> Literal["embedded", "text", "store"]:
+        return "store" if self.store else "text" if self.text else "embedded"
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.text and self.store:
+            raise ValueError("name either text or store, not both")
+        needed = {
+            "text": ("evaluation_text", "vocabulary"),
+            "store": ("evaluation_store", "vocabulary"),
+            "embedded": (),
+        }[self.kind]
+        for key in type(self).model_fields:
+            given = getattr(self, key) not in (None, ())
+            if key in needed and not given:
+                raise ValueError(f"{key} is missing: with {self.kind}, {' and '.join(needed)} must be named too")
+            if given and key not in (*needed, self.kind):
+                raise ValueError(f"{key} has no use without {'store' if key == 'evaluation_store' else 'text'}")
+        return self
+
+
+class OptimizerSettings(Settings):
+    """The optimizer and its schedule."""
+
+    algorithm: Literal["lamb", "adamw"]
+    learning_rate: float = Field(gt=0)
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    epsilon: float = Field(gt=0)
+    weight_decay: float = Field(ge=0)
+    warmup_steps: int = Field(ge=0)
+    start_warmup_step: int = 0
+    decay_steps: int = Field(ge=1)
+    decay_power: float = Field(default=1.0, gt=0)
+    end_learning_rate: float = Field(default=0.0, ge=0)
+
+
+class Clipping(Settings):
+    """Gradient clipping by the global norm, after the reduction over ranks."""
+
+    max_norm: float = Field(gt=0)
+
+
+class Evaluation(Settings):
+    """How many samples an evaluation takes and how many are trained on between two; unset: the benchmark's own."""
+
+    samples: int | None = Field(default=None, ge=1)
+    interval_samples: int | None = Field(default=None, ge=1)
+    local_batch_size: int = Field(default=64, ge=1)
+
+
+class RunConfig(Settings):
+    """Everything that a run is made of, resolved. What is None here is settled by `resolve` before a run."""
+
+    system: str
+    description: Description
+    launch: Launch
+    implementation: Literal["pytorch"] = "pytorch"
+    recipe: str
+    size: Literal["large", "tiny"]
+    data: DataSettings = DataSettings()
+
+    balancing: Literal["padded", "random", "indexed"]
+    attention: Literal["padded", "grouped"]
+    precision: Literal["auto", "fp32", "bf16"]
+    """`auto` is bf16 where the processor has instructions for it, else fp32."""
+    dropout: float = Field(ge=0, lt=1)
+    loss: Literal["global", "per_rank"]
+    """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published runs used."""
+    prefetch_batches: int = Field(default=4, ge=1)
+
+    global_batch_size: int = Field(ge=1)
+    gradient_accumulation_steps: int = Field(default=1, ge=1)
+    optimizer: OptimizerSettings
+    clipping: Clipping | None
+    evaluation: Evaluation = Evaluation()
+    target_accuracy: float | None = Field(default=TARGET_ACCURACY, gt=0, le=1)
+    """None trains to the end of `max_samples`, whatever the accuracy."""
+    max_samples: int = Field(ge=1)
+    """A run that has not reached its target by then is aborted."""
+    seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
+    """Drawn from the system's randomness for each run, unless it is fixed here."""
+
+    @property
+    def model_size(self) -> Size:
+        return SIZES[self.size]
+
+    @property
+    def division(self) -> str:
+        return self.description.division
+
+    @property
+    def local_batch_size(self) -> int:
+        return self.global_batch_size // self.launch.ranks
+
+    @property
+    def evaluation_samples(self) -> int:
+        return self.evaluation.samples or self.model_size.evaluation_samples
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Samples trained on between two evaluations."""
+        return (
+            self.evaluation.interval_samples
+            or self.model_size.evaluation_interval
+            or evaluation_interval(self.global_batch_size)
+        )
+
+    @model_validator(mode="after")
+    def _splits_evenly(self) -> Self:
+        parts = self.launch.ranks * self.gradient_accumulation_steps
+        if self.global_batch_size % parts:
+            raise ValueError(
+                f"global_batch_size is {self.global_batch_size}, which {self.launch.ranks} ranks × "
+                f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
+                f"allowed are multiples of {parts}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_the_rules(self) -> Self:
+        if self.division != "closed":
+            return self
+        breaches = closed_breaches(
+            Terms(
+                size=self.size,
+                optimizer=self.optimizer.algorithm,
+                dropout=self.dropout,
+                target_accuracy=self.target_accuracy,
+                evaluation_samples=self.evaluation_samples,
+                evaluation_interval=self.evaluation_interval,
+                global_batch_size=self.global_batch_size,
+            )
+        )
+        if breaches:
+            raise ValueError("; ".join(str(breach) for breach in breaches))
+        return self

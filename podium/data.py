@@ -1,0 +1,112 @@
+"""Data for a run: prepared shards of whatever text the configuration names, made once and found again."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from benchmarks.bert.preparation.generation import GenerationSettings
+from benchmarks.bert.preparation.prepare import prepare
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.store import FORMAT_VERSION, SampleStore
+from benchmarks.bert.text.embedded import write_embedded_text
+from benchmarks.errors import UsageError, WorkError
+from podium.config import RunConfig
+from podium.config.loading import ROOT
+
+DATA = ROOT / "data"
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Shards to train on, shards to evaluate on, and their vocabulary."""
+
+    store: Path
+    evaluation_store: Path
+    vocabulary: Path
+
+    def verify(self) -> None:
+        """Check every byte of both stores against its hash; WorkError if a shard is damaged."""
+        for store in (self.store, self.evaluation_store):
+            try:
+                SampleStore(store).verify()
+            except WorkError as error:
+                hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
+                raise WorkError(f"{error}{hint}") from None
+
+
+def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfig:
+    """The configuration with its data prepared and verified, its `data` naming nothing but stores.
+
+    `on_progress` is told what takes time. Raises UsageError for files that are missing or do not fit together and
+    WorkError for damaged shards.
+    """
+    data = _prepared(config, on_progress)
+    on_progress("Checking the data")
+    data.verify()
+    resolved = config.data.model_copy(
+        update={
+            "text": (),
+            "evaluation_text": None,
+            "store": data.store,
+            "evaluation_store": data.evaluation_store,
+            "vocabulary": data.vocabulary,
+        }
+    )
+    return config.model_copy(update={"data": resolved})
+
+
+def drop_from_page_cache(config: RunConfig) -> bool:
+    """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where that cannot be asked."""
+    if not hasattr(os, "posix_fadvise"):
+        return False
+    assert config.data.store and config.data.evaluation_store
+    for folder in (config.data.store, config.data.evaluation_store):
+        for shard in SampleStore(folder).paths:
+            descriptor = os.open(shard, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+    return True
+
+
+def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> PreparedData:
+    data = config.data
+    if data.kind == "store":
+        assert data.store and data.evaluation_store and data.vocabulary
+        Vocabulary.read(data.vocabulary)
+        return PreparedData(data.store, data.evaluation_store, data.vocabulary)
+    if data.kind == "embedded":
+        on_progress("Writing the embedded text")
+        text = write_embedded_text(DATA / "embedded" / "text")
+        return _from_text("embedded", text.training, text.evaluation, text.vocabulary, on_progress)
+    assert data.evaluation_text and data.vocabulary
+    return _from_text("text", data.text, data.evaluation_text, data.vocabulary, on_progress)
+
+
+def _from_text(
+    name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path, on_progress: Callable[[str], None]
+) -> PreparedData:
+    """Shards in a folder named for the content of all that goes into them, made where they are not there yet."""
+    for path in (*texts, evaluation, vocabulary):
+        if not path.is_file():
+            raise UsageError(f"data: there is no file {path}; name a text file in the official format")
+    folder = DATA / name / f"samples-{_digest((*texts, evaluation, vocabulary))}"
+    stores = (folder / "training", folder / "evaluation")
+    for store, sources in zip(stores, (texts, (evaluation,)), strict=True):
+        if all((store / f"{source.name}.h5").is_file() for source in sources):
+            continue
+        on_progress(f"Making samples from {', '.join(source.name for source in sources)}")
+        prepare(sources, vocabulary, store, processes=min(len(sources), os.cpu_count() or 1))
+    return PreparedData(*stores, vocabulary)
+
+
+def _digest(files: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256(repr((FORMAT_VERSION, astuple(GenerationSettings()))).encode())
+    for path in files:
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,100 @@
+"""Start a run's processes and see them to their end, whatever that end is."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from benchmarks.errors import PodiumError, WorkError
+from podium.config import RunConfig, RunFolder
+from podium.config.loading import ROOT
+
+GRACE_SECONDS = 10.0
+INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(WorkError):
+    """The user or a scheduler asked Podium to stop."""
+
+
+def command(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> list[str]:
+    """The command line that runs the configured implementation in this run's folder."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    torchrun += [f"--nnodes={config.launch.nodes}", f"--nproc-per-node={config.launch.processes_per_node}"]
+    module = ["-m", f"implementations.{config.implementation}.train", str(folder.config), str(folder.path)]
+    return torchrun + module + (["--caches-cleared"] if caches_cleared else [])
+
+
+def launch(config: RunConfig, folder: RunFolder, caches_cleared: bool, on_tick: Callable[[], None]) -> None:
+    """Run to the end, calling `on_tick` a few times a second. What the processes print goes to output.txt in the folder.
+
+    Returns when the run ended by itself, having reached its target or not. Raises Interrupted after Ctrl-C or SIGTERM,
+    and for any other end the failure that the processes told of, or WorkError naming the rank that died. All
+    processes have ended in every case.
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
+    with folder.output.open("wb") as output, _interruptible() as interrupted:
+        process = subprocess.Popen(
+            command(config, folder, caches_cleared),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None and not interrupted.wait(0.2):
+                on_tick()
+        finally:
+            _end(process)
+    on_tick()
+    if interrupted.is_set():
+        raise Interrupted("interrupted: the run was stopped before its end")
+    if folder.read_summary() is None:
+        raise _failure(folder, process.returncode)
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C or SIGTERM; the handlers before are back in place afterwards."""
+    event = threading.Event()
+    before = {number: signal.signal(number, lambda *_: event.set()) for number in INTERRUPTED}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the whole group of processes: politely, then by force."""
+    for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
+        if process.poll() is not None:
+            break
+        os.killpg(process.pid, number)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _failure(folder: RunFolder, exit_code: int) -> PodiumError:
+    told = folder.told_failure()
+    if told is not None:
+        return told
+    text = folder.output.read_text(encoding="utf-8", errors="replace")
+    died = re.search(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", text, re.DOTALL)
+    if died is None:
+        return WorkError(f"the run ended with exit code {exit_code}; what it printed is in {folder.output}")
+    rank, code = int(died[1]), int(died[2])
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return WorkError(f"rank {rank} {how}, so the run was aborted; what it printed is in {folder.output}")

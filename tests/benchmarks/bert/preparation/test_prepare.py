@@ -1,0 +1,157 @@
+"""Preparing a sample store from text files."""
+
+import errno
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bert.preparation.prepare import prepare, read_lines
+from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.store import SampleStore
+from benchmarks.errors import UsageError, WorkError
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    path = tmp_path / "vocab.txt"
+    path.write_text(
+        "\n".join([*SPECIAL_WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]), encoding="utf-8"
+    )
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"part-{number}" for number in range(3)]
+    for number, path in enumerate(paths):
+        path.write_text(f"{LETTERS}\nhello world\n\nthis is {LETTERS[number]}\n", encoding="utf-8")
+    return paths
+
+
+def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    finished: list[Path] = []
+    shards = prepare(texts[::-1], vocabulary, tmp_path / "new" / "out", on_finished=finished.append)
+    assert [shard.name for shard in shards] == ["part-2.h5", "part-1.h5", "part-0.h5"]
+    assert finished == shards
+    assert sorted((tmp_path / "new" / "out").iterdir()) == sorted(shards)
+    SampleStore(shards).verify()
+
+
+def test_the_number_of_processes_does_not_change_a_byte(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    finished: list[Path] = []
+    one = prepare(texts, vocabulary, tmp_path / "one", processes=1)
+    two = prepare(texts, vocabulary, tmp_path / "two", processes=2, on_finished=finished.append)
+    assert [shard.read_bytes() for shard in one] == [shard.read_bytes() for shard in two]
+    assert sorted(finished) == two
+
+
+def test_a_shard_that_is_there_is_replaced(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+    (shard,) = prepare(texts[:1], vocabulary, tmp_path / "out")
+    whole = shard.read_bytes()
+    shard.write_bytes(b"old")
+    prepare(texts[:1], vocabulary, tmp_path / "out")
+    assert shard.read_bytes() == whole
+
+
+def test_wrong_inputs_are_refused_before_anything_is_written(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    other.mkdir()
+    (other / "part-0").write_text("a b", encoding="utf-8")
+    with pytest.raises(UsageError, match="no text files were given"):
+        prepare([], vocabulary, out)
+    with pytest.raises(UsageError, match="part-9: there is no such text file"):
+        prepare([*texts, tmp_path / "part-9"], vocabulary, out)
+    with pytest.raises(UsageError, match="other: this is a folder"):
+        prepare([*texts, other], vocabulary, out)
+    with pytest.raises(UsageError, match="2 text files have the name part-0"):
+        prepare([*texts, other / "part-0"], vocabulary, out)
+    with pytest.raises(UsageError, match="there is no such vocabulary"):
+        prepare(texts, tmp_path / "none.txt", out)
+    with pytest.raises(UsageError, match="0 processes"):
+        prepare(texts, vocabulary, out, processes=0)
+    with pytest.raises(UsageError, match="it is not a folder"):
+        prepare(texts, vocabulary, vocabulary)
+    with pytest.raises(UsageError, match="it is not a folder"):
+        prepare(texts, vocabulary, vocabulary / "below")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_text_that_is_not_utf_8_is_named_with_its_byte(
+    texts: list[Path], vocabulary: Path, tmp_path: Path, processes: int
+) -> None:
+    texts[1].write_bytes("é\n".encode() + b"ab\xffcd\n")
+    with pytest.raises(WorkError, match=r"part-1: the text is not UTF-8 at byte 5 \(invalid start byte\)"):
+        prepare(texts, vocabulary, tmp_path / "out", processes=processes)
+    left = list((tmp_path / "out").iterdir())
+    assert all(path.suffix == ".h5" for path in left)
+    assert tmp_path / "out" / "part-1.h5" not in left
+    if left:
+        SampleStore(tmp_path / "out").verify()
+
+
+def test_a_text_without_a_document_is_named(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+    texts[0].write_text("\n\n", encoding="utf-8")
+    with pytest.raises(WorkError, match="part-0: there is no document in it"):
+        prepare(texts, vocabulary, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes("a\u2028b\x85c\x0bd\re\r\nf".encode())
+    assert list(read_lines(path)) == ["a\u2028b\x85c\x0bd\re\r\n", "f"]
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(
+    texts: list[Path], vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        WorkError, match=r"part-0\.h5: the shard cannot be written \(No space left on device\)"
+    ):
+        prepare(texts, vocabulary, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_interruption_leaves_only_whole_shards(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    def interrupt(shard: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(texts, vocabulary, tmp_path / "out", processes=2, on_finished=interrupt)
+    assert multiprocessing.active_children() == []
+    assert all(path.suffix == ".h5" for path in (tmp_path / "out").iterdir())
+    SampleStore(tmp_path / "out").verify()
+
+
+def test_a_worker_that_dies_is_a_sentence_and_leaves_nothing_unfinished(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    texts[1].write_text(f"{LETTERS}\n" * 40_000, encoding="utf-8")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".part-1.h5.0123abcd.partial").write_bytes(b"left behind")
+
+    def kill_workers(shard: Path) -> None:
+        for worker in multiprocessing.active_children():
+            worker.kill()
+
+    with pytest.raises(WorkError, match="a worker process died"):
+        prepare(texts[:2], vocabulary, out, processes=2, on_finished=kill_workers)
+    assert [path.name for path in out.iterdir()] == ["part-0.h5"]

@@ -1,0 +1,122 @@
+"""The vocabulary file and the reference's tokenizer."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.bert.preparation.tokenization import (
+    SPECIAL_WORDS,
+    Tokenizer,
+    Vocabulary,
+    split_at_punctuation,
+)
+from benchmarks.errors import UsageError
+
+WORDS = [*SPECIAL_WORDS, "cat", "##s", "un", "##aff", "##able", "a", "##a", "cafe", "!", "$", "—", "中", "国"]
+
+
+def vocabulary_of(words: list[str]) -> Vocabulary:
+    return Vocabulary(tuple(words), {word: number for number, word in enumerate(words)}, "0" * 64)
+
+
+def pieces(line: str) -> list[str]:
+    return [WORDS[token] for token in Tokenizer(vocabulary_of(WORDS)).tokenize(line)]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("cats", ["cat", "##s"]),
+        ("CATS  cat\tcat\rcat", ["cat", "##s", "cat", "cat", "cat"]),
+        ("unaffable", ["un", "##aff", "##able"]),
+        ("unaffables!", ["un", "##aff", "##able", "##s", "!"]),
+        ("catx", ["[UNK]"]),
+        ("Café cafe\u0301", ["cafe", "cafe"]),
+        ("cat!$cat—cat", ["cat", "!", "$", "cat", "—", "cat"]),
+        ("中国cat", ["中", "国", "cat"]),
+        ("c\u00adat c\x00at c\ufffdat c\x07at \ufeffcat", ["cat"] * 5),
+        ("cat\u00a0cat\u3000cat\u2028cat", ["cat"] * 4),
+        ("a" * 200, ["a", *["##a"] * 199]),
+        ("a" * 201, ["[UNK]"]),
+        ("\u0301 \u00ad \ufffd", []),
+        ("[MASK]", ["[UNK]"] * 3),
+        ("", []),
+    ],
+)
+def test_a_line_becomes_the_pieces_of_the_reference(line: str, expected: list[str]) -> None:
+    assert pieces(line) == expected
+
+
+def test_every_ascii_symbol_is_punctuation_and_other_symbols_are_not() -> None:
+    symbols = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+    assert split_at_punctuation(f"a{symbols}b") == ["a", *symbols, "b"]
+    assert split_at_punctuation("a€b") == ["a€b"]
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")))
+@settings(deadline=None)
+def test_any_text_gives_ids_and_the_cache_changes_nothing(line: str) -> None:
+    tokenizer = Tokenizer(vocabulary_of(WORDS))
+    first = tokenizer.tokenize(line)
+    assert tokenizer.tokenize(line) == first
+    assert all(0 <= token < len(WORDS) for token in first)
+    assert not {WORDS.index(word) for word in ("[PAD]", "[CLS]", "[SEP]", "[MASK]")} & set(first)
+
+
+def test_a_vocabulary_is_read_with_the_hash_of_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\r\n".join([*SPECIAL_WORDS, "café", "\u2028x"]).encode())
+    vocabulary = Vocabulary.read(path)
+    assert vocabulary.words == (*SPECIAL_WORDS, "café", "x")
+    assert vocabulary.ids["café"] == 5
+    assert vocabulary.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "lacks [PAD] [UNK] [CLS] [SEP] [MASK]"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\ncat\n", r"lacks [MASK]"),
+        (
+            "\n".join([*SPECIAL_WORDS, "cat", "dog", "cat"]).encode(),
+            "lines 6 and 8 of the vocabulary are both 'cat'",
+        ),
+        ("\n".join([*SPECIAL_WORDS, "", "dog"]).encode(), "line 6 of the vocabulary is empty"),
+        ("\n".join([*SPECIAL_WORDS, *map(str, range(65_531))]).encode(), "65536 words"),
+        (b"[PAD]\n\xff\n", "not UTF-8 at byte 6"),
+    ],
+)
+def test_a_vocabulary_that_cannot_serve_is_refused_in_a_sentence(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        Vocabulary.read(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_the_largest_vocabulary_is_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_WORDS, *map(str, range(65_530))]), encoding="utf-8")
+    assert len(Vocabulary.read(path).words) == 65_535
+
+
+def test_a_missing_vocabulary_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no such vocabulary file"):
+        Vocabulary.read(tmp_path / "vocab.txt")
+    with pytest.raises(UsageError, match="cannot be read"):
+        Vocabulary.read(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_vocabulary_without_permission_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.touch(mode=0)
+    with pytest.raises(UsageError, match="cannot be read"):
+        Vocabulary.read(path)

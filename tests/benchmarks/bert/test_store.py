@@ -1,0 +1,293 @@
+"""The sample store: what is written is read, and what is broken is refused in a sentence."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.bert.preparation.generation import SAMPLE_DTYPES, GenerationSettings, Samples
+from benchmarks.bert.store import SampleStore, Shard, write_shard
+from benchmarks.errors import UsageError, WorkError
+
+SETTINGS = GenerationSettings()
+
+
+def make_samples(lengths: list[int], seed: int = 0) -> Samples:
+    """Arbitrary samples of the given lengths, a few tokens of each masked."""
+    random = np.random.default_rng(seed)
+    counts = [max(1, length // 7) for length in lengths]
+    positions = [np.sort(random.choice(n, c, replace=False)) for n, c in zip(lengths, counts, strict=True)]
+    return Samples(
+        token_ids=random.integers(0, 65_535, sum(lengths)).astype(np.uint16),
+        sample_offsets=np.cumsum([0, *lengths]).astype(np.int64),
+        first_segment_lengths=np.array([length // 2 for length in lengths], dtype=np.uint16),
+        masked_positions=np.concatenate(positions).astype(np.uint16),
+        masked_token_ids=random.integers(0, 65_535, sum(counts)).astype(np.uint16),
+        masked_offsets=np.cumsum([0, *counts]).astype(np.int64),
+        next_sentence_labels=random.integers(0, 2, len(lengths)).astype(np.uint8),
+    )
+
+
+def write(
+    path: Path,
+    samples: Samples | None = None,
+    vocabulary: str = "ab" * 32,
+    chosen: GenerationSettings = SETTINGS,
+) -> Path:
+    write_shard(path, samples or make_samples([5, 512, 77]), vocabulary, "tëxt", chosen)
+    return path
+
+
+def assert_holds(shard: Shard | SampleStore, samples: Samples, start: int = 0) -> None:
+    for index in range(len(samples)):
+        tokens = slice(*samples.sample_offsets[index : index + 2])
+        masked = slice(*samples.masked_offsets[index : index + 2])
+        sample = shard.read(start + index)
+        assert np.array_equal(sample.token_ids, samples.token_ids[tokens])
+        assert sample.first_segment_length == samples.first_segment_lengths[index]
+        assert np.array_equal(sample.masked_positions, samples.masked_positions[masked])
+        assert np.array_equal(sample.masked_token_ids, samples.masked_token_ids[masked])
+        assert sample.next_sentence_label == samples.next_sentence_labels[index]
+
+
+@given(st.lists(st.integers(5, 512), min_size=1, max_size=20), st.integers(0, 100))
+@settings(deadline=None)
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int
+) -> None:
+    samples = make_samples(lengths, seed)
+    shard = Shard(write(tmp_path_factory.mktemp("shard") / "a.h5", samples))
+    assert len(shard) == len(samples)
+    assert shard.lengths.tolist() == lengths
+    assert shard.masked_counts.tolist() == np.diff(samples.masked_offsets).tolist()
+    assert shard.lengths.dtype == shard.masked_counts.dtype == np.uint16
+    assert_holds(shard, samples)
+    shard.verify()
+
+
+def test_a_shard_says_what_it_was_made_from(tmp_path: Path) -> None:
+    chosen = GenerationSettings(masked_lm_probability=1, seed=2**40)
+    attributes = Shard(write(tmp_path / "a.h5", chosen=chosen)).attributes
+    assert attributes["source"] == "tëxt"
+    assert attributes["vocabulary_sha256"] == "ab" * 32
+    assert (attributes["samples"], attributes["tokens"], attributes["seed"]) == (3, 594, 2**40)
+
+
+def test_the_bytes_are_a_function_of_the_samples(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "a.h5"), write(tmp_path / "b.h5")
+    assert one.read_bytes() == two.read_bytes()
+    assert one.read_bytes() != write(tmp_path / "c.h5", make_samples([5, 512, 77], seed=1)).read_bytes()
+
+
+def test_a_store_is_its_shards_in_the_order_of_their_names(tmp_path: Path) -> None:
+    first, second = make_samples([5, 6, 7], seed=1), make_samples([8, 9], seed=2)
+    paths = [write(tmp_path / "b.h5", second), write(tmp_path / "a.h5", first)]
+    (tmp_path / ".c.h5.0123abcd.partial").write_bytes(b"unfinished")
+    for store in (SampleStore(tmp_path), SampleStore(paths)):
+        assert store.paths == [tmp_path / "a.h5", tmp_path / "b.h5"]
+        assert len(store) == 5
+        assert store.lengths.tolist() == [5, 6, 7, 8, 9]
+        assert store.masked_counts.tolist() == [1] * 5
+        assert store.lengths.dtype == store.masked_counts.dtype == np.uint16
+        assert (store.max_sequence_length, store.vocabulary_sha256) == (512, "ab" * 32)
+        assert_holds(store, first)
+        assert_holds(store, second, start=3)
+        verified: list[Path] = []
+        store.verify(verified.append)
+        assert verified == store.paths
+        for index in (-1, 5):
+            with pytest.raises(IndexError, match=f"sample {index} of a store of 5"):
+                store.read(index)
+
+
+def test_the_samples_are_mapped_when_the_first_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped: list[Any] = []
+    memmap = np.memmap
+
+    def noted(path: Path, **settings: Any) -> Any:
+        mapped.append(path)
+        return memmap(path, **settings)
+
+    monkeypatch.setattr(np, "memmap", noted)
+    store = SampleStore([write(tmp_path / "a.h5"), write(tmp_path / "b.h5")])
+    assert mapped == []
+    sample = store.read(0)
+    store.read(1)
+    assert mapped == [tmp_path / "a.h5"]
+    assert not sample.token_ids.flags.writeable
+    assert not sample.token_ids.flags.owndata
+
+
+def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    good = write(tmp_path / "a.h5")
+    vocabulary = write(tmp_path / "b.h5", vocabulary="cd" * 32)
+    length = write(tmp_path / "c.h5", chosen=GenerationSettings(max_sequence_length=600))
+    with pytest.raises(WorkError, match=r"b\.h5: its vocabulary_sha256 is cdcd.*a\.h5 is abab"):
+        SampleStore([good, vocabulary])
+    with pytest.raises(WorkError, match=r"c\.h5: its max_sequence_length is 600.*a\.h5 is 512"):
+        SampleStore([good, length])
+
+
+def test_where_there_is_no_shard_the_user_is_told(tmp_path: Path) -> None:
+    for source in (tmp_path, tmp_path / "none", [], [tmp_path / "none.h5"]):
+        with pytest.raises(UsageError, match="podium data prepare"):
+            SampleStore(source)
+
+
+def change(name: str, array: Any) -> Callable[[h5py.File], None]:
+    """Replace a dataset."""
+
+    def edit(file: h5py.File) -> None:
+        del file[name]
+        file.create_dataset(name, data=array)
+
+    return edit
+
+
+def set_attribute(name: str, value: Any) -> Callable[[h5py.File], None]:
+    return lambda file: file.attrs.__setitem__(name, value)
+
+
+def chunk(file: h5py.File) -> None:
+    data = file["token_ids"][:]
+    del file["token_ids"]
+    file.create_dataset("token_ids", data=data, chunks=(10,), compression="gzip")
+
+
+def link_elsewhere(file: h5py.File) -> None:
+    del file["token_ids"]
+    file["token_ids"] = h5py.ExternalLink("other.h5", "/token_ids")
+
+
+def replace_by_group(file: h5py.File) -> None:
+    del file["token_ids"]
+    file.create_group("token_ids")
+
+
+OFFSETS = np.array([0, 5, 517, 594])
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (set_attribute("format", np.bytes_("other")), "its format is 'other', not 'podium-samples'"),
+        (set_attribute("format", "podium-samples"), "its attribute format is no str"),
+        (set_attribute("format_version", 2), "its format_version is 2, not 1"),
+        (set_attribute("tokens", 1.5), "its attribute tokens is no int"),
+        (set_attribute("seed", [1, 2]), "its attribute seed is no int"),
+        (set_attribute("source", np.bytes_(b"\xff")), "cannot be read as HDF5"),
+        (lambda file: file.attrs.__delitem__("content_sha256"), "it has no attribute content_sha256"),
+        (lambda file: file.__delitem__("masked_positions"), "it has no dataset masked_positions"),
+        (replace_by_group, "it has no dataset token_ids"),
+        (link_elsewhere, "it has no dataset token_ids"),
+        (chunk, "token_ids is not contiguous"),
+        (change("token_ids", np.zeros(594, "<u4")), r"token_ids is uint32 \[594\], not uint16"),
+        (change("token_ids", np.zeros((297, 2), "<u2")), r"token_ids is uint16 \[297, 2\]"),
+        (change("token_ids", np.zeros(593, "<u2")), "token_ids has 593 elements, not 594"),
+        (change("token_ids", np.zeros(0, "<u2")), "token_ids is not contiguous"),
+        (change("next_sentence_labels", np.zeros(4, "u1")), "next_sentence_labels has 4 elements, not 3"),
+        (set_attribute("samples", 4), "elements, not 5"),
+        (change("sample_offsets", OFFSETS + 1), "sample_offsets go from 1 to 595, not from 0 to 594"),
+        (change("sample_offsets", OFFSETS[[0, 2, 1, 3]]), "sample_offsets do not ascend"),
+        (change("sample_offsets", np.array([0, 5, 5, 594])), "sample_offsets do not ascend"),
+        (change("sample_offsets", np.array([0, 5, 18, 594])), "do not ascend in steps of 1 to 512"),
+        (change("masked_offsets", np.array([0, 1, 2, 85])), "do not ascend in steps of 1 to 76"),
+    ],
+)
+def test_a_shard_that_breaks_the_format_is_refused(
+    tmp_path: Path, edit: Callable[[h5py.File], None], said: str
+) -> None:
+    path = write(tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        edit(file)
+    with pytest.raises(WorkError, match=said) as caught:
+        Shard(path)
+    assert str(caught.value).startswith(f"{path}: the shard cannot be used: ")
+    assert str(caught.value).endswith("prepare it again with `podium data prepare`")
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, 1000, 3000, -1])
+def test_a_truncated_shard_is_refused(tmp_path: Path, keep: int) -> None:
+    path = write(tmp_path / "a.h5")
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be used: it cannot be read as HDF5"):
+        Shard(path)
+
+
+def test_what_is_no_hdf5_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    path.write_text("a text", encoding="utf-8")
+    with pytest.raises(WorkError, match="cannot be read as HDF5"):
+        Shard(path)
+
+
+def test_flipped_bytes_are_found_or_do_no_harm(tmp_path: Path) -> None:
+    path, samples = tmp_path / "a.h5", make_samples([5, 40, 9])
+    whole = write(path, samples).read_bytes()
+    random = np.random.default_rng(0)
+    for place in random.integers(0, len(whole), 300).tolist():
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
+        try:
+            shard = Shard(path)
+            shard.verify()
+        except WorkError:
+            continue
+        assert_holds(shard, samples)
+
+
+@pytest.mark.parametrize("name", SAMPLE_DTYPES)
+def test_verify_finds_changed_content(tmp_path: Path, name: str) -> None:
+    path, samples = tmp_path / "a.h5", make_samples([5, 512, 77])
+    write(path, samples)
+    with h5py.File(path, "r+") as file:
+        file[name][1] += 1
+    with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be used: its content has the SHA-256"):
+        SampleStore(tmp_path).verify()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failing_write_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    path = write(tmp_path / "a.h5")
+    before = path.read_bytes()
+
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises((WorkError, KeyboardInterrupt)):
+        write(path, make_samples([9]))
+    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_is_missing_or_a_file_or_in_the_way_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "way.h5").mkdir()
+    for path in (tmp_path / "none" / "a.h5", tmp_path / "file" / "a.h5", tmp_path / "way.h5"):
+        with pytest.raises(WorkError, match="the shard cannot be written"):
+            write(path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "way.h5"]
+
+
+def test_only_the_unfinished_files_of_a_shard_are_removed(tmp_path: Path) -> None:
+    kept = [write(tmp_path / "a[1].h5"), tmp_path / ".a1.h5.0123abcd.partial"]
+    kept[1].touch()
+    (tmp_path / ".a[1].h5.0123abcd.partial").touch()
+    remove_unfinished(tmp_path / "a[1].h5")
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+
+
+def test_samples_beyond_the_settings_are_refused_on_reading(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", make_samples([5, 6]), chosen=GenerationSettings(max_sequence_length=5))
+    with pytest.raises(WorkError, match="steps of 1 to 5"):
+        Shard(path)
