@@ -1,17 +1,36 @@
 # Sourced by run_and_time.sh and run_tests.sh: install this project into .venv, once. `source setup.sh [EXTRA]`.
-# Nothing is done when the environment was already made from the same pyproject.toml, Python and folder.
+# Nothing is done when the environment was made from the same pyproject.toml in the same folder before.
 
 podium_extra="${1:-}"
-podium_stamp=".venv/podium-installed${podium_extra:+-$podium_extra}"
+podium_stamp=".venv/podium${podium_extra:+-$podium_extra}.installed"
 
-podium_python() {
+podium_find_python() {
     local candidate
-    for candidate in "${PODIUM_PYTHON:-}" python3.13 python3.12 python3.11 python3; do
-        if [ -n "$candidate" ] && "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    for candidate in ${PODIUM_PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
+        if "$candidate" -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
     done
-    echo "podium: Python 3.11 or newer with venv is needed and was not found; install it, or name it in PODIUM_PYTHON" >&2
+    echo "podium: Python 3.11 or newer with venv and pip was not found; install it, or name it in PODIUM_PYTHON" >&2
     return 2
 }
+
+podium_wanted() {
+    echo "$PWD"
+    cat pyproject.toml
+}
+
+if ! podium_wanted | cmp -s - "$podium_stamp"; then
+    podium_python="$(podium_find_python)"
+    echo "podium: installing into .venv (once)" >&2
+    [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1 || "$podium_python" -m venv --clear .venv
+    # torch by itself and first: its CPU build is named so, and everything after it finds it installed.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$(.venv/bin/python -c '
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    print(next(need for need in tomllib.load(file)["project"]["dependencies"] if need.startswith("torch==")))
+')"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${podium_extra:+[$podium_extra]}"
+    podium_wanted >"$podium_stamp"
+fi

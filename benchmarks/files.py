@@ -22,7 +22,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError as error:
         advice = "see that the folder exists, may be written and has space"
         raise WorkError(f"{path}: cannot be written ({error.strerror}); {advice}") from error

@@ -1,1 +1,1 @@
-"""What binds a benchmark, an implementation, a system and a result: configuration, logging, launching, the command line."""
+"""What binds benchmark, implementation, system and result: configuration, logging, launching, the command line."""

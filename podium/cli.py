@@ -39,7 +39,8 @@ def run(
 ) -> None:
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
-    Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its target.
+    Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its
+    target.
     """
     from podium.config import load_system
     from podium.progress import Progress
@@ -65,7 +66,9 @@ def run(
 
 @data.command(epilog="Example: [bold]podium data prepare --text part-00000 --vocab vocab.txt --out data/mine[/bold]")
 def prepare(
-    text: Annotated[list[Path], typer.Option("--text", help="A text file: one sentence a line, blank line between documents.")],
+    text: Annotated[
+        list[Path], typer.Option("--text", help="A text file: one sentence a line, blank line between documents.")
+    ],
     vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary, one word a line.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a text file.")],
     more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,

@@ -58,7 +58,7 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
 
 
 def drop_from_page_cache(config: RunConfig) -> bool:
-    """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where that cannot be asked."""
+    """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where it cannot."""
     if not hasattr(os, "posix_fadvise"):
         return False
     assert config.data.store and config.data.evaluation_store

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from benchmarks.errors import PodiumError, WorkError
 from podium.config import RunConfig, RunFolder
@@ -30,7 +30,7 @@ def command(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> list[
 
 
 def launch(config: RunConfig, folder: RunFolder, caches_cleared: bool, on_tick: Callable[[], None]) -> None:
-    """Run to the end, calling `on_tick` a few times a second. What the processes print goes to output.txt in the folder.
+    """Run to the end, calling `on_tick` a few times a second. What the processes print goes to output.txt.
 
     Returns when the run ended by itself, having reached its target or not. Raises Interrupted after Ctrl-C or SIGTERM,
     and for any other end the failure that the processes told of, or WorkError naming the rank that died. All
@@ -81,10 +81,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             continue
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _failure(folder: RunFolder, exit_code: int) -> PodiumError:

@@ -12,13 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from mlperf_logging.mllog import mllog
-from mlperf_logging.mllog import constants
+from mlperf_logging.mllog import constants, mllog
 
 from podium.config.model import RunConfig
 
 ROOT = str(Path(__file__).resolve().parents[1])
-TOKEN = ":::MLLOG "
+PREFIX = ":::MLLOG "
 
 SUCCESS, ABORTED = constants.SUCCESS, constants.ABORTED
 
@@ -152,8 +151,8 @@ def read_events(path: Path) -> list[Mapping[str, Any]]:
     """The events of one of our own logs, in order; a last line that was cut off is left out."""
     events = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        _, token, text = line.rpartition(TOKEN)
-        if token:
+        _, prefix, text = line.rpartition(PREFIX)
+        if prefix:
             try:
                 events.append(json.loads(text))
             except json.JSONDecodeError:

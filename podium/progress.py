@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: accuracy against the target, samples a second, time left. Written to standard error."""
+"""What a run shows while it goes on: accuracy against the target, samples a second, time left."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -34,9 +34,7 @@ def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "reached_target": all(run.reached_target for run in runs),
         **{key: mean(o[key] for o in objects) for key in MEANS},
         "score_seconds": score_seconds([run.summary["seconds"] for run in runs]),
-        "phases_ms": {
-            phase: mean(o["phases_ms"][phase] for o in objects) for phase in objects[0]["phases_ms"]
-        },
+        "phases_ms": {phase: mean(o["phases_ms"][phase] for o in objects) for phase in objects[0]["phases_ms"]},
         "runs": objects,
     }
 

@@ -1,6 +1,5 @@
 """Result files in MLPerf's layout: results/SYSTEM/bert/result_0.txt and on, one set of runs at a time."""
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,10 +39,10 @@ class ResultSet:
         if not self.files:
             self._move_earlier_away()
         path = self.folder / f"result_{len(self.files)}.txt"
-        os.replace(run.log, path)
+        run.log.replace(path)
         self.files.append(path)
         return path
 
     def _move_earlier_away(self) -> None:
         for earlier in sorted(self.folder.glob("result_*.txt")):
-            os.replace(earlier, make_folder(self.replaced) / earlier.name)
+            earlier.replace(make_folder(self.replaced) / earlier.name)

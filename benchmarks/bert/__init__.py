@@ -1,1 +1,1 @@
-"""BERT as MLPerf Training measures it: rules, sizes, and text → samples. Knows no framework, system or implementation."""
+"""BERT as MLPerf Training measures it: rules, sizes, and text → samples. Knows no framework and no system."""

@@ -64,9 +64,10 @@ class Size:
     def training_flops(self, lengths: Iterable[int], masked: int, vocabulary: int) -> float:
         """Useful floating-point operations of forward and backward on sequences of these lengths.
 
-        Counts matrix products alone, a multiplication and an addition as two, backward as twice forward: the encoder on
-        every token, attention on every pair of tokens within a sequence, the masked-LM head on `masked` tokens, pooler
-        and next-sentence head on sequences. Padding, recomputation and element-wise work are not useful and not counted.
+        Counts matrix products alone, a multiplication and an addition as two, backward as twice forward: the encoder
+        on every token, attention on every pair of tokens within a sequence, the masked-LM head on `masked` tokens,
+        pooler and next-sentence head on sequences. Padding, recomputation and element-wise work are not useful and
+        not counted.
         """
         tokens = np.fromiter(lengths, dtype=np.float64)
         h = self.hidden
@@ -74,7 +75,7 @@ class Size:
         attention = 4 * self.layers * h * float((tokens**2).sum())
         masked_head = 2 * (h * h + h * vocabulary) * masked
         sequence_head = 2 * (h * h + 2 * h) * len(tokens)
-        return 3.0 * (encoder + attention + masked_head + sequence_head)
+        return 3.0 * float(encoder + attention + masked_head + sequence_head)
 
 
 def _dense(name: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
@@ -103,9 +104,9 @@ TINY = Size(
 )
 """A BERT that two CPU cores train in a minute, on the invented language.
 
-As BERT-large starts from a checkpoint that phase 1 has trained, this one starts from weights whose first layer already looks at
-the neighbouring tokens: finding that out is what takes most of the time from a random start. The standard deviation is 0.02
-scaled to the smaller width, as 0.02 · √(1024 / 128).
+As BERT-large starts from a checkpoint that phase 1 has trained, this one starts from weights whose first layer
+already looks at the neighbouring tokens: finding that out is what takes most of the time from a random start. The
+standard deviation is 0.02 scaled to the smaller width, as 0.02 · √(1024 / 128).
 """
 
 SIZES: dict[str, Size] = {size.name: size for size in (LARGE, TINY)}

@@ -50,9 +50,7 @@ def write_shard(
 
     It replaces a shard of that name. Raises WorkError if the disk or the permissions do not allow it.
     """
-    arrays = {
-        name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()
-    }
+    arrays = {name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()}
     assert len(samples) > 0, "a shard has at least one sample"
     attributes = {
         "format": FORMAT,
@@ -151,9 +149,7 @@ class Shard:
                 content = np.memmap(self.path, dtype=np.uint8, mode="r").view(np.ndarray)
             except (OSError, ValueError) as error:
                 raise WorkError(f"{self.path}: the shard cannot be memory-mapped ({error})") from error
-            self._mapped = {
-                name: content[place].view(SAMPLE_DTYPES[name]) for name, place in self._places.items()
-            }
+            self._mapped = {name: content[place].view(SAMPLE_DTYPES[name]) for name, place in self._places.items()}
         return self._mapped
 
     def _broken(self, found: str) -> WorkError:
@@ -199,9 +195,7 @@ class Shard:
             if found != count:
                 raise self._broken(f"{name} has {found} elements, not {count}")
 
-    def _check_offsets(
-        self, name: str, offsets: NDArray[np.int64], counted: str, longest: int
-    ) -> NDArray[np.uint16]:
+    def _check_offsets(self, name: str, offsets: NDArray[np.int64], counted: str, longest: int) -> NDArray[np.uint16]:
         """The differences of offsets that go from 0 to the number counted, in steps of 1 to `longest`."""
         count = self.attributes[counted]
         if offsets[0] != 0 or offsets[-1] != count:
@@ -229,9 +223,7 @@ class SampleStore:
         self._starts = [0, *np.cumsum([len(shard) for shard in self._shards]).tolist()]
         self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self._shards])
         """Tokens of each sample, u2 [N]; metadata."""
-        self.masked_counts: NDArray[np.uint16] = np.concatenate(
-            [shard.masked_counts for shard in self._shards]
-        )
+        self.masked_counts: NDArray[np.uint16] = np.concatenate([shard.masked_counts for shard in self._shards])
         """Masked tokens of each sample, u2 [N]; metadata."""
 
     def __len__(self) -> int:
@@ -258,9 +250,7 @@ def _shard_paths(source: Path | Sequence[Path]) -> list[Path]:
     given = source if isinstance(source, Sequence) else source.glob(f"*{SUFFIX}")
     paths = sorted(given, key=lambda path: (path.name, path))
     if not paths:
-        place = (
-            "no shard was given" if isinstance(source, Sequence) else f"{source}: no *{SUFFIX} shard is in it"
-        )
+        place = "no shard was given" if isinstance(source, Sequence) else f"{source}: no *{SUFFIX} shard is in it"
         raise UsageError(f"{place}; make shards with `podium data prepare`")
     return paths
 

@@ -1,8 +1,9 @@
 """The contract between harness and implementation: one typed, frozen configuration of a run."""
 
+from podium.config.description import Description
 from podium.config.folder import RunFolder
 from podium.config.loading import load_resolved, load_system, system_names, write_resolved
-from podium.config.model import Clipping, DataSettings, Description, Evaluation, Launch, OptimizerSettings, RunConfig
+from podium.config.model import Clipping, DataSettings, Evaluation, Launch, OptimizerSettings, RunConfig
 
 __all__ = [
     "Clipping",

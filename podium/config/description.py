@@ -4,9 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-Status = Literal[
-    "Available on-premise", "Available cloud", "Preview", "Research, Development, or Internal (RDI)"
-]
+Status = Literal["Available on-premise", "Available cloud", "Preview", "Research, Development, or Internal (RDI)"]
 
 _SUBMISSION_STATUS: dict[Status, str] = {
     "Available on-premise": "onprem",

@@ -115,7 +115,7 @@ def _did_you_mean(word: str, words: Sequence[str]) -> str:
 
 def _read_mapping(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        document = _parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); see that it exists and may be read") from None
     except UnicodeDecodeError:
@@ -125,6 +125,10 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
     return document
+
+
+def _parse_yaml(text: str) -> Any:
+    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 — a SafeLoader with one more check
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -152,9 +156,11 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         key, sign, text = setting.partition("=")
         parts = [part.strip() for part in key.removeprefix("bert.").split(".")]
         if not sign or not all(parts):
-            raise UsageError(f"{COMMAND_LINE} {setting}: give it as key=value, such as {COMMAND_LINE} global_batch_size=32")
+            raise UsageError(
+                f"{COMMAND_LINE} {setting}: give it as key=value, such as {COMMAND_LINE} global_batch_size=32"
+            )
         try:
-            value = yaml.load(text, Loader=_StrictLoader)
+            value = _parse_yaml(text)
         except (yaml.YAMLError, RecursionError) as error:
             raise UsageError(f"{COMMAND_LINE} {setting}: the value is not valid YAML ({_one_line(error)})") from None
         target = values

@@ -1,4 +1,4 @@
-"""The typed configuration. Unknown keys are forbidden, everything is frozen; errors are phrased in `podium.config.errors`."""
+"""The typed configuration: unknown keys are forbidden, everything is frozen."""
 
 import os
 from pathlib import Path
@@ -126,7 +126,7 @@ class RunConfig(Settings):
     """`auto` is bf16 where the processor has instructions for it, else fp32."""
     dropout: float = Field(ge=0, lt=1)
     loss: Literal["global", "per_rank"]
-    """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published runs used."""
+    """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""
     prefetch_batches: int = Field(default=4, ge=1)
 
     global_batch_size: int = Field(ge=1)

@@ -281,9 +281,7 @@ def _flatten(instances: Sequence[_Instance]) -> Samples:
     return Samples(
         token_ids=np.concatenate([instance.token_ids for instance in instances]),
         sample_offsets=_offsets([len(instance.token_ids) for instance in instances]),
-        first_segment_lengths=np.array(
-            [instance.first_segment_length for instance in instances], dtype=np.uint16
-        ),
+        first_segment_lengths=np.array([instance.first_segment_length for instance in instances], dtype=np.uint16),
         masked_positions=np.concatenate([instance.masked_positions for instance in instances]),
         masked_token_ids=np.concatenate([instance.masked_token_ids for instance in instances]),
         masked_offsets=_offsets([len(instance.masked_positions) for instance in instances]),

@@ -72,9 +72,7 @@ def read_lines(text: Path) -> Iterator[str]:
                 start += len(line)
     except UnicodeDecodeError as error:
         where = f"at byte {start + error.start}"
-        raise WorkError(
-            f"{text}: the text is not UTF-8 {where} ({error.reason}); convert it to UTF-8"
-        ) from error
+        raise WorkError(f"{text}: the text is not UTF-8 {where} ({error.reason}); convert it to UTF-8") from error
     except OSError as error:
         raise WorkError(f"{text}: the text cannot be read ({error.strerror})") from error
 
@@ -115,8 +113,7 @@ def _prepare_in_processes(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         futures = {
-            pool.submit(prepare_text, text, vocabulary, shard, settings): shard
-            for text, shard in shards.items()
+            pool.submit(prepare_text, text, vocabulary, shard, settings): shard for text, shard in shards.items()
         }
         try:
             for future in as_completed(futures):

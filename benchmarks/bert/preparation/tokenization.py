@@ -53,9 +53,7 @@ class Vocabulary:
         try:
             text = content.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise UsageError(
-                f"{path}: the vocabulary is not UTF-8 at byte {error.start}; {advice}"
-            ) from error
+            raise UsageError(f"{path}: the vocabulary is not UTF-8 at byte {error.start}; {advice}") from error
         words = tuple(line.strip() for line in text.removesuffix("\n").split("\n"))
         _check_words(path, words, advice)
         ids = {word: number for number, word in enumerate(words)}
@@ -71,9 +69,7 @@ def _check_words(path: Path, words: tuple[str, ...], advice: str) -> None:
     for line, word in enumerate(words, start=1):
         first = first_lines.setdefault(word, line)
         if first != line:
-            raise UsageError(
-                f"{path}: lines {first} and {line} of the vocabulary are both {word!r}; {advice}"
-            )
+            raise UsageError(f"{path}: lines {first} and {line} of the vocabulary are both {word!r}; {advice}")
     missing = [word for word in SPECIAL_WORDS if word not in first_lines]
     if missing:
         raise UsageError(f"{path}: the vocabulary lacks {' '.join(missing)}; {advice}")

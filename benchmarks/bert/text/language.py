@@ -3,13 +3,14 @@
 One sentence a line, a blank line between articles. What there is to learn, from the nearest to the farthest:
 
 - word classes and their order: connective, determiner, adjective, noun, verb, preposition;
-- agreement: determiner, adjective and noun share gender and number by their endings, the verb takes its subject's number;
+- agreement: determiner, adjective and noun share gender and number by their endings, the verb takes its subject's
+  number;
 - company: a noun prefers one adjective and one verb, a verb one object and one preposition;
 - topics: an article keeps to the words of one topic, so sentences of one article fit together and a sentence of another
   does not: next-sentence prediction can be learned.
 
-Article lengths are log-normal, cut so that samples are as mixed in length as Wikipedia's. Only `random.Random.random` is drawn
-from, whose sequence Python guarantees, so the same seed gives the same bytes on every Python.
+Article lengths are log-normal, cut so that samples are as mixed in length as Wikipedia's. Only `random.Random.random`
+is drawn from, whose sequence Python guarantees, so the same seed gives the same bytes on every Python.
 """
 
 import math
@@ -71,7 +72,7 @@ class Topic:
 class Language:
     """Words and habits drawn once from a seed; articles are then drawn from the language."""
 
-    def __init__(self, seed: int, settings: LanguageSettings = LanguageSettings()) -> None:  # noqa: B008
+    def __init__(self, seed: int, settings: LanguageSettings = LanguageSettings()) -> None:
         self.settings = settings
         self._rng = Random(seed)
         self._words: set[str] = set()

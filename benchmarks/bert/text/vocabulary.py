@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, UNKNOWN
 from benchmarks.files import write_whole
 
 CONTINUATION = "##"
@@ -12,12 +12,13 @@ CONTINUATION = "##"
 def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
     """Write a lower-case WordPiece vocabulary of at most `size` words to `out`, one word a line, special words first.
 
-    Uses the `tokenizers` library. The same texts and size give the same bytes: the library numbers the characters in an
-    order that changes from process to process and breaks ties by these numbers, so they are handed to it in sorted order.
+    Uses the `tokenizers` library. The same texts and size give the same bytes: the library numbers the characters in
+    an order that changes from process to process and breaks ties by these numbers, so they are handed to it in sorted
+    order.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

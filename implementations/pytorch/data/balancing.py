@@ -22,7 +22,7 @@ class Strategy:
 
 
 def in_order(lengths: np.ndarray, parts: int) -> np.ndarray:
-    """Part p takes the p-th run of consecutive samples. Communicates nothing; the order being random, so is the load."""
+    """Part p takes the p-th run of consecutive samples. Communicates nothing; the load is as random as the order."""
     return np.arange(len(lengths)).reshape(parts, -1)
 
 
@@ -59,4 +59,3 @@ def assign(strategy: str, lengths: np.ndarray, ranks: int, accumulation_steps: i
     deal = STRATEGIES[strategy].assign
     by_rank = deal(lengths, ranks)
     return np.stack([mine[deal(lengths[mine], accumulation_steps)] for mine in by_rank])
-

@@ -1,7 +1,7 @@
 """The ragged batch: sequences laid end to end, with every index that the device needs built on the host."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -9,6 +9,13 @@ from torch import Tensor
 
 from benchmarks.bert.store import Sample
 from implementations.pytorch.data.grouping import Group, group_by_length
+
+IGNORED = -100
+"""The label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it."""
+
+
+SHAPE_STEP = 64
+"""Training and evaluation batches are rounded up to multiples of this many token slots and masked positions."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +35,23 @@ class AttentionGroup:
     unpad_index: Tensor
     key_bias: Tensor | None
 
+    def to(self, device: torch.device) -> "AttentionGroup":
+        return replace(
+            self,
+            pad_index=self.pad_index.to(device, non_blocking=True),
+            unpad_index=self.unpad_index.to(device, non_blocking=True),
+            key_bias=None if self.key_bias is None else self.key_bias.to(device, non_blocking=True),
+        )
+
 
 @dataclass(frozen=True)
 class RaggedBatch:
     """S sequences, longest first, in T token slots, M of which are masked.
 
-    In an unpadded batch every slot holds a token. In a padded one each sequence has a slot of fixed width, its tokens
-    come first and [PAD] fills the rest; `lengths` counts the tokens alone.
+    In an unpadded batch the sequences lie end to end; slots after the last one only round the shape up and belong to
+    no sequence. In a padded batch each sequence has a slot of fixed width, its tokens come first and [PAD] fills the
+    rest; `lengths` counts the tokens alone. Masked positions that round M up point to slot 0 and have the label
+    IGNORED.
     """
 
     token_ids: Tensor  # [T] int64
@@ -46,7 +63,7 @@ class RaggedBatch:
     next_sentence: Tensor  # [S] int64, 1 where the second segment is a random one
     groups: tuple[AttentionGroup, ...]
     lengths: tuple[int, ...]  # [S] tokens in each sequence, without padding
-    masked_counts: tuple[int, ...]  # [S]
+    masked_counts: tuple[int, ...]  # [S] masked tokens in each sequence
 
     @property
     def sequences(self) -> int:
@@ -70,28 +87,25 @@ class RaggedBatch:
         """The same batch on a device; copies overlap with computation when the host memory is pinned."""
         if device.type == "cpu":
             return self
-        moved = {
-            f.name: value.to(device, non_blocking=True)
-            for f in fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor)
-        }
-        groups = tuple(
-            replace(
-                g,
-                pad_index=g.pad_index.to(device, non_blocking=True),
-                unpad_index=g.unpad_index.to(device, non_blocking=True),
-                key_bias=None if g.key_bias is None else g.key_bias.to(device, non_blocking=True),
-            )
-            for g in self.groups
+        return replace(
+            self,
+            token_ids=self.token_ids.to(device, non_blocking=True),
+            segment_ids=self.segment_ids.to(device, non_blocking=True),
+            position_ids=self.position_ids.to(device, non_blocking=True),
+            sequence_starts=self.sequence_starts.to(device, non_blocking=True),
+            masked_positions=self.masked_positions.to(device, non_blocking=True),
+            masked_labels=self.masked_labels.to(device, non_blocking=True),
+            next_sentence=self.next_sentence.to(device, non_blocking=True),
+            groups=tuple(group.to(device) for group in self.groups),
         )
-        return replace(self, groups=groups, **moved)
 
 
-def collate(samples: Sequence[Sample], slot_width: int | None = None) -> RaggedBatch:
+def collate(samples: Sequence[Sample], slot_width: int | None = None, shape_step: int = 1) -> RaggedBatch:
     """Lay samples end to end, longest first (ties keep their order).
 
     `slot_width` gives every sequence a slot of that many tokens, as padded implementations do; None pads nothing.
-    Raises ValueError for a sample that is longer than its slot and for an empty batch.
+    T and M are rounded up to multiples of `shape_step`. Raises ValueError for a sample that is longer than its slot
+    and for an empty batch.
     """
     if not samples:
         raise ValueError("a batch needs at least one sample")
@@ -103,17 +117,22 @@ def collate(samples: Sequence[Sample], slot_width: int | None = None) -> RaggedB
         raise ValueError(f"a sample of {lengths[0]} tokens does not fit a slot of {slot_width}")
     widths = lengths if slot_width is None else np.full_like(lengths, slot_width)
     starts = np.concatenate([[0], np.cumsum(widths)])
-    slots = int(starts[-1])
+    slots = round_up(int(starts[-1]), shape_step)
 
     token_ids = np.zeros(slots, dtype=np.int64)
     segment_ids = np.zeros(slots, dtype=np.int64)
-    for start, length, sample in zip(starts, lengths, samples, strict=False):
+    position_ids = np.zeros(slots, dtype=np.int64)
+    for start, width, length, sample in zip(starts, widths, lengths, samples, strict=False):
         token_ids[start : start + length] = sample.token_ids
         segment_ids[start + sample.first_segment_length : start + length] = 1
-    position_ids = np.arange(slots, dtype=np.int64) - np.repeat(starts[:-1], widths)
+        position_ids[start : start + width] = np.arange(width)
     masked_counts = np.array([len(s.masked_positions) for s in samples], dtype=np.int64)
-    masked_positions = np.concatenate([s.masked_positions for s in samples]).astype(np.int64)
-    masked_positions += np.repeat(starts[:-1], masked_counts)
+    masked = int(masked_counts.sum())
+    masked_positions = np.zeros(round_up(masked, shape_step), dtype=np.int64)
+    masked_positions[:masked] = np.concatenate([s.masked_positions for s in samples])
+    masked_positions[:masked] += np.repeat(starts[:-1], masked_counts)
+    masked_labels = np.full_like(masked_positions, IGNORED)
+    masked_labels[:masked] = np.concatenate([s.masked_token_ids for s in samples])
 
     return RaggedBatch(
         token_ids=torch.from_numpy(token_ids),
@@ -121,16 +140,17 @@ def collate(samples: Sequence[Sample], slot_width: int | None = None) -> RaggedB
         position_ids=torch.from_numpy(position_ids),
         sequence_starts=torch.from_numpy(starts),
         masked_positions=torch.from_numpy(masked_positions),
-        masked_labels=torch.from_numpy(np.concatenate([s.masked_token_ids for s in samples]).astype(np.int64)),
+        masked_labels=torch.from_numpy(masked_labels),
         next_sentence=torch.from_numpy(np.array([s.next_sentence_label for s in samples], dtype=np.int64)),
-        groups=_attention_groups(starts, lengths, widths),
+        groups=tuple(_attention_group(group, starts, lengths) for group in group_by_length(widths)),
         lengths=tuple(int(n) for n in lengths),
         masked_counts=tuple(int(n) for n in masked_counts),
     )
 
 
-def _attention_groups(starts: np.ndarray, lengths: np.ndarray, widths: np.ndarray) -> tuple[AttentionGroup, ...]:
-    return tuple(_attention_group(g, starts, lengths) for g in group_by_length(widths))
+def round_up(number: int, step: int) -> int:
+    """The least multiple of `step` that is not below `number`."""
+    return -(-number // step) * step
 
 
 def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> AttentionGroup:

@@ -6,7 +6,7 @@ from benchmarks.bert.preparation.evaluation import evaluation_pick
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import snake
-from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
 
 
 def evaluation_batches(
@@ -27,6 +27,6 @@ def evaluation_batches(
     mine = list(snake(lengths[:whole], ranks)[rank]) + [i for i in range(whole + rank, min(samples, whole + rank + 1))]
     mine.sort(key=lambda i: -lengths[i])
     return [
-        collate([store.read(int(picked[i])) for i in mine[first : first + local_batch_size]], slot_width)
+        collate([store.read(int(picked[i])) for i in mine[first : first + local_batch_size]], slot_width, SHAPE_STEP)
         for first in range(0, len(mine), local_batch_size)
     ]

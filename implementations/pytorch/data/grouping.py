@@ -27,14 +27,19 @@ class Group:
         return self.last - self.first
 
 
+WIDTH_STEP = 32
+"""Widths are multiples of this: libraries prepare a product for each shape that they meet, so few shapes cost less."""
+
+
 def group_by_length(sorted_lengths: np.ndarray, launch_cost: float = LAUNCH_COST) -> tuple[Group, ...]:
     """Cut lengths [S], sorted from long to short, into the groups of least total cost.
 
-    A group of n sequences costs n · longest² + `launch_cost`. Exact, O(S²) in vectorised steps. An empty batch has no
-    groups.
+    A group of n sequences costs n · width² + `launch_cost`, its width being that of its longest sequence, rounded up.
+    Exact, O(S²) in vectorised steps. An empty batch has no groups.
     """
     count = len(sorted_lengths)
-    squares = sorted_lengths.astype(np.float64) ** 2
+    widths = -(-sorted_lengths.astype(np.int64) // WIDTH_STEP) * WIDTH_STEP
+    squares = widths.astype(np.float64) ** 2
     best = np.zeros(count + 1)  # best[i]: least cost of the first i sequences
     cut = np.zeros(count + 1, dtype=np.int64)
     for last in range(1, count + 1):
@@ -46,6 +51,6 @@ def group_by_length(sorted_lengths: np.ndarray, launch_cost: float = LAUNCH_COST
     last = count
     while last > 0:
         first_slot = int(cut[last])
-        groups.append(Group(first_slot, last, int(sorted_lengths[first_slot])))
+        groups.append(Group(first_slot, last, int(widths[first_slot])))
         last = first_slot
     return tuple(reversed(groups))

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import STRATEGIES, assign
-from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate, round_up
 from implementations.pytorch.data.sampling import Sampler
 
 
@@ -24,8 +24,8 @@ class GlobalBatch:
     lengths: np.ndarray
     """Tokens of each sample, int64, of the same shape."""
     masked: int
-    slot_width: int | None
-    """Token slots that each sample takes; None: as many as it has tokens."""
+    slots: int
+    """Token slots over all ranks, padding included."""
 
     @property
     def samples(self) -> int:
@@ -36,10 +36,6 @@ class GlobalBatch:
         return int(self.lengths.sum())
 
     @property
-    def slots(self) -> int:
-        return self.tokens if self.slot_width is None else self.samples * self.slot_width
-
-    @property
     def max_over_mean_tokens(self) -> float:
         """Tokens of the busiest rank over the mean rank's."""
         by_rank = self.lengths.reshape(len(self.lengths), -1).sum(axis=1)
@@ -48,7 +44,7 @@ class GlobalBatch:
 
 @dataclass(frozen=True)
 class Step:
-    """What one rank trains on in one optimizer step: the micro-batches of gradient accumulation, and the whole they are part of."""
+    """What one rank trains on in one step: the micro-batches of gradient accumulation, and the global batch."""
 
     micro_batches: tuple[RaggedBatch, ...]
     whole: GlobalBatch
@@ -79,19 +75,21 @@ class TrainingOrder:
         drawn = self.sampler.samples(first, self.global_batch_size)
         positions = assign(self.strategy, self.store.lengths[drawn], self.ranks, self.accumulation_steps)
         indices = drawn[positions]
+        lengths = self.store.lengths[indices].astype(np.int64)
+        widths = lengths if self.slot_width is None else np.full_like(lengths, self.slot_width)
         return GlobalBatch(
             first_sample=first,
             indices=indices,
-            lengths=self.store.lengths[indices].astype(np.int64),
+            lengths=lengths,
             masked=int(self.store.masked_counts[indices].sum(dtype=np.int64)),
-            slot_width=self.slot_width,
+            slots=sum(round_up(int(slots), SHAPE_STEP) for slots in widths.sum(axis=-1).flat),
         )
 
     def read(self, step: int, rank: int) -> Step:
         """Read one rank's part of a step from the store."""
         whole = self.global_batch(step)
         micro_batches = tuple(
-            collate([self.store.read(int(index)) for index in micro_batch], self.slot_width)
+            collate([self.store.read(int(index)) for index in micro_batch], self.slot_width, SHAPE_STEP)
             for micro_batch in whole.indices[rank]
         )
         return Step(micro_batches, whole)

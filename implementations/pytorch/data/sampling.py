@@ -1,7 +1,7 @@
 """Which sample comes when: a stateless seeded permutation.
 
-Sample number i of a run is a function of (seed, i) alone, so nothing is shuffled in memory, a resumed run needs only its position, and any
-rank can look ahead. An epoch is a permutation of all samples; the next epoch is another one.
+Sample number i of a run is a function of (seed, i) alone, so nothing is shuffled in memory, a resumed run needs only
+its position, and any rank can look ahead. An epoch is a permutation of all samples; the next epoch is another one.
 
 The permutation is a balanced Feistel network on the smallest even number of bits that holds the dataset, with a
 multiplicative hash as round function; numbers that fall outside the dataset are sent through again until they are
@@ -43,11 +43,13 @@ class Sampler:
         result = _feistel(values, half_bits, keys)
         while (outside := result >= self.size).any():
             result[outside] = _feistel(result[outside], half_bits, keys)
-        return result.astype(np.int64)
+        permuted: np.ndarray = result.astype(np.int64)
+        return permuted
 
 
 def _round_keys(seed: int, epoch: int) -> np.ndarray:
-    return np.random.SeedSequence([seed, epoch]).generate_state(ROUNDS, np.uint64)
+    keys: np.ndarray = np.random.SeedSequence([seed, epoch]).generate_state(ROUNDS, np.uint64)
+    return keys
 
 
 def _feistel(values: np.ndarray, half_bits: int, keys: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from benchmarks.bert.store import Sample, SampleStore
-from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
 
 
 def synthetic_sample(length: int, masked: int, vocabulary: int, rng: np.random.Generator) -> Sample:
@@ -29,4 +29,5 @@ def synthetic_batch(
             for i in indices.reshape(-1)
         ],
         slot_width,
+        SHAPE_STEP,
     )

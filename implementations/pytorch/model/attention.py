@@ -6,6 +6,7 @@ probability to a context [T, heads · head size]. `padded` is the plain referenc
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor | None, probability
 def padded(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float, training: bool) -> Tensor:
     """Every sequence padded to the longest slot of the batch, as the published reference computes it."""
     starts = batch.sequence_starts.tolist()
-    width = max(end - start for start, end in zip(starts, starts[1:], strict=False))
+    width = max(end - start for start, end in pairwise(starts))
     heads, size = qkv_T3HK.shape[2:]
     rectangle = qkv_T3HK.new_zeros(batch.sequences, width, 3, heads, size)
     bias = qkv_T3HK.new_full((batch.sequences, 1, 1, width), float("-inf"))
@@ -47,11 +48,20 @@ def padded(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float, training: b
         bias[row, ..., :length] = 0.0
     q, k, v = rectangle.permute(2, 0, 3, 1, 4)
     context = _dense(q, k, v, bias, probability, training).transpose(1, 2).flatten(2)
-    return torch.cat([context[row, : end - start] for row, (start, end) in enumerate(zip(starts, starts[1:], strict=False))])
+    rows = [context[row, : end - start] for row, (start, end) in enumerate(pairwise(starts))]
+    return _with_spare_slots(rows, batch)
+
+
+def _with_spare_slots(contexts: list[Tensor], batch: RaggedBatch) -> Tensor:
+    """Sequences' contexts as [T, …], zeros in the slots that belong to no sequence."""
+    spare = batch.slots - sum(context.shape[0] for context in contexts)
+    if spare:
+        contexts = [*contexts, contexts[0].new_zeros(spare, contexts[0].shape[1])]
+    return torch.cat(contexts)
 
 
 class _Pad(torch.autograd.Function):
-    """A group's tokens as a rectangle. The gradient of a slot beyond a sequence's end is zero, so nothing is added up."""
+    """A group's tokens as a rectangle. Slots beyond a sequence's end have gradient zero, so nothing is added up."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: AttentionGroup) -> Tensor:
@@ -75,11 +85,11 @@ def grouped(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float, training: 
     heads, size = qkv_T3HK.shape[2:]
     contexts = []
     for group in batch.groups:
-        rectangle = _Pad.apply(qkv_T3HK, group).view(group.rows, group.width, 3, heads, size)
-        q, k, v = rectangle.permute(2, 0, 3, 1, 4)
+        rectangle: Tensor = _Pad.apply(qkv_T3HK, group)  # type: ignore[no-untyped-call]
+        q, k, v = rectangle.view(group.rows, group.width, 3, heads, size).permute(2, 0, 3, 1, 4)
         context = _dense(q, k, v, group.key_bias, probability, training).transpose(1, 2).reshape(-1, heads * size)
         contexts.append(context.index_select(0, group.unpad_index))
-    return torch.cat(contexts)
+    return _with_spare_slots(contexts, batch)
 
 
 BACKENDS: dict[str, Backend] = {"padded": padded, "grouped": grouped}

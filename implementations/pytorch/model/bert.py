@@ -1,8 +1,8 @@
 """BERT for pre-training on ragged batches: everything is [tokens, hidden], from the embeddings to the heads.
 
-Source: Devlin et al., arXiv 1810.04805, with the details of MLPerf Training's reference: post-LayerNorm, tanh-approximated GELU,
-LayerNorm eps 1e-12, dropout on embeddings, attention probabilities and sub-layer outputs, a masked-LM decoder tied to
-the word embeddings.
+Source: Devlin et al., arXiv 1810.04805, with the details of MLPerf Training's reference: post-LayerNorm, tanh-
+approximated GELU, LayerNorm eps 1e-12, dropout on embeddings, attention probabilities and sub-layer outputs, a
+masked-LM decoder tied to the word embeddings.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
 """Dropout whose random numbers do not cost more than the layer they serve.
 
 On a CPU, torch draws one Bernoulli number at a time from a serial generator, which takes longer than the matrix
-products of a small layer. Here one 64-bit draw serves four elements: each is dropped where its 16 bits, read as a signed
-number, fall below a threshold. The drop probability is rounded to 1/65536 and the scale 1/(1-p) is that of the rounded p, so that
-the expectation is exact. Draws come from torch's default generator: the same seed gives the same mask.
+products of a small layer. Here one 64-bit draw serves four elements: each is dropped where its 16 bits, read as a
+signed number, fall below a threshold. The drop probability is rounded to 1/65536 and the scale 1/(1-p) is that of the
+rounded p, so that the expectation is exact. Draws come from torch's default generator: the same seed gives the same
+mask.
 """
 
 from typing import Any
@@ -40,4 +41,5 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, probability)
-    return _MaskedScale.apply(x, probability)  # type: ignore[no-any-return]
+    dropped: Tensor = _MaskedScale.apply(x, probability)  # type: ignore[no-untyped-call]
+    return dropped

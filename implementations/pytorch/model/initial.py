@@ -36,8 +36,9 @@ def _as_bert(module: nn.Module, std: float) -> None:
 def _look_at_neighbours(model: nn.Module, size: Size) -> None:
     """Sinusoidal position embeddings, and queries that are the keys moved by each head's offset.
 
-    With positions p(i) as sines and cosines of the angles w·i, a rotation R of each pair by w·offset gives R p(i) = p(i + offset). So for
-    random key weights G and query weights G R, query i and key j agree best where j = i + offset. All of it is trained on.
+    With positions p(i) as sines and cosines of the angles w·i, a rotation R of each pair by w·offset gives R p(i) =
+    p(i + offset). So for random key weights G and query weights G R, query i and key j agree best where j = i +
+    offset. All of it is trained on.
     """
     embeddings, first_layer = model.get_submodule("embeddings"), model.get_submodule("layers.0")
     pairs = torch.arange(size.hidden // 2) / (size.hidden // 2)
@@ -57,4 +58,5 @@ def _rotation(angles: Tensor) -> Tensor:
     """A matrix [2n, 2n] that turns (sin a, cos a) of the i-th pair into (sin, cos) of a + angles[i]."""
     sine, cosine = angles.sin(), angles.cos()
     blocks = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)
-    return torch.block_diag(*blocks)
+    rotation: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return rotation

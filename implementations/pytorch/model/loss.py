@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.data.batch import IGNORED, RaggedBatch
 from implementations.pytorch.model.bert import Scores
 
 MASKED_LM_EPS = 1e-5
@@ -27,7 +27,7 @@ class LossSums:
 
 def loss_sums(scores: Scores, batch: RaggedBatch) -> LossSums:
     return LossSums(
-        F.cross_entropy(scores.masked_lm.float(), batch.masked_labels, reduction="sum"),
+        F.cross_entropy(scores.masked_lm.float(), batch.masked_labels, ignore_index=IGNORED, reduction="sum"),
         F.cross_entropy(scores.next_sentence.float(), batch.next_sentence, reduction="sum"),
     )
 

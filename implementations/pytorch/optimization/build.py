@@ -1,5 +1,7 @@
 """Optimizer and schedule from the configuration, and back: what is really used, for the log."""
 
+from typing import Any
+
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
@@ -13,19 +15,15 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
-    common = {
-        "lr": settings.learning_rate,
-        "betas": (settings.beta1, settings.beta2),
-        "eps": settings.epsilon,
-    }
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
+    rate, betas, eps = settings.learning_rate, (settings.beta1, settings.beta2), settings.epsilon
     if settings.algorithm == "adamw":
-        return AdamW(groups, **common, foreach=True)
+        return AdamW(groups, lr=rate, betas=betas, eps=eps, foreach=True)
     groups[0]["adapt"], groups[1]["adapt"] = True, False
-    return Lamb(groups, **common)
+    return Lamb(groups, lr=rate, betas=betas, eps=eps)
 
 
 def build_schedule(settings: OptimizerSettings) -> Schedule:

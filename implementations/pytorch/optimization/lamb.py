@@ -1,8 +1,8 @@
 """LAMB by the equations of MLPerf Training's reference.
 
-Source: You et al., arXiv 1904.00962, in the reference's variant: moving averages m and v of the gradient and its square, bias
-correction, u = m̂ / (√v̂ + eps) + weight_decay · p, and a step of lr · ‖p‖/‖u‖ · u for every tensor, where the ratio is 1 if either norm
-is 0. A parameter group with `adapt: False` (biases and LayerNorm) keeps ratio 1.
+Source: You et al., arXiv 1904.00962, in the reference's variant: moving averages m and v of the gradient and its
+square, bias correction, u = m̂ / (√v̂ + eps) + weight_decay · p, and a step of lr · ‖p‖/‖u‖ · u for every tensor,
+where the ratio is 1 if either norm is 0. A parameter group with `adapt: False` (biases and LayerNorm) keeps ratio 1.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class Lamb(Optimizer):
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
-def _trust_ratios(parameters: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
+def _trust_ratios(parameters: list[Tensor], updates: tuple[Tensor, ...]) -> list[Tensor]:
     """‖p‖ / ‖u‖ a tensor, 1 where either norm is 0; no host synchronisation."""
     p_norms = torch.stack(torch._foreach_norm(parameters))
     u_norms = torch.stack(torch._foreach_norm(updates))

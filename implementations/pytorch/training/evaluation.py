@@ -23,10 +23,8 @@ class Accuracy:
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module, batches: Iterable[RaggedBatch], processes: Processes, precision: str
-) -> Accuracy:
-    """Evaluate this rank's batches and add up over ranks; every rank gets the same answer. Leaves the model in training mode."""
+def evaluate(model: nn.Module, batches: Iterable[RaggedBatch], processes: Processes, precision: str) -> Accuracy:
+    """Evaluate this rank's batches, add up over ranks and tell every rank. Leaves the model in training mode."""
     model.eval()
     sums = torch.zeros(5, dtype=torch.float64, device=processes.device)
     for batch in batches:

@@ -1,16 +1,16 @@
-"""Gradients averaged over ranks by PyTorch DDP, with a communication hook that tells how long backward had to wait for it."""
+"""Gradients averaged over ranks by PyTorch DDP, with a communication hook that tells how long backward waits."""
 
 import time
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 
 class SyncClock:
-    """When the last bucket of gradients was ready to be sent: what backward takes beyond that is exposed communication."""
+    """When the last bucket of gradients was ready: what backward takes beyond that is exposed communication."""
 
     def __init__(self) -> None:
         self.last_bucket_ready = 0.0
@@ -19,7 +19,7 @@ class SyncClock:
         self.last_bucket_ready = time.perf_counter()
 
 
-def _timed_mean(clock: SyncClock, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _timed_mean(clock: SyncClock, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     clock.mark()
     return allreduce_hook(None, bucket)  # type: ignore[arg-type]
 

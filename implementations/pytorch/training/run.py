@@ -150,9 +150,7 @@ class Run:
         samples = self.totals.samples
         if self.log:
             self.log.evaluation_starts(samples)
-        self.accuracy = evaluate(
-            self.stepper.model.module, self.evaluation_batches, self.processes, self.precision
-        )
+        self.accuracy = evaluate(self.stepper.model.module, self.evaluation_batches, self.processes, self.precision)
         if self.log:
             self.log.evaluation_stops(samples, self.accuracy.masked_lm)
         self.metrics.write(

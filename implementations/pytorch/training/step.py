@@ -59,7 +59,7 @@ class Stepper:
                 with autocast(self.precision, self.processes.device):
                     loss = loss_sums(self.model(batch), batch)
                 phases.lap("forward")
-                self._loss(loss, step, batch.masked).backward()
+                torch.autograd.backward(self._loss(loss, step, batch.masked))
                 phases.lap("backward", until=self.sync_clock.last_bucket_ready if last else None)
                 phases.lap("synchronisation" if last else "backward")
             sums.append(LossSums(loss.masked_lm.detach(), loss.next_sentence.detach()))

@@ -15,7 +15,7 @@ WARM_UP_STEPS = 3
 
 
 def warm_up(stepper: Stepper, order: TrainingOrder, vocabulary: int, steps: int = WARM_UP_STEPS) -> None:
-    """Take steps and an evaluation of the shapes of the run's first batches; model, optimizer and random state are as before.
+    """Take steps and an evaluation in the shapes of the run's first batches, and undo all that they changed.
 
     Only the length index of the data is read. Lengths come from the run's own order, so shapes are the run's.
     """

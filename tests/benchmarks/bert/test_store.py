@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.preparation.generation import SAMPLE_DTYPES, GenerationSettings, Samples
 from benchmarks.bert.store import SampleStore, Shard, write_shard
 from benchmarks.errors import UsageError, WorkError
+from benchmarks.files import remove_unfinished
 
 SETTINGS = GenerationSettings()
 
@@ -58,9 +59,7 @@ def assert_holds(shard: Shard | SampleStore, samples: Samples, start: int = 0) -
 
 @given(st.lists(st.integers(5, 512), min_size=1, max_size=20), st.integers(0, 100))
 @settings(deadline=None)
-def test_what_is_written_is_read(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int
-) -> None:
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int) -> None:
     samples = make_samples(lengths, seed)
     shard = Shard(write(tmp_path_factory.mktemp("shard") / "a.h5", samples))
     assert len(shard) == len(samples)
@@ -106,9 +105,7 @@ def test_a_store_is_its_shards_in_the_order_of_their_names(tmp_path: Path) -> No
                 store.read(index)
 
 
-def test_the_samples_are_mapped_when_the_first_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_samples_are_mapped_when_the_first_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapped: list[Any] = []
     memmap = np.memmap
 

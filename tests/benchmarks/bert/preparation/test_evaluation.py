@@ -6,9 +6,7 @@ import pytest
 from benchmarks.bert.preparation.evaluation import evaluation_pick
 
 
-@pytest.mark.parametrize(
-    ("number", "count"), [(10_000, 10_000), (10_833, 10_000), (156_726_829, 10_000), (3, 7)]
-)
+@pytest.mark.parametrize(("number", "count"), [(10_000, 10_000), (10_833, 10_000), (156_726_829, 10_000), (3, 7)])
 def test_it_is_the_reference_formula(number: int, count: int) -> None:
     picked = evaluation_pick(number, count)
     assert picked.dtype == np.int64

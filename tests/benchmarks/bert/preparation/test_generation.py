@@ -55,9 +55,7 @@ def contains(whole: list[int], part: list[int]) -> bool:
     return any(whole[i : i + len(part)] == part for i in range(len(whole) - len(part) + 1))
 
 
-@pytest.mark.skipif(
-    not REFERENCE.is_dir(), reason="the reference's samples are not on this machine (../shared)"
-)
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference's samples are not on this machine (../shared)")
 def test_the_samples_are_those_of_the_reference() -> None:
     vocabulary = Vocabulary.read(REFERENCE / "vocab.txt")
     samples = generate_samples(read_lines(REFERENCE / "part-00000"), vocabulary)
@@ -109,9 +107,7 @@ def test_without_masks_a_sample_is_text_between_special_tokens(
 
 @given(texts, some_settings)
 @settings(deadline=None)
-def test_masks_are_sorted_and_spare_the_special_tokens(
-    text: list[list[str]], chosen: GenerationSettings
-) -> None:
+def test_masks_are_sorted_and_spare_the_special_tokens(text: list[list[str]], chosen: GenerationSettings) -> None:
     samples = generate_samples(lines_of(text), VOCABULARY, chosen)
     for index in range(len(samples)):
         masked = slice(samples.masked_offsets[index], samples.masked_offsets[index + 1])
@@ -151,12 +147,10 @@ def test_the_unused_sentences_of_a_chunk_are_put_back() -> None:
     chosen = GenerationSettings(duplicates=20, short_sequence_probability=0)
     samples = generate_samples(["a", "b", "c", "", "d"], VOCABULARY, chosen)
     firsts = [
-        originals_of(samples, index)[1 : int(samples.first_segment_lengths[index]) - 1]
-        for index in range(len(samples))
+        originals_of(samples, index)[1 : int(samples.first_segment_lengths[index]) - 1] for index in range(len(samples))
     ]
     seconds = [
-        originals_of(samples, index)[int(samples.first_segment_lengths[index]) : -1]
-        for index in range(len(samples))
+        originals_of(samples, index)[int(samples.first_segment_lengths[index]) : -1] for index in range(len(samples))
     ]
     follows = [s for s, random in zip(seconds, samples.next_sentence_labels, strict=True) if not random]
     letters = [WORDS[token] for tokens in [*firsts, *follows] for token in tokens]

@@ -18,9 +18,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 @pytest.fixture
 def vocabulary(tmp_path: Path) -> Path:
     path = tmp_path / "vocab.txt"
-    path.write_text(
-        "\n".join([*SPECIAL_WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]), encoding="utf-8"
-    )
+    path.write_text("\n".join([*SPECIAL_WORDS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]), encoding="utf-8")
     return path
 
 
@@ -43,9 +41,7 @@ def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
     SampleStore(shards).verify()
 
 
-def test_the_number_of_processes_does_not_change_a_byte(
-    texts: list[Path], vocabulary: Path, tmp_path: Path
-) -> None:
+def test_the_number_of_processes_does_not_change_a_byte(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     finished: list[Path] = []
     one = prepare(texts, vocabulary, tmp_path / "one", processes=1)
     two = prepare(texts, vocabulary, tmp_path / "two", processes=2, on_finished=finished.append)
@@ -120,16 +116,12 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        WorkError, match=r"part-0\.h5: the shard cannot be written \(No space left on device\)"
-    ):
+    with pytest.raises(WorkError, match=r"part-0\.h5: the shard cannot be written \(No space left on device\)"):
         prepare(texts, vocabulary, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_an_interruption_leaves_only_whole_shards(
-    texts: list[Path], vocabulary: Path, tmp_path: Path
-) -> None:
+def test_an_interruption_leaves_only_whole_shards(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     def interrupt(shard: Path) -> None:
         raise KeyboardInterrupt
 

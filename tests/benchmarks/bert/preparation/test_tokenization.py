@@ -90,9 +90,7 @@ def test_a_vocabulary_is_read_with_the_hash_of_its_bytes(tmp_path: Path) -> None
         (b"[PAD]\n\xff\n", "not UTF-8 at byte 6"),
     ],
 )
-def test_a_vocabulary_that_cannot_serve_is_refused_in_a_sentence(
-    tmp_path: Path, content: bytes, said: str
-) -> None:
+def test_a_vocabulary_that_cannot_serve_is_refused_in_a_sentence(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes(content)
     with pytest.raises(UsageError) as caught:
