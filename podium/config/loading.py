@@ -137,6 +137,8 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} is given twice", key.start_mark

@@ -41,10 +41,9 @@ class Sampler:
         half_bits = max(1, ((self.size - 1).bit_length() + 1) // 2)
         keys = _round_keys(self.seed, epoch)
         result = _feistel(values, half_bits, keys)
-        while (outside := result >= self.size).any():
+        while np.any(outside := result >= self.size):
             result[outside] = _feistel(result[outside], half_bits, keys)
-        permuted: np.ndarray = result.astype(np.int64)
-        return permuted
+        return result.astype(np.int64)
 
 
 def _round_keys(seed: int, epoch: int) -> np.ndarray:
@@ -57,7 +56,8 @@ def _feistel(values: np.ndarray, half_bits: int, keys: np.ndarray) -> np.ndarray
     left, right = values >> shift, values & mask
     for key in keys:
         left, right = right, left ^ (_mix(right ^ key) & mask)
-    return (left << shift) | right
+    merged: np.ndarray = (left << shift) | right
+    return merged
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
