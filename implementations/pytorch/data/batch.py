@@ -23,7 +23,7 @@ class AttentionGroup:
     """One dense rectangle of the `grouped` attention backend: `rows` sequences of at most `width` tokens.
 
     `pad_index` [rows · width] names the batch's token that fills each slot; slots beyond a sequence's end repeat its
-    first token and are hidden by `key_bias` [rows, 1, 1, width] (0 or -inf), which is None where there are none.
+    first token and are hidden by `key_bias` [rows, 1, width] (0 or -inf), which is None where there are none.
     `unpad_index` [tokens of the group] is its inverse: where in the rectangle each of the group's tokens lies.
     `start` is the group's first token in the batch; its tokens are contiguous.
     """
@@ -163,7 +163,7 @@ def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> A
     key_bias = None
     if not visible.all():
         bias = np.where(visible, np.float32(0), np.float32("-inf"))
-        key_bias = torch.from_numpy(bias)[:, None, None, :]
+        key_bias = torch.from_numpy(bias)[:, None, :]
     return AttentionGroup(
         rows=group.rows,
         width=group.width,

@@ -56,12 +56,12 @@ def _feistel(values: np.ndarray, half_bits: int, keys: np.ndarray) -> np.ndarray
     left, right = values >> shift, values & mask
     for key in keys:
         left, right = right, left ^ (_mix(right ^ key) & mask)
-    merged: np.ndarray = (left << shift) | right
-    return merged
+    return (left << shift) | right
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
-    return x ^ (x >> _U64(31))
+    mixed: np.ndarray = x ^ (x >> _U64(31))
+    return mixed

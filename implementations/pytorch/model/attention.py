@@ -28,7 +28,7 @@ def attend(qkv_T3HK: Tensor, batch: RaggedBatch, *, backend: str, probability: f
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor | None, probability: float, training: bool) -> Tensor:
-    """softmax(q kᵀ / √K + bias) v over [rows, heads, width, head size]."""
+    """softmax(q kᵀ / √K + bias) v over […, width, head size]; the bias hides keys."""
     scores = torch.matmul(q * (1.0 / math.sqrt(q.shape[-1])), k.transpose(-1, -2))
     if key_bias is not None:
         scores = scores + key_bias.to(scores.dtype)
@@ -49,32 +49,50 @@ def padded(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float, training: b
     q, k, v = rectangle.permute(2, 0, 3, 1, 4)
     context = _dense(q, k, v, bias, probability, training).transpose(1, 2).flatten(2)
     rows = [context[row, : end - start] for row, (start, end) in enumerate(pairwise(starts))]
-    return _with_spare_slots(rows, batch)
+    return _joined(rows, batch.slots)
 
 
-def _with_spare_slots(contexts: list[Tensor], batch: RaggedBatch) -> Tensor:
-    """Sequences' contexts as [T, …], zeros in the slots that belong to no sequence."""
-    spare = batch.slots - sum(context.shape[0] for context in contexts)
-    if spare:
-        contexts = [*contexts, contexts[0].new_zeros(spare, contexts[0].shape[1])]
-    return torch.cat(contexts)
-
-
-class _Pad(torch.autograd.Function):
-    """A group's tokens as a rectangle. Slots beyond a sequence's end have gradient zero, so nothing is added up."""
+class _Split(torch.autograd.Function):
+    """[…, T, K] to one rectangle […, rows · width, K] a group; slots beyond a sequence's end pass no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: AttentionGroup) -> Tensor:
-        ctx.group, ctx.rows = group, x.shape[0]
-        return x.index_select(0, group.pad_index)
+    def forward(ctx: Any, x: Tensor, groups: tuple[AttentionGroup, ...]) -> tuple[Tensor, ...]:
+        ctx.groups, ctx.tokens = groups, x.shape[-2]
+        return tuple(x.index_select(-2, group.pad_index) for group in groups)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        group: AttentionGroup = ctx.group
-        gradient = gradients[0].new_zeros(ctx.rows, *gradients[0].shape[1:])
-        rows = gradients[0].index_select(0, group.unpad_index)
-        gradient[group.start : group.start + rows.shape[0]] = rows
-        return gradient, None
+        rows = [g.index_select(-2, group.unpad_index) for g, group in zip(gradients, ctx.groups, strict=True)]
+        return _joined(rows, ctx.tokens), None
+
+
+class _Merge(torch.autograd.Function):
+    """The inverse of `_Split`; slots that belong to no sequence become zero."""
+
+    @staticmethod
+    def forward(ctx: Any, groups: tuple[AttentionGroup, ...], tokens: int, *rectangles: Tensor) -> Tensor:
+        ctx.groups = groups
+        return _joined(
+            [r.index_select(-2, group.unpad_index) for r, group in zip(rectangles, groups, strict=True)], tokens
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
+        rectangles = []
+        for group in ctx.groups:
+            rectangle = gradient.new_zeros(*gradient.shape[:-2], group.rows * group.width, gradient.shape[-1])
+            mine = gradient.narrow(-2, group.start, group.unpad_index.numel())
+            rectangles.append(rectangle.index_copy_(-2, group.unpad_index, mine))
+        return None, None, *rectangles
+
+
+def _joined(parts: list[Tensor], tokens: int) -> Tensor:
+    """Parts […, tokens of the part, K] end to end, with zeros up to `tokens`."""
+    spare = tokens - sum(part.shape[-2] for part in parts)
+    if spare:
+        parts = [*parts, parts[0].new_zeros(*parts[0].shape[:-2], spare, parts[0].shape[-1])]
+    return torch.cat(parts, dim=-2)
 
 
 def grouped(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float, training: bool) -> Tensor:
@@ -83,13 +101,14 @@ def grouped(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float, training: 
     Source: the grouped attention of arXiv 2208.08124, with cut-offs found for each batch instead of fixed ones.
     """
     heads, size = qkv_T3HK.shape[2:]
+    qkv_3HTK = qkv_T3HK.permute(1, 2, 0, 3).contiguous()
+    rectangles: tuple[Tensor, ...] = _Split.apply(qkv_3HTK, batch.groups)  # type: ignore[no-untyped-call]
     contexts = []
-    for group in batch.groups:
-        rectangle: Tensor = _Pad.apply(qkv_T3HK, group)  # type: ignore[no-untyped-call]
-        q, k, v = rectangle.view(group.rows, group.width, 3, heads, size).permute(2, 0, 3, 1, 4)
-        context = _dense(q, k, v, group.key_bias, probability, training).transpose(1, 2).reshape(-1, heads * size)
-        contexts.append(context.index_select(0, group.unpad_index))
-    return _with_spare_slots(contexts, batch)
+    for group, rectangle in zip(batch.groups, rectangles, strict=True):
+        q, k, v = rectangle.view(3, heads, group.rows, group.width, size)
+        contexts.append(_dense(q, k, v, group.key_bias, probability, training).flatten(-3, -2))
+    context_HTK: Tensor = _Merge.apply(batch.groups, batch.slots, *contexts)  # type: ignore[no-untyped-call]
+    return context_HTK.permute(1, 0, 2).flatten(1)
 
 
 BACKENDS: dict[str, Backend] = {"padded": padded, "grouped": grouped}
