@@ -6,7 +6,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.errors import WorkError
+from benchmarks.errors import UsageError, WorkError
 
 UNFINISHED = ".partial"
 
@@ -38,9 +38,11 @@ def remove_unfinished(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder and those above it; WorkError where that is not possible."""
+    """Create a folder and those above it; UsageError where a file is in the way, WorkError where it is not allowed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{folder}: cannot be a folder, a file is in the way; name another place") from None
     except OSError as error:
         raise WorkError(f"{folder}: the folder cannot be made ({error.strerror}); see who may write there") from error
     return folder

@@ -46,19 +46,23 @@ def run(
     from podium.progress import Progress
     from podium.report import as_json as report_json
     from podium.report import print_report
-    from podium.running import run_set
+    from podium.running import FinishedRun, run_set
 
     config = load_system(system, recipe, settings or [])
-    finished = list(run_set(config, runs, Progress(errors)))
-    if as_json:
-        print(json.dumps(report_json(finished), indent=2))
-    else:
-        print_report(Console(), config, finished)
+    finished: list[FinishedRun] = []
+    try:
+        for one in run_set(config, runs, Progress(errors)):
+            finished.append(one)
+    finally:
+        if finished and as_json:
+            print(json.dumps(report_json(finished), indent=2))
+        elif finished:
+            print_report(Console(), config, finished)
     as_asked = config.target_accuracy is None or all(one.reached_target for one in finished)
     if not as_asked:
-        errors.print(
-            f"The target accuracy of {config.target_accuracy} was not reached within max_samples={config.max_samples}; "
-            "the log says aborted."
+        _tell(
+            f"the target accuracy of {config.target_accuracy} was not reached within max_samples {config.max_samples}, "
+            "so the log says aborted"
         )
     if not as_asked or not all(one.compliant for one in finished):
         raise typer.Exit(1)
@@ -92,11 +96,16 @@ def main() -> None:
     try:
         app()
     except PodiumError as error:
-        errors.print(f"[red]podium:[/red] {error}", markup=True, highlight=False)
+        _tell(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        errors.print("[red]podium:[/red] interrupted", highlight=False)
+        _tell("interrupted")
         sys.exit(1)
+
+
+def _tell(sentence: str) -> None:
+    errors.print("podium:", style="red", end=" ")
+    errors.print(sentence, markup=False, highlight=False)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,16 @@ class PreparedData:
     vocabulary: Path
 
     def verify(self) -> None:
-        """Check every byte of both stores against its hash; WorkError if a shard is damaged."""
+        """Check the vocabulary, and every byte of both stores against its hash.
+
+        UsageError for another vocabulary than the stores', WorkError for a damaged shard.
+        """
+        vocabulary = Vocabulary.read(self.vocabulary)
         for store in (self.store, self.evaluation_store):
             try:
-                SampleStore(store).verify()
+                opened = SampleStore(store)
+                opened.require(vocabulary, self.vocabulary)
+                opened.verify()
             except WorkError as error:
                 hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
                 raise WorkError(f"{error}{hint}") from None
@@ -76,7 +82,6 @@ def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> Prepared
     data = config.data
     if data.kind == "store":
         assert data.store and data.evaluation_store and data.vocabulary
-        Vocabulary.read(data.vocabulary)
         return PreparedData(data.store, data.evaluation_store, data.vocabulary)
     if data.kind == "embedded":
         on_progress("Writing the embedded text")
@@ -90,9 +95,10 @@ def _from_text(
     name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path, on_progress: Callable[[str], None]
 ) -> PreparedData:
     """Shards in a folder named for the content of all that goes into them, made where they are not there yet."""
-    for path in (*texts, evaluation, vocabulary):
+    named = [("text", path) for path in texts] + [("evaluation_text", evaluation), ("vocabulary", vocabulary)]
+    for key, path in named:
         if not path.is_file():
-            raise UsageError(f"data: there is no file {path}; name a text file in the official format")
+            raise UsageError(f"data.{key}: there is no file {path}; name one that exists")
     folder = DATA / name / f"samples-{_digest((*texts, evaluation, vocabulary))}"
     stores = (folder / "training", folder / "evaluation")
     for store, sources in zip(stores, (texts, (evaluation,)), strict=True):

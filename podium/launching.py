@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from benchmarks.errors import PodiumError, WorkError
+from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder
 from podium.config.loading import ROOT
 
@@ -46,6 +47,7 @@ def launch(config: RunConfig, folder: RunFolder, caches_cleared: bool, on_tick: 
             env=environment,
             cwd=ROOT,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
         try:
             while process.poll() is None and not interrupted.wait(0.2):
@@ -90,9 +92,15 @@ def _failure(folder: RunFolder, exit_code: int) -> PodiumError:
     if told is not None:
         return told
     text = folder.output.read_text(encoding="utf-8", errors="replace")
-    died = re.search(r"rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", text, re.DOTALL)
-    if died is None:
-        return WorkError(f"the run ended with exit code {exit_code}; what it printed is in {folder.output}")
-    rank, code = int(died[1]), int(died[2])
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return WorkError(f"rank {rank} {how}, so the run was aborted; what it printed is in {folder.output}")
+    _, _, root_cause = text.rpartition("Root Cause")
+    died = re.search(r"^\s*rank\s*:\s*(\d+).*?^\s*exitcode\s*:\s*(-?\d+)", root_cause, re.DOTALL | re.MULTILINE)
+    who, code = (f"rank {died[1]}", int(died[2])) if died else ("torchrun", exit_code)
+    how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    return WorkError(f"{who} {how}, so the run was aborted; what it printed is in {folder.output}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

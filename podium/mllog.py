@@ -6,7 +6,9 @@ implementation's business.
 
 import json
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +16,8 @@ from typing import Any, Self
 
 from mlperf_logging.mllog import constants, mllog
 
+from benchmarks.errors import WorkError
+from benchmarks.files import write_whole
 from podium.config.model import RunConfig
 
 ROOT = str(Path(__file__).resolve().parents[1])
@@ -22,13 +26,21 @@ PREFIX = ":::MLLOG "
 SUCCESS, ABORTED = constants.SUCCESS, constants.ABORTED
 
 
+class _Handler(logging.FileHandler):
+    """A file handler that does not swallow a full disk."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        raise WorkError(f"{self.baseFilename}: the log cannot be written ({error}); see that the disk has space")
+
+
 class ResultLog:
     """A log being written. Appends, so that a run that broke off can be closed as aborted by another process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._handler = logging.FileHandler(path, mode="a", encoding="utf-8")
+        self._handler = _Handler(path, mode="a", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         logger = logging.Logger(f"mllog:{path}", level=logging.INFO)
         logger.addHandler(self._handler)
@@ -147,35 +159,47 @@ class UsedOptimizer:
             yield constants.OPT_ADAMW_WEIGHT_DECAY, self.weight_decay
 
 
-def read_events(path: Path) -> list[Mapping[str, Any]]:
-    """The events of one of our own logs, in order; a last line that was cut off is left out."""
-    events = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        _, prefix, text = line.rpartition(PREFIX)
-        if prefix:
-            try:
-                events.append(json.loads(text))
-            except json.JSONDecodeError:
-                continue
-    return events
-
-
 def close_as_aborted(path: Path) -> bool:
     """Say in a log that broke off after run_start that its run was aborted; False where there was no run to abort.
 
-    The samples trained on are those of the last event that names a number of samples.
+    The samples trained on are those of the last event that names a number of samples. A last line that was cut off is
+    removed. A log that is closed already stays as it is.
     """
     if not path.is_file():
         return False
-    events = read_events(path)
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    events = _events(whole)
     keys = {event["key"] for event in events}
     if constants.RUN_START not in keys:
         return False
-    if constants.RUN_STOP not in keys:
-        counts = [event["metadata"].get("epoch_num", 0) for event in events]
-        whole = path.read_bytes()
-        if not whole.endswith(b"\n"):
-            path.write_bytes(whole[: whole.rfind(b"\n") + 1])
-        with ResultLog(path) as log:
-            log.run_stops(ABORTED, max(counts))
+    if whole != content:
+        write_whole(path, whole)
+    samples = max(event["metadata"].get("epoch_num", 0) for event in events)
+    with ResultLog(path) as log:
+        if constants.RUN_STOP not in keys:
+            log.run_stops(ABORTED, samples)
+        elif constants.TRAIN_SAMPLES not in keys:
+            log.event(constants.TRAIN_SAMPLES, samples)
     return True
+
+
+def run_status(path: Path) -> str | None:
+    """What a log's run_stop says: success or aborted; None where there is none."""
+    stops = [event for event in read_events(path) if event["key"] == constants.RUN_STOP]
+    return str(stops[-1]["metadata"]["status"]) if stops else None
+
+
+def read_events(path: Path) -> list[Mapping[str, Any]]:
+    """The events of one of our own logs, in order; what is no whole event is left out."""
+    return _events(path.read_bytes())
+
+
+def _events(content: bytes) -> list[Mapping[str, Any]]:
+    events = []
+    for line in content.decode("utf-8", "replace").splitlines():
+        _, prefix, text = line.rpartition(PREFIX)
+        if prefix:
+            with suppress(json.JSONDecodeError):
+                events.append(json.loads(text))
+    return events

@@ -31,7 +31,7 @@ class Progress:
         self._console = console
 
     def note(self, text: str) -> None:
-        self._console.print(f"[dim]{text} …[/dim]", highlight=False)
+        self._console.print(f"{text} …", style="dim", markup=False, highlight=False)
 
     @contextmanager
     def run(self, config: RunConfig, folder: RunFolder, title: str) -> Iterator[Callable[[], None]]:

@@ -1,5 +1,6 @@
 """The table at the end of `podium run`, for people and (as JSON) for programs."""
 
+import math
 from collections.abc import Sequence
 from statistics import mean
 from typing import Any
@@ -33,15 +34,20 @@ def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "result_file": objects[-1]["result_file"],
         "reached_target": all(run.reached_target for run in runs),
         **{key: mean(o[key] for o in objects) for key in MEANS},
-        "score_seconds": score_seconds([run.summary["seconds"] for run in runs]),
+        "score_seconds": score_seconds([run.summary["seconds"] if run.reached_target else math.inf for run in runs]),
         "phases_ms": {phase: mean(o["phases_ms"][phase] for o in objects) for phase in objects[0]["phases_ms"]},
         "runs": objects,
     }
 
 
 def score_seconds(seconds: Sequence[float]) -> float | None:
-    """MLPerf's score of ten runs: their mean without the fastest and the slowest; None for another number of runs."""
-    return mean(sorted(seconds)[1:-1]) if len(seconds) == 10 else None
+    """MLPerf's score of ten runs: their mean without the fastest and the slowest.
+
+    A run that did not reach the target counts as infinite: one of them is the slowest, two leave no score. None then,
+    and for another number of runs.
+    """
+    counted = sorted(seconds)[1:-1]
+    return mean(counted) if len(seconds) == 10 and math.isfinite(counted[-1]) else None
 
 
 def print_report(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:
@@ -52,11 +58,14 @@ def print_report(console: Console, config: RunConfig, runs: Sequence[FinishedRun
     for run in runs:
         for ruleset, words in run.compliance.items():
             if words:
-                console.print(f"[red]{run.result.name} fails ruleset {ruleset}:[/red]\n{words}", markup=True)
+                console.print(f"{run.result.name} fails ruleset {ruleset}:", style="red")
+                console.print(words, markup=False, highlight=False)
 
 
 def _run_table(runs: Sequence[FinishedRun]) -> Table:
-    table = Table("run", "seed", "time-to-train", "samples", "accuracy", "status", "compliance", title="Runs")
+    table = Table(title="Runs")
+    for heading in ("run", "seed", "time-to-train", "samples", "accuracy", "status", "compliance"):
+        table.add_column(heading, overflow="fold")
     for run in runs:
         table.add_row(
             run.result.name,
@@ -75,11 +84,12 @@ def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[Fin
     title = f"{config.system}, recipe {config.recipe}" + (f", mean of {len(runs)} runs" if several else "")
     table = Table(title=title, show_header=False)
     table.add_column(style="bold")
-    table.add_column(justify="right")
+    table.add_column(justify="right", overflow="fold")
     if totals.get("score_seconds") is not None:
         table.add_row("MLPerf score", f"{totals['score_seconds']:.2f} s")
     target = config.target_accuracy
-    table.add_row("time-to-train" if totals["reached_target"] else "time (aborted)", f"{totals['seconds']:.2f} s")
+    time = "time-to-train" if totals["reached_target"] else "time, target not reached" if target else "time"
+    table.add_row(time, f"{totals['seconds']:.2f} s")
     table.add_row("accuracy", f"{totals['accuracy']:.4f}" + (f" (target {target})" if target is not None else ""))
     table.add_row("samples", f"{totals['samples']:,.0f}")
     table.add_row("sequences/s", f"{totals['sequences_per_second']:,.1f}")

@@ -1,5 +1,6 @@
 """Result files in MLPerf's layout: results/SYSTEM/bert/result_0.txt and on, one set of runs at a time."""
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,10 +40,10 @@ class ResultSet:
         if not self.files:
             self._move_earlier_away()
         path = self.folder / f"result_{len(self.files)}.txt"
-        run.log.replace(path)
+        shutil.move(run.log, path)
         self.files.append(path)
         return path
 
     def _move_earlier_away(self) -> None:
         for earlier in sorted(self.folder.glob("result_*.txt")):
-            earlier.replace(make_folder(self.replaced) / earlier.name)
+            shutil.move(earlier, make_folder(self.replaced) / earlier.name)

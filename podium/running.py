@@ -15,6 +15,7 @@ from podium.config import RunConfig, RunFolder, write_resolved
 from podium.config.loading import ROOT
 from podium.data import drop_from_page_cache, with_data
 from podium.launching import launch
+from podium.mllog import run_status
 from podium.progress import Progress
 from podium.results import ResultSet
 
@@ -74,7 +75,7 @@ def _run_once(
             launch(config, folder, caches_cleared, tick)
     except PodiumError as error:
         result = results.add(folder)
-        outcome = f"its log says aborted: {result}" if result else "it had not begun, so there is no result file"
+        outcome = f"its log says {run_status(result)}: {result}" if result else "it had not begun: no result file"
         raise type(error)(f"{error}; {outcome}") from None
     result = results.add(folder)
     summary = folder.read_summary()

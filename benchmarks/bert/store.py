@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.preparation.generation import SAMPLE_DTYPES, GenerationSettings, Sample, Samples
+from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import write_whole
 
@@ -235,6 +236,13 @@ class SampleStore:
             raise IndexError(f"sample {index} of a store of {len(self)}")
         shard = bisect_right(self._starts, index) - 1
         return self._shards[shard].read(index - self._starts[shard])
+
+    def require(self, vocabulary: Vocabulary, name: Path) -> None:
+        """Raise UsageError unless the samples were made with this vocabulary; `name` is its file."""
+        if self.vocabulary_sha256 != vocabulary.sha256:
+            raise UsageError(
+                f"{self.paths[0]}: was made with another vocabulary than {name}; name that one, or {ADVICE}"
+            )
 
     def verify(self, on_verified: Callable[[Path], None] | None = None) -> None:
         """Read everything and compare with the content hashes; `on_verified` is told of each good shard."""

@@ -23,11 +23,22 @@ from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
 from implementations.pytorch.data.synthetic import synthetic_sample
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import loss_sums
-from implementations.pytorch.optimization.lamb import Lamb
+from implementations.pytorch.optimization.build import build_optimizer
 from implementations.pytorch.training.precision import autocast, matmul_peak, resolve_precision
 from implementations.pytorch.training.processes import keep_freed_memory
+from podium.config import OptimizerSettings
 
 SLOT_WIDTH = 512
+OPTIMIZER = OptimizerSettings(
+    algorithm="lamb",
+    learning_rate=1e-4,
+    beta1=0.9,
+    beta2=0.999,
+    epsilon=1e-6,
+    weight_decay=0.01,
+    warmup_steps=0,
+    decay_steps=1000,
+)
 MASKED_SHARE, MOST_MASKED = 0.15, 76
 SIDES = {"padded": SLOT_WIDTH, "grouped": None}
 """Attention backend → slot width."""
@@ -109,6 +120,8 @@ def _batches(arguments: argparse.Namespace, slot_width: int | None) -> list[Ragg
         histogram = np.array(json.loads(arguments.lengths.read_text(encoding="utf-8")), dtype=np.float64)
     except (OSError, ValueError) as error:
         raise UsageError(f"{arguments.lengths}: cannot be read as a JSON list of numbers ({error})") from None
+    if histogram[:2].any():
+        raise UsageError(f"{arguments.lengths}: has samples of 1 or 2 tokens; a sample has [CLS], [SEP] and text")
     rng = np.random.default_rng(0)
     lengths = 1 + rng.choice(len(histogram), (arguments.steps, arguments.batch), p=histogram / histogram.sum())
     return [
@@ -129,7 +142,7 @@ def _stepper(
 ) -> Callable[[RaggedBatch], None]:
     torch.manual_seed(0)
     model = BertForPreTraining(size, vocabulary, attention=attention, dropout_probability=0.1).to(device)
-    optimizer = Lamb(model.parameters(), lr=1e-4)
+    optimizer = build_optimizer(model, OPTIMIZER)
 
     def step(batch: RaggedBatch) -> None:
         batch = batch.to(device)

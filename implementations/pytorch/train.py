@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.errors import PodiumError
+from benchmarks.processes import end_with_parent
 from podium.config import RunFolder, load_resolved
 from podium.mllog import ResultLog
 
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where to write log, metrics and summary")
     parser.add_argument("--caches-cleared", action="store_true", help="the data was dropped from the page cache before")
     arguments = parser.parse_args()
+    end_with_parent()
     folder = RunFolder(arguments.folder)
     try:
         return _train(arguments.config, folder, arguments.caches_cleared)

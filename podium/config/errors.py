@@ -43,8 +43,10 @@ class Origins:
             if location[:end] in self._given:
                 source, shown_under = self._given[location[:end]]
                 return f"{source}: {'.'.join(filter(None, (shown_under, *location)))}"
-        files = " or ".join(str(path) for path in self._files)
-        return f"{files}: {'.'.join(location)}" if location else files
+        if not location:
+            return str(self._files[0])
+        section = "" if location[0] in ("description", "launch") else "bert."
+        return f"{self._files[0]}: {section}{'.'.join(location)}"
 
 
 def explain(error: ValidationError, model: type[BaseModel], origins: Origins) -> str:
@@ -66,6 +68,8 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel], origins: Origins)
             return f"{place}: there is no such key{hint}; allowed are {', '.join(keys)}"
         case "missing":
             return f"{place}: is missing; add it"
+        case "model_type":
+            return f"{place}: {found}; keys and values are expected below it"
         case "literal_error":
             return f"{place}: {found}; allowed is {str(allowed['expected']).replace(' or ', ', ')}"
         case "value_error":

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.errors import PodiumError, UsageError, WorkError
+from benchmarks.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,13 @@ class RunFolder:
     def tell_failure(self, error: PodiumError) -> None:
         """Leave the sentence for whoever started the run."""
         failure = {"exit_code": error.exit_code, "message": str(error)}
-        self._failure.write_text(json.dumps(failure), encoding="utf-8")
+        write_whole(self._failure, json.dumps(failure))
 
     def told_failure(self) -> PodiumError | None:
         """The failure that a process has told of."""
         try:
             failure = json.loads(self._failure.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            exit_code, message = failure["exit_code"], str(failure["message"])
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        kind = UsageError if failure["exit_code"] == UsageError.exit_code else WorkError
-        return kind(failure["message"])
+        return UsageError(message) if exit_code == UsageError.exit_code else WorkError(message)

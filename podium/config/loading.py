@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ROOT / "systems"
 SECTIONS = ("description", "launch", "bert")
 COMMAND_LINE = "--set"
+DEEPEST_KEY = 4
 
 
 def system_names() -> list[str]:
@@ -40,11 +41,18 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
 
     own = dict(document["bert"])
     overrides = _parse_settings(settings)
-    implementation = own.get("implementation", "pytorch")
+    for source, given, reserved in (
+        (f"{path}: bert.", own, ("system", "description", "launch")),
+        (f"{COMMAND_LINE} ", overrides, ("system",)),
+    ):
+        for key in reserved:
+            if key in given:
+                raise UsageError(f"{source}{key}: there is no such key; see the other systems for where things belong")
+    implementation = str(own.get("implementation", "pytorch"))
     recipe_name = recipe or overrides.get("recipe") or own.get("recipe")
     if recipe_name is None:
         raise UsageError(f"{path}: bert.recipe is missing; name one of {', '.join(_recipe_names(implementation))}")
-    recipe_path = _recipe_path(str(implementation), str(recipe_name), path)
+    recipe_path = _recipe_path(implementation, str(recipe_name), path)
     origins = Origins(path, recipe_path)
     values: dict[str, Any] = {}
     origins.merge(values, _read_mapping(recipe_path), str(recipe_path))
@@ -115,26 +123,29 @@ def _did_you_mean(word: str, words: Sequence[str]) -> str:
 
 def _read_mapping(path: Path) -> dict[str, Any]:
     try:
-        document = _parse_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); see that it exists and may be read") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise UsageError(f"{path}: is not valid YAML ({_one_line(error)}); mend it") from None
+    document = _parse_yaml(text, str(path))
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
+    if "description" in document:
+        document["description"] = _parse_yaml(text, str(path), _TextLoader)["description"]
     return document
 
 
-def _parse_yaml(text: str) -> Any:
-    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 — a SafeLoader with one more check
+class _Strict:
+    """For a YAML loader: a key given twice is refused instead of taking the last, and so are aliases."""
 
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):  # type: ignore[attr-defined]
+            mark = self.peek_event().start_mark  # type: ignore[attr-defined]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not used here, write it out", mark)
+        return super().compose_node(parent, index)  # type: ignore[misc]
 
-class _StrictLoader(yaml.SafeLoader):
-    """safe_load that refuses a key given twice instead of taking the last, and reads 1e-3 as a number."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -144,11 +155,27 @@ class _StrictLoader(yaml.SafeLoader):
                     None, None, f"the key {key.value!r} is given twice", key.start_mark
                 )
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return super().construct_mapping(node, deep)  # type: ignore[misc]
+
+
+class _ValueLoader(_Strict, yaml.SafeLoader):
+    """Numbers are numbers."""
+
+
+class _TextLoader(_Strict, yaml.BaseLoader):
+    """Every value is text as it is written, so that version 22.10 stays 22.10."""
+
+
+def _parse_yaml(text: str, source: str, loader: type[yaml.BaseLoader | yaml.SafeLoader] = _ValueLoader) -> Any:
+    try:
+        return yaml.load(text, Loader=loader)  # noqa: S506 — both are safe loaders
+    except Exception as error:  # noqa: BLE001 — PyYAML lets through whatever its conversions raise
+        raise UsageError(f"{source}: is not valid YAML here ({_one_line(error)}); mend it") from None
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    words = " ".join(str(error).split()).replace('in "<unicode string>", ', "").replace('"<unicode string>", ', "")
+    return words if len(words) <= 200 else words[:197] + "…"
 
 
 def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -157,14 +184,12 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, sign, text = setting.partition("=")
         parts = [part.strip() for part in key.removeprefix("bert.").split(".")]
-        if not sign or not all(parts):
+        if not sign or not all(parts) or len(parts) > DEEPEST_KEY:
             raise UsageError(
                 f"{COMMAND_LINE} {setting}: give it as key=value, such as {COMMAND_LINE} global_batch_size=32"
             )
-        try:
-            value = _parse_yaml(text)
-        except (yaml.YAMLError, RecursionError) as error:
-            raise UsageError(f"{COMMAND_LINE} {setting}: the value is not valid YAML ({_one_line(error)})") from None
+        loader = _TextLoader if parts[0] == "description" else _ValueLoader
+        value = _parse_yaml(text, f"{COMMAND_LINE} {key}", loader)
         target = values
         for part in parts[:-1]:
             target = target.setdefault(part, {})

@@ -4,15 +4,23 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, Terms, closed_breaches, evaluation_interval
 from benchmarks.bert.sizes import SIZES, Size
 from podium.config.description import Description
 
 
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
+    return value
+
+
 class Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    _strict = field_validator("*", mode="before")(_no_truth_value)
 
 
 class Launch(Settings):
@@ -89,7 +97,7 @@ class OptimizerSettings(Settings):
     epsilon: float = Field(gt=0)
     weight_decay: float = Field(ge=0)
     warmup_steps: int = Field(ge=0)
-    start_warmup_step: int = 0
+    start_warmup_step: int = Field(default=0, le=0)
     decay_steps: int = Field(ge=1)
     decay_power: float = Field(default=1.0, gt=0)
     end_learning_rate: float = Field(default=0.0, ge=0)
@@ -124,7 +132,7 @@ class RunConfig(Settings):
     attention: Literal["padded", "grouped"]
     precision: Literal["auto", "fp32", "bf16"]
     """`auto` is bf16 where the processor has instructions for it, else fp32."""
-    dropout: float = Field(ge=0, lt=1)
+    dropout: float = Field(ge=0, le=0.9)
     loss: Literal["global", "per_rank"]
     """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""
     prefetch_batches: int = Field(default=4, ge=1)

@@ -37,8 +37,6 @@ def prepare(
     if processes < 1:
         raise UsageError(f"{processes} processes were asked for; give 1 or more")
     words = Vocabulary.read(vocabulary)
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out}: the shards cannot go there, it is not a folder")
     make_folder(out)
     shards = {text: out / f"{text.name}{SUFFIX}" for text in texts}
     finished = (

@@ -64,6 +64,7 @@ class RaggedBatch:
     groups: tuple[AttentionGroup, ...]
     lengths: tuple[int, ...]  # [S] tokens in each sequence, without padding
     masked_counts: tuple[int, ...]  # [S] masked tokens in each sequence
+    slot_width: int | None  # of every sequence in a padded batch
 
     @property
     def sequences(self) -> int:
@@ -145,6 +146,7 @@ def collate(samples: Sequence[Sample], slot_width: int | None = None, shape_step
         groups=tuple(_attention_group(group, starts, lengths) for group in group_by_length(widths)),
         lengths=tuple(int(n) for n in lengths),
         masked_counts=tuple(int(n) for n in masked_counts),
+        slot_width=slot_width,
     )
 
 

@@ -37,19 +37,27 @@ def _dense(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor | None, probability
 
 
 def padded(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float, training: bool) -> Tensor:
-    """Every sequence padded to the longest slot of the batch, as the published reference computes it."""
-    starts = batch.sequence_starts.tolist()
-    width = max(end - start for start, end in pairwise(starts))
-    heads, size = qkv_T3HK.shape[2:]
-    rectangle = qkv_T3HK.new_zeros(batch.sequences, width, 3, heads, size)
-    bias = qkv_T3HK.new_full((batch.sequences, 1, 1, width), float("-inf"))
-    for row, (start, end, length) in enumerate(zip(starts, starts[1:], batch.lengths, strict=False)):
+    """Every sequence padded to the longest slot of the batch, as the published reference computes it.
+
+    A padded batch is a rectangle already; the sequences of an unpadded one are copied into one.
+    """
+    sequences, (heads, size) = batch.sequences, qkv_T3HK.shape[2:]
+    if batch.slot_width is not None:
+        taken = sequences * batch.slot_width
+        (group,) = batch.groups
+        q, k, v = qkv_T3HK[:taken].view(sequences, batch.slot_width, 3, heads, size).permute(2, 0, 3, 1, 4)
+        bias = None if group.key_bias is None else group.key_bias[:, None, :, : batch.slot_width]
+        context = _dense(q, k, v, bias, probability, training).transpose(1, 2).reshape(taken, heads * size)
+        return _joined([context], batch.slots)
+    starts, width = batch.sequence_starts.tolist(), max(batch.lengths)
+    rectangle = qkv_T3HK.new_zeros(sequences, width, 3, heads, size)
+    bias = qkv_T3HK.new_full((sequences, 1, 1, width), float("-inf"))
+    for row, (start, end) in enumerate(pairwise(starts)):
         rectangle[row, : end - start] = qkv_T3HK[start:end]
-        bias[row, ..., :length] = 0.0
+        bias[row, ..., : end - start] = 0.0
     q, k, v = rectangle.permute(2, 0, 3, 1, 4)
     context = _dense(q, k, v, bias, probability, training).transpose(1, 2).flatten(2)
-    rows = [context[row, : end - start] for row, (start, end) in enumerate(pairwise(starts))]
-    return _joined(rows, batch.slots)
+    return _joined([context[row, : end - start] for row, (start, end) in enumerate(pairwise(starts))], batch.slots)
 
 
 class _Split(torch.autograd.Function):

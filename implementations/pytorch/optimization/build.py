@@ -12,17 +12,23 @@ from podium.mllog import UsedOptimizer
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
+    """LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio.
+
+    Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of each third.
+    """
+    fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
+    matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and not name.endswith("qkv.weight")]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
     groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": settings.weight_decay},
+        {"params": fused, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
     rate, betas, eps = settings.learning_rate, (settings.beta1, settings.beta2), settings.epsilon
     if settings.algorithm == "adamw":
         return AdamW(groups, lr=rate, betas=betas, eps=eps, foreach=True)
-    groups[0]["adapt"], groups[1]["adapt"] = True, False
+    groups[1]["parts"] = 3
+    groups[2]["adapt"] = False
     return Lamb(groups, lr=rate, betas=betas, eps=eps)
 
 

@@ -5,7 +5,7 @@ square, bias correction, u = m̂ / (√v̂ + eps) + weight_decay · p, and a ste
 where the ratio is 1 if either norm is 0. A parameter group with `adapt: False` (biases and LayerNorm) keeps ratio 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from torch.optim import Optimizer
 class Lamb(Optimizer):
     """LAMB over parameter groups, each step computed with multi-tensor (foreach) operations.
 
-    Group keys: lr, betas, eps, weight_decay, adapt. Raises ValueError for a value outside its range.
+    Group keys: lr, betas, eps, weight_decay, adapt, and parts: into how many tensors along the first dimension a
+    parameter is split for the trust ratio, for matrices that the reference keeps apart. Raises ValueError for a value
+    outside its range.
     """
 
     def __init__(
@@ -27,11 +29,19 @@ class Lamb(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         adapt: bool = True,
+        parts: int = 1,
     ) -> None:
-        if lr < 0 or eps <= 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"LAMB cannot use lr {lr}, betas {betas}, eps {eps}, weight decay {weight_decay}")
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt}
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "adapt": adapt,
+            "parts": parts,
+        }
         super().__init__(params, defaults)
+        for group in self.param_groups:
+            _check(group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -47,13 +57,14 @@ class Lamb(Optimizer):
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
-        gradients: list[Tensor] = [p.grad for p in parameters]
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["m"] = torch.zeros_like(p)
                 self.state[p]["v"] = torch.zeros_like(p)
-        means = [self.state[p]["m"] for p in parameters]
-        squares = [self.state[p]["v"] for p in parameters]
+        gradients = _split((p.grad for p in parameters), group["parts"])
+        means = _split((self.state[p]["m"] for p in parameters), group["parts"])
+        squares = _split((self.state[p]["v"] for p in parameters), group["parts"])
+        parameters = _split(parameters, group["parts"])
         beta1, beta2 = group["betas"]
         group["step"] = group.get("step", 0) + 1
 
@@ -72,6 +83,24 @@ class Lamb(Optimizer):
         if group["adapt"]:
             torch._foreach_mul_(updates, _trust_ratios(parameters, updates))
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
+def _check(group: dict[str, Any]) -> None:
+    allowed = (
+        group["lr"] >= 0
+        and all(0 <= beta < 1 for beta in group["betas"])
+        and group["eps"] > 0
+        and group["weight_decay"] >= 0
+        and group["parts"] >= 1
+    )
+    if not allowed:
+        values = ", ".join(f"{key} {group[key]}" for key in ("lr", "betas", "eps", "weight_decay", "parts"))
+        raise ValueError(f"LAMB cannot use {values}")
+
+
+def _split(tensors: Iterable[Tensor], parts: int) -> list[Tensor]:
+    """Views of the tensors' parts along the first dimension."""
+    return [part for tensor in tensors for part in tensor.chunk(parts)]
 
 
 def _trust_ratios(parameters: list[Tensor], updates: tuple[Tensor, ...]) -> list[Tensor]:

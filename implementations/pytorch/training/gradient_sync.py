@@ -28,6 +28,6 @@ def synchronised(model: nn.Module, device: torch.device) -> tuple[DistributedDat
     """The model in DDP: gradients are averaged over ranks bucket by bucket while backward goes on."""
     clock = SyncClock()
     devices = [device.index] if device.type == "cuda" else None
-    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False)
+    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
     ddp.register_comm_hook(clock, _timed_mean)
     return ddp, clock

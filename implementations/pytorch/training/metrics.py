@@ -78,12 +78,12 @@ class Metrics:
         line["loss"] = line["masked_lm_loss"] + line["next_sentence_loss"]
         if pending.norm is not None:
             line["gradient_norm"] = float(pending.norm)
-        self.write(line)
         if not math.isfinite(line["loss"]):
             raise WorkError(
                 f"the loss of step {line['step']} is {line['loss']}; "
                 "lower optimizer.learning_rate or use precision fp32, and start again"
             )
+        self.write(line)
 
     def write(self, line: dict[str, Any]) -> None:
         if self._file is not None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import UsageError
 from benchmarks.files import write_whole
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.data.loader import Prefetcher, Step, TrainingOrder
@@ -69,11 +69,7 @@ class Run:
         store, self.evaluation_store = SampleStore(config.data.store), SampleStore(config.data.evaluation_store)
         vocabulary = Vocabulary.read(config.data.vocabulary)
         for prepared in (store, self.evaluation_store):
-            if prepared.vocabulary_sha256 != vocabulary.sha256:
-                raise UsageError(
-                    f"{prepared.paths[0]}: was prepared with another vocabulary than {config.data.vocabulary}; "
-                    "name the one that it was prepared with, or prepare it again"
-                )
+            prepared.require(vocabulary, config.data.vocabulary)
         self.words = len(vocabulary.words)
         self.order = TrainingOrder(
             store,
@@ -87,7 +83,7 @@ class Run:
         model = BertForPreTraining(
             config.model_size, self.words, attention=config.attention, dropout_probability=config.dropout
         ).to(processes.device)
-        torch.manual_seed(config.seed + processes.rank)  # weights are alike on all ranks, dropout is not
+        torch.manual_seed(_dropout_seed(config.seed, processes.rank))
         ddp, sync_clock = synchronised(model, processes.device)
         optimizer, schedule = build_optimizer(model, config.optimizer), build_schedule(config.optimizer)
         if self.log:
@@ -193,3 +189,8 @@ class Run:
             },
         }
         write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
+
+
+def _dropout_seed(seed: int, rank: int) -> int:
+    """Weights are drawn alike on all ranks; dropout differs from rank to rank, and from the weights' stream."""
+    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint32)[0])

@@ -38,6 +38,7 @@ def _state(stepper: Stepper) -> dict[str, Any]:
         "random": torch.get_rng_state(),
         "device_random": torch.cuda.get_rng_state() if stepper.processes.device.type == "cuda" else None,
         "steps": stepper.steps,
+        "rates": [group["lr"] for group in stepper.optimizer.param_groups],
     }
 
 
@@ -45,8 +46,9 @@ def _restore(stepper: Stepper, saved: dict[str, Any]) -> None:
     """An optimizer that has not stepped has no state, so forgetting it is restoring it."""
     stepper.model.load_state_dict(saved["model"])
     stepper.optimizer.state.clear()
-    for group in stepper.optimizer.param_groups:
+    for group, rate in zip(stepper.optimizer.param_groups, saved["rates"], strict=True):
         group.pop("step", None)
+        group["lr"] = rate
     stepper.optimizer.zero_grad(set_to_none=False)
     stepper.steps = saved["steps"]
     torch.set_rng_state(saved["random"])

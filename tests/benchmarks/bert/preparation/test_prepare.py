@@ -75,9 +75,9 @@ def test_wrong_inputs_are_refused_before_anything_is_written(
         prepare(texts, tmp_path / "none.txt", out)
     with pytest.raises(UsageError, match="0 processes"):
         prepare(texts, vocabulary, out, processes=0)
-    with pytest.raises(UsageError, match="it is not a folder"):
+    with pytest.raises(UsageError, match="a file is in the way"):
         prepare(texts, vocabulary, vocabulary)
-    with pytest.raises(UsageError, match="it is not a folder"):
+    with pytest.raises(UsageError, match="a file is in the way"):
         prepare(texts, vocabulary, vocabulary / "below")
     assert not out.exists()
 
@@ -116,7 +116,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(WorkError, match=r"part-0\.h5: the shard cannot be written \(No space left on device\)"):
+    with pytest.raises(WorkError, match=r"part-0\.h5: cannot be written \(No space left on device\)"):
         prepare(texts, vocabulary, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 

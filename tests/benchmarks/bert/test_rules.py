@@ -1,0 +1,84 @@
+"""MLPerf's rules for BERT: when to evaluate, and what the closed division refuses."""
+
+from dataclasses import replace
+from math import floor
+
+import pytest
+
+from benchmarks.bert.rules import RULESETS, Terms, closed_breaches, evaluation_interval
+
+CLOSED = Terms(
+    size="large",
+    optimizer="lamb",
+    dropout=0.1,
+    target_accuracy=0.72,
+    evaluation_samples=10_000,
+    evaluation_interval=150_000,
+    global_batch_size=448,
+)
+
+
+@pytest.mark.parametrize(
+    ("global_batch_size", "samples"),
+    [
+        (1, 150_000),
+        (256, 150_000),
+        (448, 150_000),
+        (2048, 150_000),
+        (3072, 175_000),
+        (4608, 200_000),
+        (6144, 200_000),
+        (8192, 225_000),
+        (16384, 325_000),
+    ],
+)
+def test_the_evaluation_interval_is_that_of_the_rules(global_batch_size: int, samples: int) -> None:
+    assert evaluation_interval(global_batch_size) == samples
+
+
+def test_the_evaluation_interval_is_the_formula_for_every_batch_size() -> None:
+    for size in range(1, 20_000):
+        # in hundredths of whole numbers, so that nothing is rounded
+        assert evaluation_interval(size) == floor(5 * (23_023 * size + 300_000_000) / (100 * 100 * 25_000)) * 25_000
+
+
+def test_a_configuration_within_the_rules_has_no_breach() -> None:
+    assert closed_breaches(CLOSED) == []
+    assert closed_breaches(replace(CLOSED, global_batch_size=16384, evaluation_interval=325_000)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"size": "tiny"}, "closed division, Model: size is tiny, allowed is large"),
+        ({"optimizer": "adamw"}, "closed division, Optimizer: optimizer.algorithm is adamw, allowed is lamb"),
+        ({"dropout": 0.0}, "closed division, Hyper-parameters: dropout is 0.0, allowed is 0.1"),
+        ({"target_accuracy": 0.71}, "closed division, Quality target: target_accuracy is 0.71, allowed is 0.72"),
+        ({"target_accuracy": None}, "closed division, Quality target: target_accuracy is None, allowed is 0.72"),
+        ({"evaluation_samples": 5_000}, "closed division, Evaluation: evaluation.samples is 5000, allowed is 10000"),
+        (
+            {"global_batch_size": 3072},
+            "closed division, Evaluation frequency: evaluation.interval_samples is 150000, allowed is 175000",
+        ),
+    ],
+)
+def test_a_broken_rule_is_named(change: dict[str, object], words: str) -> None:
+    (breach,) = closed_breaches(replace(CLOSED, **change))  # type: ignore[arg-type]
+    assert str(breach) == words
+
+
+def test_all_broken_rules_are_named_in_the_order_of_the_rules() -> None:
+    worst = Terms("tiny", "adamw", 0.2, None, 1, 1, 448)
+    assert [breach.rule for breach in closed_breaches(worst)] == [
+        "Model",
+        "Optimizer",
+        "Hyper-parameters",
+        "Quality target",
+        "Evaluation",
+        "Evaluation frequency",
+    ]
+
+
+def test_rulesets_go_from_the_first_that_one_log_can_pass_to_bert_s_last() -> None:
+    assert (RULESETS[0], RULESETS[-1]) == ("1.1.0", "5.0.0")
+    assert list(RULESETS) == sorted(set(RULESETS))

@@ -1,0 +1,194 @@
+"""What the tests of the PyTorch implementation share: samples of Wikipedia's lengths, small models, processes."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks.bert.preparation.generation import GenerationSettings, Samples
+from benchmarks.bert.sizes import Size
+from benchmarks.bert.store import Sample, SampleStore, write_shard
+from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.optimization.build import build_optimizer, build_schedule
+from implementations.pytorch.training.gradient_sync import synchronised
+from implementations.pytorch.training.processes import Processes
+from implementations.pytorch.training.step import Stepper
+from podium.config import RunConfig, load_system
+
+ROOT = Path(__file__).resolve().parents[3]
+HISTOGRAM = ROOT.parent / "shared" / "data" / "wikipedia_length_histogram_512.json"
+VOCABULARY = 101
+SMALL = Size(
+    "small", layers=2, hidden=32, heads=4, feed_forward=48, evaluation_samples=8, evaluation_interval=8, initial_std=0.1
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """The tensors here are small: threads would wait for each other, and the more so where cores are busy."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> int:
+    return VOCABULARY
+
+
+@pytest.fixture(scope="session")
+def small() -> Size:
+    return SMALL
+
+
+@pytest.fixture(scope="session")
+def wikipedia_lengths() -> Callable[[int, int], np.ndarray]:
+    """(count, seed) → lengths [count] uint16, drawn from Wikipedia's histogram, or from a mixture that is like it."""
+    if HISTOGRAM.is_file():
+        shares = np.array(json.loads(HISTOGRAM.read_text(encoding="utf-8")), dtype=np.float64)
+    else:  # a quarter of all samples have the full length, the rest are mostly short
+        shares = np.zeros(512)
+        shares[4:511] = 0.75 * np.exp(-np.arange(507) / 200)
+        shares[511] = 0.25 / 0.75 * shares.sum()
+
+    def draw(count: int, seed: int) -> np.ndarray:
+        random = np.random.default_rng(seed)
+        return random.choice(np.arange(1, 513), count, p=shares / shares.sum()).astype(np.uint16)
+
+    return draw
+
+
+def _make_samples(lengths: Sequence[int], seed: int = 0) -> list[Sample]:
+    random = np.random.default_rng(seed)
+    samples = []
+    for length in map(int, lengths):
+        masked = min(76, max(1, round(0.15 * length)))
+        samples.append(
+            Sample(
+                token_ids=random.integers(1, VOCABULARY, length).astype(np.uint16),
+                first_segment_length=int(random.integers(1, length + 1)),
+                masked_positions=np.sort(random.choice(length, masked, replace=False)).astype(np.uint16),
+                masked_token_ids=random.integers(1, VOCABULARY, masked).astype(np.uint16),
+                next_sentence_label=int(random.integers(0, 2)),
+            )
+        )
+    return samples
+
+
+@pytest.fixture(scope="session")
+def make_samples() -> Callable[..., list[Sample]]:
+    """(lengths, seed) → samples of these lengths with random tokens, 15% of them masked."""
+    return _make_samples
+
+
+@pytest.fixture(scope="session")
+def write_store() -> Callable[..., Path]:
+    """(folder, lengths, seed) → the path of the one shard with `make_samples(lengths, seed)`."""
+
+    def write(folder: Path, lengths: Sequence[int], seed: int = 0) -> Path:
+        samples = _make_samples(lengths, seed)
+        path = folder / "samples.h5"
+        folder.mkdir(parents=True, exist_ok=True)
+        flat = Samples(
+            token_ids=np.concatenate([s.token_ids for s in samples]),
+            sample_offsets=np.cumsum([0, *(len(s.token_ids) for s in samples)]),
+            first_segment_lengths=np.array([s.first_segment_length for s in samples], dtype=np.uint16),
+            masked_positions=np.concatenate([s.masked_positions for s in samples]),
+            masked_token_ids=np.concatenate([s.masked_token_ids for s in samples]),
+            masked_offsets=np.cumsum([0, *(len(s.masked_positions) for s in samples)]),
+            next_sentence_labels=np.array([s.next_sentence_label for s in samples], dtype=np.uint8),
+        )
+        write_shard(path, flat, "ab" * 32, "made up", GenerationSettings())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def make_store(tmp_path: Path, write_store: Callable[..., Path]) -> Callable[..., SampleStore]:
+    """(lengths, seed) → an opened store."""
+    return lambda lengths, seed=0: SampleStore([write_store(tmp_path / "store", lengths, seed)])
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., BertForPreTraining]:
+    """A small model whose every parameter has a part in the loss, biases and LayerNorm included."""
+
+    def make(
+        attention: str = "grouped", dropout_probability: float = 0.0, size: Size = SMALL, seed: int = 0
+    ) -> BertForPreTraining:
+        torch.manual_seed(seed)
+        model = BertForPreTraining(size, VOCABULARY, attention=attention, dropout_probability=dropout_probability)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 1:
+                    parameter += 0.1 * torch.randn_like(parameter)
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Callable[..., RunConfig]:
+    """The laptop's configuration with these fields replaced; `ranks` sets the number of processes."""
+
+    def make(ranks: int = 1, **changes: Any) -> RunConfig:
+        config = load_system("laptop")
+        launch = config.launch.model_copy(update={"processes_per_node": ranks})
+        optimizer = config.optimizer.model_copy(update=changes.pop("optimizer", {}))
+        return config.model_copy(update={"launch": launch, "optimizer": optimizer, **changes})
+
+    return make
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
+    try:
+        yield Processes(0, 1, torch.device("cpu"))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture
+def make_stepper(processes: Processes) -> Callable[[RunConfig, BertForPreTraining], Stepper]:
+    """A stepper of this process alone, in fp32."""
+
+    def make(config: RunConfig, model: BertForPreTraining) -> Stepper:
+        ddp, clock = synchronised(model, processes.device)
+        optimizer, schedule = build_optimizer(model, config.optimizer), build_schedule(config.optimizer)
+        return Stepper(config, processes, ddp, clock, optimizer, schedule, "fp32")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_order() -> Callable[[SampleStore, RunConfig], TrainingOrder]:
+    def make(store: SampleStore, config: RunConfig) -> TrainingOrder:
+        return TrainingOrder(
+            store,
+            seed=7,
+            strategy=config.balancing,
+            global_batch_size=config.global_batch_size,
+            ranks=config.launch.ranks,
+            accumulation_steps=config.gradient_accumulation_steps,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def relative_error() -> Callable[[torch.Tensor, torch.Tensor], float]:
+    """‖found − expected‖ / ‖expected‖."""
+
+    def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+        assert found.shape == expected.shape
+        found, expected = found.detach().double(), expected.detach().double()
+        return float((found - expected).norm() / expected.norm())
+
+    return error

@@ -1,0 +1,37 @@
+"""Synthetic batches have the run's shapes and none of its data."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.synthetic import synthetic_batch
+
+
+@pytest.mark.parametrize("strategy", ["indexed", "padded"])
+def test_its_shapes_are_those_of_the_batch_it_stands_for(
+    make_store: Callable[..., SampleStore],
+    wikipedia_lengths: Callable[[int, int], np.ndarray],
+    strategy: str,
+    vocabulary: int,
+) -> None:
+    store = make_store([5, 6, 512, *wikipedia_lengths(29, 3)])
+    order = TrainingOrder(store, seed=0, strategy=strategy, global_batch_size=16, ranks=2, accumulation_steps=2)
+    expected = order.read(0, 1).micro_batches[0]
+    indices = order.global_batch(0).indices[1, 0]
+    store.paths[0].unlink()  # the data may not be touched
+    found = synthetic_batch(store, indices, vocabulary, order.slot_width, seed=0)
+    assert found.lengths == expected.lengths
+    assert sorted(found.masked_counts) == sorted(expected.masked_counts)
+    for name in ("token_ids", "sequence_starts", "masked_positions", "masked_labels", "next_sentence"):
+        assert getattr(found, name).shape == getattr(expected, name).shape
+    assert [(g.rows, g.width) for g in found.groups] == [(g.rows, g.width) for g in expected.groups]
+    assert int(found.token_ids.max()) < vocabulary
+    assert len(set(found.masked_positions[: found.masked].tolist())) == found.masked
+    again = synthetic_batch(store, indices, vocabulary, order.slot_width, seed=0)
+    other = synthetic_batch(store, indices, vocabulary, order.slot_width, seed=1)
+    assert torch.equal(found.token_ids, again.token_ids)
+    assert not torch.equal(found.token_ids, other.token_ids)

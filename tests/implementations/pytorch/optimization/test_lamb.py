@@ -1,0 +1,155 @@
+"""LAMB against its equations, written out in numpy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from implementations.pytorch.optimization.lamb import Lamb
+
+Arrays = list[np.ndarray]
+
+
+def lamb(
+    parameters: Arrays,
+    gradients: list[Arrays],
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+    adapt: bool,
+) -> Arrays:
+    """Parameters after one step for each list of gradients."""
+    beta1, beta2 = betas
+    after = []
+    for number, parameter in enumerate(parameters):
+        p = parameter.copy()
+        m, v = np.zeros_like(p), np.zeros_like(p)
+        for step, step_gradients in enumerate(gradients, start=1):
+            g = step_gradients[number]
+            m = beta1 * m + (1 - beta1) * g
+            v = beta2 * v + (1 - beta2) * g * g
+            u = (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps) + decay * p
+            p_norm, u_norm = np.sqrt(np.sum(p * p)), np.sqrt(np.sum(u * u))
+            ratio = p_norm / u_norm if adapt and p_norm > 0 and u_norm > 0 else 1.0
+            p = p - lr * ratio * u
+        after.append(p)
+    return after
+
+
+def step_with(optimizer: Lamb, parameters: list[torch.Tensor], gradients: list[Arrays]) -> None:
+    for step_gradients in gradients:
+        for parameter, gradient in zip(parameters, step_gradients, strict=True):
+            parameter.grad = torch.from_numpy(gradient.copy())
+        optimizer.step()
+
+
+@given(
+    lr=st.floats(1e-5, 1.0),
+    betas=st.tuples(st.floats(0, 0.99), st.floats(0, 0.9999)),
+    eps=st.sampled_from([1e-8, 1e-6, 1e-2]),
+    decay=st.sampled_from([0.0, 0.01, 0.5]),
+    adapt=st.booleans(),
+    steps=st.integers(1, 6),
+    seed=st.integers(0, 100),
+)
+@settings(deadline=None)
+def test_it_follows_the_equations(
+    lr: float, betas: tuple[float, float], eps: float, decay: float, adapt: bool, steps: int, seed: int
+) -> None:
+    """Also of a parameter of zeros, of gradients of zeros, and of both: there the ratio is 1."""
+    random = np.random.default_rng(seed)
+    shapes = [(5, 4), (7,), (3, 3), (6, 2), (2, 2)]
+    before = [random.normal(size=shape) for shape in shapes]
+    gradients = [[random.normal(size=shape) for shape in shapes] for _ in range(steps)]
+    before[2][:] = before[4][:] = 0.0
+    for step_gradients in gradients:
+        step_gradients[3][:] = step_gradients[4][:] = 0.0
+    parameters = [torch.from_numpy(array.copy()).requires_grad_() for array in before]
+    step_with(Lamb(parameters, lr, betas, eps, decay, adapt), parameters, gradients)
+    for found, expected in zip(parameters, lamb(before, gradients, lr, betas, eps, decay, adapt), strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_parameter_of_zeros_moves_by_the_rate() -> None:
+    """‖p‖ = 0: the ratio is 1, and the first step of every element is lr · sign(g)."""
+    parameter = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
+    step_with(Lamb([parameter], 0.1, eps=1e-12), [parameter], [[np.array([[1.0, -2], [3, -4], [5, -6]])]])
+    np.testing.assert_allclose(parameter.detach().numpy(), [[-0.1, 0.1]] * 3)
+
+
+def test_nothing_to_do_is_no_division_by_zero() -> None:
+    parameter = torch.ones(3, requires_grad=True)
+    step_with(Lamb([parameter], 0.1, weight_decay=0.0), [parameter], [[np.zeros(3, dtype=np.float32)]] * 3)
+    assert parameter.tolist() == [1, 1, 1]
+
+
+def test_groups_are_treated_each_in_its_way() -> None:
+    random = np.random.default_rng(0)
+    before = [random.normal(size=(4, 4)), random.normal(size=4)]
+    gradients = [[random.normal(size=a.shape) for a in before] for _ in range(4)]
+    parameters = [torch.from_numpy(array.copy()).requires_grad_() for array in before]
+    groups = [
+        {"params": parameters[:1], "weight_decay": 0.1, "adapt": True},
+        {"params": parameters[1:], "weight_decay": 0.0, "adapt": False, "lr": 0.3},
+    ]
+    step_with(Lamb(groups, 0.02), parameters, gradients)
+    betas = (0.9, 0.999)
+    matrix = lamb(before[:1], [g[:1] for g in gradients], 0.02, betas, 1e-6, 0.1, True)
+    vector = lamb(before[1:], [g[1:] for g in gradients], 0.3, betas, 1e-6, 0.0, False)
+    for found, expected in zip(parameters, matrix + vector, strict=True):
+        np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-9)
+
+
+def test_it_goes_on_from_its_saved_state() -> None:
+    random = np.random.default_rng(0)
+    before = [random.normal(size=(4, 3))]
+    gradients = [[random.normal(size=(4, 3))] for _ in range(5)]
+    parameter = torch.from_numpy(before[0].copy()).requires_grad_()
+    first = Lamb([parameter], 0.1)
+    step_with(first, [parameter], gradients[:2])
+    second = Lamb([parameter], 0.1)
+    second.load_state_dict(first.state_dict())
+    step_with(second, [parameter], gradients[2:])
+    expected = lamb(before, gradients, 0.1, (0.9, 0.999), 1e-6, 0.01, True)[0]
+    np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-9)
+
+
+def test_a_parameter_without_gradient_stays() -> None:
+    still, moved = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    moved.grad = torch.ones(2)
+    Lamb([still, moved], 0.1).step()
+    assert still.tolist() == [1, 1]
+    assert moved.tolist() != [1, 1]
+
+
+def test_a_closure_is_evaluated_with_gradients() -> None:
+    parameter = torch.ones(2, requires_grad=True)
+
+    def closure() -> float:
+        loss = (parameter**2).sum()
+        loss.backward()
+        return loss.item()
+
+    assert Lamb([parameter], 0.1).step(closure) == 2.0
+    assert float(parameter.detach().max()) < 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lr": -1e-3},
+        {"eps": 0.0},
+        {"eps": -1e-6},
+        {"weight_decay": -0.01},
+        {"betas": (1.0, 0.999)},
+        {"betas": (0.9, 1.0)},
+        {"betas": (-0.1, 0.9)},
+    ],
+)
+def test_values_outside_their_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="LAMB cannot use"):
+        Lamb([torch.ones(2, requires_grad=True)], **{"lr": 0.1, **wrong})

@@ -1,0 +1,71 @@
+"""One rank of test_processes: takes one step in every way of sharing it out and saves loss and gradients.
+
+Arguments: shard, file of the process group, rank, ranks, configurations (pickled), file to save to.
+"""
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.bert.sizes import Size
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.optimization.build import build_optimizer, build_schedule
+from implementations.pytorch.training.gradient_sync import synchronised
+from implementations.pytorch.training.metrics import Metrics
+from implementations.pytorch.training.phases import PhaseClock
+from implementations.pytorch.training.processes import Processes
+from implementations.pytorch.training.step import Stepper
+from podium.config import RunConfig
+
+
+def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, here: Processes) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = BertForPreTraining(size, vocabulary, attention=config.attention, dropout_probability=0.0)
+    ddp, clock = synchronised(model, here.device)
+    optimizer, schedule = build_optimizer(model, config.optimizer), build_schedule(config.optimizer)
+    stepper = Stepper(config, here, ddp, clock, optimizer, schedule, "fp32")
+    order = TrainingOrder(
+        store,
+        seed=7,
+        strategy=config.balancing,
+        global_batch_size=config.global_batch_size,
+        ranks=here.ranks,
+        accumulation_steps=config.gradient_accumulation_steps,
+    )
+    step = order.read(0, here.rank)
+    result = stepper.take(step, PhaseClock())
+    return {
+        "sums": here.total([float(result.masked_lm), float(result.next_sentence)]),
+        "norm": None if result.gradient_norm is None else float(result.gradient_norm),
+        "gradients": {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None},
+        "parameters": {name: p.detach().clone() for name, p in model.named_parameters()},
+        "step": step,
+        "result": result,
+    }
+
+
+def main() -> None:
+    shard, rendezvous, rank, ranks, configurations, out = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(ranks))
+    here = Processes(int(rank), int(ranks), torch.device("cpu"))
+    configs, size, vocabulary = pickle.loads(Path(configurations).read_bytes())
+    store = SampleStore([Path(shard)])
+    ends = [take(config, size, vocabulary, store, here) for config in configs]
+    with Metrics(Path(out).with_name("metrics.jsonl"), here) as metrics:
+        for number, end in enumerate(ends, start=1):
+            metrics.step(number, end.pop("step"), end.pop("result"), 0.0)
+        metrics.flush()
+    here.barrier()
+    torch.save(ends, out)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Two processes: loss and gradients of a global batch are the same over any number of ranks."""
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.bert.sizes import Size
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.batch import collate
+from implementations.pytorch.data.sampling import Sampler
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.loss import loss_sums
+from implementations.pytorch.training.processes import Processes
+from podium.config import Clipping, RunConfig
+
+ROOT = Path(__file__).resolve().parents[4]
+WORKER = Path(__file__).with_name("rank_worker.py")
+BATCH, SEED = 8, 7
+WAYS = [(balancing, accumulation) for balancing in ("padded", "random", "indexed") for accumulation in (1, 2)]
+CONFIGURATIONS = [(*way, "global", None) for way in WAYS] + [
+    ("random", 2, "per_rank", None),
+    ("indexed", 2, "global", 0.5),
+]
+
+
+def run(arguments: list[list[str]]) -> None:
+    """Run the worker once for each list of arguments, at the same time."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), *map(str, mine)],
+            cwd=ROOT,
+            env={"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+        )
+        for mine in arguments
+    ]
+    try:
+        for process in started:
+            _, error = process.communicate(timeout=100)
+            assert process.returncode == 0, error.decode()
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+Ends = dict[int, list[list[dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module")
+def ends(
+    tmp_path_factory: pytest.TempPathFactory,
+    write_store: Callable[..., Path],
+    make_config: Callable[..., RunConfig],
+    small: Size,
+    vocabulary: int,
+) -> Iterator[tuple[Ends, Path]]:
+    """What every rank ends with, by number of ranks, rank and configuration; and the folder."""
+    folder = tmp_path_factory.mktemp("processes")
+    shard = write_store(folder, np.random.default_rng(0).integers(5, 90, 30))
+    found: Ends = {}
+    for ranks in (1, 2):
+        configs = [
+            make_config(
+                ranks,
+                balancing=balancing,
+                attention="padded" if balancing == "padded" else "grouped",
+                global_batch_size=BATCH,
+                gradient_accumulation_steps=accumulation,
+                loss=loss,
+                clipping=None if max_norm is None else Clipping(max_norm=max_norm),
+                optimizer={"algorithm": "lamb", "warmup_steps": 0},
+            )
+            for balancing, accumulation, loss, max_norm in CONFIGURATIONS
+        ]
+        mine = folder / str(ranks)
+        mine.mkdir()
+        (mine / "configurations").write_bytes(pickle.dumps((configs, small, vocabulary)))
+        outs = [mine / f"{rank}.pt" for rank in range(ranks)]
+        run([[shard, mine / "group", rank, ranks, mine / "configurations", out] for rank, out in enumerate(outs)])
+        found[ranks] = [torch.load(out, weights_only=False) for out in outs]
+    yield found, folder
+
+
+@pytest.fixture(scope="module")
+def expected(ends: tuple[Ends, Path], small: Size, vocabulary: int) -> tuple[list[float], dict[str, Tensor]]:
+    """Sums and gradients of the global batch, by plain autograd."""
+    store = SampleStore([ends[1] / "samples.h5"])
+    whole = collate([store.read(int(i)) for i in Sampler(len(store), SEED).samples(0, BATCH)])
+    torch.manual_seed(0)
+    model = BertForPreTraining(small, vocabulary, attention="padded", dropout_probability=0.0)
+    sums = loss_sums(model(whole), whole)
+    names = [name for name, _ in model.named_parameters()]
+    gradients = torch.autograd.grad(sums.mean(whole.masked, BATCH), [*model.parameters()])
+    return [sums.masked_lm.item(), sums.next_sentence.item()], dict(zip(names, gradients, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("balancing", "accumulation"), WAYS)
+def test_loss_and_gradients_do_not_depend_on_how_a_batch_is_shared_out(
+    ends: tuple[Ends, Path],
+    expected: tuple[list[float], dict[str, Tensor]],
+    ranks: int,
+    balancing: str,
+    accumulation: int,
+    relative_error: Callable[[Tensor, Tensor], float],
+) -> None:
+    number = CONFIGURATIONS.index((balancing, accumulation, "global", None))
+    sums, gradients = expected
+    for rank in range(ranks):
+        found = ends[0][ranks][rank][number]
+        assert found["sums"] == pytest.approx(sums, rel=1e-5)
+        assert found["gradients"].keys() == gradients.keys()
+        for name in gradients:
+            assert relative_error(found["gradients"][name], gradients[name]) < 1e-5, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(CONFIGURATIONS)))
+def test_ranks_stay_alike(ends: tuple[Ends, Path], number: int) -> None:
+    first, second = (ends[0][2][rank][number]["parameters"] for rank in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.slow
+def test_per_rank_is_the_mean_of_the_ranks_means(
+    ends: tuple[Ends, Path], small: Size, vocabulary: int, relative_error: Callable[[Tensor, Tensor], float]
+) -> None:
+    store = SampleStore([ends[1] / "samples.h5"])
+    drawn = Sampler(len(store), SEED).samples(0, BATCH)
+    torch.manual_seed(0)
+    model = BertForPreTraining(small, vocabulary, attention="padded", dropout_probability=0.0)
+    means = []
+    for micro_batch in drawn.reshape(4, 2):
+        batch = collate([store.read(int(i)) for i in micro_batch])
+        means.append(loss_sums(model(batch), batch).mean(batch.masked, 2))
+    gradients = torch.autograd.grad(torch.stack(means).mean(), [*model.parameters()])
+    found = ends[0][2][0][CONFIGURATIONS.index(("random", 2, "per_rank", None))]["gradients"]
+    for name, gradient in zip(found, gradients, strict=True):
+        assert relative_error(found[name], gradient) < 1e-5, name
+    whole = ends[0][2][0][CONFIGURATIONS.index(("random", 2, "global", None))]["gradients"]
+    assert any(relative_error(found[name], whole[name]) > 1e-3 for name in found)
+
+
+@pytest.mark.slow
+def test_the_global_norm_is_clipped(ends: tuple[Ends, Path], expected: tuple[list[float], dict[str, Tensor]]) -> None:
+    number = CONFIGURATIONS.index(("indexed", 2, "global", 0.5))
+    norm = float(sum(gradient.double().square().sum() for gradient in expected[1].values())) ** 0.5
+    for ranks in (1, 2):
+        found = ends[0][ranks][0][number]
+        assert found["norm"] == pytest.approx(norm, rel=1e-5)
+        clipped = float(sum(gradient.double().square().sum() for gradient in found["gradients"].values())) ** 0.5
+        assert clipped == pytest.approx(0.5, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_metrics_are_summed_over_ranks(
+    ends: tuple[Ends, Path], expected: tuple[list[float], dict[str, Tensor]]
+) -> None:
+    masked = None
+    for ranks in (1, 2):
+        text = (ends[1] / str(ranks) / "metrics.jsonl").read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, len(CONFIGURATIONS) + 1))
+        for line in lines:
+            assert line["next_sentence_loss"] == pytest.approx(expected[0][1] / BATCH, rel=1e-5)
+            masked = masked or expected[0][0] / line["masked_lm_loss"]
+            assert line["masked_lm_loss"] == pytest.approx(expected[0][0] / masked, rel=1e-5)
+    assert masked == pytest.approx(round(masked or 0), rel=1e-5)
+
+
+def test_totals_of_one_process_are_its_values(processes: Processes) -> None:
+    assert processes.total([1.5, 2**-40, 3e15 + 0.5]) == [1.5, 2**-40, 3e15 + 0.5]
+    assert processes.first
+    assert not Processes(1, 2, processes.device).first
+
+
+def test_joining_gives_rank_device_and_threads_and_leaves_again() -> None:
+    program = (
+        "import torch, torch.distributed as dist\n"
+        "from implementations.pytorch.training.processes import joined\n"
+        "from podium.config import load_system\n"
+        "config = load_system('laptop')\n"
+        "launch = config.launch.model_copy(update={'threads_per_process': 3})\n"
+        "with joined(config.model_copy(update={'launch': launch})) as here:\n"
+        "    print(here.rank, here.ranks, here.device, torch.get_num_threads(), dist.get_backend())\n"
+        "print(dist.is_initialized())\n"
+    )
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "PYTHONPATH": str(ROOT),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.splitlines() == ["0 1 cpu 3 gloo", "False"], done.stderr

@@ -1,0 +1,174 @@
+"""A step's gradients, clipping and rate, against plain autograd on the whole global batch."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.batch import collate
+from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.loss import loss_sums
+from implementations.pytorch.training.phases import PHASES, PhaseClock
+from implementations.pytorch.training.step import Stepper
+from podium.config import Clipping, RunConfig
+
+Models = Callable[..., BertForPreTraining]
+Configs = Callable[..., RunConfig]
+Steppers = Callable[[RunConfig, BertForPreTraining], Stepper]
+Orders = Callable[[SampleStore, RunConfig], TrainingOrder]
+Error = Callable[[Tensor, Tensor], float]
+
+
+@pytest.fixture
+def store(make_store: Callable[..., SampleStore]) -> SampleStore:
+    return make_store(np.random.default_rng(0).integers(5, 60, 40))
+
+
+def gradients_of(model: torch.nn.Module) -> list[Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def total_norm(gradients: list[Tensor]) -> float:
+    return float(sum(gradient.double().square().sum() for gradient in gradients)) ** 0.5
+
+
+@pytest.mark.parametrize("balancing", ["indexed", "padded"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_the_gradient_is_that_of_the_global_batch(
+    balancing: str,
+    accumulation: int,
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    config = make_config(
+        balancing=balancing, global_batch_size=8, gradient_accumulation_steps=accumulation, clipping=None
+    )
+    stepper, order = make_stepper(config, make_model()), make_order(store, config)
+    for number in range(2):  # the second step finds the gradients of the first
+        model = make_model()
+        model.load_state_dict(stepper.model.module.state_dict())
+        step = order.read(number, 0)
+        whole = collate([store.read(int(i)) for i in step.whole.indices.ravel()])
+        sums = loss_sums(model(whole), whole)
+        expected = torch.autograd.grad(sums.mean(whole.masked, 8), [*model.parameters()])
+        result = stepper.take(step, PhaseClock())
+        assert float(result.masked_lm) == pytest.approx(float(sums.masked_lm.detach()), rel=1e-5)
+        assert float(result.next_sentence) == pytest.approx(float(sums.next_sentence.detach()), rel=1e-5)
+        assert result.gradient_norm is None
+        for found, gradient in zip(gradients_of(stepper.model), expected, strict=True):
+            assert relative_error(found, gradient) < 1e-5
+    assert stepper.steps == 2
+
+
+def test_per_rank_is_the_mean_of_means(
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    config = make_config(
+        balancing="random", loss="per_rank", global_batch_size=8, gradient_accumulation_steps=4, clipping=None
+    )
+    stepper = make_stepper(config, make_model())
+    step = make_order(store, config).read(0, 0)
+    assert len({batch.masked for batch in step.micro_batches}) > 1
+    model = make_model()
+    means = [loss_sums(model(batch), batch).mean(batch.masked, 2) for batch in step.micro_batches]
+    expected = torch.autograd.grad(torch.stack(means).mean(), [*model.parameters()])
+    stepper.take(step, PhaseClock())
+    for found, gradient in zip(gradients_of(stepper.model), expected, strict=True):
+        assert relative_error(found, gradient) < 1e-5
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_global_norm_is_clipped_once_and_told_as_it_was(
+    accumulation: int,
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    settings = {"global_batch_size": 8, "gradient_accumulation_steps": accumulation}
+    free, tight, loose = (
+        make_config(**settings, clipping=clipping)
+        for clipping in (None, Clipping(max_norm=0.5), Clipping(max_norm=1e6))
+    )
+    step = make_order(store, free).read(0, 0)
+    steppers = [make_stepper(config, make_model()) for config in (free, tight, loose)]
+    results = [stepper.take(step, PhaseClock()) for stepper in steppers]
+    unclipped, clipped, kept = (gradients_of(stepper.model) for stepper in steppers)
+    norm = total_norm(unclipped)
+    assert norm > 0.6
+    for result in results[1:]:
+        assert result.gradient_norm is not None
+        assert float(result.gradient_norm) == pytest.approx(norm, rel=1e-5)
+    assert total_norm(clipped) == pytest.approx(0.5, rel=1e-4)
+    for a, b, c in zip(unclipped, clipped, kept, strict=True):
+        assert relative_error(b * norm / 0.5, a) < 1e-4
+        assert relative_error(c, a) < 1e-6
+
+
+def test_gradients_are_sent_once_a_step(
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the last micro-batch, not with each: the small model is one bucket."""
+    config = make_config(global_batch_size=8, gradient_accumulation_steps=4)
+    stepper, sent = make_stepper(config, make_model()), []
+    monkeypatch.setattr(stepper.sync_clock, "mark", lambda: sent.append(True))
+    for number in range(2):
+        stepper.take(make_order(store, config).read(number, 0), PhaseClock())
+        assert len(sent) == number + 1
+
+
+def test_each_step_has_its_rate(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    config = make_config(global_batch_size=4, optimizer={"warmup_steps": 2, "decay_steps": 4, "learning_rate": 0.1})
+    stepper, order = make_stepper(config, make_model()), make_order(store, config)
+    rates = []
+    for number in range(5):
+        before = [p.detach().clone() for p in stepper.model.parameters()]
+        stepper.take(order.read(number, 0), PhaseClock())
+        rates.append({group["lr"] for group in stepper.optimizer.param_groups})
+        moved = any(not torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
+        assert moved is (number not in (0, 4))  # a rate of zero moves nothing
+    assert [sorted(rate) for rate in rates] == [[pytest.approx(r)] for r in (0.0, 0.05, 0.05, 0.025, 0.0)]
+
+
+def test_training_on_one_batch_learns_it(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0, "learning_rate": 0.01})
+    stepper = make_stepper(config, make_model())
+    step = make_order(store, config).read(0, 0)
+    losses = [float(stepper.take(step, PhaseClock()).masked_lm) for _ in range(30)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_all_time_goes_to_phases(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    config = make_config(global_batch_size=4, gradient_accumulation_steps=2)
+    stepper, clock = make_stepper(config, make_model()), PhaseClock()
+    stepper.take(make_order(store, config).read(0, 0), clock)
+    assert set(clock.seconds) == set(PHASES)
+    assert all(seconds >= 0 for seconds in clock.seconds.values())
+    assert min(clock.seconds[phase] for phase in ("forward", "backward", "optimizer")) > 0
+    assert clock.seconds["evaluation"] == clock.seconds["data_wait"] == 0

@@ -1,0 +1,126 @@
+"""Warming up leaves no trace."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.training.phases import PhaseClock
+from implementations.pytorch.training.step import Stepper
+from implementations.pytorch.training.warmup import warm_up
+from podium.config import Clipping, RunConfig
+
+Maker = Callable[..., tuple[Stepper, TrainingOrder]]
+CASES = pytest.mark.parametrize(
+    ("algorithm", "balancing", "accumulation"), [("lamb", "indexed", 2), ("adamw", "random", 1), ("lamb", "padded", 1)]
+)
+
+
+@pytest.fixture
+def start(
+    make_store: Callable[..., SampleStore],
+    make_config: Callable[..., RunConfig],
+    make_model: Callable[..., BertForPreTraining],
+    make_stepper: Callable[[RunConfig, BertForPreTraining], Stepper],
+    make_order: Callable[[SampleStore, RunConfig], TrainingOrder],
+) -> Maker:
+    """A run as it is before its first step, the same at every call."""
+    store = make_store(np.random.default_rng(0).integers(5, 60, 40))
+
+    def begin(algorithm: str, balancing: str, accumulation: int) -> tuple[Stepper, TrainingOrder]:
+        config = make_config(
+            balancing=balancing,
+            global_batch_size=4,
+            gradient_accumulation_steps=accumulation,
+            clipping=Clipping(max_norm=1.0),
+            optimizer={"algorithm": algorithm, "warmup_steps": 0, "learning_rate": 0.01},
+        )
+        stepper = make_stepper(config, make_model(dropout_probability=0.1))
+        torch.manual_seed(3)
+        return stepper, make_order(store, config)
+
+    return begin
+
+
+def parameters_of(stepper: Stepper) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in stepper.model.state_dict().items()}
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Bit for bit, through mappings and sequences."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_equal(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        assert found == expected
+
+
+def optimizer_state(stepper: Stepper) -> dict[str, Any]:
+    """All of it but the learning rate, which every step sets for itself."""
+    state = copy.deepcopy(stepper.optimizer.state_dict())
+    for group in state["param_groups"]:
+        del group["lr"]
+    return state
+
+
+@CASES
+def test_all_is_as_before(start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int) -> None:
+    stepper, order = start(algorithm, balancing, accumulation)
+    parameters, state, random = parameters_of(stepper), optimizer_state(stepper), torch.get_rng_state()
+    warm_up(stepper, order, vocabulary)
+    assert_equal(parameters_of(stepper), parameters)
+    assert_equal(optimizer_state(stepper), state)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert stepper.steps == 0
+    assert stepper.model.training
+    assert all(p.grad is None or not p.grad.any() for p in stepper.model.parameters())
+
+
+@CASES
+def test_steps_after_it_are_the_steps_without(
+    start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int
+) -> None:
+    ends = []
+    for warmed in (False, True):
+        stepper, order = start(algorithm, balancing, accumulation)
+        if warmed:
+            warm_up(stepper, order, vocabulary)
+        for number in range(2):
+            result = stepper.take(order.read(number, 0), PhaseClock())
+        norm, loss = result.gradient_norm, result.masked_lm
+        ends.append((parameters_of(stepper), stepper.optimizer.state_dict(), torch.get_rng_state(), norm, loss))
+    assert_equal(ends[1], ends[0])
+
+
+def test_the_data_is_not_touched(start: Maker, vocabulary: int) -> None:
+    stepper, order = start("lamb", "indexed", 1)
+    order.store.paths[0].unlink()
+    warm_up(stepper, order, vocabulary)
+
+
+def test_it_takes_the_steps_that_it_is_for(start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the shapes of the run's first batches."""
+    stepper, order = start("lamb", "indexed", 2)
+    taken: list[list[tuple[int, ...]]] = []
+    take = stepper.take
+
+    def noted(step: Any, phases: PhaseClock) -> Any:
+        taken.append([batch.lengths for batch in step.micro_batches])
+        return take(step, phases)
+
+    monkeypatch.setattr(stepper, "take", noted)
+    warm_up(stepper, order, vocabulary, steps=3)
+    assert taken == [[batch.lengths for batch in order.read(number, 0).micro_batches] for number in range(3)]

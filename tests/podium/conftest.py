@@ -1,0 +1,169 @@
+"""What the harness's tests share: systems in files of their own, configurations, and the log of a run."""
+
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import yaml
+
+from podium.config import RunConfig, RunFolder, load_system
+from podium.config.loading import SYSTEMS
+from podium.launching import command
+from podium.mllog import ABORTED, SUCCESS, ResultLog, UsedOptimizer
+
+LAPTOP = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))
+
+CLOSED_OPTIMIZER = {
+    "algorithm": "lamb",
+    "learning_rate": 4e-4,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "epsilon": 1e-6,
+    "weight_decay": 0.01,
+    "warmup_steps": 0,
+    "decay_steps": 7100,
+}
+
+
+class WriteSystem(Protocol):
+    """Writes a system's YAML: the laptop's, with dotted keys set, or removed where the value is `...`."""
+
+    def __call__(self, changes: dict[str, Any] | None = None, name: str = "mine") -> Path: ...
+
+
+def changed(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    whole = yaml.safe_load(yaml.safe_dump(document))
+    for key, value in changes.items():
+        *above, last = key.split(".")
+        section = whole
+        for part in above:
+            section = section.setdefault(part, {})
+        if value is ...:
+            del section[last]
+        else:
+            section[last] = deepcopy(value)
+    return dict(whole)
+
+
+@pytest.fixture
+def write_system(tmp_path: Path) -> WriteSystem:
+    def write(changes: dict[str, Any] | None = None, name: str = "mine") -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(changed(LAPTOP, changes or {}), sort_keys=False), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def closed_changes() -> dict[str, Any]:
+    """What makes the laptop's system one that may run in the closed division."""
+    return {
+        "description.division": "closed",
+        "bert.size": "large",
+        "bert.global_batch_size": 448,
+        "bert.max_samples": 4_500_000,
+        "bert.optimizer": CLOSED_OPTIMIZER,
+    }
+
+
+@pytest.fixture
+def open_config() -> RunConfig:
+    return load_system("laptop", settings=["seed=7"])
+
+
+@pytest.fixture
+def closed_config(write_system: WriteSystem, closed_changes: dict[str, Any]) -> RunConfig:
+    return load_system(str(write_system(closed_changes)), settings=["seed=8"])
+
+
+class WriteLog(Protocol):
+    """Writes the log of a run as the implementation does and returns its path."""
+
+    def __call__(self, config: RunConfig, accuracies: tuple[float, ...] = (0.4, 0.73), name: str = ...) -> Path: ...
+
+
+@pytest.fixture
+def write_log(tmp_path: Path) -> WriteLog:
+    def write(config: RunConfig, accuracies: tuple[float, ...] = (0.4, 0.73), name: str = "run/result.txt") -> Path:
+        """The calls and their order are those of implementations/pytorch/train.py and training/run.py."""
+        settings, path = config.optimizer, tmp_path / name
+        optimizer = UsedOptimizer(
+            algorithm=settings.algorithm,
+            learning_rate=settings.learning_rate,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            epsilon=settings.epsilon,
+            weight_decay=settings.weight_decay,
+            warmup_steps=settings.warmup_steps,
+            start_warmup_step=settings.start_warmup_step,
+            decay_steps=settings.decay_steps,
+            decay_power=settings.decay_power,
+            end_learning_rate=settings.end_learning_rate,
+        )
+        target, samples = config.target_accuracy or 1.0, 0
+        with ResultLog(path) as log:
+            log.submission(config, caches_cleared=True)
+            log.settings(config, optimizer, config.model_size.tensors(30_522))
+            log.run_starts()
+            for accuracy in accuracies:
+                log.block_starts(samples, config.evaluation_interval)
+                first, samples = samples, samples + config.evaluation_interval
+                log.block_stops(first, samples)
+                log.evaluation_starts(samples)
+                log.evaluation_stops(samples, accuracy)
+            log.run_stops(SUCCESS if accuracies[-1] >= target else ABORTED, samples)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> RunFolder:
+    (tmp_path / "run").mkdir(exist_ok=True)
+    return RunFolder(tmp_path / "run")
+
+
+@pytest.fixture
+def as_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Let a Python script stand for the implementation; it finds the run's folder in `folder`."""
+
+    def replace(script: str) -> None:
+        path = tmp_path / "implementation.py"
+        head = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder = Path(sys.argv[1])\n"
+        path.write_text(head + script, encoding="utf-8")
+
+        def fake(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> list[str]:
+            assert command(config, folder, caches_cleared)
+            return [sys.executable, str(path), str(folder.path)]
+
+        monkeypatch.setattr("podium.launching.command", fake)
+
+    return replace
+
+
+SUMMARY: dict[str, Any] = {
+    "reached_target": True,
+    "seconds": 77.1,
+    "samples": 10240,
+    "steps": 640,
+    "accuracy": 0.7483,
+    "next_sentence_accuracy": 0.795,
+    "sequences_per_second": 132.8,
+    "useful_tflops": 0.1154,
+    "peak_tflops": 0.986,
+    "share_of_peak": 0.117,
+    "precision": "bf16",
+    "padding_share": 0.008,
+    "max_over_mean_tokens": 1.03,
+    "phases_ms": {"data_wait": 0.8, "forward": 47.7, "backward": 53.3, "synchronisation": 0.6, "optimizer": 3.4},
+}
+
+
+@pytest.fixture
+def summary() -> dict[str, Any]:
+    """A summary as the implementation leaves it."""
+    return changed(SUMMARY, {})

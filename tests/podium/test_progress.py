@@ -1,0 +1,85 @@
+"""What a run shows: news from a file that grows, and plain lines where there is no terminal."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from podium.config import RunConfig, RunFolder, load_system
+from podium.progress import Progress, _News
+
+STEP = {"event": "step", "step": 1, "samples": 16}
+EVALUATION = {"event": "evaluation", "samples": 2048, "accuracy": 0.51239}
+
+
+def line(values: dict[str, Any]) -> bytes:
+    return json.dumps(values).encode() + b"\n"
+
+
+def append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def test_news_are_the_whole_lines_since_the_last_look(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    news = _News(path)
+    assert list(news.lines()) == []
+    append(path, line(STEP) + line(EVALUATION)[:10])
+    assert list(news.lines()) == [STEP]
+    assert list(news.lines()) == []
+    append(path, line(EVALUATION)[10:-1])
+    assert list(news.lines()) == []
+    append(path, b"\n" + line(STEP) + line(STEP))
+    assert list(news.lines()) == [EVALUATION, STEP, STEP]
+
+
+def test_every_cut_of_the_file_gives_every_line_once(tmp_path: Path) -> None:
+    whole = line(STEP) + line(EVALUATION) + line(STEP)
+    for size in range(1, 30):
+        path = tmp_path / f"{size}.jsonl"
+        news, found = _News(path), []
+        for start in range(0, len(whole), size):
+            append(path, whole[start : start + size])
+            found += list(news.lines())
+        assert found == [STEP, EVALUATION, STEP]
+
+
+def shown(config: RunConfig, folder: RunFolder, terminal: bool) -> str:
+    out = io.StringIO()
+    progress = Progress(Console(file=out, force_terminal=terminal, width=100, legacy_windows=False))
+    progress.note("Checking the data")
+    with progress.run(config, folder, "Run 1 of 2") as tick:
+        tick()
+        for content in (line(STEP), line(STEP) + line(EVALUATION)[:9], line(EVALUATION)[9:]):
+            append(folder.metrics, content)
+            tick()
+    return out.getvalue()
+
+
+def test_where_there_is_no_terminal_evaluations_are_lines(open_config: RunConfig, run_folder: RunFolder) -> None:
+    assert shown(open_config, run_folder, terminal=False) == (
+        "Checking the data …\nRun 1 of 2: 2,048 samples, accuracy 0.5124 of 0.720\n"
+    )
+
+
+def test_a_run_without_a_target_shows_none(run_folder: RunFolder) -> None:
+    config = load_system("laptop", settings=["target_accuracy=null"])
+    assert shown(config, run_folder, terminal=False).endswith("2,048 samples, accuracy 0.5124\n")
+
+
+def test_on_a_terminal_a_bar_is_shown_and_taken_away(open_config: RunConfig, run_folder: RunFolder) -> None:
+    text = shown(open_config, run_folder, terminal=True)
+    assert "warming up" in text
+    assert "Run 1 of 2: 2,048 samples" not in text
+    assert text.rstrip().endswith("\x1b[2K")  # the line is cleared
+
+
+@pytest.mark.xfail(strict=True, reason="progress.py:34 prints file names as Rich markup")
+def test_a_note_is_shown_as_it_is() -> None:
+    out = io.StringIO()
+    Progress(Console(file=out, width=100)).note("Making samples from part[a].txt, [/b]")
+    assert out.getvalue() == "Making samples from part[a].txt, [/b] …\n"
