@@ -15,8 +15,9 @@ Location = tuple[str, ...]
 class Origins:
     """Which file (or the command line) gave each key its value."""
 
-    def __init__(self, *files: Path) -> None:
-        self._files = files
+    def __init__(self, file: Path, shown_under: str = "") -> None:
+        """`file` and `shown_under` (a section) say where a key that nothing gave should have been given."""
+        self._file, self._shown_under = file, shown_under
         self._given: dict[Location, tuple[str, str]] = {}
 
     def merge(self, values: dict[str, Any], more: Mapping[str, Any], source: str, shown_under: str = "") -> None:
@@ -44,9 +45,9 @@ class Origins:
                 source, shown_under = self._given[location[:end]]
                 return f"{source}: {'.'.join(filter(None, (shown_under, *location)))}"
         if not location:
-            return str(self._files[0])
-        section = "" if location[0] in ("description", "launch") else "bert."
-        return f"{self._files[0]}: {section}{'.'.join(location)}"
+            return str(self._file)
+        section = "" if location[0] in ("description", "launch") else self._shown_under
+        return f"{self._file}: {'.'.join(filter(None, (section, *location)))}"
 
 
 def explain(error: ValidationError, model: type[BaseModel], origins: Origins) -> str:

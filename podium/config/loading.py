@@ -53,7 +53,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     if recipe_name is None:
         raise UsageError(f"{path}: bert.recipe is missing; name one of {', '.join(_recipe_names(implementation))}")
     recipe_path = _recipe_path(implementation, str(recipe_name), path)
-    origins = Origins(path, recipe_path)
+    origins = Origins(path, shown_under="bert")
     values: dict[str, Any] = {}
     origins.merge(values, _read_mapping(recipe_path), str(recipe_path))
     origins.merge(values, own, str(path), shown_under="bert")
@@ -150,10 +150,9 @@ class _Strict:
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is given twice", key.start_mark
-                )
+            if key.value in seen or key.value == "<<":
+                fault = "is given twice" if key.value in seen else "is not used here, write it out"
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} {fault}", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)  # type: ignore[misc]
 

@@ -1,12 +1,18 @@
 """The command line from outside: exit codes, sentences instead of tracebacks, and help with an example."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.bert.store import SampleStore
+from benchmarks.errors import WorkError
+from podium import cli
+from podium.running import FinishedRun
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,10 +84,17 @@ def test_a_wrong_setting_is_wrong_use_and_shown_as_it_was_typed(setting: str, wo
     assert refused("run", "laptop", "--set", setting).startswith(words)
 
 
-@pytest.mark.xfail(strict=True, reason="cli.py:95 prints what the user typed as Rich markup")
-@pytest.mark.parametrize("setting", ["[red]", "[/red]", "[link=x]"])
-def test_brackets_are_shown_as_they_were_typed(setting: str) -> None:
-    assert refused("run", "laptop", "--set", setting).startswith(f"--set {setting}: give it as key=value")
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("[red]", "--set [red]: give it as key=value"),
+        ("[/red]", "--set [/red]: give it as key=value"),
+        ("[link=x]", "--set: [link: there is no such key"),
+        ("size=x[/red]", "--set: size: found 'x[/red]'; allowed is "),
+    ],
+)
+def test_brackets_are_shown_as_they_were_typed(setting: str, words: str) -> None:
+    assert refused("run", "laptop", "--set", setting).startswith(words)
 
 
 def test_an_unknown_option_or_number_is_wrong_use() -> None:
@@ -93,6 +106,31 @@ def test_an_unknown_option_or_number_is_wrong_use() -> None:
 
 def test_an_unknown_recipe_is_wrong_use() -> None:
     assert refused("run", "laptop", "--recipe", "indxed").startswith("there is no recipe 'indxed' (did you mean")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_runs_that_ended_are_reported_when_a_later_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    summary: dict[str, Any],
+    as_json: bool,
+) -> None:
+    def run_set(*_: Any) -> Iterator[FinishedRun]:
+        yield FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"5.0.0": ""})
+        raise WorkError("rank 1 was killed by [SIGKILL]")
+
+    monkeypatch.setattr("podium.running.run_set", run_set)
+    monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--runs", "2", *(["--json"] if as_json else [])])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 1
+    shown = capsys.readouterr()
+    assert shown.err == "podium: rank 1 was killed by [SIGKILL]\n"
+    if as_json:
+        assert json.loads(shown.out)["result_file"] == str(tmp_path / "result_0.txt")
+    else:
+        assert "time-to-train" in shown.out
 
 
 def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Path, Path]) -> None:

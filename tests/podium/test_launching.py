@@ -168,7 +168,6 @@ def test_a_rank_that_ended_is_named_with_its_exit_code(
         start(open_config, run_folder)
 
 
-@pytest.mark.xfail(strict=True, reason="launching.py: signal.Signals knows no number 40")
 def test_a_signal_without_a_name_is_told_too(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks.bert.rules import RULESETS
+from benchmarks.errors import WorkError
 from podium.compliance import check_compliance
 from podium.config import RunConfig
-from podium.mllog import ResultLog, close_as_aborted, read_events
+from podium.mllog import ResultLog, close_as_aborted, read_events, run_status
 
 ALL_ACCEPT = dict.fromkeys(RULESETS, "")
 
@@ -113,20 +114,15 @@ def cuts(lines: list[bytes]) -> list[tuple[str, bytes]]:
     return found
 
 
-AT_THE_EDGES = ("without the end of the line of run_start", "train_samples", "run_stop")
-"""Cuts by which a line is there that has no end, or of the last two lines one."""
-
-
-def wrongly_closed(path: Path, at_the_edges: bool) -> list[str]:
+def wrongly_closed(path: Path) -> list[str]:
     """Close the log as it is cut off in one way after another, and tell of what is wrong then."""
     whole = path.read_bytes().splitlines(keepends=True)
     begun = json.loads(whole[[b'"run_start"' in line for line in whole].index(True)].partition(b":::MLLOG ")[2])
     wrong = []
     for where, content in cuts(whole):
-        if where.endswith(AT_THE_EDGES) != at_the_edges:
-            continue
-        path.write_bytes(content)
+        path.write_bytes(content[: content.rfind(b"\n") + 1])  # a line without its end is cut off
         had_begun = begun in read_events(path)
+        path.write_bytes(content)
         closed = close_as_aborted(path)
         found = keys(path)
         if not had_begun:
@@ -148,14 +144,34 @@ def wrongly_closed(path: Path, at_the_edges: bool) -> list[str]:
 
 
 def test_a_log_cut_off_anywhere_is_closed_as_aborted(open_config: RunConfig, write_log: Any) -> None:
-    assert wrongly_closed(write_log(open_config), at_the_edges=False) == []
+    assert wrongly_closed(write_log(open_config)) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="mllog.py:174-178: run_stop without train_samples, and a last line without its end"
-)
-def test_a_log_cut_off_at_its_edges_is_closed_as_well(open_config: RunConfig, write_log: Any) -> None:
-    assert wrongly_closed(write_log(open_config), at_the_edges=True) == []
+@pytest.mark.parametrize("tail", [b"\xff\xfe", b":::MLLOG \xc3", b":::MLLOG {}\0", "\u2028".encode()])
+def test_what_is_no_line_of_ours_is_removed_from_the_end(open_config: RunConfig, write_log: Any, tail: bytes) -> None:
+    path = write_log(open_config)
+    before, events = path.read_bytes(), read_events(path)
+    path.write_bytes(before + tail)
+    assert read_events(path) == events
+    assert close_as_aborted(path)
+    assert path.read_bytes() == before
+
+
+def test_the_status_is_that_of_run_stop(open_config: RunConfig, write_log: Any) -> None:
+    assert run_status(write_log(open_config, accuracies=(0.1,), name="aborted.txt")) == "aborted"
+    path = write_log(open_config)
+    assert run_status(path) == "success"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-7]))
+    assert run_status(path) is None
+    assert close_as_aborted(path)
+    assert run_status(path) == "aborted"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_a_sentence() -> None:
+    log = ResultLog(Path("/dev/full"))
+    with pytest.raises(WorkError, match=r"^/dev/full: the log cannot be written \(.*No space left on device\); see"):
+        log.run_starts()
 
 
 @pytest.mark.parametrize("end", ["eval_accuracy", "block_start", "run_start", "eval_stop"])

@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from podium.config import RunConfig, RunFolder, load_system
@@ -78,7 +77,6 @@ def test_on_a_terminal_a_bar_is_shown_and_taken_away(open_config: RunConfig, run
     assert text.rstrip().endswith("\x1b[2K")  # the line is cleared
 
 
-@pytest.mark.xfail(strict=True, reason="progress.py:34 prints file names as Rich markup")
 def test_a_note_is_shown_as_it_is() -> None:
     out = io.StringIO()
     Progress(Console(file=out, width=100)).note("Making samples from part[a].txt, [/b]")

@@ -83,13 +83,11 @@ def test_other_numbers_of_runs_have_no_score(count: int) -> None:
     assert score_seconds([1.0] * count) is None
 
 
-@pytest.mark.xfail(strict=True, reason="report.py: score_seconds knows nothing of aborted runs")
 def test_one_run_that_did_not_converge_is_the_slowest(finished: Any) -> None:
     runs = [finished(n, seconds=10.0 + n) for n in range(9)] + [finished(9, seconds=1.0, reached_target=False)]
     assert as_json(runs)["score_seconds"] == mean(11.0 + n for n in range(8))
 
 
-@pytest.mark.xfail(strict=True, reason="report.py: score_seconds knows nothing of aborted runs")
 def test_two_runs_that_did_not_converge_leave_no_score(finished: Any) -> None:
     runs = [finished(n, seconds=10.0 + n, reached_target=n > 1) for n in range(10)]
     assert as_json(runs)["score_seconds"] is None
@@ -120,7 +118,6 @@ def test_the_table_fits_80_columns(open_config: RunConfig, finished: Any, count:
         assert "mean of 10 runs" in text
 
 
-@pytest.mark.xfail(strict=True, reason="report.py: columns that are too narrow end in an ellipsis; they could fold")
 @pytest.mark.parametrize("count", [1, 2])
 def test_nothing_is_cut_off_in_80_columns(open_config: RunConfig, finished: Any, count: int) -> None:
     assert "…" not in printed(open_config, [finished(n, seconds=1000.0 + n) for n in range(count)])
@@ -140,7 +137,6 @@ def test_a_result_that_fails_is_told_with_the_ruleset(open_config: RunConfig, fi
     assert "result_0.txt fails" not in text
 
 
-@pytest.mark.xfail(strict=True, reason="report.py:55 prints the checker's words as Rich markup")
 def test_the_checker_s_words_are_shown_as_they_are(open_config: RunConfig, finished: Any) -> None:
     words = "CHECK for 'eval_accuracy' failed\nfailed test: v['value'] > 0\ncurrent context[s]={}\n[/b] [red]"
     text = printed(open_config, [finished(compliance={"2.0.0": words})])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LAUNCH_COST = 24_576.0
+LAUNCH_COST = 40_000.0
 """What one more group costs, in units of one query–key pair: measured on two CPU cores, see docs/lab-notebook.md."""
 
 

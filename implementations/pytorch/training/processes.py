@@ -59,9 +59,9 @@ def keep_freed_memory() -> None:
     Batches differ in shape, so every step would otherwise map and clear fresh pages for every large tensor. On other C
     libraries nothing is done.
     """
-    trim_threshold, top_pad, mmap_threshold = -1, -2, -3  # the constants of <malloc.h>
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # the constants of <malloc.h>
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(mmap_threshold, 2**30)
+        mallopt(mmap_max, 0)  # large tensors too come from the heap, which is kept
         mallopt(trim_threshold, 2**31 - 1)
         mallopt(top_pad, 2**28)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from podium.config import Description, load_system
+from podium.config import Description, load_resolved, load_system, write_resolved
 from podium.config.loading import SYSTEMS
 
 FIELDS = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))["description"]
@@ -19,8 +19,8 @@ def test_it_has_the_33_fields_by_mlperf_s_names(open_config: Any) -> None:
     assert all(isinstance(value, str) for value in document.values())
 
 
-def test_numbers_become_text_and_nothing_becomes_empty_text(write_system: Any) -> None:
-    path = write_system({"description.number_of_nodes": 2, "description.cooling": 1.5, "description.hw_notes": None})
+def test_values_become_text_and_nothing_becomes_empty_text(write_system: Any) -> None:
+    path = write_system({"description.number_of_nodes": 2, "description.cooling": 1.5, "description.hw_notes": ""})
     description = load_system(str(path)).description
     assert (description.number_of_nodes, description.cooling, description.hw_notes) == ("2", "1.5", "")
 
@@ -43,11 +43,16 @@ def test_log_lines_spell_the_status_in_their_own_way(status: str, logged: str) -
     assert Description.model_validate({**FIELDS, "status": status}).submission_status == logged
 
 
-@pytest.mark.xfail(strict=True, reason="YAML reads 22.10 as a number before it becomes text")
-@pytest.mark.parametrize("written", ["22.10", "010"])
-def test_numbers_keep_their_spelling(tmp_path: Any, written: str) -> None:
+@pytest.mark.parametrize("written", ["22.10", "010", "1e3", "null", "~", "yes", "true", "2026-01-02", ""])
+def test_values_keep_their_spelling(tmp_path: Any, written: str) -> None:
     """Ubuntu 22.10 is not Ubuntu 22.1."""
     text = (SYSTEMS / "laptop.yaml").read_text(encoding="utf-8")
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace("operating_system: Linux", f"operating_system: {written}"), encoding="utf-8")
-    assert load_system(str(path)).description.operating_system == written
+    config = load_system(str(path))
+    assert config.description.operating_system == written
+    assert load_system("laptop", settings=[f"description.operating_system={written}"]).description.operating_system == (
+        written
+    )
+    write_resolved(config, tmp_path / "config.yaml")
+    assert load_resolved(tmp_path / "config.yaml") == config

@@ -1,6 +1,7 @@
 """Attention over ragged sequences, against one sequence at a time in torch's own attention, forward and backward."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from benchmarks.bert.store import Sample
 from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.model import attention
 from implementations.pytorch.model.attention import BACKENDS, attend
 
 Maker = Callable[..., list[Sample]]
@@ -87,6 +89,38 @@ def test_no_sequence_sees_another(backend: str, make_samples: Maker) -> None:
     after = attend(qkv, batch, backend=backend, probability=0.0, training=False)
     assert torch.equal(after[:40], before[:40])
     assert torch.equal(after[73:80], before[73:80])
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("lengths", [[64, 64, 64], [64], [1, 64, 30]])
+def test_padding_is_not_seen(backend: str, lengths: list[int], make_samples: Maker, relative_error: Error) -> None:
+    """Whatever is in it; also where there is none, or slots of no sequence besides."""
+    for shape_step in (1, 80):
+        batch = collate(make_samples(lengths), 64, shape_step)
+        assert_is_attention(batch, backend, relative_error, training=True)
+        qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0))
+        tokens = tokens_of(batch)
+        before = attend(qkv, batch, backend=backend, probability=0.0, training=False)[tokens]
+        padding = torch.ones(batch.slots, dtype=torch.bool)
+        padding[tokens] = False
+        qkv[padding] = 1e3
+        after = attend(qkv, batch, backend=backend, probability=0.0, training=False)[tokens]
+        assert torch.equal(after, before)
+
+
+def test_a_padded_batch_is_not_copied(make_samples: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = []
+    dense = attention._dense
+
+    def noted(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        places.append((q.data_ptr(), k.data_ptr(), v.data_ptr()))
+        return dense(q, k, v, *rest)
+
+    monkeypatch.setattr(attention, "_dense", noted)
+    batch = collate(make_samples([5, 64, 30]), 64, 80)
+    qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE)
+    attend(qkv, batch, backend="padded", probability=0.0, training=False)
+    assert places == [tuple(qkv[:, which].data_ptr() for which in range(3))]
 
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.optim import AdamW
 
+from benchmarks.bert.sizes import Size
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule, set_rate, used
 from implementations.pytorch.optimization.lamb import Lamb
@@ -42,6 +43,41 @@ def test_biases_and_layer_norm_take_neither_decay_nor_ratio(algorithm: str, kind
         assert (group["lr"], tuple(group["betas"]), group["eps"]) == (0.003, (0.8, 0.95), 1e-5)
         if algorithm == "lamb":
             assert group["adapt"] is not plain, name
+
+
+@pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
+def test_every_parameter_is_in_exactly_one_group(algorithm: str, make_model: Models, small: Size) -> None:
+    model = make_model()
+    matrices, fused, vectors = build_optimizer(model, SETTINGS.model_copy(update={"algorithm": algorithm})).param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = [[names[id(parameter)] for parameter in group["params"]] for group in (matrices, fused, vectors)]
+    assert sorted(name for group in found for name in group) == sorted(names.values())
+    assert len(found[1]) == small.layers
+    assert all(name.endswith("qkv.weight") for name in found[1])
+    assert not any("qkv" in name for name in found[0])
+    assert all(parameter.dim() == 1 for parameter in vectors["params"])
+    if algorithm == "lamb":
+        assert [group["parts"] for group in (matrices, fused, vectors)] == [1, 3, 1]
+
+
+def test_query_key_and_value_move_as_three_matrices_do(make_model: Models) -> None:
+    """The trust ratio is of each third, as in the reference, which has three matrices."""
+    model = make_model()
+    weights = dict(model.named_parameters())
+    (weight,) = [value for name, value in weights.items() if name.endswith("qkv.weight")][:1]
+    with torch.no_grad():
+        for scale, third in zip((0.1, 1.0, 10.0), weight.chunk(3), strict=True):
+            third.mul_(scale)
+    before = weight.detach().clone()
+    weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+    apart = [third.clone().requires_grad_() for third in before.chunk(3)]
+    for third, gradient in zip(apart, weight.grad.chunk(3), strict=True):
+        third.grad = gradient.clone()
+    build_optimizer(model, SETTINGS).step()
+    Lamb(apart, lr=0.003, betas=(0.8, 0.95), eps=1e-5, weight_decay=0.07).step()
+    assert torch.equal(weight, torch.cat(apart))
+    for third, old in zip(weight.detach().chunk(3), before.chunk(3), strict=True):
+        assert float((third - old).norm() / old.norm()) == pytest.approx(0.003, rel=1e-3)
 
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])

@@ -104,6 +104,42 @@ def test_groups_are_treated_each_in_its_way() -> None:
         np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_matrix_in_parts_is_as_many_matrices(parts: int, dtype: torch.dtype) -> None:
+    """Bit for bit, each part with a ratio of its own; also a part of zeros, and one whose gradients are zeros."""
+    random = torch.Generator().manual_seed(0)
+    scales = torch.tensor([0.01, 1.0, 0.0], dtype=dtype)[:parts].repeat_interleave(4)[:, None]
+    before = torch.randn(4 * parts, 5, generator=random, dtype=dtype) * scales
+    other = torch.randn(6, 2, generator=random, dtype=dtype)
+    gradients = [torch.randn(4 * parts, 5, generator=random, dtype=dtype) for _ in range(5)]
+    for gradient in gradients:
+        gradient[:4] = 0.0
+    fused, beside = before.clone().requires_grad_(), other.clone().requires_grad_()
+    apart = [part.clone().requires_grad_() for part in before.chunk(parts)]
+    alone = other.clone().requires_grad_()
+    one = Lamb([{"params": [fused], "parts": parts}, {"params": [beside]}], 0.1)
+    many = Lamb([*apart, alone], 0.1)
+    for gradient in gradients:
+        fused.grad, beside.grad, alone.grad = gradient.clone(), other.clone(), other.clone()
+        for part, part_gradient in zip(apart, gradient.chunk(parts), strict=True):
+            part.grad = part_gradient.clone()
+        one.step()
+        many.step()
+    assert torch.equal(fused, torch.cat(apart))
+    assert torch.equal(beside, alone)
+    assert not torch.equal(fused, before)
+    assert one.state[fused]["m"].shape == fused.shape
+    assert torch.equal(one.state[fused]["v"], torch.cat([many.state[part]["v"] for part in apart]))
+    if parts > 1:
+        whole = before.clone().requires_grad_()
+        as_one = Lamb([whole], 0.1)
+        for gradient in gradients:
+            whole.grad = gradient.clone()
+            as_one.step()
+        assert not torch.allclose(whole, fused, rtol=1e-3)
+
+
 def test_it_goes_on_from_its_saved_state() -> None:
     random = np.random.default_rng(0)
     before = [random.normal(size=(4, 3))]
@@ -148,8 +184,11 @@ def test_a_closure_is_evaluated_with_gradients() -> None:
         {"betas": (1.0, 0.999)},
         {"betas": (0.9, 1.0)},
         {"betas": (-0.1, 0.9)},
+        {"parts": 0},
     ],
 )
 def test_values_outside_their_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="LAMB cannot use"):
         Lamb([torch.ones(2, requires_grad=True)], **{"lr": 0.1, **wrong})
+    with pytest.raises(ValueError, match="LAMB cannot use"):
+        Lamb([{"params": [torch.ones(2, requires_grad=True)], **wrong}], lr=0.1)

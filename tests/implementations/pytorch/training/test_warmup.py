@@ -68,21 +68,17 @@ def assert_equal(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-def optimizer_state(stepper: Stepper) -> dict[str, Any]:
-    """All of it but the learning rate, which every step sets for itself."""
-    state = copy.deepcopy(stepper.optimizer.state_dict())
-    for group in state["param_groups"]:
-        del group["lr"]
-    return state
-
-
 @CASES
 def test_all_is_as_before(start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int) -> None:
     stepper, order = start(algorithm, balancing, accumulation)
-    parameters, state, random = parameters_of(stepper), optimizer_state(stepper), torch.get_rng_state()
+    parameters, state, random = (
+        parameters_of(stepper),
+        copy.deepcopy(stepper.optimizer.state_dict()),
+        torch.get_rng_state(),
+    )
     warm_up(stepper, order, vocabulary)
     assert_equal(parameters_of(stepper), parameters)
-    assert_equal(optimizer_state(stepper), state)
+    assert_equal(stepper.optimizer.state_dict(), state)
     assert torch.equal(torch.get_rng_state(), random)
     assert stepper.steps == 0
     assert stepper.model.training
