@@ -64,17 +64,17 @@ def print_report(console: Console, config: RunConfig, runs: Sequence[FinishedRun
 
 def _run_table(runs: Sequence[FinishedRun]) -> Table:
     table = Table(title="Runs")
-    for heading in ("run", "seed", "time-to-train", "samples", "accuracy", "status", "compliance"):
+    for heading in ("result", "seed", "time", "samples", "accuracy", "status", "compliance"):
         table.add_column(heading, overflow="fold")
     for run in runs:
         table.add_row(
-            run.result.name,
+            run.result.stem.removeprefix("result_"),
             str(run.seed),
             f"{run.summary['seconds']:.2f} s",
             f"{run.summary['samples']:,}",
             f"{run.summary['accuracy']:.4f}",
             "success" if run.reached_target else "aborted",
-            _verdict([run]),
+            _verdict([run]).partition(" (")[0] if run.compliant else _verdict([run]),
         )
     return table
 

@@ -1,0 +1,199 @@
+"""The main job as a user does it, on a copy of the project: real processes, the real embedded text, short runs."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("benchmarks", "implementations", "podium", "systems")
+SHORT = ("target_accuracy=null", "max_samples=320", "evaluation.samples=64", "evaluation.interval_samples=160")
+EXACT = ("dropout=0", "precision=fp32", "seed=11")
+KEYS = {
+    "result_file",
+    "reached_target",
+    "seconds",
+    "samples",
+    "sequences_per_second",
+    "useful_tflops",
+    "share_of_peak",
+    "padding_share",
+    "max_over_mean_tokens",
+    "phases_ms",
+}
+PHASES = {"data_wait", "forward", "backward", "synchronisation", "optimizer", "evaluation"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project, so that the user's own results stay as they are."""
+    home = tmp_path_factory.mktemp("podium")
+    for part in PARTS:
+        shutil.copytree(ROOT / part, home / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return home
+
+
+def start(home: Path, *arguments: str, settings: tuple[str, ...] = SHORT) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "podium.cli", "run", "laptop", *arguments]
+    for setting in settings:
+        command += ["--set", setting]
+    return subprocess.Popen(
+        command,
+        cwd=home,
+        env=os.environ | {"PYTHONPATH": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(home: Path, *arguments: str, settings: tuple[str, ...] = SHORT) -> dict[str, Any]:
+    process = start(home, "--json", *arguments, settings=settings)
+    output, words = process.communicate(timeout=180)
+    assert process.returncode == 0, words
+    found: dict[str, Any] = json.loads(output)
+    return found
+
+
+def metrics(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(found["run_folder"]) / "metrics.jsonl").read_text().splitlines()]
+
+
+def statuses(home: Path) -> list[str]:
+    text = (home / "results" / "laptop" / "bert" / "result_0.txt").read_text(encoding="utf-8")
+    events = [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
+    return [event["metadata"]["status"] for event in events if event["key"] == "run_stop"]
+
+
+@pytest.fixture(scope="module")
+def exact_run(home: Path) -> dict[str, Any]:
+    """One process, in a form that another number of processes must reproduce."""
+    return run(home, settings=SHORT + EXACT)
+
+
+def test_a_run_leaves_a_compliant_result_and_says_where_the_time_went(home: Path, exact_run: dict[str, Any]) -> None:
+    assert set(exact_run) >= KEYS
+    assert set(exact_run["phases_ms"]) == PHASES
+    assert exact_run["compliance"] == dict.fromkeys(exact_run["compliance"], True)
+    assert set(exact_run["compliance"]) >= {"1.1.0", "5.0.0"}
+    assert exact_run["samples"] == 320
+    assert exact_run["padding_share"] < 0.05
+    assert Path(exact_run["result_file"]).is_file()
+    spent = sum(exact_run["phases_ms"].values()) * exact_run["steps"] / 1000
+    assert spent == pytest.approx(exact_run["seconds"], rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_numbers(home: Path) -> None:
+    first, second = (run(home, settings=(*SHORT, "seed=5")) for _ in range(2))
+    assert metrics(first) == metrics(second)
+
+
+def test_two_processes_follow_the_losses_of_one(home: Path, exact_run: dict[str, Any]) -> None:
+    two = run(home, settings=(*SHORT, *EXACT, "launch.processes_per_node=2"))
+    for one_line, two_line in zip(metrics(exact_run), metrics(two), strict=True):
+        for key in ("loss", "gradient_norm", "accuracy", "masked_lm_loss"):
+            if key in one_line:
+                assert two_line[key] == pytest.approx(one_line[key], rel=1e-4)
+    assert [line["samples"] for line in metrics(exact_run)] == [line["samples"] for line in metrics(two)]
+
+
+@pytest.mark.parametrize("recipe", ["padded", "random"])
+def test_every_recipe_runs_and_learns_from_the_same_batches(home: Path, exact_run: dict[str, Any], recipe: str) -> None:
+    other = run(home, "--recipe", recipe, settings=SHORT + EXACT)
+    assert other["padding_share"] > 0.3 if recipe == "padded" else other["padding_share"] < 0.05
+    losses = [[line["loss"] for line in metrics(found) if line["event"] == "step"] for found in (exact_run, other)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_a_target_that_is_reached_ends_the_run(home: Path) -> None:
+    found = run(home, settings=(*SHORT, "target_accuracy=1.0e-6"))
+    assert found["reached_target"] and found["samples"] == 160
+    assert statuses(home) == ["success"]
+
+
+def test_a_target_that_is_not_reached_is_an_aborted_run_and_exit_code_1(home: Path) -> None:
+    process = start(home, settings=(*SHORT, "target_accuracy=0.99"))
+    _, words = process.communicate(timeout=180)
+    assert process.returncode == 1
+    assert "was not reached within max_samples 320" in words
+    assert statuses(home) == ["aborted"]
+
+
+@pytest.fixture
+def long_run(home: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of two processes in the middle of its training."""
+    process = start(home, settings=(*SHORT, "max_samples=100000", "launch.processes_per_node=2"))
+    before = set((home / "runs").rglob("metrics.jsonl")) if (home / "runs").exists() else set()
+    for _ in range(600):
+        fresh = set((home / "runs").rglob("metrics.jsonl")) - before if (home / "runs").exists() else set()
+        if any("evaluation" in path.read_text() for path in fresh):
+            break
+        time.sleep(0.1)
+    else:
+        process.kill()
+        pytest.fail("the run did not get as far as an evaluation in a minute")
+    yield process
+    process.kill()
+
+
+def workers(home: Path) -> list[int]:
+    """Process ids of the ranks that run in this home."""
+    found = subprocess.run(
+        ["pgrep", "-f", f"implementations.pytorch.train {home}"], capture_output=True, text=True, check=False
+    )
+    pids = [int(pid) for pid in found.stdout.split()]
+    return [pid for pid in pids if "torch.distributed.run" not in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+needs_pgrep = pytest.mark.skipif(
+    shutil.which("pgrep") is None or not Path("/proc/self/cmdline").exists(), reason="finds ranks with pgrep and /proc"
+)
+
+
+@needs_pgrep
+def test_a_killed_rank_is_named_and_the_run_says_aborted(home: Path, long_run: subprocess.Popen[str]) -> None:
+    ranks = workers(home)
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGKILL)
+    _, words = long_run.communicate(timeout=60)
+    assert long_run.returncode == 1
+    assert "was killed by SIGKILL" in words and "says aborted" in words and "Traceback" not in words
+    assert statuses(home) == ["aborted"]
+    assert workers(home) == []
+
+
+@needs_pgrep
+def test_control_c_ends_every_process_and_the_run_says_aborted(home: Path, long_run: subprocess.Popen[str]) -> None:
+    long_run.send_signal(signal.SIGINT)
+    _, words = long_run.communicate(timeout=60)
+    assert long_run.returncode == 1
+    assert "interrupted" in words and "says aborted" in words and "Traceback" not in words
+    assert statuses(home) == ["aborted"]
+    assert workers(home) == []
+
+
+def test_a_damaged_shard_is_a_sentence_and_leaves_the_results_alone(home: Path) -> None:
+    results = home / "results" / "laptop" / "bert" / "result_0.txt"
+    before = results.read_bytes() if results.is_file() else None
+    (shard,) = (home / "data").rglob("eval.txt.h5")
+    whole = shard.read_bytes()
+    middle = len(whole) // 2
+    shard.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    try:
+        process = start(home)
+        _, words = process.communicate(timeout=60)
+    finally:
+        shard.write_bytes(whole)
+    assert process.returncode == 1
+    assert str(shard) in words and "Traceback" not in words
+    assert (results.read_bytes() if results.is_file() else None) == before
