@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -105,9 +106,14 @@ def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[Fin
         table.add_row(f"{phase.replace('_', ' ')}", f"{milliseconds:.2f} ms a step, {milliseconds / whole:5.1%}")
     table.add_section()
     table.add_row("official compliance check", _verdict(runs))
-    table.add_row("result", str(runs[-1].result if not several else runs[-1].result.parent))
-    table.add_row("side files", str(runs[-1].folder if not several else runs[-1].folder.parent))
+    table.add_row("result", _from_here(runs[-1].result.parent if several else runs[-1].result))
+    table.add_row("side files", _from_here(runs[-1].folder.parent if several else runs[-1].folder))
     return table
+
+
+def _from_here(path: Path) -> str:
+    """A path as short as it can be typed in the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _verdict(runs: Sequence[FinishedRun]) -> str:
