@@ -44,7 +44,7 @@ class ResultLog:
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         logger = logging.Logger(f"mllog:{path}", level=logging.INFO)
         logger.addHandler(self._handler)
-        self._mllog = mllog.MLLogger(logger=logger, default_stack_offset=2, root_dir=ROOT)
+        self._mllog = mllog.MLLogger(logger=logger, default_stack_offset=3, root_dir=ROOT)
 
     def __enter__(self) -> Self:
         return self

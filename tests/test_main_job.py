@@ -121,6 +121,14 @@ def test_a_target_that_is_reached_ends_the_run(home: Path) -> None:
     assert statuses(home) == ["success"]
 
 
+def test_an_interval_below_the_batch_evaluates_after_every_step(home: Path) -> None:
+    found = run(
+        home, settings=(*SHORT[:1], "max_samples=64", "evaluation.samples=16", "evaluation.interval_samples=10")
+    )
+    assert [line["samples"] for line in metrics(found) if line["event"] == "evaluation"] == [16, 32, 48, 64]
+    assert all(found["compliance"].values())
+
+
 def test_a_target_that_is_not_reached_is_an_aborted_run_and_exit_code_1(home: Path) -> None:
     process = start(home, settings=(*SHORT, "target_accuracy=0.99"))
     _, words = process.communicate(timeout=180)

@@ -145,7 +145,7 @@ class RunConfig(Settings):
     target_accuracy: float | None = Field(default=TARGET_ACCURACY, gt=0, le=1)
     """None trains to the end of `max_samples`, whatever the accuracy."""
     max_samples: int = Field(ge=1)
-    """A run that has not reached its target by then is aborted."""
+    """A run that has not reached its target by then, rounded up to whole batches, is aborted."""
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
     """Drawn from the system's randomness for each run, unless it is fixed here."""
 

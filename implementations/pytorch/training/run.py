@@ -54,11 +54,9 @@ class Run:
         self._initialise()
         if self.log:
             self.log.run_starts()
-        started = perf_counter()
+        self.started = perf_counter()
         reached = self._train()
-        if self.log:
-            self.log.run_stops(SUCCESS if reached else ABORTED, self.totals.samples)
-        self._summarise(perf_counter() - started, reached)
+        self._summarise(reached)
         return reached or self.config.target_accuracy is None
 
     # Before the clock starts: metadata and synthetic data only
@@ -124,10 +122,10 @@ class Run:
                 if self.log:
                     self.log.block_stops(block_start, self.totals.samples)
                 if self._evaluate():
-                    return True
+                    return self._stop(reached=True)
                 block_start = self.totals.samples
-                next_evaluation += config.evaluation_interval
-        return False
+                next_evaluation = (block_start // config.evaluation_interval + 1) * config.evaluation_interval
+            return self._stop(reached=False)
 
     def _step(self, step: Step) -> None:
         rate = self.stepper.schedule.rate(self.stepper.steps)
@@ -162,10 +160,17 @@ class Run:
         target = self.config.target_accuracy
         return target is not None and self.accuracy.masked_lm >= target
 
+    def _stop(self, reached: bool) -> bool:
+        """Stop the clock, before anything is tidied up."""
+        self.seconds = perf_counter() - self.started
+        if self.log:
+            self.log.run_stops(SUCCESS if reached else ABORTED, self.totals.samples)
+        return reached
+
     # After the clock has stopped
 
-    def _summarise(self, seconds: float, reached: bool) -> None:
-        ranks, totals = self.processes.ranks, self.totals
+    def _summarise(self, reached: bool) -> None:
+        ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
         phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
         if not self.processes.first:
             return
