@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.errors import PodiumError
+from benchmarks.errors import PodiumError, WorkError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -92,15 +93,18 @@ def prepare(
 
 
 def main() -> None:
-    """Run a command; a failure is told as a sentence, with its exit code."""
+    """Run a command; a failure or an interruption is told as a sentence, with its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         app()
     except PodiumError as error:
         _tell(str(error))
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _tell("interrupted")
-        sys.exit(1)
+
+
+def _interrupt(*_: object) -> None:
+    raise WorkError("interrupted")
 
 
 def _tell(sentence: str) -> None:

@@ -51,6 +51,7 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
     data = _prepared(config, on_progress)
     on_progress("Checking the data")
     data.verify()
+    SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")
     resolved = config.data.model_copy(
         update={
             "text": (),

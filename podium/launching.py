@@ -15,6 +15,12 @@ from podium.config import RunConfig, RunFolder
 from podium.config.loading import ROOT
 
 GRACE_SECONDS = 10.0
+SPIN_COUNT = "2000"
+"""How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
+
+Alone on a machine that makes no difference; beside any other load, threads that spin for each other take ten times as
+long (docs/lab-notebook.md). A value in the environment is kept.
+"""
 INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -37,7 +43,8 @@ def launch(config: RunConfig, folder: RunFolder, caches_cleared: bool, on_tick: 
     and for any other end the failure that the processes told of, or WorkError naming the rank that died. All
     processes have ended in every case.
     """
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
+    environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ
+    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
     with folder.output.open("wb") as output, _interruptible() as interrupted:
         process = subprocess.Popen(
             command(config, folder, caches_cleared),

@@ -159,10 +159,10 @@ class UsedOptimizer:
             yield constants.OPT_ADAMW_WEIGHT_DECAY, self.weight_decay
 
 
-def close_as_aborted(path: Path) -> bool:
+def close_as_aborted(path: Path, samples: int = 0) -> bool:
     """Say in a log that broke off after run_start that its run was aborted; False where there was no run to abort.
 
-    The samples trained on are those of the last event that names a number of samples. A last line that was cut off is
+    The samples trained on are `samples`, or those of the last event that names more. A last line that was cut off is
     removed. A log that is closed already stays as it is.
     """
     if not path.is_file():
@@ -175,7 +175,7 @@ def close_as_aborted(path: Path) -> bool:
         return False
     if whole != content:
         write_whole(path, whole)
-    samples = max(event["metadata"].get("epoch_num", 0) for event in events)
+    samples = max(samples, *(event["metadata"].get("epoch_num", 0) for event in events))
     with ResultLog(path) as log:
         if constants.RUN_STOP not in keys:
             log.run_stops(ABORTED, samples)

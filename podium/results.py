@@ -1,10 +1,11 @@
 """Result files in MLPerf's layout: results/SYSTEM/bert/result_0.txt and on, one set of runs at a time."""
 
-import shutil
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.files import make_folder
+from benchmarks.errors import PodiumError, WorkError
+from benchmarks.files import make_folder, write_whole
 from podium.config import RunFolder
 from podium.config.loading import ROOT
 from podium.mllog import close_as_aborted
@@ -29,21 +30,34 @@ class ResultSet:
     def folder(self) -> Path:
         return self.root / self.system / "bert"
 
+    def check_place(self) -> None:
+        """See before a run that its result will find a place: UsageError or WorkError where it will not."""
+        make_folder(self.folder)
+        if not os.access(self.folder, os.W_OK):
+            raise WorkError(f"{self.folder}: results cannot be written there; see who may write")
+
     def add(self, run: RunFolder) -> Path | None:
         """Give an ended run's log its place; a log without run_stop is closed as aborted first.
 
-        None where the run did not get as far as run_start: then there is no result.
+        None where the run did not get as far as run_start: then there is no result. Raises WorkError where the result
+        cannot be written; its log is then still in the run's folder.
         """
-        if not close_as_aborted(run.log):
+        if not close_as_aborted(run.log, run.samples_trained()):
             return None
-        make_folder(self.folder)
-        if not self.files:
-            self._move_earlier_away()
-        path = self.folder / f"result_{len(self.files)}.txt"
-        shutil.move(run.log, path)
+        try:
+            make_folder(self.folder)
+            if not self.files:
+                for earlier in sorted(self.folder.glob("result_*.txt")):
+                    _move(earlier, make_folder(self.replaced) / earlier.name)
+            path = self.folder / f"result_{len(self.files)}.txt"
+            _move(run.log, path)
+        except PodiumError as error:
+            raise WorkError(f"{error}; the run's log is kept: {run.log}") from None
         self.files.append(path)
         return path
 
-    def _move_earlier_away(self) -> None:
-        for earlier in sorted(self.folder.glob("result_*.txt")):
-            shutil.move(earlier, make_folder(self.replaced) / earlier.name)
+
+def _move(source: Path, destination: Path) -> None:
+    """Also to another file system, and never half."""
+    write_whole(destination, source.read_bytes())
+    source.unlink()

@@ -1,14 +1,16 @@
 """`podium run`: a set of consecutive runs on a system, from the data to the verdict on every result."""
 
+import fcntl
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.rules import LARGEST_SEED
-from benchmarks.errors import PodiumError, WorkError
+from benchmarks.errors import PodiumError, UsageError, WorkError
 from benchmarks.files import make_folder
 from podium.compliance import check_compliance
 from podium.config import RunConfig, RunFolder, write_resolved
@@ -55,12 +57,25 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
 
     Raises what broke a run off, after its log was closed as aborted and put among the results.
     """
-    config = with_data(config, progress.note)
     set_folder = RUNS / config.system / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
     results = ResultSet(config.system, replaced=set_folder / "replaced_results")
-    for number in range(runs):
-        folder = RunFolder(make_folder(set_folder / f"run_{number}"))
-        yield _run_once(config, number, runs, folder, results, progress)
+    results.check_place()
+    with _alone(make_folder(set_folder.parent)):
+        config = with_data(config, progress.note)
+        for number in range(runs):
+            folder = RunFolder(make_folder(set_folder / f"run_{number}"))
+            yield _run_once(config, number, runs, folder, results, progress)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold this system's runs: results of two sets made at once would mix. UsageError if another process holds them."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"{folder}: another `podium run` is at work on this system; wait for its end") from None
+        yield
 
 
 def _run_once(
@@ -74,12 +89,19 @@ def _run_once(
         with progress.run(config, folder, f"Run {number + 1} of {runs}") as tick:
             launch(config, folder, caches_cleared, tick)
     except PodiumError as error:
-        result = results.add(folder)
-        outcome = f"its log says {run_status(result)}: {result}" if result else "it had not begun: no result file"
-        raise type(error)(f"{error}; {outcome}") from None
+        raise type(error)(f"{error}; {_place(results, folder)}") from None
     result = results.add(folder)
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
     progress.note("Asking the official compliance checker")
     return FinishedRun(result, folder.path, seed, summary, check_compliance(result))
+
+
+def _place(results: ResultSet, folder: RunFolder) -> str:
+    """Put a run that failed among the results, if it had begun, and say so."""
+    try:
+        result = results.add(folder)
+    except PodiumError as error:
+        return str(error)
+    return f"its log says {run_status(result)}: {result}" if result else "it had not begun: no result file"

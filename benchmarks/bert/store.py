@@ -244,6 +244,14 @@ class SampleStore:
                 f"{self.paths[0]}: was made with another vocabulary than {name}; name that one, or {ADVICE}"
             )
 
+    def require_samples(self, count: int, key: str) -> None:
+        """Raise UsageError unless there are `count` samples, which the setting `key` asks for."""
+        if len(self) < count:
+            raise UsageError(
+                f"{self.paths[0].parent}: holds {len(self)} samples, {key} is {count}; prepare a longer text or set "
+                f"{key} to at most {len(self)}"
+            )
+
     def verify(self, on_verified: Callable[[Path], None] | None = None) -> None:
         """Read everything and compare with the content hashes; `on_verified` is told of each good shard."""
         for shard in self._shards:

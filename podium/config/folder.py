@@ -1,6 +1,7 @@
 """The folder of one run: what the harness puts into it and what the implementation leaves there."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,16 @@ class RunFolder:
             return None
         summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
         return summary
+
+    def samples_trained(self) -> int:
+        """Samples that the run was trained on, as far as its metrics tell."""
+        samples = 0
+        if self.metrics.is_file():
+            with self.metrics.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    with suppress(ValueError, KeyError, TypeError):
+                        samples = max(samples, int(json.loads(line)["samples"]))
+        return samples
 
     def tell_failure(self, error: PodiumError) -> None:
         """Leave the sentence for whoever started the run."""

@@ -65,6 +65,11 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
         config = RunConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError(explain(error, RunConfig, origins)) from None
+    if config.division == "closed" and config.seed is not None:
+        raise UsageError(
+            f"{origins.place(('seed',))}: closed division, Random seeds: found {config.seed}, allowed is none: "
+            "it is drawn for every run"
+        )
     return _with_absolute_paths(config)
 
 

@@ -72,12 +72,12 @@ def closed_changes() -> dict[str, Any]:
 
 @pytest.fixture
 def open_config() -> RunConfig:
-    return load_system("laptop", settings=["seed=7"])
+    return load_system("laptop", settings=["seed=7", "evaluation.samples=20"])
 
 
 @pytest.fixture
 def closed_config(write_system: WriteSystem, closed_changes: dict[str, Any]) -> RunConfig:
-    return load_system(str(write_system(closed_changes)), settings=["seed=8"])
+    return load_system(str(write_system(closed_changes))).model_copy(update={"seed": 8})
 
 
 class WriteLog(Protocol):

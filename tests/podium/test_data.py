@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.bert.store import SampleStore, Shard
 from benchmarks.errors import PodiumError, UsageError, WorkError
-from podium.config import RunConfig, load_system
+from podium.config import Evaluation, RunConfig, load_system
 from podium.data import drop_from_page_cache, with_data
 
 
@@ -35,7 +35,9 @@ KEYS = ("text", "evaluation_text", "vocabulary")
 
 
 def config_of(data: dict[str, Any]) -> RunConfig:
-    return load_system("laptop", settings=[f"data.{key}={value}" for key, value in data.items()])
+    return load_system(
+        "laptop", settings=["evaluation.samples=20", *(f"data.{key}={value}" for key, value in data.items())]
+    )
 
 
 def prepared(config: RunConfig) -> tuple[RunConfig, list[str]]:
@@ -164,3 +166,9 @@ def test_caches_are_dropped_where_the_kernel_can(texts: dict[str, str], monkeypa
     assert drop_from_page_cache(config) is True
     monkeypatch.delattr("os.posix_fadvise")
     assert drop_from_page_cache(config) is False
+
+
+def test_too_few_samples_to_evaluate_on_are_said_before_anything_runs(open_config: RunConfig) -> None:
+    few = open_config.model_copy(update={"evaluation": Evaluation(samples=100_000)})
+    with pytest.raises(UsageError, match=r"holds \d+ samples, evaluation\.samples is 100000; prepare a longer text"):
+        prepared(few)

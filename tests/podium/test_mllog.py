@@ -86,7 +86,7 @@ def test_every_line_is_on_the_disk_at_once(tmp_path: Path) -> None:
 def test_a_line_tells_where_it_was_logged(tmp_path: Path) -> None:
     with ResultLog(tmp_path / "log.txt") as log:
         log.run_stops("success", 3)
-    assert {event["metadata"]["file"] for event in read_events(tmp_path / "log.txt")} == {"podium/mllog.py"}
+    assert {event["metadata"]["file"] for event in read_events(tmp_path / "log.txt")} == {"tests/podium/test_mllog.py"}
 
 
 def test_a_name_may_have_any_letters(write_system: Any, write_log: Any) -> None:

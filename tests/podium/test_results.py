@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.errors import UsageError, WorkError
 from podium.config import RunConfig, RunFolder
 from podium.mllog import read_events
 from podium.results import ResultSet
@@ -92,3 +93,42 @@ def test_other_systems_and_other_files_stay_where_they_are(tmp_path: Path, set_o
     set_of("two").add(ended("b0"))
     assert sorted(path.name for path in folder.iterdir()) == ["package_checker_params", "result_0.txt"]
     assert (tmp_path / "results" / "other" / "result_0.txt").exists()
+
+
+def test_a_result_that_finds_no_place_is_a_sentence_and_the_log_is_kept(
+    tmp_path: Path, write_log: Any, open_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    write_log(open_config, name="sample.txt").rename(run.log)
+    results = ResultSet("mine", replaced=tmp_path / "replaced", root=tmp_path / "results")
+    results.check_place()
+
+    def full(*_: object) -> None:
+        raise WorkError("no space")
+
+    monkeypatch.setattr("podium.results.write_whole", full)
+    with pytest.raises(WorkError, match=f"no space; the run's log is kept: {run.log}"):
+        results.add(run)
+    assert run.log.is_file() and not list(results.folder.iterdir())
+
+
+def test_a_file_in_the_way_of_results_is_said_before_a_run(tmp_path: Path) -> None:
+    (tmp_path / "results").touch()
+    with pytest.raises(UsageError, match="a file is in the way"):
+        ResultSet("mine", replaced=tmp_path / "replaced", root=tmp_path / "results").check_place()
+
+
+def test_samples_of_an_aborted_run_are_those_of_its_last_step(
+    tmp_path: Path, write_log: Any, open_config: RunConfig
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    whole = write_log(open_config, name="sample.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    stop = next(number for number, line in enumerate(whole) if '"run_stop"' in line)
+    run.log.write_text("".join(whole[:stop]), encoding="utf-8")
+    run.metrics.write_text('{"event": "step", "samples": 77777777}\n{"event": "st', encoding="utf-8")
+    path = ResultSet("mine", replaced=tmp_path / "replaced", root=tmp_path / "results").add(run)
+    assert path is not None
+    samples = [event["value"] for event in read_events(path) if event["key"] == "train_samples"]
+    assert samples == [77777777]

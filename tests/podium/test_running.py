@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.errors import WorkError
+from benchmarks.errors import UsageError, WorkError
 from podium.config import RunConfig, load_resolved
 from podium.mllog import read_events
 from podium.progress import Progress
@@ -88,7 +88,7 @@ def test_a_run_that_had_not_begun_leaves_the_results_alone(
     implementation("init_start", then="sys.exit(3)", summarise=False)
     with pytest.raises(WorkError, match=r"ended with exit code 3, .*; it had not begun: no result file$"):
         list(run_set(open_config, 1, QUIET))
-    assert not (place / "results").exists()
+    assert not list((place / "results").rglob("*.txt"))
 
 
 def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
@@ -106,3 +106,12 @@ def test_a_finished_run_is_one_object(tmp_path: Path, summary: dict[str, Any]) -
     run = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": "FAILED"})
     assert (run.reached_target, run.compliant) == (True, False)
     assert run.as_json()["compliance"] == {"4.1.0": True, "5.0.0": False}
+
+
+def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    runs = run_set(open_config, 2, QUIET)
+    next(runs)
+    with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
+        next(run_set(open_config, 1, QUIET))
+    next(runs)

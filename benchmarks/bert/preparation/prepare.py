@@ -1,6 +1,7 @@
 """Prepare a sample store: one shard for each text file, in several processes."""
 
 import multiprocessing
+import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,6 +14,7 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SUFFIX, write_shard
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import make_folder, remove_unfinished
+from benchmarks.processes import end_with_parent
 
 
 def prepare(
@@ -109,7 +111,7 @@ def _prepare_in_processes(
 ) -> Generator[Path, None, None]:
     """Yields the shards as they are finished; after a failure no further text is begun."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker) as pool:
         futures = {
             pool.submit(prepare_text, text, vocabulary, shard, settings): shard for text, shard in shards.items()
         }
@@ -122,5 +124,17 @@ def _prepare_in_processes(
                 remove_unfinished(shard)
             advice = "see that the machine has enough memory, or use fewer processes"
             raise WorkError(f"a worker process died while it prepared a text; {advice}") from error
+        except BaseException:
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            for shard in shards.values():
+                remove_unfinished(shard)
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Ctrl-C is the parent's to answer, and a worker does not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()

@@ -4,7 +4,6 @@ import numpy as np
 
 from benchmarks.bert.preparation.evaluation import evaluation_pick
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import snake
 from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
 
@@ -16,11 +15,7 @@ def evaluation_batches(
 
     Ranks get equal counts but for a remainder of one. Raises UsageError if the store holds too few samples.
     """
-    if len(store) < samples:
-        raise UsageError(
-            f"{store.paths[0].parent}: holds {len(store)} samples to evaluate on, evaluation.samples is {samples}; "
-            f"prepare a longer text or set evaluation.samples to at most {len(store)}"
-        )
+    store.require_samples(samples, "evaluation.samples")
     picked = evaluation_pick(len(store), samples)
     lengths = store.lengths[picked].astype(np.int64)
     whole = samples // ranks * ranks

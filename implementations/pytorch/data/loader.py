@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -106,8 +105,6 @@ class Prefetcher:
         self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read_ahead, name="prefetch", daemon=True)
-        self.seconds_waited = 0.0
-        """Time that taking steps had to wait for reading."""
 
     def __enter__(self) -> "Prefetcher":
         self._thread.start()
@@ -118,9 +115,7 @@ class Prefetcher:
 
     def __iter__(self) -> Iterator[Step]:
         while True:
-            asked = time.perf_counter()
             item = self._queue.get()
-            self.seconds_waited += time.perf_counter() - asked
             if item is None:
                 return
             if isinstance(item, BaseException):

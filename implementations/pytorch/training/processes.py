@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from benchmarks.errors import UsageError
 from podium.config import RunConfig
 
 
@@ -39,6 +40,8 @@ class Processes:
 def joined(config: RunConfig) -> Iterator[Processes]:
     """Join the process group that torchrun's environment describes, with its share of the machine's cores."""
     if config.launch.device == "cuda":
+        if not torch.cuda.is_available():
+            raise UsageError("launch.device: found cuda, but torch sees no GPU here; allowed is cpu")
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device)

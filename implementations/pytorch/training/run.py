@@ -54,6 +54,7 @@ class Run:
         self._initialise()
         if self.log:
             self.log.run_starts()
+        self.processes.barrier()  # no rank reads data before the line above is written
         self.started = perf_counter()
         reached = self._train()
         self._summarise(reached)

@@ -116,8 +116,9 @@ def test_a_configuration_is_frozen(open_config: RunConfig) -> None:
             setattr(section, key, 1)
 
 
-def test_what_a_configuration_leaves_open_is_the_benchmark_s(open_config: RunConfig, closed_config: RunConfig) -> None:
-    assert (open_config.evaluation_samples, open_config.evaluation_interval) == (1_000, 2_048)
+def test_what_a_configuration_leaves_open_is_the_benchmark_s(closed_config: RunConfig) -> None:
+    laptop = load_system("laptop")
+    assert (laptop.evaluation_samples, laptop.evaluation_interval) == (1_000, 2_048)
     assert (closed_config.evaluation_samples, closed_config.evaluation_interval) == (10_000, 150_000)
     assert load_system("laptop", settings=["evaluation.interval_samples=64"]).evaluation_interval == 64
     assert load_system("laptop", settings=["launch.processes_per_node=4"]).local_batch_size == 4
@@ -474,3 +475,10 @@ def test_an_implementation_that_is_no_name_is_refused(write_system: Any) -> None
 
 def test_a_key_of_a_thousand_parts_is_refused() -> None:
     refused("laptop", settings=["a." * 3000 + "b=1"])
+
+
+def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, closed_changes: dict[str, Any]) -> None:
+    path = write_system(closed_changes)
+    assert load_system(str(path)).seed is None
+    with pytest.raises(UsageError, match="--set: seed: closed division, Random seeds: found 3, allowed is none"):
+        load_system(str(path), settings=["seed=3"])

@@ -46,5 +46,5 @@ def test_a_rank_evaluates_the_longest_first(store: SampleStore) -> None:
 
 
 def test_too_few_samples_are_said(store: SampleStore) -> None:
-    with pytest.raises(UsageError, match=r"holds 50 samples to evaluate on, evaluation\.samples is 51"):
+    with pytest.raises(UsageError, match=r"holds 50 samples, evaluation\.samples is 51"):
         evaluation_batches(store, samples=51, rank=0, ranks=1, local_batch_size=4, slot_width=None)
