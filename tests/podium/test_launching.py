@@ -20,9 +20,9 @@ from podium.launching import Interrupted, command, launch
 
 KILLED = """\
 W1120 23:39:28.437000 8454 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 8458 closing signal SIGTERM
-E1120 23:39:28.439000 8454 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) local_rank: 1 (pid: 8459) of binary: /work/.venv/bin/python
+E1120 23:39:28.439000 8454 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) local_rank: 1 (pid: 8459) of binary: /home/user/podium/.venv/bin/python
 Traceback (most recent call last):
-  File "/work/.venv/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent
+  File "/home/user/podium/.venv/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch_agent
     raise ChildFailedError(
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\x20
 ======================================================
