@@ -105,8 +105,8 @@ TINY = Size(
 """A BERT that two CPU cores train in a minute, on the invented language.
 
 As BERT-large starts from a checkpoint that phase 1 has trained, this one starts from weights whose first layer
-already looks at the neighbouring tokens: finding that out is what takes most of the time from a random start. The
-standard deviation is 0.02 scaled to the smaller width, as 0.02 · √(1024 / 128).
+already looks at the neighbouring tokens: in the runs tried, finding that out took most of the time from a random
+start. The standard deviation is 0.02 scaled to the smaller width, as 0.02 · √(1024 / 128).
 """
 
 SIZES: dict[str, Size] = {size.name: size for size in (LARGE, TINY)}
