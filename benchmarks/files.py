@@ -1,9 +1,12 @@
-"""Files that are whole or not there at all."""
+"""Files that are whole or not there at all, and how many of them may be open."""
 
 import glob
+import hashlib
 import os
+import resource
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.errors import UsageError, WorkError
@@ -11,24 +14,34 @@ from benchmarks.errors import UsageError, WorkError
 UNFINISHED = ".partial"
 
 
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file beside `path` that takes its name when all of it is on the disk, and is removed if that fails.
+FEW_FILES = 256
+"""Files that a process holds open besides the shards of a store."""
 
-    Text is written as UTF-8. Raises WorkError for a folder that does not exist or a disk that is full.
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to, which takes its name when the block ends and all is on the disk.
+
+    It is removed if the block fails. Raises WorkError for a folder that does not exist or a disk that is full.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
-        with temporary.open("xb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         advice = "see that the folder exists, may be written and has space"
-        raise WorkError(f"{path}: cannot be written ({error.strerror}); {advice}") from error
+        raise WorkError(f"{path}: cannot be written ({error.strerror or error}); {advice}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file, whole or not at all. Text is written as UTF-8. Raises WorkError as `whole_file` does."""
+    with whole_file(path) as temporary, temporary.open("xb") as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def remove_unfinished(path: Path) -> None:
@@ -46,3 +59,22 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise WorkError(f"{folder}: the folder cannot be made ({error.strerror}); see who may write there") from error
     return folder
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal. Raises WorkError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's limit of open files so that `count` of them can be mapped, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + FEW_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from benchmarks.bert.preparation.generation import GenerationSettings
 from benchmarks.bert.preparation.prepare import prepare
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import FORMAT_VERSION, SampleStore
 from benchmarks.bert.text.embedded import write_embedded_text

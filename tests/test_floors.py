@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("benchmarks", "podium", "implementations")
 CONTRACT = ("podium.config", "podium.mllog")
-GROUND_LIBRARIES = {"numpy", "h5py", "tokenizers"}
+GROUND_LIBRARIES = {"numpy", "numba", "h5py", "tokenizers", "safetensors", "google", "google_crc32c"}
 CONTRACT_LIBRARIES = {"numpy", "pydantic", "pydantic_core", "yaml", "mlperf_logging"}
-IMPLEMENTATION_LIBRARIES = {"numpy", "torch"}
+IMPLEMENTATION_LIBRARIES = {"numpy", "torch", "safetensors"}
 
 
 def name_of(path: Path) -> str:

@@ -7,7 +7,7 @@ offsets are metadata: opening a store reads them and nothing else of the samples
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +15,74 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.generation import SAMPLE_DTYPES, GenerationSettings, Sample, Samples
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.samples import SAMPLE_DTYPES, Sample, Samples
 from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import write_whole
-
-__all__ = ["Sample", "SampleStore", "Shard", "content_sha256", "write_shard"]
+from benchmarks.files import allow_open_files, write_whole
 
 FORMAT = "podium-samples"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SUFFIX = ".h5"
 ADVICE = "prepare it again with `podium data prepare`"
 
-ATTRIBUTES: Mapping[str, type] = {
-    **dict.fromkeys(("format", "vocabulary_sha256", "content_sha256", "source"), str),
-    **dict.fromkeys(("format_version", "samples", "tokens", "masked_tokens"), int),
-    **{name: type(value) for name, value in asdict(GenerationSettings()).items()},
+TEXT = "text"
+"""`Origin.made_by` of samples that were generated here."""
+WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
+"""`Origin.selection`: every sample there is, the reference's pick of evaluation samples, a random subset."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the samples of a shard were made from, and how; all of it is kept in the shard."""
+
+    source: str
+    """Name of the file that they were made from."""
+    source_sha256: str
+    """Of that file's bytes, in hexadecimal."""
+    vocabulary_sha256: str
+    max_sequence_length: int
+    max_predictions: int
+    made_by: str = TEXT
+    """`text`, or the name of the format that they were imported from."""
+    selection: str = WHOLE
+    selected_from: int = 0
+    """Samples of the whole that they were selected from; 0 where nothing was left out."""
+    selection_sha256: str = ""
+    """Of everything that decided what was selected: two shards belong to one selection if they agree."""
+    generation: GenerationSettings | None = None
+    """How they were generated; None for imported samples, whose maker does not say."""
+
+    @classmethod
+    def of_text(cls, source: str, source_sha256: str, vocabulary_sha256: str, settings: GenerationSettings) -> "Origin":
+        """Of all samples of one text."""
+        return cls(
+            source,
+            source_sha256,
+            vocabulary_sha256,
+            settings.max_sequence_length,
+            settings.max_predictions,
+            generation=settings,
+        )
+
+    def attributes(self) -> dict[str, Any]:
+        """As a shard keeps them."""
+        own = {name: getattr(self, name) for name in ORIGIN_ATTRIBUTES}
+        return own | (asdict(self.generation) if self.generation else {})
+
+
+ORIGIN_ATTRIBUTES: Mapping[str, type] = {
+    **dict.fromkeys(("source", "source_sha256", "vocabulary_sha256", "made_by", "selection", "selection_sha256"), str),
+    **dict.fromkeys(("max_sequence_length", "max_predictions", "selected_from"), int),
 }
-"""The attributes of a shard and their types."""
+GENERATION_ATTRIBUTES: Mapping[str, type] = {name: type(value) for name, value in asdict(GenerationSettings()).items()}
+"""Only in shards that were made by `text`."""
+ATTRIBUTES: Mapping[str, type] = {
+    **dict.fromkeys(("format", "content_sha256"), str),
+    **dict.fromkeys(("format_version", "samples", "tokens", "masked_tokens"), int),
+    **ORIGIN_ATTRIBUTES,
+}
+"""The attributes of every shard and their types."""
 
 
 def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -44,10 +94,8 @@ def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def write_shard(
-    path: Path, samples: Samples, vocabulary_sha256: str, source: str, settings: GenerationSettings
-) -> None:
-    """Write one shard, whole or not at all; the same samples give the same bytes. `source` is a file's name.
+def write_shard(path: Path, samples: Samples, origin: Origin) -> None:
+    """Write one shard, whole or not at all; the same samples and origin give the same bytes.
 
     It replaces a shard of that name. Raises WorkError if the disk or the permissions do not allow it.
     """
@@ -59,10 +107,8 @@ def write_shard(
         "samples": len(samples),
         "tokens": len(arrays["token_ids"]),
         "masked_tokens": len(arrays["masked_token_ids"]),
-        "vocabulary_sha256": vocabulary_sha256,
         "content_sha256": content_sha256(arrays),
-        "source": source,
-        **asdict(settings),
+        **origin.attributes(),
     }
     write_whole(path, _shard_image(attributes, arrays))
 
@@ -75,8 +121,8 @@ def _shard_image(attributes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
     creation.set_obj_track_times(False)
     with h5py.File(h5py.h5f.create(b"shard", h5py.h5f.ACC_TRUNC, creation, access)) as file:
-        for name, kind in ATTRIBUTES.items():
-            _set_attribute(file, name, kind(attributes[name]))
+        for name, value in attributes.items():
+            _set_attribute(file, name, {**ATTRIBUTES, **GENERATION_ATTRIBUTES}[name](value))
         for name, array in arrays.items():
             file.create_dataset(name, data=array, track_times=False)
         file.flush()
@@ -136,6 +182,23 @@ class Shard:
             next_sentence_label=int(arrays["next_sentence_labels"][index]),
         )
 
+    @property
+    def samples(self) -> Samples:
+        """All samples of the shard; the arrays are read-only views of the memory-mapped file."""
+        return Samples(**self._arrays())
+
+    @property
+    def origin(self) -> Origin:
+        """What `write_shard` was told."""
+        own = {name: self.attributes[name] for name in ORIGIN_ATTRIBUTES}
+        if self.attributes["made_by"] != TEXT:
+            return Origin(**own)
+        try:
+            generation = GenerationSettings(**{name: self.attributes[name] for name in GENERATION_ATTRIBUTES})
+            return Origin(**own, generation=generation)
+        except UsageError as error:
+            raise self._broken(str(error)) from None
+
     def verify(self) -> None:
         """Read everything and compare with the content hash; raises WorkError if they differ."""
         found = content_sha256(self._arrays())
@@ -157,10 +220,15 @@ class Shard:
         return WorkError(f"{self.path}: the shard cannot be used: {found}; {ADVICE}")
 
     def _check_attributes(self, file: h5py.File) -> dict[str, Any]:
-        found = {name: self._check_attribute(file, name, kind) for name, kind in ATTRIBUTES.items()}
         for name, expected in (("format", FORMAT), ("format_version", FORMAT_VERSION)):
-            if found[name] != expected:
-                raise self._broken(f"its {name} is {found[name]!r}, not {expected!r}")
+            value = self._check_attribute(file, name, type(expected))
+            if value != expected:
+                raise self._broken(f"its {name} is {value!r}, not {expected!r}")
+        found = {name: self._check_attribute(file, name, kind) for name, kind in ATTRIBUTES.items()}
+        if found["selection"] not in (WHOLE, EVALUATION, RANDOM):
+            raise self._broken(f"its selection is {found['selection']!r}, not {WHOLE}, {EVALUATION} or {RANDOM}")
+        if found["made_by"] == TEXT:
+            found |= {name: self._check_attribute(file, name, kind) for name, kind in GENERATION_ATTRIBUTES.items()}
         return found
 
     def _check_attribute(self, file: h5py.File, name: str, kind: type) -> Any:
@@ -216,15 +284,16 @@ class SampleStore:
 
     def __init__(self, source: Path | Sequence[Path]) -> None:
         self.paths = _shard_paths(source)
-        self._shards = [Shard(path) for path in self.paths]
-        for shard in self._shards[1:]:
-            _check_alike(self._shards[0], shard)
-        self.vocabulary_sha256: str = self._shards[0].attributes["vocabulary_sha256"]
-        self.max_sequence_length: int = self._shards[0].attributes["max_sequence_length"]
-        self._starts = [0, *np.cumsum([len(shard) for shard in self._shards]).tolist()]
-        self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self._shards])
+        allow_open_files(len(self.paths))
+        self.shards = [Shard(path) for path in self.paths]
+        for shard in self.shards[1:]:
+            _check_alike(self.shards[0], shard)
+        self.vocabulary_sha256: str = self.shards[0].attributes["vocabulary_sha256"]
+        self.max_sequence_length: int = self.shards[0].attributes["max_sequence_length"]
+        self._starts = [0, *np.cumsum([len(shard) for shard in self.shards]).tolist()]
+        self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self.shards])
         """Tokens of each sample, u2 [N]; metadata."""
-        self.masked_counts: NDArray[np.uint16] = np.concatenate([shard.masked_counts for shard in self._shards])
+        self.masked_counts: NDArray[np.uint16] = np.concatenate([shard.masked_counts for shard in self.shards])
         """Masked tokens of each sample, u2 [N]; metadata."""
 
     def __len__(self) -> int:
@@ -235,7 +304,7 @@ class SampleStore:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of a store of {len(self)}")
         shard = bisect_right(self._starts, index) - 1
-        return self._shards[shard].read(index - self._starts[shard])
+        return self.shards[shard].read(index - self._starts[shard])
 
     def require(self, vocabulary: Vocabulary, name: Path) -> None:
         """Raise UsageError unless the samples were made with this vocabulary; `name` is its file."""
@@ -243,6 +312,11 @@ class SampleStore:
             raise UsageError(
                 f"{self.paths[0]}: was made with another vocabulary than {name}; name that one, or {ADVICE}"
             )
+
+    @property
+    def is_random_subset(self) -> bool:
+        """Whether samples were left out at random, which MLPerf's closed division does not allow."""
+        return any(shard.attributes["selection"] == RANDOM for shard in self.shards)
 
     def require_samples(self, count: int, key: str) -> None:
         """Raise UsageError unless there are `count` samples, which the setting `key` asks for."""
@@ -254,7 +328,7 @@ class SampleStore:
 
     def verify(self, on_verified: Callable[[Path], None] | None = None) -> None:
         """Read everything and compare with the content hashes; `on_verified` is told of each good shard."""
-        for shard in self._shards:
+        for shard in self.shards:
             shard.verify()
             if on_verified is not None:
                 on_verified(shard.path)
@@ -272,7 +346,7 @@ def _shard_paths(source: Path | Sequence[Path]) -> list[Path]:
 
 
 def _check_alike(first: Shard, other: Shard) -> None:
-    for name in ("vocabulary_sha256", "max_sequence_length"):
+    for name in ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256"):
         one, two = first.attributes[name], other.attributes[name]
         if one != two:
             raise WorkError(f"{other.path}: its {name} is {two}, and that of {first.path} is {one}; {ADVICE}")

@@ -9,11 +9,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.bert.preparation.generation import GenerationSettings, generate_samples
+from benchmarks.bert.preparation.literal import generate_literally as generate_samples
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.store import SUFFIX, write_shard
+from benchmarks.bert.store import SUFFIX, Origin, write_shard
 from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import make_folder, remove_unfinished
+from benchmarks.files import make_folder, remove_unfinished, sha256_of
 from benchmarks.processes import end_with_parent
 
 
@@ -56,7 +57,7 @@ def prepare(
 def prepare_text(text: Path, vocabulary: Vocabulary, shard: Path, settings: GenerationSettings) -> None:
     """Make the shard of one text file; raises WorkError if the text or the disk does not allow it."""
     samples = generate_samples(read_lines(text), vocabulary, settings, source=str(text))
-    write_shard(shard, samples, vocabulary.sha256, text.name, settings)
+    write_shard(shard, samples, Origin.of_text(text.name, sha256_of(text), vocabulary.sha256, settings))
 
 
 def read_lines(text: Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.bert.store import Sample
+from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.grouping import Group, group_by_length
 
 IGNORED = -100

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from benchmarks.bert.store import Sample, SampleStore
+from benchmarks.bert.samples import Sample
+from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.preparation.generation import SAMPLE_DTYPES, GenerationSettings, Samples
-from benchmarks.bert.store import SampleStore, Shard, write_shard
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
+from benchmarks.bert.store import Origin, SampleStore, Shard, write_shard
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import remove_unfinished
 
@@ -41,7 +42,7 @@ def write(
     vocabulary: str = "ab" * 32,
     chosen: GenerationSettings = SETTINGS,
 ) -> Path:
-    write_shard(path, samples or make_samples([5, 512, 77]), vocabulary, "tëxt", chosen)
+    write_shard(path, samples or make_samples([5, 512, 77]), Origin.of_text("tëxt", "ef" * 32, vocabulary, chosen))
     return path
 
 
@@ -177,7 +178,7 @@ OFFSETS = np.array([0, 5, 517, 594])
     [
         (set_attribute("format", np.bytes_("other")), "its format is 'other', not 'podium-samples'"),
         (set_attribute("format", "podium-samples"), "its attribute format is no str"),
-        (set_attribute("format_version", 2), "its format_version is 2, not 1"),
+        (set_attribute("format_version", 1), "its format_version is 1, not 2"),
         (set_attribute("tokens", 1.5), "its attribute tokens is no int"),
         (set_attribute("seed", [1, 2]), "its attribute seed is no int"),
         (set_attribute("source", np.bytes_(b"\xff")), "cannot be read as HDF5"),

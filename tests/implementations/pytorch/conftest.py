@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.preparation.generation import GenerationSettings, Samples
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.sizes import Size
-from benchmarks.bert.store import Sample, SampleStore, write_shard
+from benchmarks.bert.store import Origin, SampleStore, write_shard
 from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
@@ -102,7 +103,7 @@ def write_store() -> Callable[..., Path]:
             masked_offsets=np.cumsum([0, *(len(s.masked_positions) for s in samples)]),
             next_sentence_labels=np.array([s.next_sentence_label for s in samples], dtype=np.uint8),
         )
-        write_shard(path, flat, "ab" * 32, "made up", GenerationSettings())
+        write_shard(path, flat, Origin.of_text("made up", "cd" * 32, "ab" * 32, GenerationSettings()))
         return path
 
     return write

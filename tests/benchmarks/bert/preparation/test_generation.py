@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.preparation.generation import (
-    SAMPLE_DTYPES,
-    GenerationSettings,
-    Samples,
-    generate_samples,
-    read_documents,
-)
+from benchmarks.bert.preparation.literal import generate_literally as generate_samples
+from benchmarks.bert.preparation.literal import read_documents
 from benchmarks.bert.preparation.prepare import read_lines
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from benchmarks.errors import UsageError, WorkError
 
 REFERENCE = Path(__file__).parents[5] / "shared" / "data" / "wikipedia_sample"

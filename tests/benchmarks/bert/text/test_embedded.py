@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bert.preparation.generation import GenerationSettings, generate_samples
+from benchmarks.bert.preparation.literal import generate_literally as generate_samples
 from benchmarks.bert.preparation.prepare import read_lines
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Tokenizer, Vocabulary
 from benchmarks.bert.text.embedded import VOCABULARY_SIZE, EmbeddedText, write_embedded_text
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.store import Sample
+from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import IGNORED, RaggedBatch, collate, round_up
 
 Maker = Callable[..., list[Sample]]

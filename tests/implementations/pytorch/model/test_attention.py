@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from benchmarks.bert.store import Sample
+from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import RaggedBatch, collate
 from implementations.pytorch.model import attention
 from implementations.pytorch.model.attention import BACKENDS, attend

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.bert.samples import Sample
 from benchmarks.bert.sizes import LARGE, TINY, Size
-from benchmarks.bert.store import Sample
 from implementations.pytorch.data.batch import RaggedBatch, collate
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import loss_sums

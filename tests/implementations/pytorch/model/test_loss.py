@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.bert.store import Sample
+from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.balancing import STRATEGIES, assign
 from implementations.pytorch.data.batch import IGNORED, collate
 from implementations.pytorch.model.bert import BertForPreTraining, Scores

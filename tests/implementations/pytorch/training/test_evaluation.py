@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from benchmarks.bert.store import Sample
+from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training.evaluation import evaluate

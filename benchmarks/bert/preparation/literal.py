@@ -1,108 +1,26 @@
-"""The samples of one text: what MLPerf's own sample generation makes of it, to the bit.
+"""Sample generation written out step by step, in plain Python: what the compiled one is tested against.
 
-Source of the algorithm: MLPerf Training reference, create_pretraining_data. Every draw of random numbers, also
-one without a choice, is part of it: a draw more or less changes all samples that follow.
+To be read, and to be believed; `generation` makes the same samples many times faster. Source of the algorithm:
+MLPerf Training reference, create_pretraining_data. Every draw of random numbers, also one without a choice, is part
+of it: a draw more or less changes all samples that follow.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Tokenizer, Vocabulary
-from benchmarks.errors import UsageError, WorkError
+from benchmarks.bert.samples import Samples
+from benchmarks.errors import WorkError
 
 Sentence = list[int]
 Document = list[Sentence]
 
-SPECIAL_TOKENS = 3
-"""Tokens of a sample that are not text: [CLS], [SEP], [SEP]."""
-
 DRAWS_FOR_ANOTHER_DOCUMENT = 10
-
-
-@dataclass(frozen=True)
-class GenerationSettings:
-    """How samples are made of text; the defaults are those of MLPerf's BERT. Lengths are in tokens."""
-
-    max_sequence_length: int = 512
-    max_predictions: int = 76
-    masked_lm_probability: float = 0.15
-    duplicates: int = 10
-    short_sequence_probability: float = 0.1
-    seed: int = 12345
-
-    def __post_init__(self) -> None:
-        allowed: dict[str, tuple[float, float]] = {
-            "max_sequence_length": (SPECIAL_TOKENS + 2, 65_535),
-            "max_predictions": (1, 65_535),
-            "masked_lm_probability": (0, 1),
-            "duplicates": (1, 65_535),
-            "short_sequence_probability": (0, 1),
-            "seed": (0, 2**63 - 1),
-        }
-        for name, (low, high) in allowed.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise UsageError(f"generation setting {name} is {value}; allowed is {low} to {high}")
-
-    @property
-    def max_text_tokens(self) -> int:
-        """Tokens of a sample without [CLS] and the two [SEP]."""
-        return self.max_sequence_length - SPECIAL_TOKENS
-
-
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """N samples in flat arrays: sample i is token_ids[sample_offsets[i]:sample_offsets[i + 1]]; masked alike."""
-
-    token_ids: NDArray[np.uint16]
-    """[tokens] as the model sees them: [CLS] A [SEP] B [SEP] with masks applied."""
-    sample_offsets: NDArray[np.int64]
-    """[N + 1]"""
-    first_segment_lengths: NDArray[np.uint16]
-    """[N] tokens of [CLS] A [SEP]."""
-    masked_positions: NDArray[np.uint16]
-    """[masked tokens] positions inside their sample, ascending."""
-    masked_token_ids: NDArray[np.uint16]
-    """[masked tokens] the tokens that stood there before masking."""
-    masked_offsets: NDArray[np.int64]
-    """[N + 1]"""
-    next_sentence_labels: NDArray[np.uint8]
-    """[N] 1 where B was drawn from a random document, 0 where it follows A."""
-
-    def __len__(self) -> int:
-        return len(self.next_sentence_labels)
-
-
-SAMPLE_DTYPES: Mapping[str, np.dtype[Any]] = {
-    "token_ids": np.dtype("<u2"),
-    "sample_offsets": np.dtype("<i8"),
-    "first_segment_lengths": np.dtype("<u2"),
-    "masked_positions": np.dtype("<u2"),
-    "masked_token_ids": np.dtype("<u2"),
-    "masked_offsets": np.dtype("<i8"),
-    "next_sentence_labels": np.dtype("u1"),
-}
-"""The arrays of `Samples` as they are stored, in their order."""
-
-
-class Sample(NamedTuple):
-    """One [CLS] A [SEP] B [SEP]; the arrays are read-only views."""
-
-    token_ids: NDArray[np.uint16]
-    """[length], masks applied."""
-    first_segment_length: int
-    """Tokens of [CLS] A [SEP]."""
-    masked_positions: NDArray[np.uint16]
-    """[masked], ascending."""
-    masked_token_ids: NDArray[np.uint16]
-    """[masked], the tokens before masking."""
-    next_sentence_label: int
-    """1 where B is not what follows A."""
 
 
 class _Pair(NamedTuple):
@@ -123,7 +41,7 @@ class _Instance(NamedTuple):
     random_next: bool
 
 
-def generate_samples(
+def generate_literally(
     lines: Iterable[str],
     vocabulary: Vocabulary,
     settings: GenerationSettings | None = None,

@@ -1,0 +1,39 @@
+"""How samples are made of text."""
+
+from dataclasses import dataclass
+
+from benchmarks.errors import UsageError
+
+SPECIAL_TOKENS = 3
+"""Tokens of a sample that are not text: [CLS], [SEP], [SEP]."""
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How samples are made of text; the defaults are those of MLPerf's BERT. Lengths are in tokens."""
+
+    max_sequence_length: int = 512
+    max_predictions: int = 76
+    masked_lm_probability: float = 0.15
+    duplicates: int = 10
+    short_sequence_probability: float = 0.1
+    seed: int = 12345
+
+    def __post_init__(self) -> None:
+        allowed: dict[str, tuple[float, float]] = {
+            "max_sequence_length": (SPECIAL_TOKENS + 2, 65_535),
+            "max_predictions": (1, 65_535),
+            "masked_lm_probability": (0, 1),
+            "duplicates": (1, 65_535),
+            "short_sequence_probability": (0, 1),
+            "seed": (0, 2**63 - 1),
+        }
+        for name, (low, high) in allowed.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"generation setting {name} is {value}; allowed is {low} to {high}")
+
+    @property
+    def max_text_tokens(self) -> int:
+        """Tokens of a sample without [CLS] and the two [SEP]."""
+        return self.max_sequence_length - SPECIAL_TOKENS
