@@ -1,16 +1,16 @@
 """The command line. Each command says what it does in one place and leaves the doing to a module of its own."""
 
 import json
-import os
 import signal
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from benchmarks.errors import PodiumError, WorkError
+from podium.console import errors, tell
+from podium.data_cli import data
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,10 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="MLPerf Training's BERT: time it on a system, and get a result file that the official checkers accept.",
 )
-data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
 app.add_typer(data, name="data")
-
-errors = Console(stderr=True, soft_wrap=True)
 
 
 @app.command(
@@ -61,35 +58,12 @@ def run(
             print_report(Console(), config, finished)
     as_asked = config.target_accuracy is None or all(one.reached_target for one in finished)
     if not as_asked:
-        _tell(
+        tell(
             f"the target accuracy of {config.target_accuracy} was not reached within max_samples {config.max_samples}, "
             "so the log says aborted"
         )
     if not as_asked or not all(one.compliant for one in finished):
         raise typer.Exit(1)
-
-
-@data.command(epilog="Example: [bold]podium data prepare --text part-00000 --vocab vocab.txt --out data/mine[/bold]")
-def prepare(
-    text: Annotated[
-        list[Path], typer.Option("--text", help="A text file: one sentence a line, blank line between documents.")
-    ],
-    vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary, one word a line.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a text file.")],
-    more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Processes to share the text files.")] = os.cpu_count() or 1,
-) -> None:
-    """Turn text into samples as MLPerf's reference does, to the bit: one shard OUT/NAME.h5 for each text file NAME."""
-    from rich.progress import Progress as Bar
-
-    from benchmarks.bert.preparation.prepare import prepare as prepare_texts
-
-    texts = [*text, *(more_text or [])]
-    with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("Making samples", total=len(texts))
-        shards = prepare_texts(texts, vocab, out, processes=processes, on_finished=lambda _: bar.advance(task))
-    for shard in shards:
-        print(shard)
 
 
 def main() -> None:
@@ -99,17 +73,12 @@ def main() -> None:
     try:
         app()
     except PodiumError as error:
-        _tell(str(error))
+        tell(str(error))
         sys.exit(error.exit_code)
 
 
 def _interrupt(*_: object) -> None:
     raise WorkError("interrupted")
-
-
-def _tell(sentence: str) -> None:
-    errors.print("podium:", style="red", end=" ")
-    errors.print(sentence, markup=False, highlight=False)
 
 
 if __name__ == "__main__":
