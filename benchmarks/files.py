@@ -1,5 +1,6 @@
 """Files that are whole or not there at all, and how many of them may be open."""
 
+import fcntl
 import glob
 import hashlib
 import os
@@ -59,6 +60,22 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise WorkError(f"{folder}: the folder cannot be made ({error.strerror}); see who may write there") from error
     return folder
+
+
+@contextmanager
+def alone_in(folder: Path, command: str) -> Iterator[None]:
+    """Hold a folder for this process while the block runs; UsageError if another process that runs `command` does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{folder}: another `{command}` is at work on this folder; wait for its end") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sha256_of(path: Path) -> str:

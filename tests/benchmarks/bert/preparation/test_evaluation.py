@@ -10,7 +10,18 @@ from benchmarks.bert.preparation.evaluation import evaluation_pick
 def test_it_is_the_reference_formula(number: int, count: int) -> None:
     picked = evaluation_pick(number, count)
     assert picked.dtype == np.int64
-    assert picked.tolist() == [int(i * number / count) for i in range(count)]
+    ratio = number / count
+    assert picked.tolist() == [int(i * ratio) for i in range(count)]
+
+
+def test_the_ratio_rounds_as_the_reference_s_does() -> None:
+    below = [
+        (number, count)
+        for number in range(1, 100)
+        for count in range(1, 50)
+        if evaluation_pick(number, count).tolist() != [i * number // count for i in range(count)]
+    ]
+    assert below, "somewhere the rounded ratio is what makes the difference"
 
 
 @pytest.mark.parametrize(("number", "count"), [(0, 5), (5, 0)])

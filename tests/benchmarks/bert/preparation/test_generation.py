@@ -1,4 +1,4 @@
-"""Sample generation: equal to the reference, and what must hold for any text."""
+"""Sample generation: equal to the reference and to the literal algorithm, and what must hold for any text."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.preparation.literal import generate_literally as generate_samples
-from benchmarks.bert.preparation.literal import read_documents
-from benchmarks.bert.preparation.prepare import read_lines
+from benchmarks.bert.preparation import generation
+from benchmarks.bert.preparation.literal import generate_literally
+from benchmarks.bert.preparation.reading import Reader
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
@@ -40,6 +40,20 @@ def lines_of(text: list[list[str]]) -> list[str]:
     return [line for document in text for line in [*document, ""]]
 
 
+def generate_samples(
+    lines: list[str], vocabulary: Vocabulary = VOCABULARY, chosen: GenerationSettings | None = None
+) -> Samples:
+    """By the compiled algorithm."""
+    return generation.generate_samples(Reader(vocabulary).read("\n".join(lines).encode()), vocabulary, chosen)
+
+
+def assert_equal(found: Samples, expected: Samples) -> None:
+    for name, dtype in SAMPLE_DTYPES.items():
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one.dtype == other.dtype == dtype, name
+        assert np.array_equal(one, other), name
+
+
 def originals_of(samples: Samples, index: int) -> list[int]:
     """The tokens of a sample before masking."""
     tokens = samples.token_ids[samples.sample_offsets[index] : samples.sample_offsets[index + 1]].copy()
@@ -55,13 +69,42 @@ def contains(whole: list[int], part: list[int]) -> bool:
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference's samples are not on this machine (../shared)")
 def test_the_samples_are_those_of_the_reference() -> None:
     vocabulary = Vocabulary.read(REFERENCE / "vocab.txt")
-    samples = generate_samples(read_lines(REFERENCE / "part-00000"), vocabulary)
+    documents = Reader(vocabulary).read((REFERENCE / "part-00000").read_bytes())
+    samples = generation.generate_samples(documents, vocabulary)
     with np.load(REFERENCE / "reference_samples_part-00000.npz", allow_pickle=False) as reference:
         assert set(reference.files) == set(SAMPLE_DTYPES)
         for name in reference.files:
             found = getattr(samples, name)
             assert found.dtype == reference[name].dtype, name
             assert np.array_equal(found, reference[name]), name
+
+
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference's samples are not on this machine (../shared)")
+def test_the_literal_algorithm_is_the_reference_s() -> None:
+    vocabulary = Vocabulary.read(REFERENCE / "vocab.txt")
+    text = (REFERENCE / "part-00000").read_text(encoding="utf-8")
+    samples = generate_literally(text.split("\n"), vocabulary)
+    with np.load(REFERENCE / "reference_samples_part-00000.npz", allow_pickle=False) as reference:
+        assert_equal(samples, Samples(**{name: reference[name] for name in SAMPLE_DTYPES}))
+
+
+@given(texts, some_settings)
+@settings(deadline=None, max_examples=300)
+def test_the_compiled_algorithm_is_the_literal_one(text: list[list[str]], chosen: GenerationSettings) -> None:
+    lines = lines_of(text)
+    assert_equal(generate_samples(lines, chosen=chosen), generate_literally(lines, VOCABULARY, chosen))
+
+
+@pytest.mark.parametrize("documents", [1, 2, 40])
+@pytest.mark.parametrize("sentences", [1, 2, 60])
+def test_the_algorithms_agree_on_many_and_long_documents(documents: int, sentences: int) -> None:
+    random = np.random.default_rng(documents * 100 + sentences)
+    lines: list[str] = []
+    for _ in range(documents):
+        lengths = random.integers(1, 90, random.integers(1, sentences + 1))
+        lines += [" ".join(random.choice(list(TEXT_WORDS), length)) for length in lengths]
+        lines.append("")
+    assert_equal(generate_samples(lines), generate_literally(lines, VOCABULARY))
 
 
 @given(texts, some_settings)
@@ -120,7 +163,7 @@ def test_masks_are_sorted_and_spare_the_special_tokens(text: list[list[str]], ch
 def test_only_the_lines_matter_not_how_they_end(text: list[list[str]]) -> None:
     lines = lines_of(text)
     plain = generate_samples(lines, VOCABULARY)
-    windows = generate_samples([f"  {line}\r\n" for line in ["", *lines]], VOCABULARY)
+    windows = generate_samples([f"  {line}\r" for line in ["", *lines]], VOCABULARY)
     assert all(np.array_equal(getattr(plain, name), getattr(windows, name)) for name in SAMPLE_DTYPES)
 
 
@@ -161,16 +204,10 @@ def test_other_seeds_make_other_samples() -> None:
     assert not np.array_equal(one.masked_positions, two.masked_positions)
 
 
-def test_lines_without_a_token_are_no_sentences_and_separate_nothing() -> None:
-    lines = ["", "a b", "\u00ad", "c", " \t", "\r", "\u0301", "", "d"]
-    a, b, c, d = (VOCABULARY.ids[letter] for letter in "abcd")
-    assert read_documents(lines, Tokenizer(VOCABULARY)) == [[[a, b], [c]], [[d]]]
-
-
 @pytest.mark.parametrize("lines", [[], ["", "  ", "\n"], ["\u00ad"]])
 def test_a_text_without_a_document_is_refused(lines: list[str]) -> None:
     with pytest.raises(WorkError, match=r"part-7: there is no document in it; give a text"):
-        generate_samples(lines, VOCABULARY, source="part-7")
+        generate_literally(lines, VOCABULARY, source="part-7")
 
 
 @pytest.mark.parametrize(

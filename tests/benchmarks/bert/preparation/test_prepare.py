@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bert.preparation.prepare import prepare, read_lines
+from benchmarks.bert.preparation.prepare import Prepared, prepare
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError, WorkError
@@ -33,20 +33,20 @@ def texts(tmp_path: Path) -> list[Path]:
 def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
-    finished: list[Path] = []
+    finished: list[Prepared] = []
     shards = prepare(texts[::-1], vocabulary, tmp_path / "new" / "out", on_finished=finished.append)
     assert [shard.name for shard in shards] == ["part-2.h5", "part-1.h5", "part-0.h5"]
-    assert finished == shards
+    assert [prepared.shard for prepared in finished] == shards
     assert sorted((tmp_path / "new" / "out").iterdir()) == sorted(shards)
     SampleStore(shards).verify()
 
 
 def test_the_number_of_processes_does_not_change_a_byte(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
-    finished: list[Path] = []
+    finished: list[Prepared] = []
     one = prepare(texts, vocabulary, tmp_path / "one", processes=1)
     two = prepare(texts, vocabulary, tmp_path / "two", processes=2, on_finished=finished.append)
     assert [shard.read_bytes() for shard in one] == [shard.read_bytes() for shard in two]
-    assert sorted(finished) == two
+    assert sorted(prepared.shard for prepared in finished) == two
 
 
 def test_a_shard_that_is_there_is_replaced(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
@@ -103,12 +103,6 @@ def test_a_text_without_a_document_is_named(texts: list[Path], vocabulary: Path,
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_lines_end_at_line_feeds_only(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_bytes("a\u2028b\x85c\x0bd\re\r\nf".encode())
-    assert list(read_lines(path)) == ["a\u2028b\x85c\x0bd\re\r\n", "f"]
-
-
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     texts: list[Path], vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +116,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
 
 
 def test_an_interruption_leaves_only_whole_shards(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
-    def interrupt(shard: Path) -> None:
+    def interrupt(prepared: Prepared) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -140,10 +134,10 @@ def test_a_worker_that_dies_is_a_sentence_and_leaves_nothing_unfinished(
     out.mkdir()
     (out / ".part-1.h5.0123abcd.partial").write_bytes(b"left behind")
 
-    def kill_workers(shard: Path) -> None:
+    def kill_workers(prepared: Prepared) -> None:
         for worker in multiprocessing.active_children():
             worker.kill()
 
-    with pytest.raises(WorkError, match="a worker process died"):
+    with pytest.raises(WorkError, match=r"part-1\.h5: the worker process that made it died"):
         prepare(texts[:2], vocabulary, out, processes=2, on_finished=kill_workers)
     assert [path.name for path in out.iterdir()] == ["part-0.h5"]

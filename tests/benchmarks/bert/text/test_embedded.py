@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.bert.preparation.literal import generate_literally as generate_samples
-from benchmarks.bert.preparation.prepare import read_lines
+from benchmarks.bert.preparation.generation import generate_samples
+from benchmarks.bert.preparation.reading import Reader
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.preparation.tokenization import Tokenizer, Vocabulary
+from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.text.embedded import VOCABULARY_SIZE, EmbeddedText, write_embedded_text
 
 
@@ -39,18 +39,13 @@ def test_no_article_occurs_twice(text: EmbeddedText) -> None:
 def test_the_vocabulary_knows_every_word_of_the_evaluation_text(text: EmbeddedText) -> None:
     vocabulary = Vocabulary.read(text.vocabulary)
     assert len(vocabulary.words) == VOCABULARY_SIZE
-    tokens = [token for line in read_lines(text.evaluation) for token in Tokenizer(vocabulary).tokenize(line)]
-    assert vocabulary.ids["[UNK]"] not in tokens
+    assert vocabulary.ids["[UNK]"] not in Reader(vocabulary).read(text.evaluation.read_bytes()).tokens
 
 
 def test_samples_are_as_mixed_in_length_as_wikipedia_s(text: EmbeddedText) -> None:
     vocabulary, once = Vocabulary.read(text.vocabulary), GenerationSettings(duplicates=2)
-    lengths = np.concatenate(
-        [
-            np.diff(generate_samples(read_lines(part), vocabulary, once, source=str(part)).sample_offsets)
-            for part in text.training
-        ]
-    )
+    parts = [Reader(vocabulary).read(part.read_bytes()) for part in text.training]
+    lengths = np.concatenate([np.diff(generate_samples(part, vocabulary, once).sample_offsets) for part in parts])
     assert 220 < lengths.mean() < 290
     assert lengths.max() <= 512
     batches = np.random.default_rng(0).choice(lengths, (100, 64))

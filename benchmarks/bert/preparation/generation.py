@@ -1,0 +1,228 @@
+"""The samples of one text, compiled: what MLPerf's own sample generation makes of it, to the bit.
+
+The algorithm is `literal`'s, step by step, with the same draws of random numbers in the same order; documents,
+sentences and samples are slices of flat arrays here, and a pair of segments is copied once, into its sample.
+"""
+
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.preparation.gathering import gather
+from benchmarks.bert.preparation.mersenne import State, draw_below, draw_float, shuffle, state_of
+from benchmarks.bert.preparation.reading import Documents
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
+from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Vocabulary
+from benchmarks.bert.samples import Samples
+from benchmarks.compiled import compiled, compiled_leaf
+
+DRAWS_FOR_ANOTHER_DOCUMENT = 10
+NOT_MASKED = -1
+
+
+def generate_samples(
+    documents: Documents, vocabulary: Vocabulary, settings: GenerationSettings | None = None
+) -> Samples:
+    """Make the samples of one text's documents, of which there must be at least one, in the reference's order."""
+    settings = settings or GenerationSettings()
+    assert len(documents) > 0, "a text has at least one document"
+    state = state_of(Random(settings.seed))
+    made = _make_samples(
+        state,
+        documents.tokens,
+        documents.sentence_offsets,
+        documents.document_offsets,
+        settings.duplicates,
+        settings.max_sequence_length,
+        settings.short_sequence_probability,
+        _masked_counts(settings),
+        vocabulary.ids[CLASSIFICATION],
+        vocabulary.ids[SEPARATOR],
+        vocabulary.ids[MASK],
+        len(vocabulary.words),
+    )
+    order = np.arange(len(made[-1]))
+    shuffle(state, order, len(order))
+    return gather(Samples(*made), order)
+
+
+def _masked_counts(settings: GenerationSettings) -> NDArray[np.int64]:
+    """Tokens to mask in a sample of each length from 0 to the longest; halves are rounded to even, as in Python."""
+    return np.array(
+        [
+            min(settings.max_predictions, max(1, round(settings.masked_lm_probability * length)))
+            for length in range(settings.max_sequence_length + 1)
+        ],
+        np.int64,
+    )
+
+
+@compiled
+def _with_room(array: NDArray[np.uint16], used: int, more: int) -> NDArray[np.uint16]:
+    """The array, or a copy of twice the size if `more` elements do not fit behind the used ones."""
+    if used + more <= len(array):
+        return array
+    grown = np.empty(2 * len(array) + more, array.dtype)
+    grown[:used] = array[:used]
+    return grown
+
+
+@compiled_leaf
+def _end_of_chunk(sentence_offsets: NDArray[np.int64], start: int, last: int, target: int) -> int:
+    """Behind one sentence from `start`, and as many more before `last` as it takes to reach `target` tokens."""
+    end = start + 1
+    while end < last and sentence_offsets[end] - sentence_offsets[start] < target:
+        end += 1
+    return end
+
+
+@compiled_leaf
+def _mask(
+    state: State,
+    tokens: NDArray[np.uint16],
+    first_length: int,
+    wanted: int,
+    mask: int,
+    words: int,
+    candidates: NDArray[np.int64],
+    originals: NDArray[np.int64],
+) -> int:
+    """Mask `wanted` tokens of one sample in place, or all if it has fewer; returns how many.
+
+    `originals` has the token that stood at each masked position, else NOT_MASKED.
+    """
+    for position in range(len(tokens)):
+        originals[position] = NOT_MASKED
+    count = 0
+    for position in range(1, len(tokens) - 1):
+        if position != first_length - 1:
+            candidates[count] = position
+            count += 1
+    shuffle(state, candidates, count)
+    wanted = min(wanted, count)
+    for i in range(wanted):
+        position = candidates[i]
+        token = np.int64(tokens[position])
+        originals[position] = token
+        if draw_float(state) < 0.8:
+            tokens[position] = mask
+        elif draw_float(state) >= 0.5:
+            tokens[position] = draw_below(state, words)
+    return wanted
+
+
+@compiled
+def _make_samples(
+    state: State,
+    tokens: NDArray[np.uint16],
+    sentence_offsets: NDArray[np.int64],
+    document_offsets: NDArray[np.int64],
+    duplicates: int,
+    longest: int,
+    short_probability: float,
+    masked_counts: NDArray[np.int64],
+    classification: int,
+    separator: int,
+    mask: int,
+    words: int,
+) -> tuple[
+    NDArray[np.uint16],
+    NDArray[np.int64],
+    NDArray[np.uint16],
+    NDArray[np.uint16],
+    NDArray[np.uint16],
+    NDArray[np.int64],
+    NDArray[np.uint8],
+]:
+    """The arrays of `Samples`, in the order in which the samples are made."""
+    documents = len(document_offsets) - 1
+    order = np.arange(documents)
+    shuffle(state, order, documents)
+    text_longest = longest - SPECIAL_TOKENS
+
+    most = duplicates * (len(sentence_offsets) - 1)  # a sample uses up at least one sentence
+    out = np.empty(duplicates * len(tokens) + longest, np.uint16)
+    sample_offsets = np.zeros(most + 1, np.int64)
+    first_lengths = np.empty(most, np.uint16)
+    masked_positions = np.empty(len(out) // 4 + longest, np.uint16)
+    masked_tokens = np.empty(len(out) // 4 + longest, np.uint16)
+    masked_offsets = np.zeros(most + 1, np.int64)
+    labels = np.empty(most, np.uint8)
+    candidates = np.empty(longest, np.int64)
+    originals = np.empty(longest, np.int64)
+    samples = used = masked = 0
+
+    for _ in range(duplicates):
+        for place in range(documents):
+            start, last = document_offsets[order[place]], document_offsets[order[place] + 1]
+            target = text_longest
+            if draw_float(state) < short_probability:
+                target = 2 + draw_below(state, text_longest - 1)
+            while start < last:
+                end = _end_of_chunk(sentence_offsets, start, last, target)
+                first_end = start + 1
+                if end - start > 1:
+                    first_end += draw_below(state, end - start - 1)
+                first_from, first_to = sentence_offsets[start], sentence_offsets[first_end]
+                random_next = end - start == 1 or draw_float(state) < 0.5
+                if random_next:
+                    other = place
+                    for _ in range(DRAWS_FOR_ANOTHER_DOCUMENT):
+                        other = draw_below(state, documents)
+                        if other != place:
+                            break
+                    begin, close = document_offsets[order[other]], document_offsets[order[other] + 1]
+                    begin += draw_below(state, close - begin)
+                    close = _end_of_chunk(sentence_offsets, begin, close, target - (first_to - first_from))
+                    second_from, second_to = sentence_offsets[begin], sentence_offsets[close]
+                    start = first_end
+                else:
+                    second_from, second_to = sentence_offsets[first_end], sentence_offsets[end]
+                    start = end
+
+                for _ in range(first_to - first_from + second_to - second_from - text_longest):
+                    from_front = draw_float(state) < 0.5
+                    if first_to - first_from > second_to - second_from:
+                        if from_front:
+                            first_from += 1
+                        else:
+                            first_to -= 1
+                    elif from_front:
+                        second_from += 1
+                    else:
+                        second_to -= 1
+
+                out = _with_room(out, used, longest)
+                first_length = first_to - first_from + 2
+                length = first_length + second_to - second_from + 1
+                sample = out[used : used + length]
+                sample[0] = classification
+                sample[1 : first_length - 1] = tokens[first_from:first_to]
+                sample[first_length - 1] = separator
+                sample[first_length : length - 1] = tokens[second_from:second_to]
+                sample[length - 1] = separator
+                count = _mask(state, sample, first_length, masked_counts[length], mask, words, candidates, originals)
+                masked_positions = _with_room(masked_positions, masked, count)
+                masked_tokens = _with_room(masked_tokens, masked, count)
+                for position in range(length):
+                    if originals[position] != NOT_MASKED:
+                        masked_positions[masked] = position
+                        masked_tokens[masked] = originals[position]
+                        masked += 1
+                used += length
+                first_lengths[samples] = first_length
+                labels[samples] = random_next
+                samples += 1
+                sample_offsets[samples] = used
+                masked_offsets[samples] = masked
+
+    return (
+        out[:used],
+        sample_offsets[: samples + 1],
+        first_lengths[:samples],
+        masked_positions[:masked],
+        masked_tokens[:masked],
+        masked_offsets[: samples + 1],
+        labels[:samples],
+    )
