@@ -26,16 +26,19 @@ class PreparedData:
     evaluation_store: Path
     vocabulary: Path
 
-    def verify(self) -> None:
+    def verify(self, division: str) -> None:
         """Check the vocabulary, and every byte of both stores against its hash.
 
-        UsageError for another vocabulary than the stores', WorkError for a damaged shard.
+        UsageError for another vocabulary than the stores' and for samples that the division does not allow, WorkError
+        for a damaged shard.
         """
         vocabulary = Vocabulary.read(self.vocabulary)
         for store in (self.store, self.evaluation_store):
             try:
                 opened = SampleStore(store)
                 opened.require(vocabulary, self.vocabulary)
+                if division == "closed":
+                    opened.require_whole()
                 opened.verify()
             except WorkError as error:
                 hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
@@ -50,7 +53,7 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
     """
     data = _prepared(config, on_progress)
     on_progress("Checking the data")
-    data.verify()
+    data.verify(config.division)
     SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")
     resolved = config.data.model_copy(
         update={

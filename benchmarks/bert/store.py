@@ -313,10 +313,14 @@ class SampleStore:
                 f"{self.paths[0]}: was made with another vocabulary than {name}; name that one, or {ADVICE}"
             )
 
-    @property
-    def is_random_subset(self) -> bool:
-        """Whether samples were left out at random, which MLPerf's closed division does not allow."""
-        return any(shard.attributes["selection"] == RANDOM for shard in self.shards)
+    def require_whole(self) -> None:
+        """Raise UsageError, by the rule's name, if samples were left out at random: closed trains on all of them."""
+        for shard in self.shards:
+            if shard.attributes["selection"] == RANDOM:
+                raise UsageError(
+                    f"{shard.path}: closed division, Data set: found a random subset of "
+                    f"{shard.attributes['selected_from']:,} samples, allowed is the whole; prepare it without --samples"
+                )
 
     def require_samples(self, count: int, key: str) -> None:
         """Raise UsageError unless there are `count` samples, which the setting `key` asks for."""

@@ -3,15 +3,22 @@
 import errno
 import multiprocessing
 import os
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
 from benchmarks.bert.preparation.prepare import Prepared, prepare
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError, WorkError
 
+ROOT = Path(__file__).resolve().parents[4]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -49,12 +56,95 @@ def test_the_number_of_processes_does_not_change_a_byte(texts: list[Path], vocab
     assert sorted(prepared.shard for prepared in finished) == two
 
 
-def test_a_shard_that_is_there_is_replaced(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
-    (shard,) = prepare(texts[:1], vocabulary, tmp_path / "out")
-    whole = shard.read_bytes()
-    shard.write_bytes(b"old")
-    prepare(texts[:1], vocabulary, tmp_path / "out")
-    assert shard.read_bytes() == whole
+def test_a_finished_shard_is_kept_and_any_other_is_replaced(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    def again(**changes: Any) -> list[bool]:
+        """Which shards were kept, in the order of the texts."""
+        finished: list[Prepared] = []
+        prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append, **changes)
+        assert [shard.read_bytes() for shard in shards] == whole or changes
+        return [prepared.kept for prepared in finished]
+
+    shards = prepare(texts, vocabulary, tmp_path / "out")
+    whole = [shard.read_bytes() for shard in shards]
+    times = [shard.stat().st_mtime_ns for shard in shards]
+    assert again() == [True] * 3
+    assert [shard.stat().st_mtime_ns for shard in shards] == times
+
+    shards[0].write_bytes(b"old")
+    flipped = bytearray(whole[1])
+    flipped[-1] ^= 1
+    shards[1].write_bytes(flipped)
+    shards[2].unlink()
+    assert again() == [False] * 3
+
+    shards[2].write_bytes(whole[1])  # whole, but another text's
+    assert again() == [True, True, False]
+    assert again(settings=GenerationSettings(seed=1)) == [False] * 3
+    assert again(settings=GenerationSettings(seed=1)) == [True] * 3
+    assert again() == [False] * 3
+    texts[0].write_text(f"{LETTERS}\n", encoding="utf-8")
+    assert [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "out")][1:] == whole[1:]
+    assert shards[0].read_bytes() != whole[0]
+    vocabulary.write_text(vocabulary.read_text(encoding="utf-8") + "\nword", encoding="utf-8")
+    assert again(settings=GenerationSettings()) == [False] * 3
+
+
+def test_a_text_that_may_be_cut_off_is_noted(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+    texts[1].write_text(f"{LETTERS}\nhel", encoding="utf-8")
+    finished: list[Prepared] = []
+    prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append)
+    notes = [prepared.note for prepared in finished]
+    assert notes[0] is notes[2] is None
+    assert notes[1] is not None and "does not end with a line feed" in notes[1]
+
+
+def test_two_preparations_do_not_share_a_folder(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+    def begin_another(prepared: Prepared) -> None:
+        with pytest.raises(UsageError, match="out: another `podium data prepare` is at work on this folder"):
+            prepare(texts, vocabulary, tmp_path / "out")
+
+    prepare(texts, vocabulary, tmp_path / "out", on_finished=begin_another)
+    prepare(texts, vocabulary, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_and_begun_again_the_bytes_are_the_same(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    random = Random(0)
+    for text in texts:
+        words = ["".join(random.choices(LETTERS, k=random.randint(1, 8))) for _ in range(1000)]
+        lines = [" ".join(random.choices(words, k=20)) if random.random() < 0.9 else "" for _ in range(20_000)]
+        text.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    expected = [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "whole")]
+    out = tmp_path / "out"
+    code = (
+        "import sys; from pathlib import Path; from benchmarks.bert.preparation.prepare import prepare\n"
+        "paths = [*map(Path, sys.argv[1:])]\n"
+        "if __name__ == '__main__': prepare(paths[2:], *paths[:2], processes=2)"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code, encoding="utf-8")
+    command = [sys.executable, str(script), str(vocabulary), str(out), *map(str, texts)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = 0
+    for _ in range(10):
+        process = subprocess.Popen(command, env=environment)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(random.uniform(0.4, 2.0))
+        killed += process.poll() is None
+        process.kill()
+        process.wait()
+        for shard in out.glob("*.h5"):
+            assert shard.read_bytes() == expected[int(shard.stem[-1])]
+            if random.random() < 0.3:
+                shard.unlink()  # so that there is work left
+    subprocess.run(command, env=environment, check=True)
+    assert killed >= 5
+    assert sorted(path.name for path in out.iterdir()) == ["part-0.h5", "part-1.h5", "part-2.h5"]
+    assert [(out / f"part-{number}.h5").read_bytes() for number in range(3)] == expected
 
 
 def test_wrong_inputs_are_refused_before_anything_is_written(
@@ -138,6 +228,7 @@ def test_a_worker_that_dies_is_a_sentence_and_leaves_nothing_unfinished(
         for worker in multiprocessing.active_children():
             worker.kill()
 
-    with pytest.raises(WorkError, match=r"part-1\.h5: the worker process that made it died"):
-        prepare(texts[:2], vocabulary, out, processes=2, on_finished=kill_workers)
-    assert [path.name for path in out.iterdir()] == ["part-0.h5"]
+    with pytest.raises(WorkError, match=r"part-[012]\.h5: the worker process that made it died"):
+        prepare(texts, vocabulary, out, processes=2, on_finished=kill_workers)
+    assert {path.suffix for path in out.iterdir()} == {".h5"}
+    SampleStore(out).verify()
