@@ -1,6 +1,7 @@
 """Work on many files at once, in worker processes that do not outlive this one and leave nothing half-written."""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -63,7 +64,7 @@ def results_in_processes(
     with ExitStack() as stack:
         try:
             for _ in range(min(processes, len(jobs))):
-                pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start_worker)
+                pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),))
                 pools.append(stack.enter_context(pool))
                 begin(pool)
             while running:
@@ -85,7 +86,7 @@ def results_in_processes(
             raise
 
 
-def _start_worker() -> None:
+def _start_worker(parent: int) -> None:
     """Ctrl-C is the parent's to answer, and a worker does not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    end_with_parent(parent)

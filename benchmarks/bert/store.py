@@ -283,7 +283,7 @@ class SampleStore:
     """
 
     def __init__(self, source: Path | Sequence[Path]) -> None:
-        self.paths = _shard_paths(source)
+        self.paths = shard_paths(source)
         allow_open_files(len(self.paths))
         self.shards = [Shard(path) for path in self.paths]
         for shard in self.shards[1:]:
@@ -338,7 +338,8 @@ class SampleStore:
                 on_verified(shard.path)
 
 
-def _shard_paths(source: Path | Sequence[Path]) -> list[Path]:
+def shard_paths(source: Path | Sequence[Path]) -> list[Path]:
+    """The shards of a store in the order of their names; UsageError if there is none."""
     if isinstance(source, Path) and not source.is_dir():
         raise UsageError(f"{source}: there is no such folder of shards; make it with `podium data prepare`")
     given = source if isinstance(source, Sequence) else source.glob(f"*{SUFFIX}")

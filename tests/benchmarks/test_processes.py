@@ -46,3 +46,12 @@ def test_a_child_ends_when_its_parent_is_killed(ends: bool) -> None:
     finally:
         if is_running(grandchild):
             os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
+    code = "import os; from benchmarks.processes import end_with_parent; end_with_parent({}); print('goes on')"
+    for parent, output in (("os.getppid()", "goes on\n"), ("os.getppid() + 1", "")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(parent)], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (done.stdout, done.returncode) == (output, 0 if output else 1)

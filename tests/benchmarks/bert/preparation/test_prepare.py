@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -109,6 +110,16 @@ def test_two_preparations_do_not_share_a_folder(texts: list[Path], vocabulary: P
     prepare(texts, vocabulary, tmp_path / "out")
 
 
+def assert_group_ends(group: int) -> None:
+    """The workers end too, those that were only just being started included."""
+    deadline = time.monotonic() + 20
+    with suppress(ProcessLookupError):
+        while True:
+            os.killpg(group, 0)
+            assert time.monotonic() < deadline, "a worker has outlived the process that started it"
+            time.sleep(0.05)
+
+
 @pytest.mark.slow
 def test_killed_at_random_moments_and_begun_again_the_bytes_are_the_same(
     texts: list[Path], vocabulary: Path, tmp_path: Path
@@ -131,12 +142,13 @@ def test_killed_at_random_moments_and_begun_again_the_bytes_are_the_same(
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     killed = 0
     for _ in range(10):
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(random.uniform(0.4, 2.0))
+            process.wait(random.uniform(0.3, 2.0))
         killed += process.poll() is None
         process.kill()
         process.wait()
+        assert_group_ends(process.pid)
         for shard in out.glob("*.h5"):
             assert shard.read_bytes() == expected[int(shard.stem[-1])]
             if random.random() < 0.3:
