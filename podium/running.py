@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
+from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from benchmarks.files import make_folder
@@ -61,10 +63,25 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
     results = ResultSet(config.system, replaced=set_folder / "replaced_results")
     results.check_place()
     with _alone(make_folder(set_folder.parent)):
+        check_checkpoint(config)
         config = with_data(config, progress.note)
+        check_checkpoint(config)
         for number in range(runs):
             folder = RunFolder(make_folder(set_folder / f"run_{number}"))
             yield _run_once(config, number, runs, folder, results, progress)
+
+
+def check_checkpoint(config: RunConfig) -> None:
+    """Refuse an initial checkpoint that the run could not start from, as far as its header and the data tell.
+
+    Raises UsageError for one that is missing or of another size or vocabulary, WorkError for one that is damaged.
+    """
+    if config.initial_checkpoint is None:
+        return
+    vocabulary = config.data.vocabulary
+    known = vocabulary is not None and vocabulary.is_file()  # the embedded text's is not, before it is written
+    words = len(Vocabulary.read(vocabulary).words) if vocabulary and known else None
+    PodiumCheckpoint(config.initial_checkpoint).require(config.model_size, words)
 
 
 @contextmanager

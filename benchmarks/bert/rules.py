@@ -14,6 +14,7 @@ RULESETS = ("1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.
 
 CLOSED_DROPOUT = 0.1
 CLOSED_EVALUATION_SAMPLES = 10_000
+CLOSED_START = "the reference's checkpoint, made with `podium data checkpoint`"
 LARGEST_SEED = 2**31 - 1
 
 
@@ -46,6 +47,8 @@ class Terms:
     evaluation_samples: int
     evaluation_interval: int
     global_batch_size: int
+    initial_checkpoint: bool
+    """Whether training starts from one."""
 
 
 def closed_breaches(terms: Terms) -> list[Breach]:
@@ -61,6 +64,12 @@ def closed_breaches(terms: Terms) -> list[Breach]:
             "evaluation.interval_samples",
             terms.evaluation_interval,
             evaluation_interval(terms.global_batch_size),
+        ),
+        (
+            "Initial checkpoint",
+            "initial_checkpoint",
+            CLOSED_START if terms.initial_checkpoint else "missing",
+            CLOSED_START,
         ),
     )
     return [Breach(rule, key, found, allowed) for rule, key, found, allowed in checks if found != allowed]

@@ -210,7 +210,8 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
         for key, value in config.data
         if value
     }
-    return config.model_copy(update={"data": config.data.model_copy(update=data)})
+    checkpoint = config.initial_checkpoint and _absolute(config.initial_checkpoint)
+    return config.model_copy(update={"data": config.data.model_copy(update=data), "initial_checkpoint": checkpoint})
 
 
 def _absolute(path: Path) -> Path:

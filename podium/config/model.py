@@ -127,6 +127,8 @@ class RunConfig(Settings):
     recipe: str
     size: Literal["large", "tiny"]
     data: DataSettings = DataSettings()
+    initial_checkpoint: Path | None = None
+    """Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed."""
 
     balancing: Literal["padded", "random", "indexed"]
     attention: Literal["padded", "grouped"]
@@ -198,6 +200,7 @@ class RunConfig(Settings):
                 evaluation_samples=self.evaluation_samples,
                 evaluation_interval=self.evaluation_interval,
                 global_batch_size=self.global_batch_size,
+                initial_checkpoint=self.initial_checkpoint is not None,
             )
         )
         if breaches:

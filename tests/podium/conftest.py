@@ -67,6 +67,7 @@ def closed_changes() -> dict[str, Any]:
         "bert.global_batch_size": 448,
         "bert.max_samples": 4_500_000,
         "bert.optimizer": CLOSED_OPTIMIZER,
+        "bert.initial_checkpoint": "/large.safetensors",
     }
 
 

@@ -1,14 +1,21 @@
 """A set of runs, from data to verdict, with a script in the place of the implementation."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks.errors import UsageError, WorkError
-from podium.config import RunConfig, load_resolved
+from benchmarks.bert.checkpoint.names import podium_shapes
+from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.sizes import LARGE, TINY, Size
+from benchmarks.errors import PodiumError, UsageError, WorkError
+from podium.config import DataSettings, RunConfig, load_resolved
 from podium.mllog import read_events
 from podium.progress import Progress
 from podium.results import ResultSet
@@ -115,3 +122,78 @@ def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfi
     with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
         next(run_set(open_config, 1, QUIET))
     next(runs)
+
+
+# The initial checkpoint
+
+
+def write_checkpoint(path: Path, size: Size, vocabulary: int) -> Path:
+    shapes = podium_shapes(size, vocabulary)
+    write_podium(path, Weights(size, vocabulary, {name: np.zeros(shapes[name], np.float32) for name in shapes}))
+    return path
+
+
+def run_from(config: RunConfig, checkpoint: Path) -> list[FinishedRun]:
+    return list(run_set(config.model_copy(update={"initial_checkpoint": checkpoint}), 1, QUIET))
+
+
+def test_a_run_from_a_checkpoint_that_fits_is_made(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (first,) = run_set(open_config, 1, QUIET)
+    vocabulary = load_resolved(first.folder / "config.yaml").data.vocabulary
+    assert vocabulary
+    path = write_checkpoint(place / "x.safetensors", TINY, len(Vocabulary.read(vocabulary).words))
+    (run,) = run_from(open_config, path)
+    assert load_resolved(run.folder / "config.yaml").initial_checkpoint == path
+
+
+@pytest.mark.parametrize("fault", ["missing", "folder", "other", "damaged", "size"])
+def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
+    place: Path, open_config: RunConfig, implementation: Any, fault: str
+) -> None:
+    implementation()
+    path = place / "x.safetensors"
+    if fault == "folder":
+        path.mkdir()
+    elif fault == "other":
+        path.write_bytes((2).to_bytes(8, "little") + b"{}")
+    elif fault == "damaged":
+        path.write_bytes(b"no")
+    elif fault == "size":
+        write_checkpoint(path, Size("large", 1, 8, 1, 8, 1, 1), 9)
+    words, error = {
+        "missing": ("there is no such checkpoint; make one with `podium data checkpoint SOURCE OUT`", UsageError),
+        "folder": ("is a folder; make one with `podium data checkpoint SOURCE OUT`", UsageError),
+        "other": (
+            "is no checkpoint of Podium's; make one with `podium data checkpoint SOURCE OUT` from it",
+            UsageError,
+        ),
+        "damaged": ("cannot be read as safetensors", WorkError),
+        "size": ("lacks layers.1.qkv.weight", WorkError),
+    }[fault]
+    refused(open_config, path, error, words)
+    assert not (place / "data").exists()
+
+
+def refused(config: RunConfig, path: Path, error: type[PodiumError], words: str) -> None:
+    with pytest.raises(error) as caught:
+        run_from(config, path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert words in str(caught.value)
+    assert not list((path.parent / "runs").rglob("run_*"))
+
+
+def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation()
+    path = write_checkpoint(place / "x.safetensors", TINY, 12)
+    refused(open_config, path, UsageError, "the checkpoint has 12 words, the vocabulary ")
+    for name, text in (("text", "a b\nc\n\nd\ne\n"), ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")):
+        (place / name).write_text(text, encoding="utf-8")
+    own = DataSettings(text=(place / "text",), evaluation_text=place / "text", vocabulary=place / "vocab.txt")
+    shutil.rmtree(place / "data")
+    refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary 7")
+    assert not (place / "data").exists()  # known before samples are made
+    large = open_config.model_copy(update={"size": LARGE.name})
+    refused(large, path, UsageError, "the checkpoint is of size tiny, the model of size large")

@@ -56,6 +56,17 @@ def joined(config: RunConfig) -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
+@contextmanager
+def alone(device: torch.device) -> Iterator[Processes]:
+    """A process group of this process alone."""
+    backend, store = "nccl" if device.type == "cuda" else "gloo", dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        yield Processes(0, 1, device)
+    finally:
+        dist.destroy_process_group()
+
+
 def keep_freed_memory() -> None:
     """Tell glibc's allocator to keep what is freed instead of handing it back to the kernel.
 

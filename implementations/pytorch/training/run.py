@@ -14,6 +14,7 @@ from benchmarks.files import write_whole
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.data.loader import Prefetcher, Step, TrainingOrder
 from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.checkpoint import load_checkpoint
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule, used
 from implementations.pytorch.training.evaluation import Accuracy, evaluate
 from implementations.pytorch.training.gradient_sync import synchronised
@@ -81,7 +82,10 @@ class Run:
         torch.manual_seed(config.seed)
         model = BertForPreTraining(
             config.model_size, self.words, attention=config.attention, dropout_probability=config.dropout
-        ).to(processes.device)
+        )
+        if config.initial_checkpoint is not None:
+            load_checkpoint(model, config.initial_checkpoint)
+        model.to(processes.device)
         torch.manual_seed(_dropout_seed(config.seed, processes.rank))
         ddp, sync_clock = synchronised(model, processes.device)
         optimizer, schedule = build_optimizer(model, config.optimizer), build_schedule(config.optimizer)

@@ -15,6 +15,7 @@ CLOSED = Terms(
     evaluation_samples=10_000,
     evaluation_interval=150_000,
     global_batch_size=448,
+    initial_checkpoint=True,
 )
 
 
@@ -60,6 +61,11 @@ def test_a_configuration_within_the_rules_has_no_breach() -> None:
             {"global_batch_size": 3072},
             "closed division, Evaluation frequency: evaluation.interval_samples is 150000, allowed is 175000",
         ),
+        (
+            {"initial_checkpoint": False},
+            "closed division, Initial checkpoint: initial_checkpoint is missing, "
+            "allowed is the reference's checkpoint, made with `podium data checkpoint`",
+        ),
     ],
 )
 def test_a_broken_rule_is_named(change: dict[str, object], words: str) -> None:
@@ -68,7 +74,7 @@ def test_a_broken_rule_is_named(change: dict[str, object], words: str) -> None:
 
 
 def test_all_broken_rules_are_named_in_the_order_of_the_rules() -> None:
-    worst = Terms("tiny", "adamw", 0.2, None, 1, 1, 448)
+    worst = Terms("tiny", "adamw", 0.2, None, 1, 1, 448, False)
     assert [breach.rule for breach in closed_breaches(worst)] == [
         "Model",
         "Optimizer",
@@ -76,6 +82,7 @@ def test_all_broken_rules_are_named_in_the_order_of_the_rules() -> None:
         "Quality target",
         "Evaluation",
         "Evaluation frequency",
+        "Initial checkpoint",
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.sizes import Size
@@ -113,6 +114,21 @@ def write_store() -> Callable[..., Path]:
 def make_store(tmp_path: Path, write_store: Callable[..., Path]) -> Callable[..., SampleStore]:
     """(lengths, seed) → an opened store."""
     return lambda lengths, seed=0: SampleStore([write_store(tmp_path / "store", lengths, seed)])
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[SampleStore, Path]:
+    """Samples of a made-up text, prepared as a user's are, and the path of its vocabulary of 12 words."""
+    folder = tmp_path_factory.mktemp("tiny_store")
+    random = np.random.default_rng(6)
+    vocabulary, text = folder / "vocab.txt", folder / "text"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]), encoding="utf-8")
+    documents = [
+        "".join(" ".join(random.choice(list("abcdefg"), length)) + "\n" for length in random.integers(3, 60, 6))
+        for _ in range(5)
+    ]
+    text.write_text("\n".join(documents), encoding="utf-8")
+    return SampleStore(prepare([text], vocabulary, folder / "store")), vocabulary
 
 
 @pytest.fixture(scope="session")

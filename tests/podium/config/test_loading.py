@@ -76,7 +76,12 @@ def test_paths_are_those_of_the_current_folder_or_the_repository_s(
     (tmp_path / "text").touch()
     monkeypatch.chdir(tmp_path)
     data = {"text": "text", "evaluation_text": "systems/laptop.yaml", "vocabulary": str(tmp_path / "v")}
-    config = load_system(str(write_system({"bert.data": data})))
+    path = write_system({"bert.data": data, "bert.initial_checkpoint": "text"})
+    config = load_system(str(path))
+    assert config.initial_checkpoint == tmp_path / "text"
+    elsewhere = load_system(str(path), settings=["initial_checkpoint=data/large.safetensors"])
+    assert elsewhere.initial_checkpoint == ROOT / "data" / "large.safetensors"
+    assert load_system(str(path), settings=["initial_checkpoint="]).initial_checkpoint is None
     assert config.data.text == (tmp_path / "text",)
     assert config.data.evaluation_text == ROOT / "systems" / "laptop.yaml"
     assert config.data.vocabulary == tmp_path / "v"
@@ -390,6 +395,7 @@ def test_data_that_is_half_named_is_refused(write_system: Any, data: dict[str, s
         ({"bert.target_accuracy": None}, "Quality target", "target_accuracy"),
         ({"bert.evaluation": {"samples": 1000}}, "Evaluation", "evaluation.samples"),
         ({"bert.evaluation": {"interval_samples": 25_000}}, "Evaluation frequency", "evaluation.interval_samples"),
+        ({"bert.initial_checkpoint": None}, "Initial checkpoint", "initial_checkpoint"),
     ],
 )
 def test_a_closed_run_that_breaks_a_rule_is_refused_by_the_rule_s_name(

@@ -1,0 +1,177 @@
+"""Hugging Face's folders: model.safetensors and config.json of transformers' `BertForPreTraining`."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.checkpoint.names import huggingface_parts
+from benchmarks.bert.checkpoint.safetensors import SafetensorsFile, write_safetensors
+from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.rules import CLOSED_DROPOUT
+from benchmarks.bert.sizes import Size
+from benchmarks.errors import UsageError, WorkError
+from benchmarks.files import UNFINISHED, make_folder, write_whole
+
+MODEL, CONFIG = "model.safetensors", "config.json"
+TIED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+"""Tensors that may be kept besides those they are tied to."""
+COUNTED = "bert.embeddings.position_ids"
+"""0, 1, 2, …, which older versions kept with the weights."""
+OLD_WORDS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
+"""Names of the parameters of LayerNorm in files of the first versions."""
+LARGEST_CONFIG = 2**20
+LAYER_NORM_EPS = 1e-12
+TANH_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
+"""Names of GELU's approximation with tanh, which is what MLPerf's BERT uses."""
+EXACT_GELU = ("gelu", "gelu_python")
+
+
+class HuggingFaceCheckpoint:
+    """A folder, or its model.safetensors; the config.json beside it is checked where there is one.
+
+    Raises UsageError where a file is missing and WorkError where one is damaged or of another model.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            path = _model_in(path)
+        self.path = path
+        self._file = SafetensorsFile(path)
+        self._own_names = {_as_today(name): name for name in self._file.names if name not in (*TIED, COUNTED)}
+        self._check_tied()
+
+    @property
+    def names(self) -> list[str]:
+        """By today's names; what is tied to another tensor is left out."""
+        return list(self._own_names)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._file.shape(self._own_names[name])
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        return self._file.read(self._own_names[name])
+
+    def check(self, size: Size, vocabulary: int) -> list[str]:
+        """Compare with the model of this size what shapes do not tell. Returns what a person should know.
+
+        Raises WorkError for tensors that such a model does not have and for another activation or number of heads.
+        """
+        more = sorted(set(self.names) - {part.name for part in huggingface_parts(size, vocabulary)})
+        if more:
+            raise WorkError(f"{self.path}: holds {more[0]}, which a BERT for pre-training of this size does not have")
+        path = self.path.with_name(CONFIG)
+        if not path.is_file():
+            return [f"there is no {CONFIG} beside it, so {size.heads} heads and GELU with tanh are assumed"]
+        config = _read_config(path)
+        heads = config.get("num_attention_heads", size.heads)
+        if heads != size.heads:
+            raise WorkError(f"{path}: num_attention_heads is {heads!r}, allowed for size {size.name} is {size.heads}")
+        return [*_about_activation(path, config), *_about_epsilon(config)]
+
+    def _check_tied(self) -> None:
+        for name, tied_to in TIED.items():
+            if name not in self._file.names or tied_to not in self._file.names:
+                continue
+            if not np.array_equal(self._file.read(name).view(np.uint32), self._file.read(tied_to).view(np.uint32)):
+                raise WorkError(f"{self.path}: {name} differs from {tied_to}; in this BERT they are one")
+
+
+def write_huggingface(folder: Path, weights: Weights) -> Path:
+    """Write a folder that `BertForPreTraining.from_pretrained` reads, whole or not at all; the path of its weights.
+
+    Raises UsageError if something is there already, WorkError if the disk or the permissions do not allow it.
+    """
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise UsageError(f"{folder}: there is something already; name a new folder")
+    parts = huggingface_parts(weights.size, weights.vocabulary)
+    place = folder.resolve()
+    unfinished = make_folder(place.with_name(f".{place.name}.{secrets.token_hex(4)}{UNFINISHED}"))
+    try:
+        tensors = {part.name: weights.tensors[part.podium][part.rows] for part in parts}
+        write_safetensors(unfinished / MODEL, tensors, {"format": "pt"})
+        config = json.dumps(_config(weights.size, weights.vocabulary), indent=2) + "\n"
+        write_whole(unfinished / CONFIG, config)
+        unfinished.replace(place)
+    except OSError as error:
+        raise WorkError(f"{folder}: cannot be written ({error.strerror or error}); see who may write there") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder / MODEL
+
+
+def _config(size: Size, vocabulary: int) -> dict[str, Any]:
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "vocab_size": vocabulary,
+        "hidden_size": size.hidden,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "intermediate_size": size.feed_forward,
+        "max_position_embeddings": size.positions,
+        "type_vocab_size": size.segments,
+        "hidden_act": TANH_GELU[0],
+        "layer_norm_eps": LAYER_NORM_EPS,
+        "hidden_dropout_prob": CLOSED_DROPOUT,
+        "attention_probs_dropout_prob": CLOSED_DROPOUT,
+        "initializer_range": size.initial_std,
+        "pad_token_id": 0,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+
+
+def _model_in(folder: Path) -> Path:
+    path = folder / MODEL
+    if path.is_file():
+        return path
+    if (folder / f"{MODEL}.index.json").is_file():
+        raise UsageError(f"{folder}: the weights are in several files; save them with max_shard_size='50GB'")
+    if (folder / "pytorch_model.bin").is_file():
+        raise UsageError(
+            f"{folder}: pytorch_model.bin is a pickle, which can run code and is not opened; "
+            "save it with transformers 5, which writes model.safetensors"
+        )
+    raise UsageError(f"{folder}: there is neither {MODEL} nor a TensorFlow checkpoint's *.index in it; name another")
+
+
+def _as_today(name: str) -> str:
+    for old, new in OLD_WORDS.items():
+        name = name.removesuffix(old) + new if name.endswith(old) else name
+    return name
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            config = json.loads(file.read(LARGEST_CONFIG))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WorkError(f"{path}: cannot be read as JSON ({error}); mend it") from error
+    if not isinstance(config, dict):
+        raise WorkError(f"{path}: holds no keys; a mapping of keys to values is expected")
+    return config
+
+
+def _about_activation(path: Path, config: Mapping[str, Any]) -> list[str]:
+    activation = config.get("hidden_act", EXACT_GELU[0])  # transformers' default
+    if activation in TANH_GELU:
+        return []
+    if activation in EXACT_GELU:
+        return [
+            f"{CONFIG} says hidden_act {activation}; here GELU is approximated with tanh, so scores differ a little"
+        ]
+    raise WorkError(f"{path}: hidden_act is {activation!r}, allowed is {', '.join(TANH_GELU + EXACT_GELU)}")
+
+
+def _about_epsilon(config: Mapping[str, Any]) -> list[str]:
+    epsilon = config.get("layer_norm_eps", LAYER_NORM_EPS)
+    return [] if epsilon == LAYER_NORM_EPS else [f"{CONFIG} says layer_norm_eps {epsilon}; here it is {LAYER_NORM_EPS}"]

@@ -1,0 +1,285 @@
+"""TensorFlow checkpoints (the V2 format of `tf.train.Saver`, a "tensor bundle"), read without TensorFlow.
+
+`PREFIX.index` is a sorted table in LevelDB's format: a footer names an index block, that names data blocks, and these
+hold keys and values. The key "" has a header, every other key is a tensor's name with the place of its bytes in
+`PREFIX.data-00000-of-00001` (or more shards). Blocks and tensors carry masked CRC-32C sums, all of which are checked.
+Nothing is believed: what lies outside of its file, does not add up or is unknown is refused with a sentence.
+
+Sources: LevelDB, doc/table_format.md; TensorFlow, tensor_bundle.proto, tensor_shape.proto and lib/hash/crc32c.h.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from benchmarks.errors import UsageError, WorkError
+
+MAGIC = 0xDB4775248B80FB57
+FOOTER, TRAILER = 48, 5
+"""Bytes: the footer ends the file; a type and a checksum follow each block."""
+LARGEST_INDEX = 64 * 2**20
+"""Bytes of an index that is read at all; BERT-large's has some 50,000."""
+LONGEST_KEY = 1_000
+"""Bytes of a tensor's name; a key of which a few bytes differ from the one before must not fill the memory."""
+LITTLE_ENDIAN, FLOAT, FIRST_VERSION = 0, 1, 1
+ADVICE = "copy it again from where it came from"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A float32 tensor: its shape, the file and the byte where it begins, and the masked CRC-32C of its bytes."""
+
+    shape: tuple[int, ...]
+    shard: Path
+    offset: int
+    checksum: int
+
+
+class TensorFlowCheckpoint:
+    """A checkpoint by its prefix, such as `model.ckpt-28252`; float32 tensors are read one at a time.
+
+    Opening reads the index. Raises UsageError where a file is missing and WorkError where one is damaged or is not
+    what TensorFlow 1 and 2 write.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self.path = prefix
+        self._index = prefix.with_name(f"{prefix.name}.index")
+        entries = iter(_table(self._index, _read_index(self._index)))
+        self.shards = self._open_shards(next(entries, None))
+        """The files of data, in their order."""
+        self._sizes = [shard.stat().st_size for shard in self.shards]
+        self._entries = {key.decode("utf-8", "replace"): value for key, value in entries}
+        self._places: dict[str, _Place] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Every tensor in it, an optimizer's too."""
+        return list(self._entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor that is in `names`. Raises WorkError if it is no float32 tensor or has no place."""
+        return self._place(name).shape
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        """A tensor that is in `names`, its checksum checked."""
+        place = self._place(name)
+        try:
+            values = np.fromfile(place.shard, "<f4", prod(place.shape), offset=place.offset)
+        except OSError as error:
+            raise WorkError(f"{place.shard}: cannot be read ({error.strerror or error})") from error
+        if len(values) != prod(place.shape):
+            raise WorkError(f"{place.shard}: ended while {name} was read; {ADVICE}")
+        values.setflags(write=False)  # google_crc32c takes nothing that may change
+        if _masked_crc(values) != place.checksum:
+            raise WorkError(f"{place.shard}: the bytes of {name} do not have their checksum; {ADVICE}")
+        return values.astype(np.float32, copy=False).reshape(place.shape)
+
+    def _open_shards(self, first: tuple[bytes, bytes] | None) -> list[Path]:
+        """The files of data that the header, the first entry, counts."""
+        if first is None or first[0] != b"":
+            raise _broken(self._index, "it has no header")
+        header = _parse(self._index, "Header", "", first[1])
+        if header.endianness != LITTLE_ENDIAN:
+            raise WorkError(f"{self._index}: its numbers are big-endian; save it again on a little-endian machine")
+        if header.version.min_consumer > FIRST_VERSION:
+            found = header.version.min_consumer
+            raise WorkError(f"{self._index}: it is for readers of version {found}, this one has {FIRST_VERSION}")
+        count = header.num_shards
+        if not 1 <= count <= 99_999:
+            raise _broken(self._index, f"it counts {count} files of data")
+        name = self.path.name
+        shards = [self.path.with_name(f"{name}.data-{number:05d}-of-{count:05d}") for number in range(count)]
+        for shard in shards:
+            if not shard.is_file():
+                raise UsageError(f"{shard}: there is no such file, and {self._index.name} names it; put it beside it")
+        return shards
+
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
+            self._places[name] = self._find(name)
+        return self._places[name]
+
+    def _find(self, name: str) -> _Place:
+        entry = _parse(self._index, "Entry", name, self._entries[name])
+        if entry.slices:
+            raise WorkError(f"{self._index}: {name} is saved in slices; save it as one variable")
+        if entry.dtype != FLOAT:
+            found = f"{name} has TensorFlow's data type {entry.dtype}"
+            raise WorkError(f"{self._index}: {found}, allowed is {FLOAT} (float32)")
+        shape = tuple(int(dim.size) for dim in entry.shape.dim)
+        if entry.shape.unknown_rank or any(length < 0 for length in shape) or entry.size != 4 * prod(shape):
+            raise _broken(self._index, f"{name} has the shape {list(shape)} in {entry.size} bytes")
+        if not 0 <= entry.shard_id < len(self.shards):
+            raise _broken(self._index, f"{name} is in file {entry.shard_id} of {len(self.shards)}")
+        shard, size = self.shards[entry.shard_id], self._sizes[entry.shard_id]
+        if entry.offset < 0 or entry.offset + entry.size > size:
+            end = entry.offset + entry.size
+            raise WorkError(f"{shard}: has {size:,} bytes, and {name} ends at byte {end:,}; {ADVICE}")
+        return _Place(shape, shard, int(entry.offset), int(entry.crc32c))
+
+
+def _read_index(path: Path) -> bytes:
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file; name a checkpoint by its prefix, as in model.ckpt-28252")
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_INDEX + 1)
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(content) > LARGEST_INDEX:
+        raise _broken(path, f"it has more than {LARGEST_INDEX:,} bytes")
+    return content
+
+
+# LevelDB's table
+
+
+def _table(path: Path, content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values in the order of the keys."""
+    if len(content) < FOOTER or struct.unpack("<Q", content[-8:])[0] != MAGIC:
+        raise _broken(path, "it does not end with the magic number of a table")
+    footer = content[-FOOTER:-8]
+    _, at = _handle(path, footer, 0)
+    index, _ = _handle(path, footer, at)
+    before: bytes | None = None
+    for _, value in _entries(path, _block(path, content, index)):
+        handle, _ = _handle(path, value, 0)
+        for key, entry in _entries(path, _block(path, content, handle)):
+            if before is not None and key <= before:
+                raise _broken(path, "its keys are not in order")
+            before = key
+            yield key, entry
+
+
+def _block(path: Path, content: bytes, handle: tuple[int, int]) -> bytes:
+    """The block at (offset, size), its checksum checked."""
+    offset, size = handle
+    end = offset + size
+    if end + TRAILER > len(content):
+        raise _broken(path, f"a block ends at byte {end + TRAILER:,}, and the file has {len(content):,}")
+    kind, checksum = struct.unpack("<BI", content[end : end + TRAILER])
+    if _masked_crc(content[offset : end + 1]) != checksum:
+        raise _broken(path, f"the block at byte {offset:,} does not have its checksum")
+    if kind != 0:
+        name = "compressed with Snappy" if kind == 1 else f"of the unknown type {kind}"
+        raise WorkError(f"{path}: a block is {name}, and only uncompressed ones are read; save it with tf.train.Saver")
+    return content[offset:end]
+
+
+def _entries(path: Path, block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """A block's keys and values; each key shares its first bytes with the one before."""
+    if len(block) < 4:
+        raise _broken(path, "a block has no end")
+    (restarts,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 * (restarts + 1)
+    if end < 0:
+        raise _broken(path, "a block is too short for its restart points")
+    at, key = 0, b""
+    while at < end:
+        shared, at = _varint(path, block, at)
+        fresh, at = _varint(path, block, at)
+        length, at = _varint(path, block, at)
+        if shared > len(key) or at + fresh + length > end:
+            raise _broken(path, "an entry goes beyond its block")
+        if shared + fresh > LONGEST_KEY:
+            raise _broken(path, f"a key has {shared + fresh:,} bytes")
+        key = key[:shared] + block[at : at + fresh]
+        yield key, block[at + fresh : at + fresh + length]
+        at += fresh + length
+
+
+def _handle(path: Path, content: bytes, at: int) -> tuple[tuple[int, int], int]:
+    """(offset, size) of a block, and where the handle ends."""
+    offset, at = _varint(path, content, at)
+    size, at = _varint(path, content, at)
+    return (offset, size), at
+
+
+def _varint(path: Path, content: bytes, at: int) -> tuple[int, int]:
+    """A number of at most 64 bits, seven in a byte, least first; and where it ends."""
+    value = 0
+    for shift in range(0, 64, 7):
+        if at >= len(content):
+            break
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise _broken(path, "a number does not end")
+
+
+def _masked_crc(content: bytes | NDArray[np.float32]) -> int:
+    crc = int(google_crc32c.value(content))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# Protocol buffers
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_MESSAGES: dict[str, dict[str, tuple[int, Any]]] = {
+    "Version": {"producer": (1, _FIELD.TYPE_INT32), "min_consumer": (2, _FIELD.TYPE_INT32)},
+    "Header": {
+        "num_shards": (1, _FIELD.TYPE_INT32),
+        "endianness": (2, _FIELD.TYPE_INT32),
+        "version": (3, "Version"),
+    },
+    "Dim": {"size": (1, _FIELD.TYPE_INT64)},
+    "Shape": {"dim": (2, ["Dim"]), "unknown_rank": (3, _FIELD.TYPE_BOOL)},
+    "Slice": {},
+    "Entry": {
+        "dtype": (1, _FIELD.TYPE_INT32),
+        "shape": (2, "Shape"),
+        "shard_id": (3, _FIELD.TYPE_INT32),
+        "offset": (4, _FIELD.TYPE_INT64),
+        "size": (5, _FIELD.TYPE_INT64),
+        "crc32c": (6, _FIELD.TYPE_FIXED32),
+        "slices": (7, ["Slice"]),
+    },
+}
+"""Message → field → (number, type): a scalar, the name of a message, or a list of one. Enums are read as int32."""
+
+
+@cache
+def _message_classes() -> dict[str, Any]:
+    package = "podium.tensorbundle"
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    for message, fields in _MESSAGES.items():
+        described = file.message_type.add(name=message)
+        for name, (number, kind) in fields.items():
+            repeated = isinstance(kind, list)
+            field = described.field.add(
+                name=name, number=number, label=_FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
+            )
+            kind = kind[0] if repeated else kind
+            if isinstance(kind, str):
+                field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{kind}"
+            else:
+                field.type = kind
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in _MESSAGES
+    }
+
+
+def _parse(path: Path, message: str, name: str, content: bytes) -> Any:
+    try:
+        return _message_classes()[message].FromString(content)
+    except DecodeError as error:
+        raise _broken(path, f"the entry {name!r} is no {message} of a tensor bundle") from error
+
+
+def _broken(path: Path, found: str) -> WorkError:
+    return WorkError(f"{path}: is damaged or no TensorFlow checkpoint: {found}; {ADVICE}")

@@ -1,0 +1,117 @@
+"""All weights of one BERT, gathered from a checkpoint and checked back: names, shapes, size, finite values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.checkpoint.names import Layout, Part, podium_shapes
+from benchmarks.bert.sizes import SIZES, Size
+from benchmarks.errors import UsageError, WorkError
+
+SHOWN = 3
+"""So many of the missing tensors are named."""
+
+
+class Source(Protocol):
+    """A checkpoint of some format, opened."""
+
+    path: Path
+
+    @property
+    def names(self) -> list[str]:
+        """Of every tensor in it."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def read(self, name: str) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of one BERT by the project's names, float32."""
+
+    size: Size
+    vocabulary: int
+    tensors: dict[str, NDArray[np.float32]]
+
+    @property
+    def parameters(self) -> int:
+        """Values there are."""
+        return sum(values.size for values in self.tensors.values())
+
+
+def find_size(source: Source, layout: Layout, asked: Size | None = None) -> tuple[Size, int]:
+    """Which size a checkpoint has, by its layers and their width, and how many words.
+
+    Raises UsageError where that is no known size or not the one asked for, WorkError if it is no BERT.
+    """
+    if layout.words not in source.names:
+        raise WorkError(f"{source.path}: lacks {layout.words}, so it is no checkpoint of BERT; name another")
+    shape = source.shape(layout.words)
+    if len(shape) != 2:
+        raise WorkError(f"{source.path}: {layout.words} is {list(shape)}, allowed is [vocabulary, hidden]")
+    vocabulary, hidden = shape
+    numbers = [int(found[1]) for found in map(layout.layer.match, source.names) if found]
+    layers = max(numbers, default=-1) + 1
+    found = next((size for size in SIZES.values() if (size.layers, size.hidden) == (layers, hidden)), None)
+    here = f"its encoder is of {layers} × {hidden} (layers × width)" + (f", size {found.name}" if found else "")
+    if asked and found != asked:
+        wanted = f"size {asked.name} was asked for, which is {asked.layers} × {asked.hidden}"
+        raise UsageError(f"{source.path}: {here}; {wanted}")
+    if found is None:
+        known = ", ".join(f"{size.name} {size.layers} × {size.hidden}" for size in SIZES.values())
+        raise UsageError(f"{source.path}: {here}; the sizes are {known}")
+    return found, vocabulary
+
+
+def check_shapes(source: Source, layout: Layout, size: Size, vocabulary: int) -> list[Part]:
+    """The tensors to read, each of which is there in its shape. Raises WorkError naming what is missing or wrong."""
+    parts, there = layout.parts(size, vocabulary), set(source.names)
+    missing = [part.name for part in parts if part.name not in there]
+    if missing:
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        raise WorkError(
+            f"{source.path}: lacks {', '.join(missing[:SHOWN])}{more} of the {len(parts)} tensors of size {size.name}; "
+            "a whole checkpoint of pre-training is needed, with its heads"
+        )
+    for part in parts:
+        shape = source.shape(part.name)
+        if shape != part.shape:
+            raise WorkError(
+                f"{source.path}: {part.name} is {list(shape)}, allowed for size {size.name} is {list(part.shape)}"
+            )
+    return parts
+
+
+def read_finite(source: Source, name: str) -> NDArray[np.float32]:
+    """A tensor, none of whose values is infinite or not a number. Raises WorkError otherwise."""
+    values = source.read(name)
+    bad = values.size - int(np.count_nonzero(np.isfinite(values)))
+    if bad:
+        raise WorkError(
+            f"{source.path}: {name} has values that are infinite or no numbers, {bad:,} in all; use another"
+        )
+    return values
+
+
+def gather(
+    source: Source, layout: Layout, asked: Size | None = None, on_tensor: Callable[[int, int], None] = lambda *_: None
+) -> Weights:
+    """Read every tensor of a checkpoint into the project's, bit for bit. At most one tensor more is held at a time.
+
+    `on_tensor` is told how many were read, and of how many. Raises UsageError for another size than the one asked
+    for and WorkError for whatever is missing or damaged.
+    """
+    size, vocabulary = find_size(source, layout, asked)
+    parts = check_shapes(source, layout, size, vocabulary)
+    tensors = {name: np.empty(shape, np.float32) for name, shape in podium_shapes(size, vocabulary).items()}
+    for number, part in enumerate(parts, start=1):
+        values = read_finite(source, part.name)
+        tensors[part.podium][part.rows] = values.T if part.transposed else values
+        on_tensor(number, len(parts))
+    return Weights(size, vocabulary, tensors)

@@ -1,0 +1,109 @@
+"""Evaluate a checkpoint as a run would: `python -m implementations.pytorch.evaluate --checkpoint … --store …`.
+
+One process, on the GPU if there is one. Progress goes to standard error, the result to standard output. Exit codes:
+0 done, 1 it failed, 2 wrong use.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.sizes import SIZES
+from benchmarks.bert.store import SampleStore
+from benchmarks.errors import PodiumError, UsageError
+from benchmarks.processes import end_with_parent
+from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.data.evaluation import evaluation_batches
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.checkpoint import load_checkpoint
+from implementations.pytorch.training.evaluation import evaluate
+from implementations.pytorch.training.precision import resolve_precision
+from implementations.pytorch.training.processes import alone, keep_freed_memory
+
+LOCAL_BATCH_SIZE = 64
+SECONDS_BETWEEN_LINES = 10.0
+PRECISIONS = ("auto", "fp32", "bf16")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="implementations.pytorch.evaluate", description=__doc__)
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, help="weights, as `podium data checkpoint` writes them"
+    )
+    parser.add_argument("--store", type=Path, required=True, help="a folder of prepared shards to evaluate on")
+    parser.add_argument("--vocabulary", type=Path, required=True, help="vocab.txt of the store")
+    parser.add_argument("--size", choices=sorted(SIZES), required=True)
+    parser.add_argument("--samples", type=int, help="evaluation samples; without it, those of the size")
+    parser.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0])
+    parser.add_argument("--device", choices=DEVICES, default=DEVICES[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    arguments = parser.parse_args(words)
+    end_with_parent()
+    try:
+        result = _evaluate(arguments)
+    except PodiumError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        print("\n".join(f"{name.replace('_', ' '):24}{value:.6g}" for name, value in result.items()))
+    return 0
+
+
+def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
+    device, size = _device(arguments.device), SIZES[arguments.size]
+    keep_freed_memory()
+    store, vocabulary = SampleStore(arguments.store), Vocabulary.read(arguments.vocabulary)
+    store.require(vocabulary, arguments.vocabulary)
+    samples = size.evaluation_samples if arguments.samples is None else arguments.samples
+    if samples < 1:
+        raise UsageError(f"--samples: found {samples}, allowed is 1 or more")
+    store.require_samples(samples, "--samples")
+    with torch.device("meta"):  # its own start would be overwritten
+        model = BertForPreTraining(size, len(vocabulary.words), attention="grouped", dropout_probability=0.0)
+    model.to_empty(device=device)
+    load_checkpoint(model, arguments.checkpoint)
+    batches = evaluation_batches(
+        store, samples=samples, rank=0, ranks=1, local_batch_size=LOCAL_BATCH_SIZE, slot_width=None
+    )
+    started = perf_counter()
+    with alone(device) as processes:
+        precision = resolve_precision(arguments.precision, device)
+        accuracy = evaluate(model, _told(batches, samples), processes, precision)
+    return {
+        "masked_lm_accuracy": accuracy.masked_lm,
+        "next_sentence_accuracy": accuracy.next_sentence,
+        "masked_lm_loss": accuracy.masked_lm_loss,
+        "samples": accuracy.sequences,
+        "seconds": perf_counter() - started,
+    }
+
+
+def _device(name: str) -> torch.device:
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
+        raise UsageError("--device: found cuda, but torch sees no GPU here; allowed is cpu")
+    return torch.device("cuda" if there and name != "cpu" else "cpu")
+
+
+def _told(batches: Sequence[RaggedBatch], samples: int) -> Iterator[RaggedBatch]:
+    """The batches; what was evaluated so far is told every few seconds, and at the end."""
+    done, told = 0, perf_counter()
+    for batch in batches:
+        yield batch
+        done += batch.sequences
+        if done == samples or perf_counter() - told > SECONDS_BETWEEN_LINES:
+            print(f"evaluated {done} of {samples} samples", file=sys.stderr, flush=True)
+            told = perf_counter()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What the tests of checkpoints share: a very small BERT, its weights, and real checkpoints of it by TensorFlow."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.bert.checkpoint.names import huggingface_parts, podium_shapes
+from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.sizes import SIZES, Size
+
+FIXTURE = Path(__file__).parent / "fixture"
+SIZE = Size(
+    "fixture", layers=1, hidden=8, heads=2, feed_forward=16, evaluation_samples=1, evaluation_interval=1, positions=12
+)
+VOCABULARY = 31
+
+Tensors = dict[str, NDArray[np.float32]]
+
+
+@pytest.fixture(autouse=True)
+def size(monkeypatch: pytest.MonkeyPatch) -> Size:
+    """The size of the checkpoints in fixture/, known like the others in these tests."""
+    monkeypatch.setitem(SIZES, SIZE.name, SIZE)
+    return SIZE
+
+
+@pytest.fixture
+def vocabulary() -> int:
+    return VOCABULARY
+
+
+@pytest.fixture
+def reference_weights() -> Tensors:
+    """What fixture/make.py put into the checkpoints, by the reference's names."""
+    random = np.random.default_rng(20)
+    return {name: random.standard_normal(shape, np.float32) for name, shape in SIZE.tensors(VOCABULARY).items()}
+
+
+@pytest.fixture
+def weights() -> Weights:
+    """Other weights, by the project's names."""
+    random = np.random.default_rng(21)
+    shapes = podium_shapes(SIZE, VOCABULARY)
+    return Weights(SIZE, VOCABULARY, {name: random.standard_normal(shapes[name], np.float32) for name in shapes})
+
+
+@pytest.fixture
+def huggingface_tensors(weights: Weights) -> Tensors:
+    """The same by Hugging Face's names."""
+    parts = huggingface_parts(SIZE, VOCABULARY)
+    return {part.name: weights.tensors[part.podium][part.rows].copy() for part in parts}
+
+
+@pytest.fixture
+def tensorflow(tmp_path: Path) -> Callable[[str], Path]:
+    """Name → the prefix of a copy of that checkpoint of fixture/, alone in its folder."""
+
+    def copy(name: str = "model.ckpt-28252") -> Path:
+        folder = tmp_path / "tensorflow"
+        folder.mkdir()
+        for path in FIXTURE.glob(f"{name}.*"):
+            shutil.copy(path, folder)
+        return folder / name
+
+    return copy
