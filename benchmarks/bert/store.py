@@ -318,8 +318,8 @@ class SampleStore:
         for shard in self.shards:
             if shard.attributes["selection"] == RANDOM:
                 raise UsageError(
-                    f"{shard.path}: closed division, Data set: found a random subset of "
-                    f"{shard.attributes['selected_from']:,} samples, allowed is the whole; prepare it without --samples"
+                    f"{shard.path}: closed division, Data set: found a random subset of the "
+                    f"whole {shard.attributes['selected_from']:,} samples, allowed is all; prepare without --samples"
                 )
 
     def require_samples(self, count: int, key: str) -> None:

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bert.preparation.prepare import prepare
+from benchmarks.bert.preparation.subset import prepare_subset
 from benchmarks.bert.store import SampleStore, Shard
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from podium.config import Evaluation, RunConfig, load_system
-from podium.data import drop_from_page_cache, with_data
+from podium.data import PreparedData, drop_from_page_cache, with_data
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +174,14 @@ def test_too_few_samples_to_evaluate_on_are_said_before_anything_runs(open_confi
     few = open_config.model_copy(update={"evaluation": Evaluation(samples=100_000)})
     with pytest.raises(UsageError, match=r"holds \d+ samples, evaluation\.samples is 100000; prepare a longer text"):
         prepared(few)
+
+
+def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], tmp_path: Path) -> None:
+    text, vocabulary = Path(texts["text"]), Path(texts["vocabulary"])
+    whole, subset = tmp_path / "whole", tmp_path / "subset"
+    prepare([text], vocabulary, whole)
+    prepare_subset([text], vocabulary, subset, 5)
+    PreparedData(whole, whole, vocabulary).verify("closed")
+    PreparedData(subset, whole, vocabulary).verify("open")
+    with pytest.raises(UsageError, match="closed division, Data set: found a random subset of the whole 32 samples"):
+        PreparedData(subset, whole, vocabulary).verify("closed")
