@@ -1,0 +1,63 @@
+"""What a checkpoint scores before training, told by an implementation that is run as a process."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bert.verification.findings import Finding
+from benchmarks.bert.verification.tolerance import SIGMAS, tolerance
+from podium.config.loading import ROOT
+
+EVALUATE = "implementations.pytorch.evaluate"
+REFERENCE_ACCURACY = 0.34085
+"""Masked-LM accuracy of MLPerf's checkpoint on its 10,000 evaluation samples."""
+CHECK = "initial accuracy"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What to evaluate; `samples` None means as many as the size has for its evaluation."""
+
+    checkpoint: Path
+    store: Path
+    vocabulary: Path
+    size: str
+    samples: int | None = None
+
+    @property
+    def command(self) -> list[str]:
+        """The process; it runs from the repository's root, so paths are absolute."""
+        words = [sys.executable, "-m", EVALUATE, "--checkpoint", str(self.checkpoint.resolve())]
+        words += ["--store", str(self.store.resolve()), "--vocabulary", str(self.vocabulary.resolve())]
+        words += ["--size", self.size, *(["--samples", str(self.samples)] if self.samples is not None else [])]
+        return [*words, "--json"]
+
+
+def check_initial_accuracy(evaluation: Evaluation, masked_a_sample: float, compared: bool, official: bool) -> Finding:
+    """Evaluate the checkpoint; its accuracy is held against the reference's where the data are `compared`.
+
+    The tolerance is that of chance over the masked tokens evaluated, of which a sample has `masked_a_sample`. Beyond it
+    `official` data fail. A process that fails is a finding too: what it says goes to standard error as it comes.
+    """
+    expected = f"{REFERENCE_ACCURACY}" if compared else "any; the data are not MLPerf's"
+    done = subprocess.run(evaluation.command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        found = f"{evaluation.checkpoint} was not evaluated: the process ended with exit code {done.returncode}"
+        return Finding(CHECK, "fail", found, expected, "see above what it said, and mend that")
+    try:
+        result = json.loads(done.stdout)
+        accuracy, samples = float(result["masked_lm_accuracy"]), int(result["samples"])
+    except (ValueError, KeyError, TypeError):
+        found = f"the evaluation of {evaluation.checkpoint} printed no result: {done.stdout.strip()[:80]!r}"
+        return Finding(CHECK, "fail", found, "one JSON object", f"run it by hand: {' '.join(evaluation.command)}")
+    found = f"{accuracy:.5f} of {samples:,} samples"
+    if not compared:
+        return Finding(CHECK, "note", found, expected)
+    allowed = tolerance(REFERENCE_ACCURACY, max(1, round(samples * masked_a_sample)))
+    expected = f"{REFERENCE_ACCURACY} ± {allowed:.5f} ({SIGMAS:g} sd)"
+    if abs(accuracy - REFERENCE_ACCURACY) <= allowed:
+        return Finding(CHECK, "ok", found, expected)
+    advice = "the checkpoint or the evaluation samples are not MLPerf's; convert and prepare them again"
+    return Finding(CHECK, "fail" if official else "note", found, expected, advice)
