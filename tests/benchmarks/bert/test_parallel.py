@@ -43,7 +43,7 @@ def test_a_process_that_dies_is_known_by_its_file(tmp_path: Path) -> None:
     half.touch()
     other.touch()
     finished = []
-    with pytest.raises(WorkerDied, match="bad: the worker process that made it died; .* enough memory") as caught:
+    with pytest.raises(WorkerDied, match=r"bad: the worker process that made it died; .* enough memory") as caught:
         jobs = {good: (0,), bad: (signal.SIGKILL,), never: (0,)}
         for file in run_in_processes(signal.raise_signal, jobs, 1):
             finished.append(file)

@@ -1,0 +1,113 @@
+"""All checks, in the order in which they are told, and what it takes to make them."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.verification.contents import check_alike, check_content, check_counts, check_selection
+from benchmarks.bert.verification.duplicates import find_duplicates
+from benchmarks.bert.verification.evidence import Evidence
+from benchmarks.bert.verification.findings import Finding
+from benchmarks.bert.verification.labels import check_labels
+from benchmarks.bert.verification.lengths import check_lengths, distance, mean_length, wikipedia_histogram
+from benchmarks.bert.verification.masking import check_masked_share, check_replacements, check_structure
+from benchmarks.bert.verification.official import check_evaluation_samples, check_texts, check_vocabulary
+from benchmarks.bert.verification.repeats import check_in_a_row, check_repeated, check_shared
+from benchmarks.bert.verification.survey import Survey, survey_store
+from benchmarks.errors import UsageError
+
+Check = Callable[[Evidence], Iterable[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    check_content,
+    check_alike,
+    check_counts,
+    check_selection,
+    check_structure,
+    check_shared,
+    check_repeated,
+    check_in_a_row,
+    check_masked_share,
+    check_replacements,
+    check_labels,
+    check_lengths,
+    check_vocabulary,
+    check_texts,
+    check_evaluation_samples,
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to be proved right, and with what."""
+
+    store: Path
+    evaluation: Path | None = None
+    vocabulary: Path | None = None
+    texts: tuple[Path, ...] = ()
+    official: bool = False
+
+    @property
+    def stores(self) -> tuple[Path, ...]:
+        return (self.store,) if self.evaluation is None else (self.store, self.evaluation)
+
+
+def gather_evidence(subject: Subject, processors: int = 1, on_read: Callable[[int], None] | None = None) -> Evidence:
+    """Read everything once, on so many processors; `on_read` is told of the bytes of each shard that was read.
+
+    Memory: 8 bytes a sample, 400 MB for finding duplicates, and for each processor the offsets of the shard in work (16
+    bytes a sample of it). Raises UsageError for what is not there, and WorkError if a file goes away meanwhile.
+    """
+    if subject.official and not (subject.vocabulary and subject.evaluation):
+        raise UsageError("--official: needs --vocab and --evaluation too; without them no store can be proved official")
+    for text in subject.texts:
+        if not text.is_file():
+            raise UsageError(f"{text}: there is no such text file")
+    vocabulary = Vocabulary.read(subject.vocabulary) if subject.vocabulary else None
+    training, *evaluation = [survey_store(store, vocabulary, processors, on_read) for store in subject.stores]
+    shards = [shard for survey in (training, *evaluation) for shard in survey.shards]
+    duplicates = find_duplicates([shard.path for shard in shards], [shard.hashes for shard in shards])
+    return Evidence(
+        training=training,
+        evaluation=evaluation[0] if evaluation else None,
+        duplicates=duplicates,
+        vocabulary=vocabulary,
+        vocabulary_file=subject.vocabulary,
+        texts=subject.texts,
+        official=subject.official,
+    )
+
+
+def findings_of(evidence: Evidence) -> list[Finding]:
+    """What every check says."""
+    return [finding for check in CHECKS for finding in check(evidence)]
+
+
+def statistics_of(evidence: Evidence) -> dict[str, Any]:
+    """The numbers behind the findings, for programs."""
+    return {
+        "training": _store_statistics(evidence.training),
+        "evaluation": None if evidence.evaluation is None else _store_statistics(evidence.evaluation),
+        "repeated_samples": evidence.duplicates.repeated,
+        "repeats_compared": evidence.duplicates.compared,
+        "hash_collisions": evidence.duplicates.unequal,
+    }
+
+
+def _store_statistics(survey: Survey) -> dict[str, Any]:
+    counts: dict[str, Any] = {"shards": len(survey.shards) + len(survey.unreadable), "readable": len(survey.shards)}
+    if not survey.shards:
+        return counts
+    lengths, wikipedia = survey.lengths, wikipedia_histogram()
+    return counts | {
+        "samples": survey.samples,
+        "tokens": survey.total("tokens"),
+        "masked_tokens": survey.total("masked_tokens"),
+        "masked_share": survey.total("masked_tokens") / max(1, survey.text_tokens),
+        "random_next_share": survey.total("random_next") / survey.samples,
+        "mean_length": mean_length(lengths),
+        "distance_from_wikipedia": distance(lengths, wikipedia) if len(lengths) == len(wikipedia) else None,
+        "lengths": lengths.tolist(),
+    }

@@ -1,0 +1,166 @@
+"""Samples that occur more than once, within a shard and in several, found by their hashes and confirmed by content.
+
+The hashes are looked at in partitions by their highest bits, so that memory beyond the hashes themselves does not
+grow with the store: about 400 MB, and 8 bytes for each pair of shards.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.samples import Sample
+from benchmarks.bert.store import Shard
+from benchmarks.compiled import compiled
+
+PARTITION = 2**23
+"""Hashes, about, that are sorted at once."""
+CONFIRMED = 4_096
+"""Pairs of equal hashes whose samples are read and compared."""
+PAIR_WORK = 2**30
+"""Steps for counting what pairs of shards share; where there are more, a random part of the hashes is counted."""
+OPEN_SHARDS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Duplicates:
+    """What was found among all samples of some shards."""
+
+    samples: int
+    repeated: int
+    """Samples that equal an earlier one."""
+    shared: NDArray[np.float64]
+    """[shards, shards] samples that two shards share (of one that occurs a times here and b times there, min(a, b)),
+    above the diagonal; estimated from a random part where that is too much work."""
+    compared: int
+    """Pairs of samples with equal hashes that were read and compared."""
+    unequal: int
+    """Those of them that differ: collisions of the hash."""
+
+    def share(self, one: int, other: int, sizes: Sequence[int]) -> float:
+        """What two shards share, of the smaller one's samples."""
+        return min(1.0, float(self.shared[min(one, other), max(one, other)]) / min(sizes[one], sizes[other]))
+
+
+def find_duplicates(paths: Sequence[Path], hashes: Sequence[NDArray[np.uint64]]) -> Duplicates:
+    """Find what occurs more than once in shards with these hashes, u8 [samples] each.
+
+    Counts are lowered by the share of collisions among the pairs that were compared. Raises WorkError for a shard
+    that can no longer be read.
+    """
+    total = sum(len(part) for part in hashes)
+    if not total:
+        return Duplicates(0, 0, np.zeros((0, 0)), 0, 0)
+    bits = max(0, (total - 1).bit_length() - (PARTITION - 1).bit_length())
+    shared = np.zeros((len(hashes), len(hashes)))
+    places: list[NDArray[np.int64]] = []
+    repeated = 0
+    step = 0
+    for partition in range(2**bits):
+        values, shards, indices = _members(hashes, partition, bits)
+        order = np.argsort(values, kind="stable")
+        values, shards, indices = values[order], shards[order], indices[order]
+        if not step:
+            step = _step(_pair_work(values, shards) * 2**bits)
+        repeated += _count_repeated(values)
+        _count_shared(values, shards, np.uint64(step - 1), float(step), shared)
+        again = np.flatnonzero(values[1:] == values[:-1])[: max(1, CONFIRMED >> bits)]
+        places.append(np.stack([shards[again], indices[again], shards[again + 1], indices[again + 1]], axis=1))
+    compared = np.concatenate(places)
+    unequal = _count_unequal(paths, compared)
+    real = 1 - unequal / len(compared) if len(compared) else 1.0
+    return Duplicates(total, round(repeated * real), shared * real, len(compared), unequal)
+
+
+def _members(
+    hashes: Sequence[NDArray[np.uint64]], partition: int, bits: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int64]]:
+    """The hashes whose highest bits are `partition`, with their shards and their indices there."""
+    shift, wanted = np.uint64(64 - bits), np.uint64(partition)
+    chosen = [np.flatnonzero(part >> shift == wanted) if bits else np.arange(len(part)) for part in hashes]
+    values = np.concatenate([part[indices] for part, indices in zip(hashes, chosen, strict=True)])
+    shards = np.repeat(np.arange(len(hashes), dtype=np.int32), [len(indices) for indices in chosen])
+    return values, shards, np.concatenate(chosen)
+
+
+def _step(work: int) -> int:
+    """Of how many hashes one is counted: a power of 2."""
+    return 1 << max(0, (-(-work // PAIR_WORK) - 1).bit_length())
+
+
+@compiled
+def _count_repeated(values: NDArray[np.uint64]) -> int:
+    repeated = 0
+    for place in range(1, len(values)):
+        repeated += values[place] == values[place - 1]
+    return repeated
+
+
+@compiled
+def _pair_work(values: NDArray[np.uint64], shards: NDArray[np.int32]) -> int:
+    """Steps of _count_shared over all of these."""
+    work, start, different = 0, 0, 1
+    for place in range(1, len(values) + 1):
+        if place == len(values) or values[place] != values[start]:
+            work += different * (different - 1) // 2
+            start, different = place, 1
+        else:
+            different += shards[place] != shards[place - 1]
+    return work
+
+
+@compiled
+def _count_shared(
+    values: NDArray[np.uint64],
+    shards: NDArray[np.int32],
+    low_bits: np.uint64,
+    weight: float,
+    shared: NDArray[np.float64],
+) -> None:
+    """Add to shared[a, b], a < b, what shards a and b share of the values whose `low_bits` are 0.
+
+    The values are sorted, and the shards of equal values too.
+    """
+    start = 0
+    runs = np.empty((shared.shape[0], 2), dtype=np.int64)  # of one value: a shard, and how often it occurs there
+    for place in range(1, len(values) + 1):
+        if place < len(values) and values[place] == values[start]:
+            continue
+        if place - start > 1 and shards[start] != shards[place - 1] and values[start] & low_bits == 0:
+            count = 0
+            for member in range(start, place):
+                if member == start or shards[member] != shards[member - 1]:
+                    runs[count, 0] = shards[member]
+                    runs[count, 1] = 0
+                    count += 1
+                runs[count - 1, 1] += 1
+            for one in range(count):
+                for other in range(one + 1, count):
+                    shared[runs[one, 0], runs[other, 0]] += weight * min(runs[one, 1], runs[other, 1])
+        start = place
+
+
+def _count_unequal(paths: Sequence[Path], pairs: NDArray[np.int64]) -> int:
+    """How many of the pairs [n, 4] (shard, index, shard, index) are two samples that differ."""
+    opened = lru_cache(OPEN_SHARDS)(Shard)
+
+    def read(shard: int, index: int) -> Sample:
+        return opened(paths[shard]).read(index)
+
+    return sum(
+        not _equal(read(shard, index), read(other_shard, other_index))
+        for shard, index, other_shard, other_index in sorted(map(tuple, pairs.tolist()), key=lambda p: (p[0], p[2]))
+    )
+
+
+def _equal(one: Sample, other: Sample) -> bool:
+    return (
+        np.array_equal(one.token_ids, other.token_ids)
+        and one.first_segment_length == other.first_segment_length
+        and np.array_equal(one.masked_positions, other.masked_positions)
+        and np.array_equal(one.masked_token_ids, other.masked_token_ids)
+        and one.next_sentence_label == other.next_sentence_label
+    )

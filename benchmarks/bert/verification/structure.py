@@ -1,0 +1,168 @@
+"""Is every sample a [CLS] A [SEP] B [SEP] with the right masks? One compiled pass over flat arrays.
+
+At a masked position any word of the vocabulary may stand, [CLS] and [SEP] too, since one in ten is drawn at random;
+so the original tokens are put back before the words are looked at.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
+from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, PAD, SEPARATOR, Vocabulary
+from benchmarks.bert.samples import Samples
+from benchmarks.bert.store import Origin
+from benchmarks.compiled import compiled
+
+FAULTS = (
+    "a first segment shorter than 3 tokens or longer than all but 2",
+    "a next-sentence label that is neither 0 nor 1",
+    "masked positions that do not ascend or lie beyond the sample",
+    "a mask on [CLS] or [SEP]",
+    "another number of masked tokens than its length gives",
+    "a token id beyond the vocabulary",
+    "no [CLS] at its start",
+    "no [SEP] at the end of a segment",
+    "[CLS], [SEP], [MASK] or [PAD] within its text",
+)
+"""What can be wrong with a sample; those from `WORD_FAULTS` on are seen only with the vocabulary."""
+SPECIAL = (CLASSIFICATION, SEPARATOR, MASK, PAD)
+SEGMENT, LABEL, POSITIONS, SPECIAL_MASKED, MASKED_COUNT, BEYOND, START, ENDS, INSIDE = range(len(FAULTS))
+WORD_FAULTS = BEYOND
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What the pass over one shard found."""
+
+    faults: NDArray[np.int64]
+    """[faults] samples that have each of FAULTS."""
+    first: NDArray[np.int64]
+    """[faults] the first sample with it, −1 where there is none."""
+    masked_as_mask: int
+    """Masked positions where [MASK] stands; 0 without the vocabulary."""
+    masked_kept: int
+    """Masked positions where the original token stands."""
+
+
+def expected_masked_counts(origin: Origin) -> NDArray[np.int64]:
+    """Masked tokens of a sample of each length, i8 [max_sequence_length + 1].
+
+    min(max_predictions, max(1, round(probability · length))) with Python's rounding (half to even), but never more
+    than there are tokens of text. The probability of imported samples is not known: 0.15 as in all published data.
+    """
+    probability = (origin.generation or GenerationSettings()).masked_lm_probability
+    return np.array(
+        [
+            max(0, min(origin.max_predictions, max(1, round(probability * length)), length - SPECIAL_TOKENS))
+            for length in range(origin.max_sequence_length + 1)
+        ],
+        dtype=np.int64,
+    )
+
+
+def examine(samples: Samples, expected_masked: NDArray[np.int64], vocabulary: Vocabulary | None) -> Structure:
+    """Look at every sample; `expected_masked` is the number of masked tokens by length, [longest + 1] or more.
+
+    Without a vocabulary the words themselves are not looked at. Allocates one sample's tokens and no more.
+    """
+    special = np.array([vocabulary.ids[word] if vocabulary else 0 for word in SPECIAL], dtype=np.uint16)
+    faults, first, tallies = _examine_flat(
+        samples.token_ids,
+        samples.sample_offsets,
+        samples.first_segment_lengths,
+        samples.masked_positions,
+        samples.masked_token_ids,
+        samples.masked_offsets,
+        samples.next_sentence_labels,
+        expected_masked,
+        special,
+        len(vocabulary.words) if vocabulary else 0,
+    )
+    return Structure(faults, first, int(tallies[0]), int(tallies[1]))
+
+
+@compiled
+def _largest(values: NDArray[np.uint16], start: int, end: int) -> int:
+    """The largest of values[start:end], 0 of none; a loop without a branch, for vector instructions."""
+    largest = np.uint16(0)
+    for place in range(start, end):
+        largest = max(largest, values[place])
+    return int(largest)
+
+
+@compiled
+def _special_words(text: NDArray[np.uint16], length: int, special: NDArray[np.uint16]) -> int:
+    """How many of text[:length] are among the four special words."""
+    one, two, three, four = special[0], special[1], special[2], special[3]
+    count = 0
+    for place in range(length):
+        word = text[place]
+        count += (word == one) | (word == two) | (word == three) | (word == four)
+    return count
+
+
+@compiled
+def _examine_flat(
+    token_ids: NDArray[np.uint16],
+    sample_offsets: NDArray[np.int64],
+    first_segment_lengths: NDArray[np.uint16],
+    masked_positions: NDArray[np.uint16],
+    masked_token_ids: NDArray[np.uint16],
+    masked_offsets: NDArray[np.int64],
+    labels: NDArray[np.uint8],
+    expected_masked: NDArray[np.int64],
+    special: NDArray[np.uint16],
+    words: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Faults [9], their first samples [9], masked positions with [MASK] and with the original [2].
+
+    `special` are the ids of [CLS], [SEP], [MASK] and [PAD]; they count only where `words`, the size of the vocabulary,
+    is not 0.
+    """
+    faults = np.zeros(9, dtype=np.int64)
+    first = np.full(9, -1, dtype=np.int64)
+    as_mask, kept = 0, 0
+    text = np.empty(len(expected_masked), dtype=np.uint16)
+    has = np.empty(9, dtype=np.bool_)
+    for sample in range(len(labels)):
+        start, end = sample_offsets[sample], sample_offsets[sample + 1]
+        length = end - start
+        last = length - 1
+        separator = np.int64(first_segment_lengths[sample]) - 1
+        masked_start, masked_end = masked_offsets[sample], masked_offsets[sample + 1]
+        has[:] = False
+        has[SEGMENT] = separator < 2 or separator > length - 3
+        has[LABEL] = labels[sample] > 1
+        has[MASKED_COUNT] = masked_end - masked_start != expected_masked[length]
+        for place in range(length):
+            text[place] = token_ids[start + place]
+        before = np.int64(-1)
+        for masked in range(masked_start, masked_end):
+            position = np.int64(masked_positions[masked])
+            if position <= before or position > last:
+                has[POSITIONS] = True
+                continue
+            before = position
+            has[SPECIAL_MASKED] |= position in (0, separator, last)
+            original = masked_token_ids[masked]
+            as_mask += text[position] == special[2]
+            kept += text[position] == original
+            text[position] = original
+        if words > 0:
+            largest = max(_largest(token_ids, start, end), _largest(masked_token_ids, masked_start, masked_end))
+            has[BEYOND] = largest >= words
+            has[START] = text[0] != special[0]
+            has[ENDS] = text[last] != special[1]
+            outside = _special_words(text[:1], 1, special) + _special_words(text[last:], 1, special)
+            if 0 < separator < last:
+                has[ENDS] |= text[separator] != special[1]
+                outside += _special_words(text[separator:], 1, special)
+            has[INSIDE] = _special_words(text, length, special) > outside
+        for fault in range(9):
+            if has[fault]:
+                faults[fault] += 1
+                if first[fault] < 0:
+                    first[fault] = sample
+    return faults, first, np.array([as_mask if words > 0 else 0, kept])

@@ -1,0 +1,126 @@
+"""Small stores that are sound, to plant faults in."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Vocabulary
+from benchmarks.bert.samples import Samples
+from benchmarks.bert.store import Origin, write_shard
+from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence
+from benchmarks.bert.verification.findings import Finding
+from benchmarks.bert.verification.wikipedia import WIKIPEDIA
+
+WORDS = 400
+CLS, SEP, MASK = (SPECIAL_WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
+
+
+def make_sound(count: int, seed: int, short: bool = False) -> Samples:
+    """Samples of Wikipedia's lengths (or of 20 to 40 tokens), masked as the reference does."""
+    random = np.random.default_rng(seed)
+    shares = np.array(WIKIPEDIA) / sum(WIKIPEDIA)
+    lengths = random.integers(20, 41, count) if short else 1 + random.choice(512, count, p=shares)
+    tokens, firsts, positions, originals = [], [], [], []
+    for length in lengths.tolist():
+        ids = random.integers(len(SPECIAL_WORDS), WORDS, length)
+        first = int(random.integers(3, length - 1))
+        ids[0], ids[first - 1], ids[-1] = CLS, SEP, SEP
+        text = [place for place in range(1, length - 1) if place != first - 1]
+        chosen = np.sort(random.choice(text, min(76, max(1, round(0.15 * length))), replace=False))
+        originals.append(ids[chosen].copy())
+        draw = random.random(len(chosen))
+        ids[chosen[draw < 0.8]] = MASK
+        drawn = chosen[draw >= 0.9]
+        ids[drawn] = random.integers(0, WORDS, len(drawn))
+        tokens.append(ids)
+        firsts.append(first)
+        positions.append(chosen)
+    return Samples(
+        np.concatenate(tokens).astype(np.uint16),
+        np.cumsum([0, *lengths]).astype(np.int64),
+        np.array(firsts, dtype=np.uint16),
+        np.concatenate(positions).astype(np.uint16),
+        np.concatenate(originals).astype(np.uint16),
+        np.cumsum([0, *map(len, positions)]).astype(np.int64),
+        (random.random(count) < 0.53).astype(np.uint8),
+    )
+
+
+def gathered(samples: Samples, order: Any) -> Samples:
+    """Samples in another order, or some of them more than once."""
+    o, m, order = samples.sample_offsets, samples.masked_offsets, list(order)
+
+    def pick(values: Any, offsets: Any) -> Any:
+        return np.concatenate([values[offsets[i] : offsets[i + 1]] for i in order])
+
+    return Samples(
+        pick(samples.token_ids, o),
+        np.cumsum([0, *np.diff(o)[order]]).astype(np.int64),
+        samples.first_segment_lengths[order],
+        pick(samples.masked_positions, m),
+        pick(samples.masked_token_ids, m),
+        np.cumsum([0, *np.diff(m)[order]]).astype(np.int64),
+        samples.next_sentence_labels[order],
+    )
+
+
+class Stores(Protocol):
+    """Writes a store of shards a.h5, b.h5, …; keywords change what they are said to be made from."""
+
+    def __call__(self, *shards: Samples, name: str = "store", **origin: Any) -> Path: ...
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("words") / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_WORDS, *(f"w{i}" for i in range(5, WORDS))]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def stores(tmp_path: Path, vocabulary: Path) -> Stores:
+    sha256 = Vocabulary.read(vocabulary).sha256
+
+    def write(*shards: Samples, name: str = "store", **origin: Any) -> Path:
+        (tmp_path / name).mkdir()
+        for letter, samples in zip("abcdefghij", shards, strict=False):
+            made = Origin.of_text(letter, "ef" * 32, sha256, GenerationSettings())
+            write_shard(tmp_path / name / f"{letter}.h5", samples, replace(made, **origin))
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def sound() -> Callable[[int], Samples]:
+    """A function from a number to samples, the same ones for the same number."""
+    made: dict[int, Samples] = {}
+    return lambda seed: made.setdefault(seed, make_sound(1_500, seed))
+
+
+@pytest.fixture
+def reorder() -> Callable[[Samples, Any], Samples]:
+    return gathered
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., Samples]:
+    return make_sound
+
+
+@pytest.fixture
+def look(vocabulary: Path) -> Callable[..., dict[str, Finding]]:
+    """The findings of a store by check; keywords are those of Subject."""
+
+    def findings(store: Path, **given: Any) -> dict[str, Finding]:
+        found = findings_of(gather_evidence(Subject(store, **{"vocabulary": vocabulary, **given}), 2))
+        names = [finding.check for finding in found]
+        assert len(names) == len(set(names)), names
+        return {finding.check: finding for finding in found}
+
+    return findings
