@@ -6,7 +6,7 @@ import hashlib
 import os
 import resource
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -60,6 +60,20 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise WorkError(f"{folder}: the folder cannot be made ({error.strerror}); see who may write there") from error
     return folder
+
+
+def require_readable(files: Sequence[Path], kind: str) -> None:
+    """Raise UsageError unless all these files, of a kind such as `text file`, can be opened."""
+    for file in files:
+        try:
+            with file.open("rb"):
+                pass
+        except FileNotFoundError:
+            raise UsageError(f"{file}: there is no such {kind}") from None
+        except IsADirectoryError:
+            raise UsageError(f"{file}: this is a folder; give the {kind}s in it") from None
+        except OSError as error:
+            raise UsageError(f"{file}: the {kind} cannot be read ({error.strerror})") from error
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def test_what_cannot_serve_is_a_sentence(folder: Path) -> None:
     def refused_import(*files: str, exit_code: int = 2) -> str:
         return refused("import", *files, "--vocab", "vocab.txt", "--out", "out", cwd=folder, exit_code=exit_code)
 
-    assert refused_import("none.hdf5") == "none.hdf5: there is no such file to import"
+    assert refused_import("none.hdf5") == "none.hdf5: there is no such sample file"
     assert "would both become one" in refused_import("one.hdf5", str(folder / "one.hdf5"))
     with h5py.File(folder / "two.hdf5", "r+") as file:
         file["input_mask"][1, 2] = 0

@@ -16,7 +16,7 @@ from benchmarks.bert.exchange.rows import AllowedTokens, unusable
 from benchmarks.bert.parallel import WorkerDied, run_in_processes
 from benchmarks.bert.store import SUFFIX, SampleStore, Shard, write_shard
 from benchmarks.errors import UsageError
-from benchmarks.files import alone_in, make_folder
+from benchmarks.files import alone_in, make_folder, require_readable
 
 
 class Format(NamedTuple):
@@ -58,7 +58,9 @@ def import_files(
     full disk. After a failure the finished shards are whole and nothing half-written remains.
     """
     _check_format(format_name, [AUTO, *FORMATS], "imported from")
-    _check_files(files)
+    if not files:
+        raise UsageError("no files were given; give the files of samples to import")
+    require_readable(files, "sample file")
     _check_processes(processes)
     shards = {out / f"{_stem(file)}{SUFFIX}": file for file in files}
     _check_distinct(files, [_stem(file) for file in files], "a shard is named for its file")
@@ -165,22 +167,6 @@ def _check_format(name: str, allowed: Sequence[str], what: str) -> None:
 def _check_processes(processes: int) -> None:
     if processes < 1:
         raise UsageError(f"{processes} processes were asked for; give 1 or more")
-
-
-def _check_files(files: Sequence[Path]) -> None:
-    """Raise UsageError unless there are files and all can be opened."""
-    if not files:
-        raise UsageError("no files were given; give the files of samples to import")
-    for file in files:
-        try:
-            with file.open("rb"):
-                pass
-        except FileNotFoundError:
-            raise UsageError(f"{file}: there is no such file to import") from None
-        except IsADirectoryError:
-            raise UsageError(f"{file}: this is a folder; give the files in it") from None
-        except OSError as error:
-            raise UsageError(f"{file}: the file cannot be read ({error.strerror})") from error
 
 
 def _check_distinct(sources: Sequence[Path], names: Sequence[str], why: str) -> None:

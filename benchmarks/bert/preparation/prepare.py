@@ -17,7 +17,7 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SUFFIX, Origin, Shard, write_shard
 from benchmarks.errors import PodiumError, UsageError, WorkError
-from benchmarks.files import alone_in, make_folder, remove_unfinished
+from benchmarks.files import alone_in, make_folder, remove_unfinished, require_readable
 
 
 @dataclass(frozen=True)
@@ -160,16 +160,7 @@ def _check_texts(texts: Sequence[Path]) -> None:
     """Raise UsageError unless there are texts, all can be opened, and each has a name of its own."""
     if not texts:
         raise UsageError("no text files were given; give the parts of the text, one sentence a line")
-    for text in texts:
-        try:
-            with text.open("rb"):
-                pass
-        except FileNotFoundError:
-            raise UsageError(f"{text}: there is no such text file") from None
-        except IsADirectoryError:
-            raise UsageError(f"{text}: this is a folder; give the text files in it") from None
-        except OSError as error:
-            raise UsageError(f"{text}: the text file cannot be read ({error.strerror})") from error
+    require_readable(texts, "text file")
     name, occurrences = Counter(text.name for text in texts).most_common(1)[0]
     if occurrences > 1:
         raise UsageError(

@@ -40,9 +40,11 @@ class Duplicates:
     unequal: int
     """Those of them that differ: collisions of the hash."""
 
-    def share(self, one: int, other: int, sizes: Sequence[int]) -> float:
-        """What two shards share, of the smaller one's samples."""
-        return min(1.0, float(self.shared[min(one, other), max(one, other)]) / min(sizes[one], sizes[other]))
+    def shares(self, sizes: Sequence[int]) -> NDArray[np.float64]:
+        """What two shards share, of the smaller one's samples, [shards, shards]; 0 but above the diagonal."""
+        smaller = np.minimum.outer(np.array(sizes), np.array(sizes))
+        shares: NDArray[np.float64] = np.minimum(1.0, self.shared / smaller)
+        return shares
 
 
 def find_duplicates(paths: Sequence[Path], hashes: Sequence[NDArray[np.uint64]]) -> Duplicates:

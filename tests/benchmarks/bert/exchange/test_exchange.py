@@ -90,8 +90,8 @@ def test_wrong_arguments_of_an_import_are_refused_before_anything_is_written(
             import_files(files, name, given.pop("vocabulary", vocabulary), to, **given)
 
     refused("no files were given", [])
-    refused("none.hdf5: there is no such file to import", [*files, tmp_path / "none.hdf5"])
-    refused("in: this is a folder; give the files in it", [tmp_path / "in"])
+    refused("none.hdf5: there is no such sample file", [*files, tmp_path / "none.hdf5"])
+    refused("in: this is a folder; give the sample files in it", [tmp_path / "in"])
     refused("there is no format 'hdf5' that samples are imported from; give one of auto, hdf5-fixed, ", name="hdf5")
     refused("0 processes were asked for", processes=0)
     refused("there is no such vocabulary", vocabulary=tmp_path / "none.txt")

@@ -49,7 +49,7 @@ def test_a_sound_store_is_sound(stores: Any, sound: Sound, look: Look) -> None:
     assert findings["counts"].found.startswith("4,500 samples, ")
     assert findings["counts"].found.endswith(", 3 shards")
     assert findings["repeated samples"].found == "0 of 6,000 (0.0000%)"
-    assert findings["shared samples"].found == "no two of 4 shards share samples"
+    assert findings["shared samples"].found == "at most 0.00%, of any two of 4 shards"
     assert all(finding.advice for finding in findings.values() if finding.level == "fail")
 
 

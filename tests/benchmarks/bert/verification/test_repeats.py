@@ -75,7 +75,7 @@ def test_an_overlap_below_the_limit_is_none(stores: Any, sound: Sound, look: Loo
 def test_all_shards_alike_are_said_once(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     copies = [reorder(sound(1), np.random.default_rng(seed).permutation(1_500)) for seed in range(7)]
     found = look(stores(*copies))["shared samples"]
-    assert (found.level, found.found) == ("fail", "all 7 shards are alike: any two share at least 100.0%")
+    assert (found.level, found.found) == ("fail", "all 7 shards hold the same samples: any two share at least 100.0%")
 
 
 def test_of_many_pairs_some_are_named(stores: Any, sound: Sound, look: Look) -> None:
@@ -179,7 +179,7 @@ def test_the_bits_of_hashes_are_even_and_independent(sound: Sound) -> None:
 
 
 @pytest.mark.parametrize("partition", [2**23, 256])
-@pytest.mark.parametrize("work", [2**30, 4_000])
+@pytest.mark.parametrize("work", [2**30, 1_000])
 def test_pairs_are_counted_as_literally(
     stores: Any, sound: Sound, monkeypatch: pytest.MonkeyPatch, reorder: Reorder, partition: int, work: int
 ) -> None:
@@ -206,7 +206,8 @@ def test_pairs_are_counted_as_literally(
             else:
                 assert found.shared[one, other] == pytest.approx(literally, rel=0.5)
     assert found.shared[np.tril_indices(6)].sum() == 0
-    assert found.share(1, 0, [1_200] * 6) == found.share(0, 1, [1_200] * 6) > 0.2
+    shares = found.shares([1_200, 600, *[1_200] * 4])
+    assert shares[0, 1] == min(1, found.shared[0, 1] / 600) > shares[0, 2] == found.shared[0, 2] / 1_200 > 0.2
 
 
 def test_equal_hashes_of_different_samples_do_not_count(
