@@ -64,8 +64,7 @@ def _row(data: bytes, place: Place) -> dict[str, NDArray[Any]]:
         found = features[key].WhichOneof("kind")
         if found != kind:
             raise place.refuse(0, f"{key} is {found or 'empty'}, not {kind}")
-        values = getattr(features[key], kind).value
-        row[key] = np.fromiter(values, np.int64 if kind == "int64_list" else np.float32, len(values))
+        row[key] = np.array(getattr(features[key], kind).value, np.int64 if kind == "int64_list" else np.float32)
     return row
 
 

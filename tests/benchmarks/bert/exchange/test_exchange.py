@@ -101,6 +101,7 @@ def test_wrong_arguments_of_an_import_are_refused_before_anything_is_written(
     refused(r"part_1\.h5: would be replaced by what is made of .*part_1\.h5; give another folder", to=tmp_path / "in")
     (tmp_path / "link").symlink_to(tmp_path / "in")
     refused(r"part_1\.h5: would be replaced", to=tmp_path / "link")
+    refused(r"part_1\.h5: would be replaced", [tmp_path / "link" / "part_1.h5"], to=tmp_path / "in")
     other = tmp_path / "in" / "part_1.tfrecord"
     other.write_bytes(files[2].read_bytes())
     refused(r"part_1\.h5: would be replaced by what is made of .*part_1\.tfrecord|both become", [files[1], other])
