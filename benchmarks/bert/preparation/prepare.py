@@ -51,10 +51,10 @@ def prepare(
     not UTF-8 or has no document, and for a disk that is full. After a failure the finished shards are whole and
     nothing half-written remains.
     """
-    check_inputs(texts, vocabulary, processes)
+    words = check_inputs(texts, vocabulary, processes)
     with alone_in(make_folder(out), "podium data prepare"):
         return prepare_shards(
-            texts, vocabulary, out, settings or GenerationSettings(), processes, selection, on_finished
+            texts, vocabulary, words.sha256, out, settings or GenerationSettings(), processes, selection, on_finished
         )
 
 
@@ -69,6 +69,7 @@ def check_inputs(texts: Sequence[Path], vocabulary: Path, processes: int) -> Voc
 def prepare_shards(
     texts: Sequence[Path],
     vocabulary: Path,
+    vocabulary_sha256: str,
     out: Path,
     settings: GenerationSettings,
     processes: int,
@@ -76,9 +77,15 @@ def prepare_shards(
     on_finished: Callable[[Prepared], None] | None,
 ) -> list[Path]:
     """`prepare` without its checks, in a folder that is there and held."""
-    digest = Vocabulary.read(vocabulary).sha256
     jobs = {
-        out / f"{text.name}{SUFFIX}": (text, vocabulary, digest, out / f"{text.name}{SUFFIX}", settings, selection)
+        out / f"{text.name}{SUFFIX}": (
+            text,
+            vocabulary,
+            vocabulary_sha256,
+            out / f"{text.name}{SUFFIX}",
+            settings,
+            selection,
+        )
         for text in texts
     }
     for shard in jobs:

@@ -59,7 +59,7 @@ def prepare_subset(
         size = sum(text.stat().st_size for text in texts)
         selection = _likely(samples, size * SAMPLES_A_BYTE, seed)
         while True:
-            prepare_shards(texts, vocabulary, aside, settings, processes, selection, on_finished)
+            prepare_shards(texts, vocabulary, words.sha256, aside, settings, processes, selection, on_finished)
             candidates = {text: Shard(aside / f"{text.name}{SUFFIX}") for text in texts}
             whole = sum(shard.attributes["selected_from"] for shard in candidates.values())
             if whole < samples:
