@@ -1,17 +1,22 @@
 """Functions that are compiled to machine code when they are first called, and kept on disk after that.
 
 numba keeps the code of a function as long as its own file does not change, though it has that of other functions
-inside. So what is kept lies in a folder that is named for the sources of all compiled functions together.
+inside. So what is kept lies in a folder of the function's package that is named for all of its compiled sources.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., object])
+
+FAST = {"contract", "reassoc", "arcp", "nsz"}
+"""What vectorised loops may assume of arithmetic; infinities and NaN keep their meaning."""
 
 
 def compiled(function: F) -> F:
@@ -27,21 +32,34 @@ def compiled_leaf(function: F) -> F:
     return _njit(function, _nrt=False)
 
 
-def _njit(function: F, **options: Any) -> F:
-    fast: Any = numba.njit(cache=True, nogil=True, **options)(function)
+def compiled_inline(function: F) -> F:
+    """As `compiled`, for a part of other compiled functions that is written into them; no code of its own is kept."""
+    fast: Any = numba.njit(inline="always", fastmath=FAST, error_model="numpy")(function)
     return fast  # type: ignore[no-any-return]
 
 
-def _folder_for_these_sources(package: Path) -> Path:
+def compiled_parallel(function: F) -> F:
+    """As `compiled`, with the iterations of `numba.prange` dealt out to threads, and arithmetic that vectorises."""
+    return _njit(function, parallel=True, fastmath=FAST, error_model="numpy")
+
+
+def _njit(function: F, **options: Any) -> F:
+    given = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    package = sys.modules[function.__module__.partition(".")[0]]
+    numba.config.CACHE_DIR = given or str(_folder_for_sources(Path(package.__path__[0])))  # type: ignore[attr-defined]
+    try:
+        fast: Any = numba.njit(cache=True, nogil=True, **options)(function)
+    finally:
+        numba.config.CACHE_DIR = given  # type: ignore[attr-defined]
+    return fast  # type: ignore[no-any-return]
+
+
+@cache
+def _folder_for_sources(package: Path) -> Path:
+    """Named by a hash of the package's sources that compile anything."""
     digest = hashlib.sha256()
     for source in sorted(package.rglob("*.py")):
         content = source.read_bytes()
         if b"benchmarks.compiled" in content:
             digest.update(content)
     return package / "__pycache__" / f"compiled-{digest.hexdigest()[:16]}"
-
-
-if not numba.config.CACHE_DIR:  # type: ignore[attr-defined]
-    numba.config.CACHE_DIR = str(  # type: ignore[attr-defined]
-        _folder_for_these_sources(Path(__file__).parent)
-    )

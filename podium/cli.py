@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -64,6 +65,50 @@ def run(
         )
     if not as_asked or not all(one.compliant for one in finished):
         raise typer.Exit(1)
+
+
+@app.command(
+    epilog="Example: [bold]podium bench laptop --layers 4 --hidden 512 --set global_batch_size=48 --ablate[/bold]",
+)
+def bench(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    ablate: Annotated[bool, typer.Option("--ablate", help="Turn every optimisation off, one at a time.")] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="huggingface", help="Take turns with transformers' BERT, padded.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each side that are counted.")] = 8,
+    layers: Annotated[int | None, typer.Option(min=1, help="Another number of layers than the system's size.")] = None,
+    hidden: Annotated[int | None, typer.Option(min=64, help="Another width, a multiple of 64.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=5, help="Words of the model.")] = None,
+    lengths: Annotated[
+        Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Time whole training steps on a system: sequences/s, and how far that is from what the machine can do.
+
+    Needs no data: samples are synthetic, of Wikipedia's lengths. Also fits what a token, a pair of tokens and so on
+    costs, for `podium balance` and `podium predict`, into systems/costs/SYSTEM.json; not where an option changes
+    what the system's file says.
+    """
+    from podium.bench import Options, keep_costs, measure, print_measured
+    from podium.config import load_system
+    from podium.progress import Progress
+
+    config = load_system(system, recipe, settings or [])
+    options = Options(ablate, against, steps, layers, hidden, vocabulary, lengths)
+    as_described = options.as_described and not (recipe or settings)
+    measured = measure(config, options, as_described, Progress(errors))
+    if as_described:
+        tell(f"what a token and a pair of tokens cost is in {keep_costs(config, measured)}")
+    if as_json:
+        print(json.dumps(measured, indent=2))
+    else:
+        print_measured(Console(), config, measured)
 
 
 def main() -> None:

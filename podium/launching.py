@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from benchmarks.errors import PodiumError, WorkError
@@ -28,26 +28,28 @@ class Interrupted(WorkError):
     """The user or a scheduler asked Podium to stop."""
 
 
-def command(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> list[str]:
-    """The command line that runs the configured implementation in this run's folder."""
+def command(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str] = ()) -> list[str]:
+    """The command line that runs an entry point of the configured implementation in this folder."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += [f"--nnodes={config.launch.nodes}", f"--nproc-per-node={config.launch.processes_per_node}"]
-    module = ["-m", f"implementations.{config.implementation}.train", str(folder.config), str(folder.path)]
-    return torchrun + module + (["--caches-cleared"] if caches_cleared else [])
+    module = ["-m", f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
+    return [*torchrun, *module, *options]
 
 
-def launch(config: RunConfig, folder: RunFolder, caches_cleared: bool, on_tick: Callable[[], None]) -> None:
-    """Run to the end, calling `on_tick` a few times a second. What the processes print goes to output.txt.
+def launch(
+    config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], on_tick: Callable[[], None]
+) -> None:
+    """Run an entry point (`train`, `bench`) to the end, calling `on_tick` a few times a second.
 
-    Returns when the run ended by itself, having reached its target or not. Raises Interrupted after Ctrl-C or SIGTERM,
-    and for any other end the failure that the processes told of, or WorkError naming the rank that died. All
-    processes have ended in every case.
+    What the processes print goes to output.txt. Returns when they ended by themselves and left a summary. Raises
+    Interrupted after Ctrl-C or SIGTERM, and for any other end the failure that the processes told of, or WorkError
+    naming the rank that died. All processes have ended in every case.
     """
     environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
     with folder.output.open("wb") as output, _interruptible() as interrupted:
         process = subprocess.Popen(
-            command(config, folder, caches_cleared),
+            command(config, folder, entry, options),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

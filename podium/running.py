@@ -104,7 +104,7 @@ def _run_once(
     caches_cleared = drop_from_page_cache(config)
     try:
         with progress.run(config, folder, f"Run {number + 1} of {runs}") as tick:
-            launch(config, folder, caches_cleared, tick)
+            launch(config, folder, "train", ["--caches-cleared"] if caches_cleared else [], tick)
     except PodiumError as error:
         raise type(error)(f"{error}; {_place(results, folder)}") from None
     result = results.add(folder)

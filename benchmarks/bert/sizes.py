@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -61,17 +62,22 @@ class Size:
         shapes["cls/seq_relationship/output_bias"] = (2,)
         return shapes
 
-    def training_flops(self, lengths: Iterable[int], masked: int, vocabulary: int) -> float:
+    def training_flops(
+        self, lengths: Iterable[int], masked: int, vocabulary: int, last_layer: Literal["all", "needed"] = "all"
+    ) -> float:
         """Useful floating-point operations of forward and backward on sequences of these lengths.
 
         Counts matrix products alone, a multiplication and an addition as two, backward as twice forward: the encoder
         on every token, attention on every pair of tokens within a sequence, the masked-LM head on `masked` tokens,
         pooler and next-sentence head on sequences. Padding, recomputation and element-wise work are not useful and
-        not counted.
+        not counted. `last_layer` "needed" counts what follows the last layer's attention on masked and [CLS] tokens
+        alone, as nothing reads the others; "all" is how published figures are counted.
         """
         tokens = np.fromiter(lengths, dtype=np.float64)
         h = self.hidden
         encoder = 2 * self.layers * (4 * h * h + 2 * h * self.feed_forward) * tokens.sum()
+        if last_layer == "needed":
+            encoder -= 2 * (h * h + 2 * h * self.feed_forward) * (tokens.sum() - masked - len(tokens))
         attention = 4 * self.layers * h * float((tokens**2).sum())
         masked_head = 2 * (h * h + h * vocabulary) * masked
         sequence_head = 2 * (h * h + 2 * h) * len(tokens)

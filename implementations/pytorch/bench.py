@@ -1,163 +1,219 @@
-"""Time training steps, unpadded against padded, on the same samples in turn: `python -m implementations.pytorch.bench`.
+"""Time training steps as one process of several: `torchrun … -m implementations.pytorch.bench CONFIG FOLDER`.
 
-Both sides are whole steps: forward, backward, clipping, optimizer, dropout 0.1. The padded side is what reference
-implementations compute: every sequence in a slot of 512 tokens. Samples are synthetic; their lengths are evenly spaced
-quantiles of a histogram, shuffled.
+CONFIG is a resolved configuration; FOLDER/summary.json gets what was measured. `podium bench SYSTEM` starts it.
+Exit codes: 0 done, 1 it failed (then FOLDER/failure.json has the sentence), 2 wrong use.
 """
 
 import argparse
 import json
+import resource
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.bert.sizes import SIZES, Size
+from benchmarks.bert.sizes import Size
+from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, UsageError
-from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
-from implementations.pytorch.data.synthetic import synthetic_sample
-from implementations.pytorch.model.bert import BertForPreTraining
-from implementations.pytorch.model.loss import loss_sums
-from implementations.pytorch.optimization.build import build_optimizer
-from implementations.pytorch.training.precision import autocast, matmul_peak, resolve_precision
-from implementations.pytorch.training.processes import keep_freed_memory
-from podium.config import OptimizerSettings
+from benchmarks.files import write_whole
+from benchmarks.processes import end_with_parent
+from implementations.pytorch.data.batch import SHAPE_STEPS
+from implementations.pytorch.measuring.ablation import variants
+from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations
+from implementations.pytorch.measuring.samples import quantiles
+from implementations.pytorch.measuring.sides import Podium, Side, Times, time_in_turn
+from implementations.pytorch.measuring.step_costs import measure_costs
+from implementations.pytorch.training.phases import PHASES
+from implementations.pytorch.training.precision import matmul_peak
+from implementations.pytorch.training.processes import Processes, joined
+from podium.config import RunConfig, RunFolder, load_resolved
 
-SLOT_WIDTH = 512
-OPTIMIZER = OptimizerSettings(
-    algorithm="lamb",
-    learning_rate=1e-4,
-    beta1=0.9,
-    beta2=0.999,
-    epsilon=1e-6,
-    weight_decay=0.01,
-    warmup_steps=0,
-    decay_steps=1000,
-)
-MASKED_SHARE, MOST_MASKED = 0.15, 76
-SIDES = {"padded": SLOT_WIDTH, "grouped": None}
-"""Attention backend → slot width."""
+FULL = "podium"
+HEAD_SIZE = 64
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.bench", description=__doc__)
-    parser.add_argument("--lengths", type=Path, required=True, help="JSON list: number of samples of length 1, 2, …")
-    parser.add_argument("--size", choices=sorted(SIZES), default="tiny")
+    parser.add_argument("config", type=Path, help="a resolved configuration, as `podium bench` writes it")
+    parser.add_argument("folder", type=Path, help="where to write what was measured")
+    parser.add_argument("--steps", type=int, default=8, help="steps of each side that are counted")
+    parser.add_argument("--vocabulary", type=int, default=30_522, help="words of the model")
     parser.add_argument("--layers", type=int, help="another number of layers than the size's")
     parser.add_argument("--hidden", type=int, help="another width than the size's, with heads of 64")
-    parser.add_argument("--vocabulary", type=int, default=30_522)
-    parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--steps", type=int, default=6, help="steps of each side, in turn")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--lengths", type=Path, help="a JSON list: how many samples have 1, 2, … tokens")
+    parser.add_argument("--ablate", action="store_true", help="turn every optimisation off, one at a time")
+    parser.add_argument("--against", choices=["huggingface"], help="another implementation to time in turn")
+    parser.add_argument("--costs", action="store_true", help="fit what a token, a pair and so on costs")
     arguments = parser.parse_args()
+    end_with_parent()
+    folder = RunFolder(arguments.folder)
     try:
-        print(json.dumps(_bench(arguments), indent=2))
+        config = load_resolved(arguments.config)
+        with joined(config) as processes:
+            result = _bench(arguments, config, processes)
+            if processes.first:
+                write_whole(folder.summary, json.dumps(result, indent=2) + "\n")
     except PodiumError as error:
         print(error, file=sys.stderr)
+        folder.tell_failure(error)
         return error.exit_code
     return 0
 
 
-def _bench(arguments: argparse.Namespace) -> dict[str, object]:
-    keep_freed_memory()
-    device = torch.device(arguments.device)
-    precision = resolve_precision("auto", device)
-    size = _size(arguments)
-    batches = {name: _batches(arguments, width) for name, width in SIDES.items()}
-    steps = {name: _stepper(size, name, arguments.vocabulary, device, precision) for name in SIDES}
-    seconds: dict[str, list[float]] = {name: [] for name in SIDES}
-    for number in range(-arguments.steps, arguments.steps):  # the first round, uncounted, meets every shape once
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step(batches[name][number])
-            if number >= 0:
-                seconds[name].append(time.perf_counter() - started)
-    peak = matmul_peak(precision, device)
-    flops = sum(size.training_flops(b.lengths, b.masked, arguments.vocabulary) for b in batches["grouped"])
-    ratios = [padded / grouped for padded, grouped in zip(seconds["padded"], seconds["grouped"], strict=True)]
+def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processes) -> dict[str, Any]:
+    device, words, size = processes.device, arguments.vocabulary, _size(arguments, config.model_size)
+    lengths = quantiles(_histogram(arguments.lengths), arguments.steps * config.global_batch_size)
+    full = Podium(config, processes, lengths, words, size)
+    sides: dict[str, Side] = {FULL: full}
+    whats: dict[str, str] = {}
+    if arguments.ablate:
+        for name, (what, changed) in variants(config, device.type).items():
+            sides[name], whats[name] = Podium(changed, processes, lengths, words, size), what
+    opponents = []
+    if arguments.against == "huggingface":
+        opponents = attention_implementations(device)
+        unpadded = full if full.steps[0].micro_batches[0].slot_width is None else None
+        if unpadded is None:
+            raise UsageError("--against huggingface: balancing is padded; it is compared with unpadded steps")
+        for attention in opponents:
+            precision = full.stepper.precision
+            sides[attention] = HuggingFace(attention, full.steps, config, size, words, precision, device)
+
+    before = matmul_peak(full.stepper.precision, device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    times = time_in_turn(sides, arguments.steps, device)
+    peak = max(before, matmul_peak(full.stepper.precision, device))
+    result = _rates(full, times[FULL], config, processes, size, words, peak)
+    result["ablation"] = _ablation(whats, times) if arguments.ablate else None
+    result["huggingface"] = _huggingface(opponents, times, config)
+    ratio = result["huggingface"] and result["huggingface"]["milliseconds"]["total"] / (1000 * times[FULL].total)
+    result["ratio_to_huggingface"] = ratio
+    if arguments.costs:
+        micro_batch = config.local_batch_size // config.gradient_accumulation_steps
+        shape_step = config.shape_step or SHAPE_STEPS[device.type]
+        mixed = quantiles(_histogram(arguments.lengths), micro_batch)
+        result["step_costs"] = vars(measure_costs(full.stepper, mixed, shape_step, words))
+    return result
+
+
+def _rates(
+    full: Podium, times: Times, config: RunConfig, processes: Processes, size: Size, words: int, peak: float
+) -> dict[str, Any]:
+    wholes = [step.whole for step in full.steps]
+    useful, model = (
+        sum(size.training_flops(w.lengths.ravel(), w.masked, words, last_layer) for w in wholes)
+        for last_layer in (config.last_layer, "all")
+    )
+    peaks = peak * processes.ranks
+    samples = sum(whole.samples for whole in wholes)
     return {
-        "device": str(device),
+        "sequences_per_second": samples / times.total,
+        "useful_tflops": useful / times.total / 1e12,
+        "share_of_peak": useful / times.total / peaks,
+        "model_flops_utilization": model / times.total / peaks,
+        "peak_tflops": peaks / 1e12,
+        "milliseconds": times.milliseconds,
+        "phases_ms": {p: 1000 * s / len(wholes) for p, s in full.clock.seconds.items() if p in PHASES and s > 0},
+        "memory_bytes": _memory(processes.device),
+        "padding_share": 1 - sum(w.tokens for w in wholes) / sum(w.slots for w in wholes),
+        "max_over_mean_tokens": float(np.mean([w.max_over_mean_tokens for w in wholes])),
+        "steps": len(times.seconds),
+        "global_batch_size": config.global_batch_size,
+        "ranks": processes.ranks,
+        "device": _name(processes.device),
         "threads": torch.get_num_threads(),
-        "precision": precision,
+        "precision": full.stepper.precision,
+        "graphs": len(full.stepper.graphs or ()),
         "layers": size.layers,
         "hidden": size.hidden,
-        "batch": arguments.batch,
-        "steps": arguments.steps,
-        "padding_share_of_padded": 1
-        - sum(b.tokens for b in batches["padded"]) / sum(b.slots for b in batches["padded"]),
-        "milliseconds": {name: 1000 * median(times) for name, times in seconds.items()},
-        "share_of_peak": {name: flops / sum(times) / peak for name, times in seconds.items()},
-        "ratio": sum(seconds["padded"]) / sum(seconds["grouped"]),
-        "ratio_by_step": {"least": min(ratios), "median": median(ratios), "greatest": max(ratios)},
+        "vocabulary": words,
+        "torch": torch.__version__,
     }
 
 
-def _size(arguments: argparse.Namespace) -> Size:
-    size = SIZES[arguments.size]
+def _ablation(whats: Mapping[str, str], times: Mapping[str, Times]) -> list[dict[str, Any]]:
+    """How many times as long a step takes without each thing, by summed times and step by step."""
+    full = times[FULL]
+    rows = []
+    for name, what in whats.items():
+        by_step = [a / b for a, b in zip(times[name].seconds, full.seconds, strict=True)]
+        rows.append(
+            {
+                "without": name,
+                "what": what,
+                "ratio": times[name].total / full.total,
+                "ratio_by_step": {"least": min(by_step), "median": median(by_step), "greatest": max(by_step)},
+                "milliseconds": times[name].milliseconds,
+            }
+        )
+    return rows
+
+
+def _huggingface(opponents: list[str], times: Mapping[str, Times], config: RunConfig) -> dict[str, Any] | None:
+    """The fastest of its attention implementations, and what each took."""
+    if not opponents:
+        return None
+    best = min(opponents, key=lambda name: times[name].total)
+    totals = {name: 1000 * times[name].total for name in opponents}
+    rate = len(times[best].seconds) * config.global_batch_size / times[best].total
+    return {
+        "attention": best,
+        "sequences_per_second": rate,
+        "milliseconds": {"total": totals[best], **times[best].milliseconds},
+        "total_milliseconds_by_attention": totals,
+    }
+
+
+def _memory(device: torch.device) -> int:
+    """Most memory in use: the GPU's in the timed steps, or on a CPU the process's since it started."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _size(arguments: argparse.Namespace, size: Size) -> Size:
+    """The configured size, or one of other dimensions."""
+    for name in ("steps", "vocabulary", "layers", "hidden"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name}: found {value}, allowed is 1 or more")
+    if not arguments.hidden and not arguments.layers:
+        return size
     hidden = arguments.hidden or size.hidden
-    if hidden % 64:
-        raise UsageError(f"--hidden: found {hidden}, allowed are multiples of 64")
+    if hidden % HEAD_SIZE:
+        raise UsageError(f"--hidden: found {hidden}, allowed are multiples of {HEAD_SIZE}")
     return Size(
-        name=f"{arguments.size}, changed" if arguments.hidden or arguments.layers else size.name,
+        name=f"{size.name}, changed",
         layers=arguments.layers or size.layers,
         hidden=hidden,
-        heads=hidden // 64,
+        heads=hidden // HEAD_SIZE,
         feed_forward=4 * hidden,
         evaluation_samples=size.evaluation_samples,
         evaluation_interval=size.evaluation_interval,
     )
 
 
-def _batches(arguments: argparse.Namespace, slot_width: int | None) -> list[RaggedBatch]:
-    """The same samples for the same arguments, in slots of a fixed width or without padding."""
+def _histogram(path: Path | None) -> np.ndarray:
+    """Samples of length 0, 1, …: Wikipedia's, or those of a file."""
+    if path is None:
+        return wikipedia_histogram()
+    allowed = "allowed is a JSON list of up to 512 counts, of samples of 1, 2, … tokens, the first two 0"
     try:
-        histogram = np.array(json.loads(arguments.lengths.read_text(encoding="utf-8")), dtype=np.float64)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{arguments.lengths}: cannot be read as a JSON list of numbers ({error})") from None
-    if histogram[:2].any():
-        raise UsageError(f"{arguments.lengths}: has samples of 1 or 2 tokens; a sample has [CLS], [SEP] and text")
-    rng = np.random.default_rng(0)
-    count = arguments.steps * arguments.batch
-    quantiles = (np.arange(count) + 0.5) / count
-    lengths = 1 + np.searchsorted(histogram.cumsum() / histogram.sum(), quantiles)
-    lengths = rng.permutation(lengths).reshape(arguments.steps, arguments.batch)
-    return [
-        collate(
-            [
-                synthetic_sample(n, min(MOST_MASKED, max(1, round(MASKED_SHARE * n))), arguments.vocabulary, rng)
-                for n in step.tolist()
-            ],
-            slot_width,
-            SHAPE_STEP,
-        )
-        for step in lengths
-    ]
-
-
-def _stepper(
-    size: Size, attention: str, vocabulary: int, device: torch.device, precision: str
-) -> Callable[[RaggedBatch], None]:
-    torch.manual_seed(0)
-    model = BertForPreTraining(size, vocabulary, attention=attention, dropout_probability=0.1).to(device)
-    optimizer = build_optimizer(model, OPTIMIZER)
-
-    def step(batch: RaggedBatch) -> None:
-        batch = batch.to(device)
-        with autocast(precision, device):
-            sums = loss_sums(model(batch), batch)
-        optimizer.zero_grad(set_to_none=False)
-        torch.autograd.backward(sums.mean(batch.masked, batch.sequences))
-        clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    return step
+        counts = np.array([0, *json.loads(path.read_text(encoding="utf-8"))], dtype=np.float64)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"--lengths: {path} cannot be read ({error}); {allowed}") from None
+    if len(counts) > 513 or counts[:3].any() or not counts.sum() > 0 or (counts < 0).any():
+        raise UsageError(f"--lengths: {path} holds something else; {allowed}")
+    return counts
 
 
 if __name__ == "__main__":

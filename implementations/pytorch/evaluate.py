@@ -20,7 +20,8 @@ from benchmarks.errors import PodiumError, UsageError
 from benchmarks.processes import end_with_parent
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.kernels.choose import load_kernels
+from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.checkpoint import load_checkpoint
 from implementations.pytorch.training.evaluation import evaluate
 from implementations.pytorch.training.precision import resolve_precision
@@ -68,7 +69,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
         raise UsageError(f"--samples: found {samples}, allowed is 1 or more")
     store.require_samples(samples, "--samples")
     with torch.device("meta"):  # its own start would be overwritten
-        model = BertForPreTraining(size, len(vocabulary.words), attention="grouped", dropout_probability=0.0)
+        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, making=_making(device))
     model.to_empty(device=device)
     load_checkpoint(model, arguments.checkpoint)
     batches = evaluation_batches(
@@ -85,6 +86,10 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
         "samples": accuracy.sequences,
         "seconds": perf_counter() - started,
     }
+
+
+def _making(device: torch.device) -> Making:
+    return Making(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
 
 
 def _device(name: str) -> torch.device:

@@ -3,7 +3,7 @@
 from podium.config.description import Description
 from podium.config.folder import RunFolder
 from podium.config.loading import load_resolved, load_system, system_names, write_resolved
-from podium.config.model import Clipping, DataSettings, Evaluation, Launch, OptimizerSettings, RunConfig
+from podium.config.model import Clipping, DataSettings, Evaluation, Launch, LossScaling, OptimizerSettings, RunConfig
 
 __all__ = [
     "Clipping",
@@ -11,6 +11,7 @@ __all__ = [
     "Description",
     "Evaluation",
     "Launch",
+    "LossScaling",
     "OptimizerSettings",
     "RunConfig",
     "RunFolder",

@@ -109,6 +109,16 @@ class Clipping(Settings):
     max_norm: float = Field(gt=0)
 
 
+class LossScaling(Settings):
+    """Dynamic loss scaling: halved after a step that overflowed, doubled after `growth_interval` that did not.
+
+    Published runs that began at 2^17 lost six to eight steps before they settled near 1024.
+    """
+
+    initial: float = Field(default=1024.0, ge=1)
+    growth_interval: int = Field(default=2000, ge=1)
+
+
 class Evaluation(Settings):
     """How many samples an evaluation takes and how many are trained on between two; unset: the benchmark's own."""
 
@@ -131,9 +141,21 @@ class RunConfig(Settings):
     """Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed."""
 
     balancing: Literal["padded", "random", "indexed"]
-    attention: Literal["padded", "grouped"]
-    precision: Literal["auto", "fp32", "bf16"]
+    attention: Literal["padded", "grouped", "flash", "nested"]
+    attention_widths: tuple[int, ...] | None = None
+    """Upper lengths of the groups of `grouped` attention, ascending; None finds the cheapest cut of each batch."""
+    kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = "auto"
+    """Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU."""
+    last_layer: Literal["needed", "all"] = "needed"
+    """For which tokens the last layer is computed after its attention: those that the heads read, or all."""
+    cuda_graph: Literal["auto", "step", "none"] = "auto"
+    """`step` replays the whole step as one CUDA graph for each shape; `auto` does so on a GPU where it can."""
+    shape_step: int | None = Field(default=None, ge=1)
+    """Token slots are rounded up to multiples of this; None is 64 on a CPU and 512 on a GPU."""
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"]
     """`auto` is bf16 where the processor has instructions for it, else fp32."""
+    loss_scaling: LossScaling = LossScaling()
+    """Of fp16 alone."""
     dropout: float = Field(ge=0, le=0.9)
     loss: Literal["global", "per_rank"]
     """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""

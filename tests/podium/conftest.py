@@ -1,7 +1,7 @@
 """What the harness's tests share: systems in files of their own, configurations, and the log of a run."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, Protocol
@@ -137,8 +137,8 @@ def as_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
         head = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder = Path(sys.argv[1])\n"
         path.write_text(head + script, encoding="utf-8")
 
-        def fake(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> list[str]:
-            assert command(config, folder, caches_cleared)
+        def fake(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str]) -> list[str]:
+            assert command(config, folder, entry, options)
             return [sys.executable, str(path), str(folder.path)]
 
         monkeypatch.setattr("podium.launching.command", fake)

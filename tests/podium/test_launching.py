@@ -58,7 +58,7 @@ def nothing() -> None:
 
 
 def start(config: RunConfig, folder: RunFolder, tick: Callable[[], None] = nothing) -> None:
-    launch(config, folder, caches_cleared=True, on_tick=tick)
+    launch(config, folder, "train", ["--caches-cleared"], on_tick=tick)
 
 
 def alive(pid: int) -> bool:
@@ -83,11 +83,11 @@ def assert_all_dead(folder: RunFolder) -> None:
 
 def test_the_command_runs_the_implementation_under_torchrun(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"processes_per_node": 3})})
-    found = command(config, run_folder, caches_cleared=False)
+    found = command(config, run_folder, "train")
     assert found[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     assert "--nproc-per-node=3" in found
     assert found[-3:] == ["implementations.pytorch.train", str(run_folder.config), str(run_folder.path)]
-    assert command(config, run_folder, caches_cleared=True) == [*found, "--caches-cleared"]
+    assert command(config, run_folder, "train", ["--caches-cleared"]) == [*found, "--caches-cleared"]
 
 
 def test_a_run_that_ends_by_itself(

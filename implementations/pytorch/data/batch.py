@@ -1,7 +1,8 @@
 """The ragged batch: sequences laid end to end, with every index that the device needs built on the host."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ IGNORED = -100
 
 
 SHAPE_STEP = 64
-"""Training and evaluation batches are rounded up to multiples of this many token slots and masked positions."""
+SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}
+"""Token slots are rounded up to multiples of this by device, unless the configuration says: few shapes cost less."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class AttentionGroup:
     """One dense rectangle of the `grouped` attention backend: `rows` sequences of at most `width` tokens.
 
     `pad_index` [rows · width] names the batch's token that fills each slot; slots beyond a sequence's end repeat its
-    first token and are hidden by `key_bias` [rows, 1, width] (0 or -inf), which is None where there are none.
+    first token. Row r holds the token slots `row_starts[r]` to `row_starts[r + 1]` of the batch (int64 [rows + 1]) and
+    attends to the first `key_counts[r]` of them (int32 [rows]); `relative_starts` are the row starts counted from the
+    group's first token, in int32.
     `unpad_index` [tokens of the group] is its inverse: where in the rectangle each of the group's tokens lies.
     `start` is the group's first token in the batch; its tokens are contiguous.
     """
@@ -33,15 +37,19 @@ class AttentionGroup:
     start: int
     pad_index: Tensor
     unpad_index: Tensor
-    key_bias: Tensor | None
+    row_starts: Tensor
+    relative_starts: Tensor
+    key_counts: Tensor
 
-    def to(self, device: torch.device) -> "AttentionGroup":
-        return replace(
-            self,
-            pad_index=self.pad_index.to(device, non_blocking=True),
-            unpad_index=self.unpad_index.to(device, non_blocking=True),
-            key_bias=None if self.key_bias is None else self.key_bias.to(device, non_blocking=True),
-        )
+    @property
+    def tokens(self) -> int:
+        """Token slots of the group in the batch."""
+        return self.unpad_index.numel()
+
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "AttentionGroup":
+        """The same group with every tensor changed."""
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class RaggedBatch:
     segment_ids: Tensor  # [T] int64
     position_ids: Tensor  # [T] int64, from 0 in each sequence
     sequence_starts: Tensor  # [S + 1] int64, token slots
+    sequence_starts_i32: Tensor  # [S + 2] int32, the same with T at the end: slots of no sequence as one more
     masked_positions: Tensor  # [M] int64, into the T slots
     masked_labels: Tensor  # [M] int64
     next_sentence: Tensor  # [S] int64, 1 where the second segment is a random one
@@ -81,32 +90,53 @@ class RaggedBatch:
         return self.token_ids.numel()
 
     @property
+    def spare_slots(self) -> int:
+        """Token slots after the last sequence's."""
+        return self.slots - sum(group.tokens for group in self.groups)
+
+    @property
     def masked(self) -> int:
         return sum(self.masked_counts)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(T, M, S)."""
+        return self.slots, self.masked_positions.numel(), self.sequences
 
     def to(self, device: torch.device) -> "RaggedBatch":
         """The same batch on a device; copies overlap with computation when the host memory is pinned."""
         if device.type == "cpu":
             return self
-        return replace(
-            self,
-            token_ids=self.token_ids.to(device, non_blocking=True),
-            segment_ids=self.segment_ids.to(device, non_blocking=True),
-            position_ids=self.position_ids.to(device, non_blocking=True),
-            sequence_starts=self.sequence_starts.to(device, non_blocking=True),
-            masked_positions=self.masked_positions.to(device, non_blocking=True),
-            masked_labels=self.masked_labels.to(device, non_blocking=True),
-            next_sentence=self.next_sentence.to(device, non_blocking=True),
-            groups=tuple(group.to(device) for group in self.groups),
-        )
+        return self.with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> "RaggedBatch":
+        """The same batch in memory that a GPU can read by itself."""
+        return self.with_tensors(Tensor.pin_memory)
+
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "RaggedBatch":
+        """The same batch with every tensor changed, those of its groups included."""
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self)}
+        return replace(self, groups=tuple(group.with_tensors(change) for group in self.groups), **changed)
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor of the batch but for those of its groups, in a fixed order."""
+        return [tensor for _, tensor in _tensors(self)]
 
 
-def collate(samples: Sequence[Sample], slot_width: int | None = None, shape_step: int = 1) -> RaggedBatch:
+def _tensors(holder: AttentionGroup | RaggedBatch) -> list[tuple[str, Tensor]]:
+    values = ((field.name, getattr(holder, field.name)) for field in fields(holder))
+    return [(name, value) for name, value in values if isinstance(value, Tensor)]
+
+
+def collate(
+    samples: Sequence[Sample], slot_width: int | None = None, shape_step: int = 1, masked_slots: int | None = None
+) -> RaggedBatch:
     """Lay samples end to end, longest first (ties keep their order).
 
     `slot_width` gives every sequence a slot of that many tokens, as padded implementations do; None pads nothing.
-    T and M are rounded up to multiples of `shape_step`. Raises ValueError for a sample that is longer than its slot
-    and for an empty batch.
+    T is rounded up to a multiple of `shape_step`, and so is M unless it is given as `masked_slots`. Raises ValueError
+    for a sample that is longer than its slot, for more masked tokens than slots and for an empty batch: nothing is ever
+    cut off.
     """
     if not samples:
         raise ValueError("a batch needs at least one sample")
@@ -129,7 +159,11 @@ def collate(samples: Sequence[Sample], slot_width: int | None = None, shape_step
         position_ids[start : start + width] = np.arange(width)
     masked_counts = np.array([len(s.masked_positions) for s in samples], dtype=np.int64)
     masked = int(masked_counts.sum())
-    masked_positions = np.zeros(round_up(masked, shape_step), dtype=np.int64)
+    if masked_slots is None:
+        masked_slots = round_up(masked, shape_step)
+    elif masked > masked_slots:
+        raise ValueError(f"{masked} masked tokens do not fit {masked_slots} slots")
+    masked_positions = np.zeros(masked_slots, dtype=np.int64)
     masked_positions[:masked] = np.concatenate([s.masked_positions for s in samples])
     masked_positions[:masked] += np.repeat(starts[:-1], masked_counts)
     masked_labels = np.full_like(masked_positions, IGNORED)
@@ -140,6 +174,7 @@ def collate(samples: Sequence[Sample], slot_width: int | None = None, shape_step
         segment_ids=torch.from_numpy(segment_ids),
         position_ids=torch.from_numpy(position_ids),
         sequence_starts=torch.from_numpy(starts),
+        sequence_starts_i32=torch.from_numpy(np.append(starts, slots).astype(np.int32)),
         masked_positions=torch.from_numpy(masked_positions),
         masked_labels=torch.from_numpy(masked_labels),
         next_sentence=torch.from_numpy(np.array([s.next_sentence_label for s in samples], dtype=np.int64)),
@@ -161,16 +196,13 @@ def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> A
     columns = np.arange(group.width)
     inside = columns < slot_counts[:, None]
     pad_index = np.where(inside, first_tokens[:, None] + columns, first_tokens[:, None])
-    visible = columns < lengths[group.first : group.last, None]
-    key_bias = None
-    if not visible.all():
-        bias = np.where(visible, np.float32(0), np.float32("-inf"))
-        key_bias = torch.from_numpy(bias)[:, None, :]
     return AttentionGroup(
         rows=group.rows,
         width=group.width,
         start=int(first_tokens[0]),
         pad_index=torch.from_numpy(pad_index.reshape(-1)),
         unpad_index=torch.from_numpy(np.flatnonzero(inside.reshape(-1))),
-        key_bias=key_bias,
+        row_starts=torch.from_numpy(starts[group.first : group.last + 1]),
+        relative_starts=torch.from_numpy((starts[group.first : group.last + 1] - first_tokens[0]).astype(np.int32)),
+        key_counts=torch.from_numpy(lengths[group.first : group.last].astype(np.int32)),
     )

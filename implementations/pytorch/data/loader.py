@@ -2,15 +2,33 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import STRATEGIES, assign
-from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate, round_up
+from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
 from implementations.pytorch.data.sampling import Sampler
+
+
+class LengthIndex(Protocol):
+    """What is known of every sample without reading it."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sample."""
+
+    @property
+    def masked_counts(self) -> np.ndarray:
+        """Masked tokens of each sample."""
+
+    @property
+    def max_sequence_length(self) -> int: ...
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -54,15 +72,16 @@ class TrainingOrder:
 
     def __init__(
         self,
-        store: SampleStore,
+        store: LengthIndex,
         *,
         seed: int,
         strategy: str,
         global_batch_size: int,
         ranks: int,
         accumulation_steps: int,
+        shape_step: int = SHAPE_STEP,
     ) -> None:
-        self.store = store
+        self.store, self.shape_step = store, shape_step
         self.sampler = Sampler(len(store), seed)
         self.strategy, self.global_batch_size = strategy, global_batch_size
         self.ranks, self.accumulation_steps = ranks, accumulation_steps
@@ -74,22 +93,39 @@ class TrainingOrder:
         drawn = self.sampler.samples(first, self.global_batch_size)
         positions = assign(self.strategy, self.store.lengths[drawn], self.ranks, self.accumulation_steps)
         indices = drawn[positions]
-        lengths = self.store.lengths[indices].astype(np.int64)
-        widths = lengths if self.slot_width is None else np.full_like(lengths, self.slot_width)
         return GlobalBatch(
             first_sample=first,
             indices=indices,
-            lengths=lengths,
+            lengths=self.store.lengths[indices].astype(np.int64),
             masked=int(self.store.masked_counts[indices].sum(dtype=np.int64)),
-            slots=sum(round_up(int(slots), SHAPE_STEP) for slots in widths.sum(axis=-1).flat),
+            slots=int(self.slots(indices).sum()),
         )
 
-    def read(self, step: int, rank: int) -> Step:
-        """Read one rank's part of a step from the store."""
-        whole = self.global_batch(step)
+    def slots(self, indices: np.ndarray) -> np.ndarray:
+        """Token slots […] of micro-batches of these samples […, micro-batch], padding included."""
+        if self.slot_width is None:
+            slots = self.store.lengths[indices].sum(axis=-1, dtype=np.int64)
+        else:
+            slots = np.full(indices.shape[:-1], indices.shape[-1] * self.slot_width, dtype=np.int64)
+        rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
+        return rounded
+
+    def read(self, step: int, rank: int, masked_slots: Mapping[int, int] | None = None) -> Step:
+        """Read one rank's part of a step from the store.
+
+        `masked_slots` gives batches of so many token slots so many masked positions; without it they are rounded up.
+        """
+        whole, store = self.global_batch(step), self.store
+        assert isinstance(store, SampleStore), "a length index alone holds no samples"
+        mine = whole.indices[rank]
         micro_batches = tuple(
-            collate([self.store.read(int(index)) for index in micro_batch], self.slot_width, SHAPE_STEP)
-            for micro_batch in whole.indices[rank]
+            collate(
+                [store.read(int(index)) for index in micro_batch],
+                self.slot_width,
+                self.shape_step,
+                masked_slots[int(slots)] if masked_slots is not None else None,
+            )
+            for micro_batch, slots in zip(mine, self.slots(mine), strict=True)
         )
         return Step(micro_batches, whole)
 
@@ -100,8 +136,18 @@ class Prefetcher:
     Use as a context manager, or `close` it: the thread ends then.
     """
 
-    def __init__(self, order: TrainingOrder, rank: int, steps: range, depth: int) -> None:
+    def __init__(
+        self,
+        order: TrainingOrder,
+        rank: int,
+        steps: range,
+        depth: int,
+        masked_slots: Mapping[int, int] | None = None,
+        pins: bool = False,
+    ) -> None:
+        """`pins` batches in memory that a GPU reads by itself; `masked_slots` is that of `TrainingOrder.read`."""
         self._order, self._rank, self._steps = order, rank, steps
+        self._masked_slots, self._pins = masked_slots, pins
         self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read_ahead, name="prefetch", daemon=True)
@@ -130,7 +176,10 @@ class Prefetcher:
     def _read_ahead(self) -> None:
         try:
             for step in self._steps:
-                if not self._put(self._order.read(step, self._rank)):
+                ahead = self._order.read(step, self._rank, self._masked_slots)
+                if self._pins:
+                    ahead = Step(tuple(batch.pinned() for batch in ahead.micro_batches), ahead.whole)
+                if not self._put(ahead):
                     return
             self._put(None)
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps

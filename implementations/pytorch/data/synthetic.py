@@ -1,10 +1,12 @@
 """Batches that look like the run's in every shape but hold no data: to warm up before the clock starts."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from benchmarks.bert.samples import Sample
-from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
+from implementations.pytorch.data.batch import collate
+from implementations.pytorch.data.loader import Step, TrainingOrder
 
 
 def synthetic_sample(length: int, masked: int, vocabulary: int, rng: np.random.Generator) -> Sample:
@@ -19,16 +21,23 @@ def synthetic_sample(length: int, masked: int, vocabulary: int, rng: np.random.G
     )
 
 
-def synthetic_batch(
-    store: SampleStore, indices: np.ndarray, vocabulary: int, slot_width: int | None, seed: int
-) -> RaggedBatch:
-    """A batch of the lengths and masked counts of these samples, which the length index tells without reading them."""
-    rng = np.random.default_rng(seed)
-    return collate(
-        [
-            synthetic_sample(int(store.lengths[i]), int(store.masked_counts[i]), vocabulary, rng)
-            for i in indices.reshape(-1)
-        ],
-        slot_width,
-        SHAPE_STEP,
+def synthetic_step(
+    order: TrainingOrder, number: int, rank: int, vocabulary: int, masked_slots: Mapping[int, int] | None = None
+) -> Step:
+    """A rank's part of a step in all its shapes, which the length index tells: no sample is read."""
+    rng = np.random.default_rng(number)
+    whole, store = order.global_batch(number), order.store
+    mine = whole.indices[rank]
+    micro_batches = tuple(
+        collate(
+            [
+                synthetic_sample(int(store.lengths[i]), int(store.masked_counts[i]), vocabulary, rng)
+                for i in micro_batch.tolist()
+            ],
+            order.slot_width,
+            order.shape_step,
+            masked_slots[int(slots)] if masked_slots is not None else None,
+        )
+        for micro_batch, slots in zip(mine, order.slots(mine), strict=True)
     )
+    return Step(micro_batches, whole)

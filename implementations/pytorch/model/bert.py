@@ -13,11 +13,27 @@ from torch import Tensor, nn
 
 from benchmarks.bert.sizes import Size
 from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
 from implementations.pytorch.model.attention import attend
-from implementations.pytorch.model.dropout import dropout
 from implementations.pytorch.model.initial import initialize
+from implementations.pytorch.model.linear import Linear
 
-LAYER_NORM_EPS = 1e-12
+
+@dataclass(frozen=True)
+class Making:
+    """How the model is computed; none of it changes what is computed, but for the order of rounding."""
+
+    attention: str = "grouped"
+    """A backend of attention."""
+    kernels: Kernels = EAGER
+    compiles: bool = False
+    """Whether torch.compile fuses each block's element-wise work."""
+    last_layer: str = "needed"
+    """`needed`: after its attention the last layer goes on with masked and [CLS] tokens alone, which are all that the
+    heads read. `all`: with every token."""
+    linear: type[Linear] = Linear
+    """The encoder's matrix products."""
 
 
 @dataclass(frozen=True)
@@ -31,86 +47,99 @@ class Scores:
 class Embeddings(nn.Module):
     """Word + position + segment → LayerNorm → dropout."""
 
-    def __init__(self, size: Size, vocabulary: int, dropout_probability: float) -> None:
+    def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
         super().__init__()
         self.word = nn.Embedding(vocabulary, size.hidden)
         self.position = nn.Embedding(size.positions, size.hidden)
         self.segment = nn.Embedding(size.segments, size.hidden)
         self.norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
-        self.dropout_probability = dropout_probability
+        self.kernels = kernels
 
-    def forward(self, batch: RaggedBatch) -> Tensor:
-        x_TD = self.word(batch.token_ids) + self.position(batch.position_ids) + self.segment(batch.segment_ids)
-        return dropout(self.norm(x_TD), self.dropout_probability, self.training)
+    def forward(self, batch: RaggedBatch, probability: float) -> Tensor:
+        ids = (batch.token_ids, batch.position_ids, batch.segment_ids)
+        tables = (self.word.weight, self.position.weight, self.segment.weight)
+        device = batch.token_ids.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.word.weight.dtype
+        return self.kernels.embedding_norm(ids, tables, self.norm.weight, self.norm.bias, probability, dtype)
 
 
 class Layer(nn.Module):
     """Self-attention and feed-forward, each followed by dropout, residual and LayerNorm."""
 
-    def __init__(self, size: Size, attention_backend: str, dropout_probability: float) -> None:
+    def __init__(self, size: Size, making: Making) -> None:
         super().__init__()
         self.heads, self.head_size = size.heads, size.head_size
-        self.attention_backend = attention_backend
-        self.dropout_probability = dropout_probability
-        self.qkv = nn.Linear(size.hidden, 3 * size.hidden)
-        self.attention_output = nn.Linear(size.hidden, size.hidden)
+        self.attention, self.kernels = making.attention, making.kernels
+        self.qkv = making.linear(size.hidden, 3 * size.hidden)
+        self.attention_output = making.linear(size.hidden, size.hidden)
         self.attention_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
-        self.intermediate = nn.Linear(size.hidden, size.feed_forward)
-        self.output = nn.Linear(size.feed_forward, size.hidden)
+        self.intermediate = making.linear(size.hidden, size.feed_forward)
+        self.output = making.linear(size.feed_forward, size.hidden)
         self.output_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
+        self.finish = torch.compile(_finish, dynamic=True, fullgraph=True) if making.compiles else _finish
 
-    def forward(self, x_TD: Tensor, batch: RaggedBatch) -> Tensor:
+    def forward(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
+        """The next x [T, D]; of the tokens `needed` alone, where they are given."""
         qkv_T3HK = self.qkv(x_TD).view(-1, 3, self.heads, self.head_size)
-        context_TD = attend(
-            qkv_T3HK,
-            batch,
-            backend=self.attention_backend,
-            probability=self.dropout_probability,
-            training=self.training,
-        )
-        x_TD = self._residual(x_TD, self.attention_output(context_TD), self.attention_norm)
-        inner_TF = F.gelu(self.intermediate(x_TD), approximate="tanh")
-        return self._residual(x_TD, self.output(inner_TF), self.output_norm)
+        context_TD = attend(qkv_T3HK, batch, backend=self.attention, kernels=self.kernels, probability=probability)
+        if needed is not None:
+            x_TD, context_TD = x_TD.index_select(0, needed), context_TD.index_select(0, needed)
+        return self.finish(self, x_TD, context_TD, probability)
 
-    def _residual(self, x_TD: Tensor, update_TD: Tensor, norm: nn.LayerNorm) -> Tensor:
-        kept_TD: Tensor = norm(x_TD + dropout(update_TD, self.dropout_probability, self.training))
-        return kept_TD
+
+def _finish(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability: float) -> Tensor:
+    """Everything after attention, where tokens no longer see each other. Biases are added by the kernels."""
+    kernels, first, second = layer.kernels, layer.attention_norm, layer.output_norm
+    update_TD = layer.attention_output.product(context_TD)
+    x_TD = kernels.residual_norm(x_TD, update_TD, layer.attention_output.bias, first.weight, first.bias, probability)
+    inner_TF = kernels.bias_gelu(layer.intermediate.product(x_TD), layer.intermediate.bias)
+    update_TD = layer.output.product(inner_TF)
+    return kernels.residual_norm(x_TD, update_TD, layer.output.bias, second.weight, second.bias, probability)
 
 
 class MaskedLMHead(nn.Module):
     """Dense, GELU, LayerNorm, then the word embeddings as decoder with a bias of its own; on masked tokens only."""
 
-    def __init__(self, size: Size, vocabulary: int) -> None:
+    def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
         super().__init__()
-        self.transform = nn.Linear(size.hidden, size.hidden)
+        self.transform = Linear(size.hidden, size.hidden)
         self.norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.kernels = kernels
 
     def forward(self, x_MD: Tensor, word_embeddings_VD: Tensor) -> Tensor:
-        x_MD = self.norm(F.gelu(self.transform(x_MD), approximate="tanh"))
-        return F.linear(x_MD, word_embeddings_VD, self.bias)
+        inner_MD = self.kernels.bias_gelu(self.transform.product(x_MD), self.transform.bias)
+        return F.linear(self.norm(inner_MD.float()).to(x_MD.dtype), word_embeddings_VD, self.bias)
 
 
 class BertForPreTraining(nn.Module):
     """The encoder with both heads.
 
-    `vocabulary` counts the words; `attention` names a backend. Weights start as `initial` sets them.
+    `vocabulary` counts the words. Weights start as `initial` sets them.
     """
 
-    def __init__(self, size: Size, vocabulary: int, *, attention: str, dropout_probability: float) -> None:
+    def __init__(self, size: Size, vocabulary: int, *, dropout_probability: float, making: Making = Making()) -> None:
         super().__init__()
-        self.size, self.vocabulary = size, vocabulary
-        self.embeddings = Embeddings(size, vocabulary, dropout_probability)
-        self.layers = nn.ModuleList(Layer(size, attention, dropout_probability) for _ in range(size.layers))
-        self.masked_lm = MaskedLMHead(size, vocabulary)
+        self.size, self.vocabulary, self.making = size, vocabulary, making
+        self.dropout_probability = dropout_probability
+        self.embeddings = Embeddings(size, vocabulary, making.kernels)
+        self.layers = nn.ModuleList(Layer(size, making) for _ in range(size.layers))
+        self.masked_lm = MaskedLMHead(size, vocabulary, making.kernels)
         self.pooler = nn.Linear(size.hidden, size.hidden)
         self.next_sentence = nn.Linear(size.hidden, 2)
         initialize(self, size)
 
     def forward(self, batch: RaggedBatch) -> Scores:
-        x_TD = self.embeddings(batch)
-        for layer in self.layers:
-            x_TD = layer(x_TD, batch)
-        masked_lm_MV = self.masked_lm(x_TD.index_select(0, batch.masked_positions), self.embeddings.word.weight)
-        first_SD = x_TD.index_select(0, batch.sequence_starts[:-1])
+        probability = self.dropout_probability if self.training else 0.0
+        masked, first = batch.masked_positions, batch.sequence_starts[:-1]
+        x_TD = self.embeddings(batch, probability)
+        for layer in self.layers[:-1]:
+            x_TD = layer(x_TD, batch, probability, None)
+        if self.making.last_layer == "needed":
+            x_ND = self.layers[-1](x_TD, batch, probability, torch.cat([masked, first]))
+            x_MD, first_SD = x_ND.split([len(masked), len(first)])
+        else:
+            x_TD = self.layers[-1](x_TD, batch, probability, None)
+            x_MD, first_SD = x_TD.index_select(0, masked), x_TD.index_select(0, first)
+        masked_lm_MV = self.masked_lm(x_MD, self.embeddings.word.weight)
         return Scores(masked_lm_MV, self.next_sentence(torch.tanh(self.pooler(first_SD))))

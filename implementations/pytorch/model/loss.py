@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from implementations.pytorch.data.batch import IGNORED, RaggedBatch
+from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import Scores
 
 MASKED_LM_EPS = 1e-5
@@ -25,9 +27,9 @@ class LossSums:
         return self.masked_lm / (masked + MASKED_LM_EPS) + self.next_sentence / sequences
 
 
-def loss_sums(scores: Scores, batch: RaggedBatch) -> LossSums:
+def loss_sums(scores: Scores, batch: RaggedBatch, kernels: Kernels = EAGER) -> LossSums:
     return LossSums(
-        F.cross_entropy(scores.masked_lm.float(), batch.masked_labels, ignore_index=IGNORED, reduction="sum"),
+        kernels.cross_entropy(scores.masked_lm, batch.masked_labels),
         F.cross_entropy(scores.next_sentence.float(), batch.next_sentence, reduction="sum"),
     )
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from implementations.pytorch.optimization.lamb import Lamb
@@ -14,6 +15,8 @@ from podium.mllog import UsedOptimizer
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio.
 
+    All groups share one rate, a 0-d tensor on the model's device, which `set_rate` changes. Neither optimizer asks the
+    device for anything, so a step can be part of a CUDA graph.
     Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of each third.
     """
     fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
@@ -24,9 +27,11 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
         {"params": fused, "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    rate, betas, eps = settings.learning_rate, (settings.beta1, settings.beta2), settings.epsilon
+    device = vectors[0].device
+    rate = torch.tensor(settings.learning_rate, dtype=torch.float32, device=device)
+    betas, eps = (settings.beta1, settings.beta2), settings.epsilon
     if settings.algorithm == "adamw":
-        return AdamW(groups, lr=rate, betas=betas, eps=eps, foreach=True)
+        return AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
     groups[1]["parts"] = 3
     groups[2]["adapt"] = False
     return Lamb(groups, lr=rate, betas=betas, eps=eps)
@@ -43,9 +48,10 @@ def build_schedule(settings: OptimizerSettings) -> Schedule:
     )
 
 
-def set_rate(optimizer: Optimizer, rate: float) -> None:
+def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
+    """Give all groups the rate, a 0-d tensor, without the host knowing it."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"].copy_(rate)
 
 
 def used(optimizer: Optimizer, schedule: Schedule) -> UsedOptimizer:

@@ -6,6 +6,9 @@ over to it. That is the reference's behaviour, and published hyper-parameters de
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -28,3 +31,8 @@ class Schedule:
             return self.base * since_start / self.warmup_steps
         remaining = 1.0 - min(step, self.decay_steps) / self.decay_steps
         return float(self.end + (self.base - self.end) * remaining**self.decay_power)
+
+
+def rate_table(schedule: Schedule, steps: int, device: torch.device) -> Tensor:
+    """The rates of the first `steps` steps, float32 [steps] on the device, so that a step can look its own up there."""
+    return torch.tensor([schedule.rate(step) for step in range(steps)], dtype=torch.float32).to(device)

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
 from implementations.pytorch.training.precision import autocast
 from implementations.pytorch.training.processes import Processes
@@ -23,7 +23,9 @@ class Accuracy:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[RaggedBatch], processes: Processes, precision: str) -> Accuracy:
+def evaluate(
+    model: BertForPreTraining, batches: Iterable[RaggedBatch], processes: Processes, precision: str
+) -> Accuracy:
     """Evaluate this rank's batches, add up over ranks and tell every rank. Leaves the model in training mode."""
     model.eval()
     sums = torch.zeros(5, dtype=torch.float64, device=processes.device)
@@ -32,7 +34,7 @@ def evaluate(model: nn.Module, batches: Iterable[RaggedBatch], processes: Proces
         with autocast(precision, processes.device):
             scores = model(batch)
         masked_lm_right, next_sentence_right = correct_predictions(scores, batch)
-        loss = loss_sums(scores, batch).masked_lm
+        loss = loss_sums(scores, batch, model.making.kernels).masked_lm
         counts = torch.tensor([batch.masked, batch.sequences], dtype=torch.float64).to(processes.device)
         sums += torch.stack([masked_lm_right, next_sentence_right, loss, *counts]).double()
     model.train()

@@ -15,28 +15,41 @@ from implementations.pytorch.data.loader import GlobalBatch, Step
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import StepResult
 
+MOST_SKIPPED = 40
+"""Steps skipped in a row for overflow before a run is given up: by then the loss scale is 2**40 times smaller."""
+
 
 @dataclass(frozen=True)
 class _Pending:
-    """A step whose sums are still on their way."""
+    """A step whose numbers are still on their way to the host."""
 
     line: dict[str, Any]
     whole: GlobalBatch
-    sums: Tensor
-    work: dist.Work
-    norm: Tensor | None
+    numbers: Tensor
+    """Sums of both losses, gradient norm, rate, and whether the step was taken: float64 [5] on the host."""
+    arrival: dist.Work | torch.cuda.Event
+
+    def arrived(self) -> list[float]:
+        if isinstance(self.arrival, torch.cuda.Event):
+            self.arrival.synchronize()  # of this step's numbers; the device is in the step after it by now
+        else:
+            self.arrival.wait()
+        values: list[float] = self.numbers.tolist()
+        return values
 
 
 class Metrics:
     """Global losses of every step, summed over ranks while the next step runs, and evaluations.
 
-    Use as a context manager. Raises WorkError on every rank for a loss that is not a finite number, one step late.
+    Use as a context manager. One step late and on every rank, raises WorkError for a loss that is not a finite number
+    and for too many steps skipped in a row.
     """
 
     def __init__(self, path: Path, processes: Processes) -> None:
         self._path, self._processes = path, processes
         self._file: IO[str] | None = None
         self._pending: _Pending | None = None
+        self._skipped = 0
 
     def __enter__(self) -> Self:
         if self._processes.first:
@@ -48,42 +61,65 @@ class Metrics:
         if self._file is not None:
             self._file.close()
 
-    def step(self, number: int, step: Step, result: StepResult, rate: float) -> None:
-        """Take note of a finished step, and write the one before it."""
-        self.flush()
-        sums = torch.stack([result.masked_lm, result.next_sentence]).double()
-        work = dist.all_reduce(sums, async_op=True)
-        assert work is not None
+    def step(self, number: int, samples: int, step: Step, result: StepResult) -> None:
+        """Take note of a finished step, the `number`-th, after which `samples` have been trained on."""
+        assert self._pending is None, "the step before is flushed first"
         line = {
             "event": "step",
             "step": number,
-            "samples": step.whole.first_sample + step.whole.samples,
-            "learning_rate": rate,
+            "samples": samples,
             "tokens": step.whole.tokens,
             "slots": step.whole.slots,
             "max_over_mean_tokens": step.whole.max_over_mean_tokens,
         }
-        self._pending = _Pending(line, step.whole, sums, work, result.gradient_norm)
+        values = (result.masked_lm, result.next_sentence, result.gradient_norm, result.rate, result.taken)
+        numbers = torch.stack([value.double() for value in values])
+        work = dist.all_reduce(numbers[:2], async_op=True)
+        assert work is not None
+        if numbers.is_cuda:
+            work.wait()  # the stream waits, not the host
+            on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            on_host.copy_(numbers, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            self._pending = _Pending(line, step.whole, on_host, event)
+        else:
+            self._pending = _Pending(line, step.whole, numbers, work)
 
-    def flush(self) -> None:
-        """Write the step that is still waiting for its sums."""
+    def flush(self) -> GlobalBatch | None:
+        """Write the step that is still waiting for its numbers. Its batch, if overflow had it skipped."""
         if self._pending is None:
-            return
+            return None
         pending, self._pending = self._pending, None
-        pending.work.wait()
-        masked_lm, next_sentence = pending.sums.tolist()
+        masked_lm, next_sentence, norm, rate, taken = pending.arrived()
         line = pending.line
+        line["learning_rate"] = rate
         line["masked_lm_loss"] = masked_lm / pending.whole.masked
         line["next_sentence_loss"] = next_sentence / pending.whole.samples
         line["loss"] = line["masked_lm_loss"] + line["next_sentence_loss"]
-        if pending.norm is not None:
-            line["gradient_norm"] = float(pending.norm)
+        if not math.isnan(norm):
+            line["gradient_norm"] = norm
+        if not taken:
+            return self._skip(pending)
+        self._skipped = 0
         if not math.isfinite(line["loss"]):
             raise WorkError(
                 f"the loss of step {line['step']} is {line['loss']}; "
                 "lower optimizer.learning_rate or use precision fp32, and start again"
             )
         self.write(line)
+        return None
+
+    def _skip(self, pending: _Pending) -> GlobalBatch:
+        self._skipped += 1
+        if self._skipped == MOST_SKIPPED:
+            raise WorkError(
+                f"{MOST_SKIPPED} steps in a row overflowed in fp16; lower optimizer.learning_rate or "
+                "loss_scaling.initial, or use precision fp32, and start again"
+            )
+        samples = pending.line["samples"] - pending.whole.samples
+        self.write({"event": "skipped", "step": pending.line["step"], "samples": samples})
+        return pending.whole
 
     def write(self, line: dict[str, Any]) -> None:
         if self._file is not None:

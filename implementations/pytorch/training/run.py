@@ -5,24 +5,20 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import torch
-
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
 from benchmarks.files import write_whole
+from implementations.pytorch.data.batch import SHAPE_STEPS
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.data.loader import Prefetcher, Step, TrainingOrder
-from implementations.pytorch.model.bert import BertForPreTraining
-from implementations.pytorch.model.checkpoint import load_checkpoint
-from implementations.pytorch.optimization.build import build_optimizer, build_schedule, used
+from implementations.pytorch.data.loader import GlobalBatch, Prefetcher, Step, TrainingOrder
+from implementations.pytorch.data.shapes import run_shapes
+from implementations.pytorch.optimization.build import build_schedule, used
+from implementations.pytorch.training.building import build_stepper, uses_graphs
 from implementations.pytorch.training.evaluation import Accuracy, evaluate
-from implementations.pytorch.training.gradient_sync import synchronised
 from implementations.pytorch.training.metrics import Metrics
 from implementations.pytorch.training.phases import PHASES, PhaseClock
-from implementations.pytorch.training.precision import matmul_peak, resolve_precision
+from implementations.pytorch.training.precision import matmul_peak
 from implementations.pytorch.training.processes import Processes
-from implementations.pytorch.training.step import Stepper
 from implementations.pytorch.training.warmup import warm_up
 from podium.config import RunConfig, RunFolder
 from podium.mllog import ABORTED, SUCCESS, ResultLog
@@ -36,9 +32,23 @@ class Totals:
     samples: int = 0
     tokens: int = 0
     slots: int = 0
-    flops: float = 0.0
+    useful_flops: float = 0.0
+    """What had to be computed."""
+    model_flops: float = 0.0
+    """As published figures count: with the whole last layer."""
     max_over_mean_tokens: float = 0.0
     """Sum over steps."""
+
+    def add(self, whole: GlobalBatch, config: RunConfig, words: int, times: int = 1) -> None:
+        """Count a step, or with -1 no longer count it."""
+        size, lengths = config.model_size, whole.lengths.ravel()
+        self.steps += times
+        self.samples += times * whole.samples
+        self.tokens += times * whole.tokens
+        self.slots += times * whole.slots
+        self.useful_flops += times * size.training_flops(lengths, whole.masked, words, config.last_layer)
+        self.model_flops += times * size.training_flops(lengths, whole.masked, words)
+        self.max_over_mean_tokens += times * whole.max_over_mean_tokens
 
 
 class Run:
@@ -46,7 +56,6 @@ class Run:
 
     def __init__(self, config: RunConfig, processes: Processes, folder: RunFolder, log: ResultLog | None) -> None:
         self.config, self.processes, self.folder, self.log = config, processes, folder, log
-        self.precision = resolve_precision(config.precision, processes.device)
         self.phases, self.totals = PhaseClock(), Totals()
         self.accuracy: Accuracy | None = None
 
@@ -78,21 +87,18 @@ class Run:
             global_batch_size=config.global_batch_size,
             ranks=processes.ranks,
             accumulation_steps=config.gradient_accumulation_steps,
+            shape_step=config.shape_step or SHAPE_STEPS[processes.device.type],
         )
-        torch.manual_seed(config.seed)
-        model = BertForPreTraining(
-            config.model_size, self.words, attention=config.attention, dropout_probability=config.dropout
-        )
-        if config.initial_checkpoint is not None:
-            load_checkpoint(model, config.initial_checkpoint)
-        model.to(processes.device)
-        torch.manual_seed(_dropout_seed(config.seed, processes.rank))
-        ddp, sync_clock = synchronised(model, processes.device)
-        optimizer, schedule = build_optimizer(model, config.optimizer), build_schedule(config.optimizer)
+        self.stepper = build_stepper(config, processes, self.words)
+        self.precision = self.stepper.precision
         if self.log:
-            self.log.settings(config, used(optimizer, schedule), config.model_size.tensors(self.words))
-        self.stepper = Stepper(config, processes, ddp, sync_clock, optimizer, schedule, self.precision)
-        warm_up(self.stepper, self.order, self.words)
+            schedule = build_schedule(config.optimizer)
+            self.log.settings(config, used(self.stepper.optimizer, schedule), config.model_size.tensors(self.words))
+        self.last_step = -(-config.max_samples // config.global_batch_size)
+        self.shapes = None
+        if uses_graphs(config, processes.device):
+            self.shapes = run_shapes(self.order, processes.rank, self.last_step)
+        warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
         processes.barrier()
         (self.peak,) = processes.total([matmul_peak(self.precision, processes.device)])
         processes.barrier()
@@ -101,10 +107,16 @@ class Run:
 
     def _train(self) -> bool:
         config = self.config
-        last_step = -(-config.max_samples // config.global_batch_size)
         with (
             Metrics(self.folder.metrics, self.processes) as self.metrics,
-            Prefetcher(self.order, self.processes.rank, range(last_step), config.prefetch_batches) as steps,
+            Prefetcher(
+                self.order,
+                self.processes.rank,
+                range(self.last_step),
+                config.prefetch_batches,
+                masked_slots=self.shapes.masked_slots if self.shapes else None,
+                pins=self.processes.device.type == "cuda",
+            ) as steps,
         ):
             self.evaluation_batches = evaluation_batches(
                 self.evaluation_store,
@@ -115,35 +127,38 @@ class Run:
                 slot_width=self.order.slot_width,
             )
             self.phases.restart()
-            next_evaluation, block_start = config.evaluation_interval, 0
-            for step in steps:
+            next_evaluation, block_start, in_block = config.evaluation_interval, 0, False
+            for number, step in enumerate(steps, start=1):
                 self.phases.lap("data_wait")
-                if self.log and self.totals.samples == block_start:
+                if self.log and not in_block:
                     self.log.block_starts(block_start, next_evaluation - block_start)
+                in_block = True
                 self._step(step)
-                if self.totals.samples < next_evaluation and self.totals.steps < last_step:
+                due = self.totals.samples >= next_evaluation or number == self.last_step
+                if due:
+                    self._flush()  # which may find that the last step does not count
+                if self.totals.samples < next_evaluation and number < self.last_step:
                     continue
-                self.metrics.flush()
                 if self.log:
                     self.log.block_stops(block_start, self.totals.samples)
                 if self._evaluate():
                     return self._stop(reached=True)
-                block_start = self.totals.samples
+                block_start, in_block = self.totals.samples, False
                 next_evaluation = (block_start // config.evaluation_interval + 1) * config.evaluation_interval
             return self._stop(reached=False)
 
     def _step(self, step: Step) -> None:
-        rate = self.stepper.schedule.rate(self.stepper.steps)
         result = self.stepper.take(step, self.phases)
-        whole, totals = step.whole, self.totals
-        totals.steps += 1
-        totals.samples += whole.samples
-        totals.tokens += whole.tokens
-        totals.slots += whole.slots
-        totals.flops += self.config.model_size.training_flops(whole.lengths.ravel(), whole.masked, self.words)
-        totals.max_over_mean_tokens += whole.max_over_mean_tokens
-        self.metrics.step(totals.steps, step, result, rate)
+        self._flush()
+        self.totals.add(step.whole, self.config, self.words)
+        self.metrics.step(self.totals.steps, self.totals.samples, step, result)
         self.phases.lap("optimizer")
+
+    def _flush(self) -> None:
+        """Write the step before; if overflow had it skipped, it counts neither as a step nor as samples."""
+        skipped = self.metrics.flush()
+        if skipped is not None:
+            self.totals.add(skipped, self.config, self.words, times=-1)
 
     def _evaluate(self) -> bool:
         samples = self.totals.samples
@@ -188,9 +203,10 @@ class Run:
             "accuracy": self.accuracy.masked_lm,
             "next_sentence_accuracy": self.accuracy.next_sentence,
             "sequences_per_second": totals.samples / seconds,
-            "useful_tflops": totals.flops / seconds / 1e12,
+            "useful_tflops": totals.useful_flops / seconds / 1e12,
             "peak_tflops": self.peak / 1e12,
-            "share_of_peak": totals.flops / seconds / self.peak,
+            "share_of_peak": totals.useful_flops / seconds / self.peak,
+            "model_flops_utilization": totals.model_flops / seconds / self.peak,
             "precision": self.precision,
             "padding_share": 1 - totals.tokens / totals.slots,
             "max_over_mean_tokens": totals.max_over_mean_tokens / totals.steps,
@@ -199,8 +215,3 @@ class Run:
             },
         }
         write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
-
-
-def _dropout_seed(seed: int, rank: int) -> int:
-    """Weights are drawn alike on all ranks; dropout differs from rank to rank, and from the weights' stream."""
-    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint32)[0])

@@ -5,52 +5,88 @@ from typing import Any
 
 import torch
 
-from implementations.pytorch.data.loader import Step, TrainingOrder
-from implementations.pytorch.data.synthetic import synthetic_batch
+from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.shapes import RunShapes
+from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.training.evaluation import evaluate
 from implementations.pytorch.training.phases import PhaseClock
 from implementations.pytorch.training.step import Stepper
 
 WARM_UP_STEPS = 3
+GRAPH_WARM_UP_STEPS = 11
+"""What DDP wants to have seen before a graph is captured: it settles its buckets in the first steps."""
 
 
-def warm_up(stepper: Stepper, order: TrainingOrder, vocabulary: int, steps: int = WARM_UP_STEPS) -> None:
+def warm_up(
+    stepper: Stepper,
+    order: TrainingOrder,
+    vocabulary: int,
+    steps: int = WARM_UP_STEPS,
+    graph_shapes: RunShapes | None = None,
+) -> None:
     """Take steps and an evaluation in the shapes of the run's first batches, and undo all that they changed.
 
-    Only the length index of the data is read. Lengths come from the run's own order, so shapes are the run's.
+    With `graph_shapes` a CUDA graph is captured for every shape of the run, and the stepper then replays them. Only the
+    length index of the data is read. Lengths come from the run's own order, so shapes are the run's.
     """
-    saved = _state(stepper)
-    rank = stepper.processes.rank
-    for number in range(steps):
-        whole = order.global_batch(number)
-        micro_batches = tuple(
-            synthetic_batch(order.store, indices, vocabulary, order.slot_width, seed=number)
-            for indices in whole.indices[rank]
-        )
-        stepper.take(Step(micro_batches, whole), PhaseClock())
-    evaluate(stepper.model.module, list(micro_batches), stepper.processes, stepper.precision)
+    saved, rank = _state(stepper), stepper.processes.rank
+    masked_slots = graph_shapes.masked_slots if graph_shapes else None
+    for number in range(GRAPH_WARM_UP_STEPS if graph_shapes else steps):
+        step = synthetic_step(order, number, rank, vocabulary, masked_slots)
+        stepper.take(step, PhaseClock())
+    evaluate(stepper.model.module, list(step.micro_batches), stepper.processes, stepper.precision)
+    if graph_shapes:
+        _capture(stepper, order, vocabulary, graph_shapes)
     _restore(stepper, saved)
+
+
+def _capture(stepper: Stepper, order: TrainingOrder, vocabulary: int, shapes: RunShapes) -> None:
+    """Take a step in each shape, then record one."""
+    rank = stepper.processes.rank
+    steps = [
+        synthetic_step(order, number, rank, vocabulary, shapes.masked_slots) for number in shapes.examples.values()
+    ]
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # a capture may not see what an earlier step left on the default stream
+        for step in steps:
+            stepper.take(step, PhaseClock())
+    torch.cuda.current_stream().wait_stream(side)
+    graphs = stepper.use_graphs()
+    for step in steps:
+        graphs.capture(step.micro_batches[0], stepper.loss_weights(step)[0])
 
 
 def _state(stepper: Stepper) -> dict[str, Any]:
     return {
         "model": copy.deepcopy(stepper.model.state_dict()),
+        "optimizer": copy.deepcopy(stepper.optimizer.state_dict()["state"]),
+        "group_steps": [copy.deepcopy(group.get("step")) for group in stepper.optimizer.param_groups],
+        "rates": [group["lr"].clone() for group in stepper.optimizer.param_groups],
+        "scaler": stepper.scaler.state_dict(),
+        "taken": stepper.taken.clone(),
         "random": torch.get_rng_state(),
         "device_random": torch.cuda.get_rng_state() if stepper.processes.device.type == "cuda" else None,
-        "steps": stepper.steps,
-        "rates": [group["lr"] for group in stepper.optimizer.param_groups],
     }
 
 
+@torch.no_grad()
 def _restore(stepper: Stepper, saved: dict[str, Any]) -> None:
-    """An optimizer that has not stepped has no state, so forgetting it is restoring it."""
+    """In place, since graphs use these very tensors. What did not exist before is zero, as it would begin."""
     stepper.model.load_state_dict(saved["model"])
-    stepper.optimizer.state.clear()
-    for group, rate in zip(stepper.optimizer.param_groups, saved["rates"], strict=True):
-        group.pop("step", None)
-        group["lr"] = rate
-    stepper.optimizer.zero_grad(set_to_none=False)
-    stepper.steps = saved["steps"]
+    optimizer = stepper.optimizer
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, parameter in enumerate(parameters):
+        before = saved["optimizer"].get(number, {})
+        for key, value in optimizer.state[parameter].items():
+            value.copy_(before.get(key, torch.zeros_like(value)))
+    for group, steps, rate in zip(optimizer.param_groups, saved["group_steps"], saved["rates"], strict=True):
+        if "step" in group:
+            group["step"].copy_(torch.zeros_like(group["step"]) if steps is None else steps)
+        group["lr"].copy_(rate)
+    optimizer.zero_grad(set_to_none=False)
+    stepper.scaler.load_state_dict(saved["scaler"])
+    stepper.taken.copy_(saved["taken"])
     torch.set_rng_state(saved["random"])
     if saved["device_random"] is not None:
         torch.cuda.set_rng_state(saved["device_random"])

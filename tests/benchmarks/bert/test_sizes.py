@@ -78,3 +78,11 @@ def test_attention_costs_grow_with_the_square_of_the_length() -> None:
     one, two = LARGE.training_flops([100, 100], 0, VOCABULARY), LARGE.training_flops([200], 0, VOCABULARY)
     pairs, pooled_sequence = 200**2 - 2 * 100**2, 6 * (1024 * 1024 + 2 * 1024)
     assert two - one == pytest.approx(12 * 24 * 1024 * pairs - pooled_sequence)
+
+
+def test_the_last_layer_goes_on_with_needed_tokens_alone() -> None:
+    """Of 100 tokens 15 masked ones and [CLS]; the output product and both of the feed-forward layer."""
+    whole = LARGE.training_flops([100], 15, VOCABULARY)
+    spared = 6 * (1024 * 1024 + 2 * 1024 * 4096) * (100 - 15 - 1)
+    assert LARGE.training_flops([100], 15, VOCABULARY, "needed") == pytest.approx(whole - spared)
+    assert LARGE.training_flops([100], 15, VOCABULARY, "all") == whole

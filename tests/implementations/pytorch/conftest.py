@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -16,8 +17,11 @@ from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import Origin, SampleStore, write_shard
 from implementations.pytorch.data.loader import TrainingOrder
-from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.interface import Kernels
+from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
+from implementations.pytorch.optimization.schedule import rate_table
 from implementations.pytorch.training.gradient_sync import synchronised
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import Stepper
@@ -35,6 +39,7 @@ SMALL = Size(
 def one_thread() -> None:
     """The tensors here are small: threads would wait for each other, and the more so where cores are busy."""
     torch.set_num_threads(1)
+    numba.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -136,10 +141,16 @@ def make_model() -> Callable[..., BertForPreTraining]:
     """A small model whose every parameter has a part in the loss, biases and LayerNorm included."""
 
     def make(
-        attention: str = "grouped", dropout_probability: float = 0.0, size: Size = SMALL, seed: int = 0
+        attention: str = "grouped",
+        dropout_probability: float = 0.0,
+        size: Size = SMALL,
+        seed: int = 0,
+        kernels: Kernels = NUMBA,
+        **making: Any,
     ) -> BertForPreTraining:
         torch.manual_seed(seed)
-        model = BertForPreTraining(size, VOCABULARY, attention=attention, dropout_probability=dropout_probability)
+        made = Making(attention=attention, kernels=kernels, **making)
+        model = BertForPreTraining(size, VOCABULARY, dropout_probability=dropout_probability, making=made)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() == 1:
@@ -178,8 +189,9 @@ def make_stepper(processes: Processes) -> Callable[[RunConfig, BertForPreTrainin
 
     def make(config: RunConfig, model: BertForPreTraining) -> Stepper:
         ddp, clock = synchronised(model, processes.device)
-        optimizer, schedule = build_optimizer(model, config.optimizer), build_schedule(config.optimizer)
-        return Stepper(config, processes, ddp, clock, optimizer, schedule, "fp32")
+        optimizer = build_optimizer(model, config.optimizer)
+        rates = rate_table(build_schedule(config.optimizer), 100, processes.device)
+        return Stepper(config, processes, ddp, clock, optimizer, rates, "fp32")
 
     return make
 

@@ -25,7 +25,7 @@ KEYS = ["masked_lm_accuracy", "next_sentence_accuracy", "masked_lm_loss", "sampl
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(9)
-    model = BertForPreTraining(TINY, 12, attention="grouped", dropout_probability=0.1)
+    model = BertForPreTraining(TINY, 12, dropout_probability=0.1)
     with torch.no_grad():  # so that it says now one and now the other of the next sentence
         model.pooler.weight *= 5
         model.next_sentence.weight *= 5

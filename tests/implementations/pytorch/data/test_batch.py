@@ -81,18 +81,21 @@ def test_groups_hold_every_slot_of_every_sequence_once(
     slots: list[int] = []
     for group in batch.groups:
         rectangle = group.pad_index.view(group.rows, group.width)
-        hidden = torch.zeros(group.rows, group.width) if group.key_bias is None else group.key_bias[:, 0]
         assert group.start == starts[row]
         slots += group.pad_index[group.unpad_index].tolist()
-        for line, bias in zip(rectangle, hidden, strict=True):
+        assert group.row_starts.tolist() == starts[row : row + group.rows + 1]
+        assert group.relative_starts.tolist() == [n - group.start for n in group.row_starts.tolist()]
+        assert group.tokens == int(group.relative_starts[-1])
+        for line, count in zip(rectangle, group.key_counts.tolist(), strict=True):
             width, length = starts[row + 1] - starts[row], batch.lengths[row]
             assert line[:width].tolist() == list(range(starts[row], starts[row + 1]))
             assert (line[width:] == starts[row]).all()
-            assert (bias[:length] == 0).all()
-            assert (bias[length:] == float("-inf")).all()
+            assert count == length
             row += 1
     assert row == batch.sequences
     assert slots == list(range(starts[-1]))
+    assert batch.spare_slots == batch.slots - starts[-1]
+    assert batch.sequence_starts_i32.tolist() == [*starts, batch.slots]
 
 
 def test_samples_of_one_length_keep_their_order(make_samples: Maker) -> None:
@@ -102,9 +105,25 @@ def test_samples_of_one_length_keep_their_order(make_samples: Maker) -> None:
     assert batch.token_ids.tolist() == [int(token) for sample in order for token in sample.token_ids]
 
 
-def test_a_rectangle_without_padding_hides_nothing(make_samples: Maker) -> None:
-    (group,) = collate(make_samples([64, 64, 64])).groups
-    assert group.key_bias is None
+def test_masked_positions_are_as_many_as_asked_for(make_samples: Maker) -> None:
+    samples = make_samples([40, 50])
+    batch = collate(samples, None, 64, masked_slots=30)
+    assert batch.shape == (128, 30, 2)
+    assert (batch.masked_labels[batch.masked :] == IGNORED).all()
+    with pytest.raises(ValueError, match=f"{batch.masked} masked tokens do not fit 9 slots"):
+        collate(samples, None, 64, masked_slots=9)
+
+
+def test_every_tensor_is_changed_with_the_batch(make_samples: Maker) -> None:
+    """Those of groups too, since a batch goes to a device as a whole."""
+    batch = collate(make_samples([40, 50, 400]))
+    changed = batch.with_tensors(lambda tensor: tensor.to("meta"))
+    tensors = [value for holder in (changed, *changed.groups) for value in vars(holder).values()]
+    found = [value for value in tensors if isinstance(value, torch.Tensor)]
+    assert len(found) == 8 + 5 * len(batch.groups)
+    assert {tensor.device.type for tensor in found} == {"meta"}
+    assert [t.shape for t in changed.tensors()] == [t.shape for t in batch.tensors()]
+    assert changed.lengths == batch.lengths
 
 
 def test_the_samples_are_left_as_they_were(make_samples: Maker) -> None:

@@ -104,7 +104,7 @@ def test_steps_before_an_error_are_still_taken(store: SampleStore, monkeypatch: 
     order = make_order(store)
     read = order.read
 
-    def fail_at_two(step: int, rank: int) -> object:
+    def fail_at_two(step: int, rank: int, masked_slots: object) -> object:
         if step == 2:
             raise WorkError("damaged")
         return read(step, rank)
@@ -135,7 +135,7 @@ def test_closing_ends_the_thread_though_the_queue_is_full(
 ) -> None:
     order, reads = make_order(store), []
     read = order.read
-    monkeypatch.setattr(order, "read", lambda step, rank: (reads.append(step), read(step, rank))[1])
+    monkeypatch.setattr(order, "read", lambda step, rank, _: (reads.append(step), read(step, rank))[1])
     prefetcher = Prefetcher(order, 0, range(1000), depth=2)
     iterator = iter(prefetcher.__enter__())
     for _ in range(take):

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.loader import TrainingOrder
-from implementations.pytorch.data.synthetic import synthetic_batch
+from implementations.pytorch.data.synthetic import synthetic_step
 
 
 @pytest.mark.parametrize("strategy", ["indexed", "padded"])
@@ -21,9 +21,8 @@ def test_its_shapes_are_those_of_the_batch_it_stands_for(
     store = make_store([5, 6, 512, *wikipedia_lengths(29, 3)])
     order = TrainingOrder(store, seed=0, strategy=strategy, global_batch_size=16, ranks=2, accumulation_steps=2)
     expected = order.read(0, 1).micro_batches[0]
-    indices = order.global_batch(0).indices[1, 0]
     store.paths[0].unlink()  # the data may not be touched
-    found = synthetic_batch(store, indices, vocabulary, order.slot_width, seed=0)
+    found = synthetic_step(order, 0, 1, vocabulary).micro_batches[0]
     assert found.lengths == expected.lengths
     assert sorted(found.masked_counts) == sorted(expected.masked_counts)
     for name in ("token_ids", "sequence_starts", "masked_positions", "masked_labels", "next_sentence"):
@@ -31,7 +30,7 @@ def test_its_shapes_are_those_of_the_batch_it_stands_for(
     assert [(g.rows, g.width) for g in found.groups] == [(g.rows, g.width) for g in expected.groups]
     assert int(found.token_ids.max()) < vocabulary
     assert len(set(found.masked_positions[: found.masked].tolist())) == found.masked
-    again = synthetic_batch(store, indices, vocabulary, order.slot_width, seed=0)
-    other = synthetic_batch(store, indices, vocabulary, order.slot_width, seed=1)
+    again = synthetic_step(order, 0, 1, vocabulary).micro_batches[0]
+    other = synthetic_step(order, 1, 1, vocabulary).micro_batches[0]
     assert torch.equal(found.token_ids, again.token_ids)
     assert not torch.equal(found.token_ids, other.token_ids)

@@ -1,6 +1,8 @@
 """The model: padding changes nothing, and one sequence goes through it as the paper says."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,9 @@ from torch import Tensor
 from benchmarks.bert.samples import Sample
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import loss_sums
 
@@ -150,26 +155,52 @@ def test_evaluation_is_deterministic_and_without_dropout(make_samples: Maker, ma
     assert not torch.equal(model(batch).masked_lm, first.masked_lm)
 
 
-def test_dropout_is_everywhere_that_it_belongs(
-    make_samples: Maker, make_model: Models, monkeypatch: pytest.MonkeyPatch, small: Size
-) -> None:
+def test_dropout_is_everywhere_that_it_belongs(make_samples: Maker, make_model: Models, small: Size) -> None:
     """On the embeddings, and in each layer on the probabilities and both sub-layers' outputs; not in the heads."""
-    import implementations.pytorch.model.attention as attention
-    import implementations.pytorch.model.bert as bert
+    seen: list[tuple[str, float]] = []
 
-    shapes: list[tuple[int, ...]] = []
+    def noted(name: str, place: int) -> Any:
+        def call(*arguments: Any) -> Tensor:
+            seen.append((name, arguments[place]))
+            result: Tensor = getattr(EAGER, name)(*arguments)
+            return result
 
-    def noted(x: Tensor, probability: float, training: bool) -> Tensor:
-        assert probability == 0.1
-        assert training
-        shapes.append(tuple(x.shape))
-        return x
+        return call
 
-    monkeypatch.setattr(attention, "dropout", noted)
-    monkeypatch.setattr(bert, "dropout", noted)
-    make_model("padded", dropout_probability=0.1)(collate(make_samples([20, 30])))
-    hidden, probabilities = (50, small.hidden), (2, small.heads, 30, 30)
-    assert shapes == [hidden] + [probabilities, hidden, hidden] * small.layers
+    places = {"embedding_norm": 4, "residual_norm": 5, "attention_weights": 2}
+    kernels = replace(EAGER, **{name: noted(name, place) for name, place in places.items()})
+    model, batch = make_model(dropout_probability=0.1, kernels=kernels), collate(make_samples([20, 30]))
+    groups = len(batch.groups)
+    model(batch)
+    layer = [("attention_weights", 0.1)] * groups + [("residual_norm", 0.1)] * 2
+    assert seen == [("embedding_norm", 0.1)] + layer * small.layers
+    seen.clear()
+    model.eval()(batch)
+    assert {probability for _, probability in seen} == {0.0}
+
+
+@pytest.mark.parametrize("kernels", [EAGER, NUMBA])
+@pytest.mark.parametrize("slot_width", [None, 64])
+def test_the_last_layer_goes_on_with_what_the_heads_read(
+    kernels: Kernels,
+    slot_width: int | None,
+    make_samples: Maker,
+    make_model: Models,
+    relative_error: Error,
+    small: Size,
+) -> None:
+    """Loss and gradients are those of the whole last layer, for a seventh of its tokens."""
+    batch = collate(make_samples([60, 3, 17, 17, 41]), slot_width, 64)
+    loss, gradients = loss_and_gradients(make_model(kernels=kernels, last_layer="needed"), batch)
+    expected_loss, expected = loss_and_gradients(make_model(kernels=kernels, last_layer="all"), batch)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    for name in expected:
+        assert relative_error(gradients[name], expected[name]) < 1e-5, name
+    rows: list[int] = []
+    model = make_model(kernels=replace(kernels, bias_gelu=lambda x, bias: rows.append(len(x)) or x + bias))
+    model(batch)
+    masked = batch.masked_positions.numel()
+    assert rows == [batch.slots] * (small.layers - 1) + [masked + batch.sequences, masked]
 
 
 def test_the_decoder_is_the_word_embeddings(make_model: Models, vocabulary: int) -> None:
@@ -180,7 +211,7 @@ def test_the_decoder_is_the_word_embeddings(make_model: Models, vocabulary: int)
 @pytest.mark.parametrize("size", [TINY, LARGE], ids=lambda size: size.name)
 def test_parameters_are_counted_right(size: Size) -> None:
     with torch.device("meta"):
-        model = BertForPreTraining(size, 30_522, attention="grouped", dropout_probability=0.1)
+        model = BertForPreTraining(size, 30_522, dropout_probability=0.1)
     assert sum(parameter.numel() for parameter in model.parameters()) == size.parameters(30_522)
     if size is LARGE:
         assert size.parameters(30_522) == 336_226_108

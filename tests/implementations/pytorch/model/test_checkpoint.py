@@ -45,7 +45,7 @@ def weights_of(model: BertForPreTraining) -> Weights:
 def test_the_names_are_those_of_the_model(name: str, vocabulary: int, small: Size) -> None:
     size = {"large": LARGE, "tiny": TINY, "small": small}[name]
     with torch.device("meta"):
-        model = BertForPreTraining(size, vocabulary, attention="grouped", dropout_probability=0.1)
+        model = BertForPreTraining(size, vocabulary, dropout_probability=0.1)
     assert {name: tuple(value.shape) for name, value in model.state_dict().items()} == podium_shapes(size, vocabulary)
 
 
@@ -105,7 +105,7 @@ def samples(make_samples: Maker, wikipedia_lengths: Callable[[int, int], np.ndar
 
 
 def empty_model(size: Size, vocabulary: int) -> BertForPreTraining:
-    return BertForPreTraining(size, vocabulary, attention="grouped", dropout_probability=0.1)
+    return BertForPreTraining(size, vocabulary, dropout_probability=0.1)
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh"])

@@ -16,7 +16,7 @@ STD_OF_TRUNCATED = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / mat
 
 def model_of(size: Size, vocabulary: int = 200) -> BertForPreTraining:
     torch.manual_seed(0)
-    return BertForPreTraining(size, vocabulary, attention="grouped", dropout_probability=0.1)
+    return BertForPreTraining(size, vocabulary, dropout_probability=0.1)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_weights_are_normal_and_cut_off_at_two_deviations(size: Size) -> None:
 def test_seeds_have_weights_of_their_own() -> None:
     first, again = model_of(TINY).state_dict(), model_of(TINY).state_dict()
     torch.manual_seed(1)
-    other = BertForPreTraining(TINY, 200, attention="grouped", dropout_probability=0.1).state_dict()
+    other = BertForPreTraining(TINY, 200, dropout_probability=0.1).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["embeddings.word.weight"], other["embeddings.word.weight"])
 

@@ -40,7 +40,8 @@ def test_biases_and_layer_norm_take_neither_decay_nor_ratio(algorithm: str, kind
         group = group_of[id(parameter)]
         plain = name.endswith("bias") or "norm" in name
         assert group["weight_decay"] == (0.0 if plain else 0.07), name
-        assert (group["lr"], tuple(group["betas"]), group["eps"]) == (0.003, (0.8, 0.95), 1e-5)
+        assert float(group["lr"]) == pytest.approx(0.003)
+        assert (tuple(group["betas"]), group["eps"]) == ((0.8, 0.95), 1e-5)
         if algorithm == "lamb":
             assert group["adapt"] is not plain, name
 
@@ -102,14 +103,14 @@ def test_used_is_read_from_the_optimizer_and_not_from_the_settings(
 
 def test_used_is_not_the_rate_of_the_moment(make_model: Models) -> None:
     optimizer = build_optimizer(make_model(), SETTINGS)
-    set_rate(optimizer, 0.9)
+    set_rate(optimizer, torch.tensor(0.9))
     assert used(optimizer, build_schedule(SETTINGS)).learning_rate == 0.003
 
 
 def test_set_rate_is_for_all_groups(make_model: Models) -> None:
     model = make_model()
     optimizer = build_optimizer(model, SETTINGS)
-    set_rate(optimizer, 0.0)
+    set_rate(optimizer, torch.tensor(0.0))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.loader import TrainingOrder
-from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
+from implementations.pytorch.optimization.schedule import rate_table
 from implementations.pytorch.training.gradient_sync import synchronised
 from implementations.pytorch.training.metrics import Metrics
 from implementations.pytorch.training.phases import PhaseClock
@@ -26,10 +27,10 @@ from podium.config import RunConfig
 
 def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, here: Processes) -> dict[str, Any]:
     torch.manual_seed(0)
-    model = BertForPreTraining(size, vocabulary, attention=config.attention, dropout_probability=0.0)
+    model = BertForPreTraining(size, vocabulary, dropout_probability=0.0, making=Making(attention=config.attention))
     ddp, clock = synchronised(model, here.device)
-    optimizer, schedule = build_optimizer(model, config.optimizer), build_schedule(config.optimizer)
-    stepper = Stepper(config, here, ddp, clock, optimizer, schedule, "fp32")
+    rates = rate_table(build_schedule(config.optimizer), 10, here.device)
+    stepper = Stepper(config, here, ddp, clock, build_optimizer(model, config.optimizer), rates, "fp32")
     order = TrainingOrder(
         store,
         seed=7,
@@ -42,7 +43,7 @@ def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, her
     result = stepper.take(step, PhaseClock())
     return {
         "sums": here.total([float(result.masked_lm), float(result.next_sentence)]),
-        "norm": None if result.gradient_norm is None else float(result.gradient_norm),
+        "norm": float(result.gradient_norm),
         "gradients": {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None},
         "parameters": {name: p.detach().clone() for name, p in model.named_parameters()},
         "step": step,
@@ -60,7 +61,8 @@ def main() -> None:
     ends = [take(config, size, vocabulary, store, here) for config in configs]
     with Metrics(Path(out).with_name("metrics.jsonl"), here) as metrics:
         for number, end in enumerate(ends, start=1):
-            metrics.step(number, end.pop("step"), end.pop("result"), 0.0)
+            metrics.flush()
+            metrics.step(number, 0, end.pop("step"), end.pop("result"))
         metrics.flush()
     here.barrier()
     torch.save(ends, out)

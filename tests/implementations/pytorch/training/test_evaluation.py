@@ -50,9 +50,11 @@ def test_a_perfect_model_is_right_everywhere(
 ) -> None:
     """Positions that only round the shape up count neither as right nor as wrong."""
     from implementations.pytorch.data.batch import RaggedBatch
-    from implementations.pytorch.model.bert import Scores
+    from implementations.pytorch.model.bert import Making, Scores
 
     class Perfect(torch.nn.Module):
+        making = Making()
+
         def forward(self, batch: RaggedBatch) -> Scores:
             labels = batch.masked_labels.clamp(min=0)
             return Scores(F.one_hot(labels, vocabulary).float(), F.one_hot(batch.next_sentence, 2).float())

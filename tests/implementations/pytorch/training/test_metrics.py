@@ -13,7 +13,7 @@ import torch
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
 from implementations.pytorch.data.loader import Step, TrainingOrder
-from implementations.pytorch.training.metrics import Metrics
+from implementations.pytorch.training.metrics import MOST_SKIPPED, Metrics
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import StepResult
 
@@ -25,10 +25,10 @@ def steps(make_store: Callable[..., SampleStore]) -> list[Step]:
     return [order.read(number, 0) for number in range(3)]
 
 
-def result(masked_lm: float, next_sentence: float = 6.0, norm: float | None = 0.5) -> StepResult:
-    return StepResult(
-        torch.tensor(masked_lm), torch.tensor(next_sentence), None if norm is None else torch.tensor(norm)
-    )
+def result(
+    masked_lm: float, next_sentence: float = 6.0, norm: float = 0.5, rate: float = 0.125, taken: float = 1.0
+) -> StepResult:
+    return StepResult(*(torch.tensor(value) for value in (masked_lm, next_sentence, norm, rate, taken)))
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -39,7 +39,8 @@ def test_every_step_has_a_line_one_step_late(tmp_path: Path, processes: Processe
     path = tmp_path / "new folder" / "metrics.jsonl"
     with Metrics(path, processes) as metrics:
         for number, step in enumerate(steps, start=1):
-            metrics.step(number, step, result(30.0 * number), 0.1 * number)
+            metrics.flush()
+            metrics.step(number, 6 * number, step, result(30.0 * number, rate=0.125 * number))
             assert [line["step"] for line in lines_of(path)] == list(range(1, number))
         metrics.flush()
         assert [line["step"] for line in lines_of(path)] == [1, 2, 3]
@@ -50,7 +51,7 @@ def test_every_step_has_a_line_one_step_late(tmp_path: Path, processes: Processe
     for number, (step, line) in enumerate(zip(steps, lines, strict=False), start=1):
         assert line["event"] == "step"
         assert line["samples"] == 6 * number
-        assert line["learning_rate"] == 0.1 * number
+        assert line["learning_rate"] == 0.125 * number
         assert line["tokens"] == step.whole.tokens
         assert line["slots"] == step.micro_batches[0].slots
         assert line["max_over_mean_tokens"] == 1.0
@@ -62,7 +63,7 @@ def test_every_step_has_a_line_one_step_late(tmp_path: Path, processes: Processe
 
 def test_a_step_without_clipping_has_no_norm(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
     with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
-        metrics.step(1, steps[0], result(1.0, norm=None), 0.1)
+        metrics.step(1, 6, steps[0], result(1.0, norm=math.nan))
         metrics.flush()
     assert "gradient_norm" not in lines_of(tmp_path / "metrics.jsonl")[0]
 
@@ -74,17 +75,48 @@ def test_a_loss_that_is_no_number_ends_the_run_one_step_late(
 ) -> None:
     path = tmp_path / "metrics.jsonl"
     with Metrics(path, processes) as metrics:
-        metrics.step(1, steps[0], result(1.0), 0.1)
-        metrics.step(2, steps[1], result(**{"masked_lm": 1.0, where: bad}), 0.1)
+        metrics.step(1, 6, steps[0], result(1.0))
+        metrics.flush()
+        metrics.step(2, 12, steps[1], result(**{"masked_lm": 1.0, where: bad}))
         with pytest.raises(WorkError, match=r"the loss of step 2 is (nan|inf); lower optimizer\.learning_rate"):
-            metrics.step(3, steps[2], result(1.0), 0.1)
+            metrics.flush()
     assert [line["step"] for line in lines_of(path)] == [1]
 
 
 def test_only_the_first_rank_writes(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
     second = Processes(1, 2, processes.device)
     with Metrics(tmp_path / "metrics.jsonl", second) as metrics:
-        metrics.step(1, steps[0], result(math.nan), 0.1)
+        metrics.step(1, 6, steps[0], result(math.nan))
         with pytest.raises(WorkError):
             metrics.flush()
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_skipped_step_is_told_and_is_no_failure(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    """Its batch comes back, so that it is no longer counted; its loss may be anything."""
+    path = tmp_path / "metrics.jsonl"
+    with Metrics(path, processes) as metrics:
+        metrics.step(1, 6, steps[0], result(math.inf, taken=0.0))
+        assert metrics.flush() is steps[0].whole
+        metrics.step(1, 6, steps[1], result(1.0))
+        assert metrics.flush() is None
+    assert lines_of(path)[0] == {"event": "skipped", "step": 1, "samples": 0}
+    assert [line["samples"] for line in lines_of(path)] == [0, 6]
+
+
+def test_nothing_but_skipped_steps_ends_the_run(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
+        for number in range(MOST_SKIPPED):
+            metrics.step(1, 6, steps[0], result(1.0, taken=0.0))
+            if number == 20:  # one that was taken in between begins the count anew
+                metrics.flush()
+                metrics.step(1, 6, steps[0], result(1.0))
+            if number < MOST_SKIPPED - 1:
+                metrics.flush()
+        metrics.flush()
+        for number in range(MOST_SKIPPED - 19):
+            metrics.step(1, 6, steps[0], result(1.0, taken=0.0))
+            if number < MOST_SKIPPED - 20:
+                metrics.flush()
+        with pytest.raises(WorkError, match="40 steps in a row overflowed in fp16; lower"):
+            metrics.flush()

@@ -17,7 +17,7 @@ from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.sampling import Sampler
-from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.loss import loss_sums
 from implementations.pytorch.training.processes import Processes
 from podium.config import Clipping, RunConfig
@@ -97,7 +97,7 @@ def expected(ends: tuple[Ends, Path], small: Size, vocabulary: int) -> tuple[lis
     store = SampleStore([ends[1] / "samples.h5"])
     whole = collate([store.read(int(i)) for i in Sampler(len(store), SEED).samples(0, BATCH)])
     torch.manual_seed(0)
-    model = BertForPreTraining(small, vocabulary, attention="padded", dropout_probability=0.0)
+    model = BertForPreTraining(small, vocabulary, dropout_probability=0.0, making=Making(attention="padded"))
     sums = loss_sums(model(whole), whole)
     names = [name for name, _ in model.named_parameters()]
     gradients = torch.autograd.grad(sums.mean(whole.masked, BATCH), [*model.parameters()])
@@ -139,7 +139,7 @@ def test_per_rank_is_the_mean_of_the_ranks_means(
     store = SampleStore([ends[1] / "samples.h5"])
     drawn = Sampler(len(store), SEED).samples(0, BATCH)
     torch.manual_seed(0)
-    model = BertForPreTraining(small, vocabulary, attention="padded", dropout_probability=0.0)
+    model = BertForPreTraining(small, vocabulary, dropout_probability=0.0, making=Making(attention="padded"))
     means = []
     for micro_batch in drawn.reshape(4, 2):
         batch = collate([store.read(int(i)) for i in micro_batch])

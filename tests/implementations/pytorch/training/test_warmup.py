@@ -71,14 +71,15 @@ def assert_equal(found: Any, expected: Any) -> None:
 @CASES
 def test_all_is_as_before(start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int) -> None:
     stepper, order = start(algorithm, balancing, accumulation)
-    parameters, state, random = (
-        parameters_of(stepper),
-        copy.deepcopy(stepper.optimizer.state_dict()),
-        torch.get_rng_state(),
-    )
+    parameters, random = parameters_of(stepper), torch.get_rng_state()
+    groups = copy.deepcopy(stepper.optimizer.state_dict()["param_groups"])
     warm_up(stepper, order, vocabulary)
     assert_equal(parameters_of(stepper), parameters)
-    assert_equal(stepper.optimizer.state_dict(), state)
+    after = stepper.optimizer.state_dict()
+    assert all(not tensor.any() for state in after["state"].values() for tensor in state.values())  # as all begin
+    for group, before in zip(after["param_groups"], groups, strict=True):
+        assert float(group.pop("step", 0)) == 0
+        assert_equal(group, before)
     assert torch.equal(torch.get_rng_state(), random)
     assert stepper.steps == 0
     assert stepper.model.training
@@ -120,3 +121,14 @@ def test_it_takes_the_steps_that_it_is_for(start: Maker, vocabulary: int, monkey
     monkeypatch.setattr(stepper, "take", noted)
     warm_up(stepper, order, vocabulary, steps=3)
     assert taken == [[batch.lengths for batch in order.read(number, 0).micro_batches] for number in range(3)]
+
+
+def test_it_comes_back_to_where_a_run_was(start: Maker, vocabulary: int) -> None:
+    """A run that goes on from a checkpoint warms up too."""
+    stepper, order = start("lamb", "indexed", 1)
+    for number in range(2):
+        stepper.take(order.read(number, 0), PhaseClock())
+    before = copy.deepcopy((parameters_of(stepper), stepper.optimizer.state_dict(), stepper.steps))
+    warm_up(stepper, order, vocabulary)
+    assert_equal((parameters_of(stepper), stepper.optimizer.state_dict(), stepper.steps), before)
+    assert stepper.steps == 2

@@ -13,12 +13,18 @@ from torch import Tensor
 
 from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import RaggedBatch, collate
-from implementations.pytorch.model import attention
-from implementations.pytorch.model.attention import BACKENDS, attend
+from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.interface import Kernels
+from implementations.pytorch.model.attention import attend
+from implementations.pytorch.model.attention import padded as padded_module
 
 Maker = Callable[..., list[Sample]]
 Error = Callable[[Tensor, Tensor], float]
 HEADS, HEAD_SIZE = 3, 8
+BACKENDS = {"padded", "grouped"}
+"""Those that take any layout and run on a CPU."""
+UNPADDED = {*BACKENDS, "nested"}
 
 
 def sequence_by_sequence(qkv: Tensor, batch: RaggedBatch) -> Tensor:
@@ -36,11 +42,17 @@ def tokens_of(batch: RaggedBatch) -> Tensor:
     return torch.tensor([slot for start, length in spans for slot in range(start, start + length)])
 
 
-def assert_is_attention(batch: RaggedBatch, backend: str, error: Error, training: bool = False) -> None:
+def attend_plainly(
+    qkv: Tensor, batch: RaggedBatch, backend: str, probability: float = 0.0, kernels: Kernels = NUMBA
+) -> Tensor:
+    return attend(qkv, batch, backend=backend, kernels=kernels, probability=probability)
+
+
+def assert_is_attention(batch: RaggedBatch, backend: str, error: Error, kernels: Kernels = NUMBA) -> None:
     torch.manual_seed(0)
     qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, requires_grad=True)
     towards = torch.randn(batch.tokens, HEADS * HEAD_SIZE)
-    context = attend(qkv, batch, backend=backend, probability=0.0, training=training)
+    context = attend_plainly(qkv, batch, backend, kernels=kernels)
     assert context.shape == (batch.slots, HEADS * HEAD_SIZE)
     found = context[tokens_of(batch)]
     (found_gradient,) = torch.autograd.grad((found * towards).sum(), qkv)
@@ -75,18 +87,18 @@ def test_it_is_torchs_attention_on_wikipedia(
 def test_it_is_torchs_attention_on_any_lengths(
     backend: str, layout: tuple[int | None, int], lengths: list[int], make_samples: Maker, relative_error: Error
 ) -> None:
-    assert_is_attention(collate(make_samples(lengths), *layout), backend, relative_error, training=True)
+    assert_is_attention(collate(make_samples(lengths), *layout), backend, relative_error)
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("backend", sorted(UNPADDED))
 def test_no_sequence_sees_another(backend: str, make_samples: Maker) -> None:
     batch = collate(make_samples([40, 33, 7]), None, 64)
     torch.manual_seed(0)
     qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE)
-    before = attend(qkv, batch, backend=backend, probability=0.0, training=False)
+    before = attend_plainly(qkv, batch, backend)
     qkv[40:73] = 1e3  # the second sequence
     qkv[80:] = 1e3  # slots of no sequence
-    after = attend(qkv, batch, backend=backend, probability=0.0, training=False)
+    after = attend_plainly(qkv, batch, backend)
     assert torch.equal(after[:40], before[:40])
     assert torch.equal(after[73:80], before[73:80])
 
@@ -97,53 +109,79 @@ def test_padding_is_not_seen(backend: str, lengths: list[int], make_samples: Mak
     """Whatever is in it; also where there is none, or slots of no sequence besides."""
     for shape_step in (1, 80):
         batch = collate(make_samples(lengths), 64, shape_step)
-        assert_is_attention(batch, backend, relative_error, training=True)
+        assert_is_attention(batch, backend, relative_error)
         qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0))
         tokens = tokens_of(batch)
-        before = attend(qkv, batch, backend=backend, probability=0.0, training=False)[tokens]
+        before = attend_plainly(qkv, batch, backend)[tokens]
         padding = torch.ones(batch.slots, dtype=torch.bool)
         padding[tokens] = False
         qkv[padding] = 1e3
-        after = attend(qkv, batch, backend=backend, probability=0.0, training=False)[tokens]
+        after = attend_plainly(qkv, batch, backend)[tokens]
         assert torch.equal(after, before)
 
 
 def test_a_padded_batch_is_not_copied(make_samples: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     places = []
-    dense = attention._dense
+    dense = padded_module.dense
 
     def noted(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-        places.append((q.data_ptr(), k.data_ptr(), v.data_ptr()))
+        places.append((k.data_ptr(), v.data_ptr()))
         return dense(q, k, v, *rest)
 
-    monkeypatch.setattr(attention, "_dense", noted)
+    monkeypatch.setattr(padded_module, "dense", noted)
     batch = collate(make_samples([5, 64, 30]), 64, 80)
     qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE)
-    attend(qkv, batch, backend="padded", probability=0.0, training=False)
-    assert places == [tuple(qkv[:, which].data_ptr() for which in range(3))]
+    attend_plainly(qkv, batch, "padded")
+    assert places == [tuple(qkv[:, which].data_ptr() for which in (1, 2))]
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
-def test_probabilities_are_dropped_in_training_alone(backend: str, make_samples: Maker) -> None:
+@pytest.mark.parametrize("kernels", [EAGER, NUMBA])
+@pytest.mark.parametrize("backend", sorted(UNPADDED))
+def test_probabilities_are_dropped(backend: str, kernels: Kernels, make_samples: Maker) -> None:
     """With values of one, a context is the sum of the probabilities that are kept, scaled: 1 on average."""
     batch = collate(make_samples([128] * 8))
     qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0))
     qkv[:, 0] = 0.0  # every key is as probable as any other
     qkv[:, 2] = 1.0
     torch.manual_seed(1)
-    dropped = attend(qkv, batch, backend=backend, probability=0.25, training=True)
-    again = attend(qkv, batch, backend=backend, probability=0.25, training=True)
+    dropped = attend_plainly(qkv, batch, backend, 0.25, kernels)
+    again = attend_plainly(qkv, batch, backend, 0.25, kernels)
     kept = dropped.view(-1, HEADS, HEAD_SIZE)
     assert torch.allclose(kept, kept[..., :1].expand_as(kept))  # a probability is dropped for the whole value
     assert abs(float(kept.mean()) - 1) < 0.005
     assert abs(float(kept[..., 0].var()) - (0.25 / 0.75) / 128) < 0.0003  # of 128 independent choices
     assert not torch.equal(dropped, again)
     torch.manual_seed(1)
-    assert torch.equal(dropped, attend(qkv, batch, backend=backend, probability=0.25, training=True))
-    quiet = attend(qkv, batch, backend=backend, probability=0.25, training=False)
+    assert torch.equal(dropped, attend_plainly(qkv, batch, backend, 0.25, kernels))
+    quiet = attend_plainly(qkv, batch, backend, 0.0, kernels)
     torch.testing.assert_close(quiet, torch.ones_like(quiet))
+
+
+@pytest.mark.parametrize("backend", sorted(UNPADDED))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernels", [EAGER, NUMBA])
+def test_every_type_and_both_kernels_are_the_reference(
+    backend: str, dtype: torch.dtype, kernels: Kernels, make_samples: Maker, relative_error: Error
+) -> None:
+    """Plain attention in float64, forward and backward; bfloat16 within 1%."""
+    batch = collate(make_samples([90, 1, 2, 33, 64, 64, 7]), None, 64)
+    start = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0)).to(dtype)
+    upstream = torch.randn(batch.slots, HEADS * HEAD_SIZE, generator=torch.Generator().manual_seed(1)).to(dtype)
+    upstream[batch.tokens :] = 0
+    ends = []
+    for qkv, name, other in ((start, backend, kernels), (start.double(), "padded", EAGER)):
+        qkv = qkv.requires_grad_()
+        context = attend_plainly(qkv, batch, name, kernels=other)
+        (gradient,) = torch.autograd.grad(context, qkv, upstream.to(qkv.dtype))
+        assert not gradient[batch.tokens :].any()
+        assert not context[batch.tokens :].any()
+        ends.append((context, gradient))
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 1e-2}[dtype]
+    for found, expected in zip(*ends, strict=True):
+        assert found.dtype == dtype
+        assert relative_error(found, expected) < tolerance
 
 
 def test_an_unknown_backend_is_a_key_error(make_samples: Maker) -> None:
     with pytest.raises(KeyError):
-        attend(torch.zeros(5, 3, 1, 4), collate(make_samples([5])), backend="none", probability=0.0, training=False)
+        attend_plainly(torch.zeros(5, 3, 1, 4), collate(make_samples([5])), "none")

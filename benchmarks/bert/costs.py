@@ -1,0 +1,83 @@
+"""What a training step costs on a system: a few coefficients that `podium bench` measures."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import combinations
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.errors import UsageError
+from benchmarks.files import write_whole
+
+TERMS = ("step", "token", "pair", "masked", "sequence")
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds of one step of one process: `step` once, and so much for each token slot, each pair of tokens within a
+    sequence, each masked token and each sequence. None is negative."""
+
+    step: float
+    token: float
+    pair: float
+    masked: float
+    sequence: float
+    median_relative_error: float = 0.0
+    """Of the steps that it was fitted to."""
+
+    def seconds(self, lengths: np.ndarray, masked: int) -> float:
+        """Of a step on sequences of these lengths, of whose tokens so many are masked."""
+        return float(_terms(lengths, masked) @ [getattr(self, term) for term in TERMS])
+
+
+def fit(steps: Sequence[tuple[np.ndarray, int, float]]) -> StepCosts:
+    """The costs of least relative squared error over steps: lengths, masked tokens and seconds of each.
+
+    No coefficient may be negative: the best of all choices of terms for which none is, each by ordinary least squares.
+    Raises ValueError for fewer steps than terms.
+    """
+    if len(steps) < len(TERMS):
+        raise ValueError(f"{len(steps)} steps cannot tell {len(TERMS)} coefficients apart")
+    seconds = np.array([s for _, _, s in steps])
+    matrix = np.stack([_terms(lengths, masked) for lengths, masked, _ in steps]) / seconds[:, None]
+    best, least = np.zeros(len(TERMS)), np.inf
+    for count in range(1, len(TERMS) + 1):
+        for chosen in map(list, combinations(range(len(TERMS)), count)):
+            scale = np.abs(matrix[:, chosen]).max(axis=0)
+            found = np.linalg.lstsq(matrix[:, chosen] / scale, np.ones(len(steps)), rcond=None)[0] / scale
+            coefficients = np.zeros(len(TERMS))
+            coefficients[chosen] = found
+            error = float(np.square(matrix @ coefficients - 1).sum())
+            if (found >= 0).all() and error < least:
+                best, least = coefficients, error
+    errors = np.abs(matrix @ best - 1)
+    step, token, pair, masked, sequence = (float(value) for value in best)
+    return StepCosts(step, token, pair, masked, sequence, median_relative_error=float(np.median(errors)))
+
+
+def _terms(lengths: np.ndarray, masked: int) -> np.ndarray:
+    lengths = np.asarray(lengths, dtype=np.float64)
+    return np.array([1.0, lengths.sum(), np.square(lengths).sum(), masked, len(lengths)])
+
+
+def save_costs(costs: StepCosts, path: Path, measured: dict[str, object]) -> None:
+    """Write the coefficients with what was measured (system, device, size, settings, date)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"seconds": asdict(costs), "measured": measured}, indent=2) + "\n")
+
+
+def load_costs(path: Path) -> StepCosts:
+    """Raises UsageError for a file that is missing or holds anything but what `save_costs` writes."""
+    advice = "make it again with `podium bench SYSTEM`"
+    try:
+        seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+        values = {field.name: float(seconds[field.name]) for field in fields(StepCosts)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: no step costs could be read ({error!r}); {advice}") from None
+    for name, value in values.items():
+        if not isfinite(value) or value < 0:
+            raise UsageError(f"{path}: seconds.{name}: found {value}, allowed are numbers from 0 on; {advice}")
+    return StepCosts(**values)

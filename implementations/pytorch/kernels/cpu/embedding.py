@@ -1,0 +1,63 @@
+"""The summed embeddings with their LayerNorm and dropout. Look-ups and LayerNorm are torch's: they are a small part."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import prange
+from torch import Tensor
+
+from benchmarks.compiled import compiled_parallel
+from implementations.pytorch.kernels import eager
+from implementations.pytorch.kernels.cpu.arrays import CHUNKS, array, is_supported
+from implementations.pytorch.kernels.cpu.random import draw_row, draw_seed, row_draws, threshold_and_scale
+from implementations.pytorch.kernels.cpu.scalars import load, stored_as
+
+ZERO = np.float32(0.0)
+
+
+@compiled_parallel
+def _drop(x: np.ndarray, seed: np.ndarray, threshold: int, scale: float, y: np.ndarray, draws: int) -> None:
+    rows, columns = x.shape
+    factor, least = np.float32(scale), np.uint16(threshold)
+    for chunk in prange(CHUNKS):
+        numbers = np.empty(draws, dtype=np.uint16)
+        for row in range(rows * chunk // CHUNKS, rows * (chunk + 1) // CHUNKS):
+            draw_row(seed[0], row, numbers)
+            for column in range(columns):
+                kept = factor if numbers[column] >= least else ZERO
+                y[row, column] = stored_as(y, load(x[row, column]) * kept)
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, p: float) -> Tensor:
+        ctx.seed, ctx.probability = draw_seed(), p
+        return _dropped(x_TD, ctx.seed, p)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _dropped(gradients[0], ctx.seed, ctx.probability), None
+
+
+def _dropped(x_TD: Tensor, seed: Tensor, p: float) -> Tensor:
+    y_TD = torch.empty_like(x_TD, memory_format=torch.contiguous_format)
+    _drop(array(x_TD), seed.numpy(), *threshold_and_scale(p), array(y_TD), row_draws(x_TD.shape[-1]))
+    return y_TD
+
+
+def embedding_norm(
+    ids: tuple[Tensor, Tensor, Tensor],
+    tables: tuple[Tensor, Tensor, Tensor],
+    weight_D: Tensor,
+    bias_D: Tensor,
+    probability: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    x_TD = eager.embedding_norm(ids, tables, weight_D, bias_D, 0.0, dtype)
+    if not probability:
+        return x_TD
+    if not is_supported(x_TD):
+        return eager.dropout(x_TD, probability)
+    y_TD: Tensor = _Dropout.apply(x_TD, probability)  # type: ignore[no-untyped-call]
+    return y_TD

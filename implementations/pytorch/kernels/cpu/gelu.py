@@ -1,0 +1,71 @@
+"""GELU of a matrix product and its bias, in one pass."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import prange
+from torch import Tensor
+
+from benchmarks.compiled import compiled_inline, compiled_parallel
+from implementations.pytorch.kernels import eager
+from implementations.pytorch.kernels.cpu.arrays import CHUNKS, array, is_supported
+from implementations.pytorch.kernels.cpu.scalars import exponential, load, stored_as
+
+SLOPE = np.float32(1.5957691216057308)  # 2 √(2/π): GELU(x) ≈ x · sigmoid(SLOPE · (x + CUBIC x³))
+CUBIC = np.float32(0.044715)
+ONE, THREE = np.float32(1.0), np.float32(3.0)
+
+
+@compiled_inline
+def _sigmoid(x: Any) -> Any:
+    return ONE / (ONE + exponential(-SLOPE * x * (ONE + CUBIC * x * x)))
+
+
+@compiled_parallel
+def _forward(x: np.ndarray, bias: np.ndarray, y: np.ndarray) -> None:
+    rows, columns = x.shape
+    for row in prange(rows):
+        for column in range(columns):
+            value = load(x[row, column]) + bias[column]
+            y[row, column] = stored_as(y, value * _sigmoid(value))
+
+
+@compiled_parallel
+def _backward(x: np.ndarray, bias: np.ndarray, dy: np.ndarray, dx: np.ndarray, bias_sums: np.ndarray) -> None:
+    rows, columns = x.shape
+    chunks = len(bias_sums)
+    for chunk in prange(chunks):
+        sums = bias_sums[chunk]
+        for row in range(rows * chunk // chunks, rows * (chunk + 1) // chunks):
+            for column in range(columns):
+                value = load(x[row, column]) + bias[column]
+                share = _sigmoid(value)
+                slope = SLOPE * (ONE + THREE * CUBIC * value * value)
+                gradient = load(dy[row, column]) * (share + value * share * (ONE - share) * slope)
+                dx[row, column] = stored_as(dx, gradient)
+                sums[column] += gradient
+
+
+class _BiasGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
+        y_TF = torch.empty_like(x_TF, memory_format=torch.contiguous_format)
+        _forward(array(x_TF), array(bias_F), array(y_TF))
+        ctx.save_for_backward(x_TF, bias_F)
+        return y_TF
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x_TF, bias_F = ctx.saved_tensors
+        dx_TF = torch.empty_like(x_TF, memory_format=torch.contiguous_format)
+        sums = torch.zeros(CHUNKS, len(bias_F))
+        _backward(array(x_TF), array(bias_F), array(gradients[0]), array(dx_TF), array(sums))
+        return dx_TF, sums.sum(0)
+
+
+def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
+    if not is_supported(x_TF, bias_F):
+        return eager.bias_gelu(x_TF, bias_F)
+    y_TF: Tensor = _BiasGelu.apply(x_TF, bias_F)  # type: ignore[no-untyped-call]
+    return y_TF

@@ -1,0 +1,29 @@
+"""PyTorch's variable-length flash attention, which has dropout, on a GPU.
+
+Source: Dao, arXiv 2307.08691, as PyTorch carries it. The public `varlen_attn` has no dropout; the operator below does,
+and is private to PyTorch: this is the one place that calls it. It takes float16 and bfloat16.
+"""
+
+import torch
+from torch import Tensor
+
+from implementations.pytorch.data.batch import RaggedBatch, round_up
+from implementations.pytorch.kernels.interface import Kernels
+
+LENGTH_STEP = 512
+"""The longest length is told in steps of this, so that it is the same for all batches that a graph is replayed on."""
+
+
+def flash(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
+    """All sequences in one launch. Slots of no sequence are one sequence more, so that nothing is left unset."""
+    longest = round_up(max(batch.lengths[0], batch.spare_slots), LENGTH_STEP)
+    return varlen(qkv_T3HK, batch.sequence_starts_i32, longest, probability).flatten(1)
+
+
+def varlen(qkv_T3HK: Tensor, starts: Tensor, longest: int, probability: float) -> Tensor:
+    """Context [T, heads, head size] of sequences that begin at `starts` (int32, the end of the last one included)."""
+    q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
+    context: Tensor = torch.ops.aten._flash_attention_forward(
+        q_THK, k_THK, v_THK, starts, starts, longest, longest, probability, False, False
+    )[0]
+    return context

@@ -1,0 +1,78 @@
+"""From a configuration to a model and its optimizer, ready to take steps."""
+
+import numpy as np
+import torch
+
+from benchmarks.bert.sizes import Size
+from benchmarks.errors import UsageError
+from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
+from implementations.pytorch.model.attention import require
+from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.model.checkpoint import load_checkpoint
+from implementations.pytorch.optimization.build import build_optimizer, build_schedule
+from implementations.pytorch.optimization.schedule import rate_table
+from implementations.pytorch.training.gradient_sync import synchronised
+from implementations.pytorch.training.precision import COMPUTE_TYPES, resolve_precision
+from implementations.pytorch.training.processes import Processes
+from implementations.pytorch.training.step import Stepper
+from podium.config import RunConfig
+
+GRAPH_ATTENTION = ("flash",)
+"""Backends whose launches are the same for all batches of a shape, as a CUDA graph needs them."""
+
+
+def making(config: RunConfig, precision: str, device: torch.device) -> Making:
+    """How the configuration has the model computed. Raises UsageError for what this device cannot do."""
+    require(config.attention, device, COMPUTE_TYPES[precision])
+    kernels = resolve_kernels(config.kernels, device)
+    return Making(
+        attention=config.attention,
+        kernels=load_kernels(kernels),
+        compiles=kernels == "compiled",
+        last_layer=config.last_layer,
+    )
+
+
+def build_stepper(config: RunConfig, processes: Processes, words: int, size: Size | None = None) -> Stepper:
+    """A model of `words` words with its start, in DDP, and its optimizer.
+
+    Weights are drawn alike on all ranks; dropout then draws differently on each. `size` replaces the configured one.
+    """
+    assert config.seed is not None
+    precision = resolve_precision(config.precision, processes.device)
+    torch.manual_seed(config.seed)
+    model = BertForPreTraining(
+        size or config.model_size,
+        words,
+        dropout_probability=config.dropout,
+        making=making(config, precision, processes.device),
+    )
+    if config.initial_checkpoint is not None:
+        load_checkpoint(model, config.initial_checkpoint)
+    model.to(processes.device)
+    torch.manual_seed(_dropout_seed(config.seed, processes.rank))
+    ddp, sync_clock = synchronised(model, processes.device)
+    optimizer = build_optimizer(model, config.optimizer)
+    steps = -(-config.max_samples // config.global_batch_size)
+    rates = rate_table(build_schedule(config.optimizer), steps, processes.device)
+    return Stepper(config, processes, ddp, sync_clock, optimizer, rates, precision)
+
+
+def uses_graphs(config: RunConfig, device: torch.device) -> bool:
+    """Whether steps are to be replayed as CUDA graphs. Raises UsageError where that is asked for and cannot be."""
+    hindrance = (
+        f"launch.device is {device.type}, and CUDA graphs need cuda"
+        if device.type != "cuda"
+        else f"attention is {config.attention}, and graphs need one of {', '.join(GRAPH_ATTENTION)}"
+        if config.attention not in GRAPH_ATTENTION
+        else "graphs need gradient_accumulation_steps 1"
+        if config.gradient_accumulation_steps != 1
+        else None
+    )
+    if config.cuda_graph == "step" and hindrance:
+        raise UsageError(f"cuda_graph: found step, but {hindrance}; allowed here are auto and none")
+    return config.cuda_graph != "none" and hindrance is None
+
+
+def _dropout_seed(seed: int, rank: int) -> int:
+    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint32)[0])

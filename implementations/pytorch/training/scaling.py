@@ -1,0 +1,49 @@
+"""Dynamic loss scaling for fp16, whose gradients would else vanish; of no effect in other precisions.
+
+A step whose gradients are not all finite changes nothing, halves the scale and counts neither as a step nor as samples.
+Whether it did is known on the device alone and told to the host one step late, as all metrics are.
+Source: Micikevicius et al., arXiv 1710.03740, by torch.amp.GradScaler, which asks the host nothing when the optimizer
+supports that.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from podium.config import LossScaling
+
+
+class LossScaler:
+    def __init__(self, settings: LossScaling, device: torch.device, enabled: bool) -> None:
+        self.enabled = enabled
+        self._scaler = torch.amp.GradScaler(
+            device.type, init_scale=settings.initial, growth_interval=settings.growth_interval, enabled=enabled
+        )
+        self._one = torch.ones((), device=device)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        scaled: Tensor = self._scaler.scale(loss)
+        return scaled
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Bring gradients back to their own size, and find out whether all are finite. Before clipping."""
+        self._scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer) -> Tensor:
+        """Take the optimizer's step unless a gradient is not finite. 1 where it was taken, else 0 (0-d, float32)."""
+        if not self.enabled:
+            optimizer.step()
+            return self._one
+        found_inf = sum(self._scaler._found_inf_per_device(optimizer).values(), start=torch.zeros_like(self._one))
+        self._scaler.step(optimizer)
+        self._scaler.update()
+        return self._one - found_inf
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._scaler.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scaler.load_state_dict(state)
