@@ -142,8 +142,9 @@ class RunConfig(Settings):
 
     balancing: Literal["padded", "random", "indexed"]
     attention: Literal["padded", "grouped", "flash", "nested"]
-    attention_widths: tuple[int, ...] | None = None
-    """Upper lengths of the groups of `grouped` attention, ascending; None finds the cheapest cut of each batch."""
+    attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
+    """Upper lengths of the groups of `grouped` attention, such as [128, 256, 384, 512]; None finds the cheapest cut of
+    each batch."""
     kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = "auto"
     """Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU."""
     last_layer: Literal["needed", "all"] = "needed"
@@ -207,6 +208,17 @@ class RunConfig(Settings):
                 f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
                 f"allowed are multiples of {parts}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _attention_fits(self) -> Self:
+        if self.attention in ("flash", "nested") and self.balancing == "padded":
+            raise ValueError(
+                f"attention is {self.attention}, which takes no padding, but balancing is padded; "
+                "allowed with it are padded, grouped"
+            )
+        if self.attention_widths is not None and self.attention != "grouped":
+            raise ValueError(f"attention_widths has no use with attention {self.attention}; leave it out")
         return self
 
     @model_validator(mode="after")

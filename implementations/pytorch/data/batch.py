@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.samples import Sample
-from implementations.pytorch.data.grouping import Group, group_by_length
+from implementations.pytorch.data.grouping import Group, group_by_length, group_by_width
 
 IGNORED = -100
 """The label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it."""
@@ -129,14 +129,18 @@ def _tensors(holder: AttentionGroup | RaggedBatch) -> list[tuple[str, Tensor]]:
 
 
 def collate(
-    samples: Sequence[Sample], slot_width: int | None = None, shape_step: int = 1, masked_slots: int | None = None
+    samples: Sequence[Sample],
+    slot_width: int | None = None,
+    shape_step: int = 1,
+    masked_slots: int | None = None,
+    attention_widths: Sequence[int] | None = None,
 ) -> RaggedBatch:
     """Lay samples end to end, longest first (ties keep their order).
 
     `slot_width` gives every sequence a slot of that many tokens, as padded implementations do; None pads nothing.
-    T is rounded up to a multiple of `shape_step`, and so is M unless it is given as `masked_slots`. Raises ValueError
-    for a sample that is longer than its slot, for more masked tokens than slots and for an empty batch: nothing is ever
-    cut off.
+    T is rounded up to a multiple of `shape_step`, and so is M unless it is given as `masked_slots`. Attention groups
+    are cut at `attention_widths`, or where that is cheapest. Raises ValueError for a sample that is longer than its
+    slot or the greatest width, for more masked tokens than slots and for an empty batch: nothing is ever cut off.
     """
     if not samples:
         raise ValueError("a batch needs at least one sample")
@@ -169,6 +173,7 @@ def collate(
     masked_labels = np.full_like(masked_positions, IGNORED)
     masked_labels[:masked] = np.concatenate([s.masked_token_ids for s in samples])
 
+    groups = group_by_length(widths) if attention_widths is None else group_by_width(widths, attention_widths)
     return RaggedBatch(
         token_ids=torch.from_numpy(token_ids),
         segment_ids=torch.from_numpy(segment_ids),
@@ -178,7 +183,7 @@ def collate(
         masked_positions=torch.from_numpy(masked_positions),
         masked_labels=torch.from_numpy(masked_labels),
         next_sentence=torch.from_numpy(np.array([s.next_sentence_label for s in samples], dtype=np.int64)),
-        groups=tuple(_attention_group(group, starts, lengths) for group in group_by_length(widths)),
+        groups=tuple(_attention_group(group, starts, lengths) for group in groups),
         lengths=tuple(int(n) for n in lengths),
         masked_counts=tuple(int(n) for n in masked_counts),
         slot_width=slot_width,

@@ -6,6 +6,7 @@ groups are always runs of the length-sorted batch, the cheapest cut is found exa
 Runs on the host, in the loader.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,21 @@ class Group:
 
 WIDTH_STEP = 32
 """Widths are multiples of this: libraries prepare a product for each shape that they meet, so few shapes cost less."""
+
+
+def group_by_width(sorted_lengths: np.ndarray, widths: Sequence[int]) -> tuple[Group, ...]:
+    """Cut lengths [S], sorted from long to short, at given widths, as arXiv 2208.08124 does at 128, 256, 384 and 512.
+
+    Each sequence goes to the narrowest width that holds it; a width that no sequence needs makes no group. Raises
+    ValueError for a sequence that is longer than the greatest width.
+    """
+    descending = sorted(widths, reverse=True)
+    if len(sorted_lengths) and sorted_lengths[0] > descending[0]:
+        raise ValueError(f"a sequence of {sorted_lengths[0]} tokens fits none of the widths {sorted(widths)}")
+    firsts = [int(np.count_nonzero(sorted_lengths > width)) for width in descending]
+    lasts = [*firsts[1:], len(sorted_lengths)]
+    cuts = zip(firsts, lasts, descending, strict=True)
+    return tuple(Group(first, last, width) for first, last, width in cuts if last > first)
 
 
 def group_by_length(sorted_lengths: np.ndarray, launch_cost: float = LAUNCH_COST) -> tuple[Group, ...]:

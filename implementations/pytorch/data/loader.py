@@ -2,13 +2,14 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from benchmarks.bert.store import SampleStore
+from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import STRATEGIES, assign
 from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
 from implementations.pytorch.data.sampling import Sampler
@@ -80,8 +81,15 @@ class TrainingOrder:
         ranks: int,
         accumulation_steps: int,
         shape_step: int = SHAPE_STEP,
+        attention_widths: Sequence[int] | None = None,
     ) -> None:
-        self.store, self.shape_step = store, shape_step
+        """Raises UsageError where the attention widths do not reach the longest sequence."""
+        if attention_widths is not None and max(attention_widths) < store.max_sequence_length:
+            raise UsageError(
+                f"attention_widths: found up to {max(attention_widths)}, allowed is no less than the "
+                f"{store.max_sequence_length} tokens of the longest sequence"
+            )
+        self.store, self.shape_step, self.attention_widths = store, shape_step, attention_widths
         self.sampler = Sampler(len(store), seed)
         self.strategy, self.global_batch_size = strategy, global_batch_size
         self.ranks, self.accumulation_steps = ranks, accumulation_steps
@@ -124,6 +132,7 @@ class TrainingOrder:
                 self.slot_width,
                 self.shape_step,
                 masked_slots[int(slots)] if masked_slots is not None else None,
+                self.attention_widths,
             )
             for micro_batch, slots in zip(mine, self.slots(mine), strict=True)
         )

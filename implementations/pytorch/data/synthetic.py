@@ -37,6 +37,7 @@ def synthetic_step(
             order.slot_width,
             order.shape_step,
             masked_slots[int(slots)] if masked_slots is not None else None,
+            order.attention_widths,
         )
         for micro_batch, slots in zip(mine, order.slots(mine), strict=True)
     )

@@ -27,7 +27,6 @@ VARIANTS = (
     Variant("kernels", "plain PyTorch for all element-wise work", {"kernels": "eager"}),
     Variant("last layer", "the last layer computed for all tokens", {"last_layer": "all"}),
     Variant("precision", "matrix products in fp32", {"precision": "fp32"}, ("cpu",)),
-    Variant("rounded shapes", "token counts as they come, each a new shape", {"shape_step": 1}, ("cpu",)),
     Variant("CUDA graphs", "every kernel launched by the host", {"cuda_graph": "none"}, ("cuda",)),
 )
 EVERYTHING = "everything"

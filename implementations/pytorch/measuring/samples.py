@@ -49,4 +49,5 @@ def order_of(config: RunConfig, lengths: np.ndarray, device: str) -> TrainingOrd
         ranks=config.launch.ranks,
         accumulation_steps=config.gradient_accumulation_steps,
         shape_step=config.shape_step or SHAPE_STEPS[device],
+        attention_widths=config.attention_widths,
     )

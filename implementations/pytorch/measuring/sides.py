@@ -69,11 +69,15 @@ class Podium:
 def time_in_turn(sides: Mapping[str, Side], steps: int, device: torch.device) -> dict[str, Times]:
     """Times of `steps` steps of every side, one of each in turn, after a round that is not counted.
 
-    The uncounted round meets every shape once. A GPU is waited for before and after each step.
+    The uncounted round meets every shape once. Who begins changes from step to step, since what ran before leaves its
+    traces in caches and memory. A GPU is waited for before and after each step.
     """
     times = {name: Times() for name in sides}
+    names = list(sides)
     for number in range(-steps, steps):
-        for name, side in sides.items():
+        begin = number % len(names)
+        for name in names[begin:] + names[:begin]:
+            side = sides[name]
             _wait(device)
             started = time.perf_counter()
             side.take(number % steps)

@@ -9,6 +9,8 @@ from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention import require
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.checkpoint import load_checkpoint
+from implementations.pytorch.model.fp8 import Fp8Linear
+from implementations.pytorch.model.linear import Linear
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
 from implementations.pytorch.optimization.schedule import rate_table
 from implementations.pytorch.training.gradient_sync import synchronised
@@ -30,6 +32,7 @@ def making(config: RunConfig, precision: str, device: torch.device) -> Making:
         kernels=load_kernels(kernels),
         compiles=kernels == "compiled",
         last_layer=config.last_layer,
+        linear=Fp8Linear if precision == "fp8" else Linear,
     )
 
 

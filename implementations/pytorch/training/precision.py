@@ -20,7 +20,7 @@ def resolve_precision(setting: str, device: torch.device) -> str:
     """
     if setting == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < FP8_CAPABILITY):
         raise UsageError(
-            f"precision: found fp8, which {device.type} here cannot multiply; allowed are bf16, fp16, fp32"
+            f"precision: found fp8, which the {device.type} here cannot multiply; allowed are bf16, fp16, fp32"
         )
     if setting != "auto":
         return setting

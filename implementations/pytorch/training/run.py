@@ -88,6 +88,7 @@ class Run:
             ranks=processes.ranks,
             accumulation_steps=config.gradient_accumulation_steps,
             shape_step=config.shape_step or SHAPE_STEPS[processes.device.type],
+            attention_widths=config.attention_widths,
         )
         self.stepper = build_stepper(config, processes, self.words)
         self.precision = self.stepper.precision

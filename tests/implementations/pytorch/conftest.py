@@ -184,14 +184,14 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.fixture
-def make_stepper(processes: Processes) -> Callable[[RunConfig, BertForPreTraining], Stepper]:
-    """A stepper of this process alone, in fp32."""
+def make_stepper(processes: Processes) -> Callable[..., Stepper]:
+    """A stepper of this process alone, in fp32 unless another precision is named."""
 
-    def make(config: RunConfig, model: BertForPreTraining) -> Stepper:
+    def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
         ddp, clock = synchronised(model, processes.device)
         optimizer = build_optimizer(model, config.optimizer)
         rates = rate_table(build_schedule(config.optimizer), 100, processes.device)
-        return Stepper(config, processes, ddp, clock, optimizer, rates, "fp32")
+        return Stepper(config, processes, ddp, clock, optimizer, rates, precision)
 
     return make
 

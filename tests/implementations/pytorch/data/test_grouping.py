@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from implementations.pytorch.data.grouping import LAUNCH_COST, WIDTH_STEP, Group, group_by_length
+from implementations.pytorch.data.grouping import LAUNCH_COST, WIDTH_STEP, Group, group_by_length, group_by_width
 
 Costs = st.sampled_from([0.0, 1.0, 1000.0, LAUNCH_COST, 1e5, 1e6])
 
@@ -67,3 +68,19 @@ def test_it_saves_most_of_padding_on_wikipedia(wikipedia_lengths: Callable[[int,
     groups = group_by_length(lengths)
     assert 2 <= len(groups) <= 20
     assert sum(g.rows * g.width**2 for g in groups) < 1.25 * np.sum(lengths**2)
+
+
+@given(lengths_of(60), st.sampled_from([(512,), (128, 256, 384, 512), (512, 256), (1, 7, 600)]))
+@settings(deadline=None)
+def test_given_widths_hold_what_fits_no_narrower_one(lengths: list[int], widths: tuple[int, ...]) -> None:
+    groups = group_by_width(np.array(lengths, dtype=np.int64), widths)
+    assert [slot for group in groups for slot in range(group.first, group.last)] == list(range(len(lengths)))
+    for group in groups:
+        narrower = max([0, *(width for width in widths if width < group.width)])
+        assert all(narrower < length <= group.width for length in lengths[group.first : group.last])
+    assert len({group.width for group in groups}) == len(groups)
+
+
+def test_a_sequence_that_fits_no_width_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a sequence of 300 tokens fits none of the widths \[128, 256\]"):
+        group_by_width(np.array([300, 5]), (256, 128))
