@@ -22,6 +22,8 @@ class Variant:
 
 
 VARIANTS = (
+    Variant("torch.compile", "Triton kernels in its place", {"kernels": "triton"}, ("cuda",)),
+    Variant("flash attention", "a launch and a stream for each group of lengths", {"attention": "grouped"}, ("cuda",)),
     Variant("unpadding", "every sequence padded to 512 tokens", {"balancing": "padded", "attention": "padded"}),
     Variant("grouping", "attention in one rectangle of the longest sequence's length", {"attention": "padded"}),
     Variant("kernels", "plain PyTorch for all element-wise work", {"kernels": "eager"}),

@@ -1,0 +1,75 @@
+"""Cross-entropy over a vocabulary without a float32 copy of the logits: each is read twice, its gradient written once.
+
+The sum of exponentials goes over blocks with a running maximum (Milakov and Gimelshein, arXiv 1805.02867).
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from implementations.pytorch.data.batch import IGNORED
+
+BLOCK = 4096
+
+
+@triton.jit
+def _forward(logits_ptr, labels_ptr, log_totals_ptr, losses_ptr, words, ignored: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0)
+    begin = logits_ptr + row.to(tl.int64) * words
+    highest = tl.full((), float("-inf"), tl.float32)
+    total = tl.zeros((), tl.float32)
+    for first in range(0, words, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        logits = tl.load(begin + at, mask=at < words, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(logits, 0, return_indices=False), propagate_nan=tl.PropagateNan.ALL)
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(logits - higher), 0)
+        highest = higher
+    log_total = highest + tl.log(total)
+    tl.store(log_totals_ptr + row, log_total)
+    label = tl.load(labels_ptr + row)
+    counted = label != ignored
+    own = tl.load(begin + label, mask=counted, other=0.0).to(tl.float32)
+    tl.store(losses_ptr + row, tl.where(counted, log_total - own, 0.0))
+
+
+@triton.jit
+def _backward(  # type: ignore[no-untyped-def]
+    logits_ptr, labels_ptr, log_totals_ptr, upstream_ptr, dlogits_ptr,
+    words, ignored: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < words
+    place = row.to(tl.int64) * words + at
+    label = tl.load(labels_ptr + row)
+    logits = tl.load(logits_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    share = tl.exp(logits - tl.load(log_totals_ptr + row))
+    gradient = tl.where(at == label, share - 1.0, share) * tl.load(upstream_ptr)
+    gradient = tl.where(label != ignored, gradient, 0.0)
+    tl.store(dlogits_ptr + place, gradient.to(dlogits_ptr.dtype.element_ty), mask=inside)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> Tensor:
+        rows, words = logits_MV.shape
+        log_totals_M, losses_M = torch.empty(2, rows, device=logits_MV.device).unbind()
+        _forward[(rows,)](logits_MV, labels_M, log_totals_M, losses_M, words, IGNORED, BLOCK, num_warps=8)
+        ctx.save_for_backward(logits_MV, labels_M, log_totals_M)
+        return losses_M.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        logits_MV, labels_M, log_totals_M = ctx.saved_tensors
+        rows, words = logits_MV.shape
+        dlogits_MV, grid = torch.empty_like(logits_MV), (rows, triton.cdiv(words, BLOCK))
+        _backward[grid](logits_MV, labels_M, log_totals_M, gradients[0], dlogits_MV, words, IGNORED, BLOCK, num_warps=8)
+        return dlogits_MV, None
+
+
+def cross_entropy(logits_MV: Tensor, labels_M: Tensor) -> Tensor:
+    loss: Tensor = _CrossEntropy.apply(logits_MV.contiguous(), labels_M)  # type: ignore[no-untyped-call]
+    return loss

@@ -1,0 +1,74 @@
+"""GELU of a matrix product and its bias, in one pass each way."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from implementations.pytorch.kernels.gpu.launch import programs_of
+
+BLOCK = 1024
+SLOPE = tl.constexpr(1.5957691216057308)  # 2 √(2/π): GELU(x) ≈ x · sigmoid(SLOPE · (x + CUBIC x³))
+CUBIC = tl.constexpr(0.044715)
+
+
+@triton.jit
+def _sigmoid(x):  # type: ignore[no-untyped-def]
+    return 1.0 / (1.0 + tl.exp(-(x * (1.0 + CUBIC * x * x)) * SLOPE))
+
+
+@triton.jit
+def _forward(x_ptr, bias_ptr, y_ptr, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < columns
+    place = tl.program_id(0).to(tl.int64) * columns + at
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) + tl.load(bias_ptr + at, mask=inside, other=0.0)
+    y = x * _sigmoid(x)
+    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward(x_ptr, bias_ptr, dy_ptr, dx_ptr, parts_ptr, rows, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < columns
+    bias = tl.load(bias_ptr + at, mask=inside, other=0.0)
+    of_bias = tl.zeros([BLOCK], tl.float32)
+    for row in range(program, rows, programs):
+        place = tl.cast(row, tl.int64) * columns + at
+        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) + bias
+        share = _sigmoid(x)
+        slope = share + x * share * (1.0 - share) * SLOPE * (1.0 + 3.0 * CUBIC * x * x)
+        dx = tl.load(dy_ptr + place, mask=inside, other=0.0).to(tl.float32) * slope
+        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        of_bias += dx
+    tl.store(parts_ptr + program * columns + at, of_bias, mask=inside)
+
+
+class _BiasGelu(torch.autograd.Function):
+    """Keeps its input alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
+        rows, columns = x_TF.shape
+        y_TF = torch.empty_like(x_TF)
+        _forward[(rows, triton.cdiv(columns, BLOCK))](x_TF, bias_F, y_TF, columns, BLOCK, num_warps=4)
+        ctx.save_for_backward(x_TF, bias_F)
+        return y_TF
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x_TF, bias_F = ctx.saved_tensors
+        rows, columns = x_TF.shape
+        dx_TF, programs = torch.empty_like(x_TF), programs_of(x_TF.device, rows)
+        parts = torch.empty(programs, columns, device=x_TF.device)
+        grid = (programs, triton.cdiv(columns, BLOCK))
+        _backward[grid](x_TF, bias_F, gradients[0].contiguous(), dx_TF, parts, rows, columns, BLOCK, num_warps=4)
+        return dx_TF, parts.sum(0)
+
+
+def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
+    y_TF: Tensor = _BiasGelu.apply(x_TF.contiguous(), bias_F)  # type: ignore[no-untyped-call]
+    return y_TF

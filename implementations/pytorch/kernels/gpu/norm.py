@@ -1,0 +1,239 @@
+"""LayerNorm with the dropout, the bias and the residual before it, and the summed embeddings with theirs after it."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from implementations.pytorch.kernels.gpu.launch import (
+    block_of,
+    draw_seed,
+    keeps,
+    programs_of,
+    threshold_and_scale,
+    warps_of,
+)
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS
+
+
+@triton.jit
+def _residual_forward(  # type: ignore[no-untyped-def]
+    x_ptr, update_ptr, update_bias_ptr, weight_ptr, bias_ptr, seed_ptr, y_ptr, sums_ptr, statistics_ptr,
+    columns, eps, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    place = row.to(tl.int64) * columns + at
+    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    update = tl.load(update_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    update += tl.load(update_bias_ptr + at, mask=inside, other=0.0)
+    if threshold > 0:
+        update = tl.where(keeps(tl.load(seed_ptr), row, threshold, BLOCK), update * scale, 0.0)
+    total = (x + update).to(sums_ptr.dtype.element_ty)
+    tl.store(sums_ptr + place, total, mask=inside)
+    total = total.to(tl.float32)
+    mean = tl.sum(total, 0) / columns
+    centred = tl.where(inside, total - mean, 0.0)
+    deviation = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / columns + eps)
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0)
+    bias = tl.load(bias_ptr + at, mask=inside, other=0.0)
+    tl.store(y_ptr + place, (centred * deviation * weight + bias).to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(statistics_ptr + 2 * row, mean)
+    tl.store(statistics_ptr + 2 * row + 1, deviation)
+
+
+@triton.jit
+def _residual_backward(  # type: ignore[no-untyped-def]
+    dy_ptr, sums_ptr, statistics_ptr, weight_ptr, seed_ptr, dx_ptr, dupdate_ptr, parts_ptr,
+    rows, columns, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0)
+    of_update_bias = tl.zeros([BLOCK], tl.float32)
+    of_weight = tl.zeros([BLOCK], tl.float32)
+    of_bias = tl.zeros([BLOCK], tl.float32)
+    for row in range(program, rows, programs):
+        place = tl.cast(row, tl.int64) * columns + at
+        dy = tl.load(dy_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        total = tl.load(sums_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        mean, deviation = tl.load(statistics_ptr + 2 * row), tl.load(statistics_ptr + 2 * row + 1)
+        normal = tl.where(inside, (total - mean) * deviation, 0.0)
+        of_weight += dy * normal
+        of_bias += dy
+        scaled = dy * weight
+        centre, product = tl.sum(scaled, 0) / columns, tl.sum(scaled * normal, 0) / columns
+        dx = tl.where(inside, deviation * (scaled - centre - normal * product), 0.0)
+        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        if threshold > 0:
+            dx = tl.where(keeps(tl.load(seed_ptr), row, threshold, BLOCK), dx * scale, 0.0)
+        tl.store(dupdate_ptr + place, dx.to(dupdate_ptr.dtype.element_ty), mask=inside)
+        of_update_bias += dx
+    part = parts_ptr + program * 3 * columns + at
+    tl.store(part, of_update_bias, mask=inside)
+    tl.store(part + columns, of_weight, mask=inside)
+    tl.store(part + 2 * columns, of_bias, mask=inside)
+
+
+class _ResidualNorm(torch.autograd.Function):
+    """Keeps what is normalised, in the type of x, and two statistics a row; the dropout's mask is drawn again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_TD: Tensor, update_TD: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor, p: float
+    ) -> Tensor:
+        (rows, columns), seed = x_TD.shape, draw_seed(x_TD.device)
+        sums_TD, y_TD = torch.empty_like(x_TD), torch.empty_like(x_TD)
+        statistics_T2 = torch.empty(rows, 2, device=x_TD.device)
+        (threshold, scale), block = threshold_and_scale(p), block_of(columns)
+        _residual_forward[(rows,)](
+            x_TD, update_TD, update_bias, weight, bias, seed, y_TD, sums_TD, statistics_T2,
+            columns, LAYER_NORM_EPS, scale, threshold, block, num_warps=warps_of(block),
+        )  # fmt: skip
+        ctx.save_for_backward(sums_TD, statistics_T2, weight, seed)
+        ctx.probability = p
+        return y_TD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        sums_TD, statistics_T2, weight, seed = ctx.saved_tensors
+        rows, columns = sums_TD.shape
+        dx_TD, dupdate_TD = torch.empty_like(sums_TD), torch.empty_like(sums_TD)
+        programs = programs_of(sums_TD.device, rows)
+        parts = torch.empty(programs, 3, columns, device=sums_TD.device)
+        (threshold, scale), block = threshold_and_scale(ctx.probability), block_of(columns)
+        _residual_backward[(programs,)](
+            gradients[0].contiguous(), sums_TD, statistics_T2, weight, seed, dx_TD, dupdate_TD, parts,
+            rows, columns, scale, threshold, block, num_warps=warps_of(block),
+        )  # fmt: skip
+        return dx_TD, dupdate_TD, *parts.sum(0).unbind(), None
+
+
+def residual_norm(
+    x_TD: Tensor, update_TD: Tensor, update_bias_D: Tensor, weight_D: Tensor, bias_D: Tensor, probability: float
+) -> Tensor:
+    y_TD: Tensor = _ResidualNorm.apply(  # type: ignore[no-untyped-call]
+        x_TD.contiguous(), update_TD.contiguous(), update_bias_D, weight_D, bias_D, probability
+    )
+    return y_TD
+
+
+@triton.jit
+def _sum_of_rows(  # type: ignore[no-untyped-def]
+    token_ptr, position_ptr, segment_ptr, words_ptr, positions_ptr, segments_ptr, row, columns, at, inside,
+):  # fmt: skip
+    token, position, segment = tl.load(token_ptr + row), tl.load(position_ptr + row), tl.load(segment_ptr + row)
+    total = tl.load(words_ptr + token * columns + at, mask=inside, other=0.0)
+    total += tl.load(positions_ptr + position * columns + at, mask=inside, other=0.0)
+    return total + tl.load(segments_ptr + segment * columns + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def _embedding_forward(  # type: ignore[no-untyped-def]
+    token_ptr, position_ptr, segment_ptr, words_ptr, positions_ptr, segments_ptr, weight_ptr, bias_ptr, seed_ptr,
+    y_ptr, statistics_ptr, columns, eps, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    total = _sum_of_rows(
+        token_ptr, position_ptr, segment_ptr, words_ptr, positions_ptr, segments_ptr, row, columns, at, inside
+    )
+    mean = tl.sum(total, 0) / columns
+    centred = tl.where(inside, total - mean, 0.0)
+    deviation = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / columns + eps)
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0)
+    y = centred * deviation * weight + tl.load(bias_ptr + at, mask=inside, other=0.0)
+    if threshold > 0:
+        y = tl.where(keeps(tl.load(seed_ptr), row, threshold, BLOCK), y * scale, 0.0)
+    tl.store(y_ptr + row.to(tl.int64) * columns + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(statistics_ptr + 2 * row, mean)
+    tl.store(statistics_ptr + 2 * row + 1, deviation)
+
+
+@triton.jit
+def _embedding_backward(  # type: ignore[no-untyped-def]
+    dy_ptr, token_ptr, position_ptr, segment_ptr, words_ptr, positions_ptr, segments_ptr, weight_ptr, seed_ptr,
+    statistics_ptr, dx_ptr, parts_ptr, rows, columns, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0)
+    of_weight = tl.zeros([BLOCK], tl.float32)
+    of_bias = tl.zeros([BLOCK], tl.float32)
+    for row in range(program, rows, programs):
+        place = tl.cast(row, tl.int64) * columns + at
+        dy = tl.load(dy_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        if threshold > 0:
+            dy = tl.where(keeps(tl.load(seed_ptr), row, threshold, BLOCK), dy * scale, 0.0)
+        total = _sum_of_rows(
+            token_ptr, position_ptr, segment_ptr, words_ptr, positions_ptr, segments_ptr, row, columns, at, inside
+        )
+        mean, deviation = tl.load(statistics_ptr + 2 * row), tl.load(statistics_ptr + 2 * row + 1)
+        normal = tl.where(inside, (total - mean) * deviation, 0.0)
+        of_weight += dy * normal
+        of_bias += dy
+        scaled = dy * weight
+        centre, product = tl.sum(scaled, 0) / columns, tl.sum(scaled * normal, 0) / columns
+        tl.store(dx_ptr + place, deviation * (scaled - centre - normal * product), mask=inside)
+    part = parts_ptr + program * 2 * columns + at
+    tl.store(part, of_weight, mask=inside)
+    tl.store(part + columns, of_bias, mask=inside)
+
+
+class _EmbeddingNorm(torch.autograd.Function):
+    """Keeps two statistics a row; the sums are looked up again. PyTorch's own operator adds up the tables' gradients,
+    since it sorts the ids first and so adds in one order, without atomics."""
+
+    @staticmethod
+    def forward(ctx: Any, p: float, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
+        tokens_T, words_VD = inputs[0], inputs[3]
+        rows, columns, device = len(tokens_T), words_VD.shape[1], words_VD.device
+        seed, y_TD = draw_seed(device), torch.empty(rows, columns, dtype=dtype, device=device)
+        statistics_T2 = torch.empty(rows, 2, device=device)
+        (threshold, scale), block = threshold_and_scale(p), block_of(columns)
+        _embedding_forward[(rows,)](
+            *inputs, seed, y_TD, statistics_T2, columns, LAYER_NORM_EPS, scale, threshold, block,
+            num_warps=warps_of(block),
+        )  # fmt: skip
+        ctx.save_for_backward(*inputs[:7], seed, statistics_T2)
+        ctx.probability = p
+        return y_TD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, seed, statistics_T2 = ctx.saved_tensors
+        ids, tables = inputs[:3], inputs[3:6]
+        rows, columns = gradients[0].shape
+        dx_TD = torch.empty(rows, columns, device=seed.device)
+        programs = programs_of(seed.device, rows)
+        parts = torch.empty(programs, 2, columns, device=seed.device)
+        (threshold, scale), block = threshold_and_scale(ctx.probability), block_of(columns)
+        _embedding_backward[(programs,)](
+            gradients[0].contiguous(), *inputs, seed, statistics_T2, dx_TD, parts, rows, columns, scale, threshold, block,
+            num_warps=warps_of(block),
+        )  # fmt: skip
+        of_tables = (
+            torch.ops.aten.embedding_dense_backward(dx_TD, index, len(table), -1, False)
+            for index, table in zip(ids, tables, strict=True)
+        )
+        return None, None, None, None, None, *of_tables, *parts.sum(0).unbind()
+
+
+def embedding_norm(
+    ids: tuple[Tensor, Tensor, Tensor],
+    tables: tuple[Tensor, Tensor, Tensor],
+    weight_D: Tensor,
+    bias_D: Tensor,
+    probability: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    y_TD: Tensor = _EmbeddingNorm.apply(  # type: ignore[no-untyped-call]
+        probability, dtype, *ids, *tables, weight_D, bias_D
+    )
+    return y_TD

@@ -1,0 +1,10 @@
+"""All kernels for a GPU. Attention weights are the eager ones: on a GPU they are only computed where flash attention is
+not asked for."""
+
+from implementations.pytorch.kernels.eager import attention_weights
+from implementations.pytorch.kernels.gpu.cross_entropy import cross_entropy
+from implementations.pytorch.kernels.gpu.gelu import bias_gelu
+from implementations.pytorch.kernels.gpu.norm import embedding_norm, residual_norm
+from implementations.pytorch.kernels.interface import Kernels
+
+TRITON = Kernels(embedding_norm, residual_norm, bias_gelu, cross_entropy, attention_weights)

@@ -1,0 +1,156 @@
+"""Triton's kernels in its interpreter, against the eager twins in float64. Run by test_gpu.py in a process of its own.
+
+The interpreter runs the kernels' own code, program after program, on the CPU.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from implementations.pytorch.data.batch import IGNORED
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.gpu.launch import threshold_and_scale
+from implementations.pytorch.kernels.gpu.table import TRITON
+
+Call = Callable[..., Tensor]
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+TYPES = pytest.mark.parametrize("dtype", list(TOLERANCE))
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def run(call: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    other = torch.float64 if dtype == torch.float64 else torch.float32
+    inputs = [a.to(dtype).requires_grad_() for a in activations] + [p.to(other).requires_grad_() for p in parameters]
+    result = call(*inputs)
+    upstream = normal(*result.shape, seed=99).to(result.dtype)
+    return [result.detach(), *torch.autograd.grad(result, inputs, upstream)]
+
+
+def assert_same(
+    ours: Call, twin: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    rounded = [a.to(dtype).double() for a in activations]
+    found = run(ours, rounded, parameters, dtype)
+    expected = run(twin, rounded, [p.float().double() for p in parameters], torch.float64)
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        error = float((one.double() - other).norm() / (other.norm() if other.any() else 1.0))
+        assert error < TOLERANCE[dtype], number
+    return found
+
+
+@TYPES
+@pytest.mark.parametrize(("tokens", "width"), [(1, 8), (7, 96), (5, 1100)])
+def test_bias_gelu(dtype: torch.dtype, tokens: int, width: int) -> None:
+    x, bias = normal(tokens, width, scale=3), normal(width, seed=1)
+    assert_same(TRITON.bias_gelu, EAGER.bias_gelu, [x], [bias], dtype)
+
+
+@TYPES
+@pytest.mark.parametrize(("tokens", "width"), [(1, 8), (7, 96), (5, 1000)])
+def test_residual_norm(dtype: torch.dtype, tokens: int, width: int) -> None:
+    activations = [normal(tokens, width, seed=n) for n in (1, 2)]
+    parameters = [normal(width, seed=n) for n in (3, 4, 5)]
+    assert_same(
+        lambda *inputs: TRITON.residual_norm(*inputs, 0.0),
+        lambda *inputs: EAGER.residual_norm(*inputs, 0.0),
+        activations,
+        parameters,
+        dtype,
+    )
+
+
+@TYPES
+def test_residual_norm_with_dropout(dtype: torch.dtype) -> None:
+    """The mask is read off the update's gradient, 0 exactly where it was dropped, and forward is that of the mask."""
+    tokens, width, p = 6, 96, 0.25
+    activations = [normal(tokens, width, seed=n) for n in (1, 2)]
+    parameters = [normal(width, seed=n) for n in (3, 4, 5)]
+    torch.manual_seed(0)
+    found = run(lambda *i: TRITON.residual_norm(*i, p), [a.to(dtype) for a in activations], parameters, dtype)
+    keeps = (found[2] != 0).double() * threshold_and_scale(p)[1]
+
+    def twin(x: Tensor, update: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return EAGER.residual_norm(x, (update + update_bias) * keeps, torch.zeros_like(update_bias), weight, bias, 0.0)
+
+    def ours(*inputs: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return TRITON.residual_norm(*inputs, p)
+
+    assert_same(ours, twin, activations, parameters, dtype)
+    assert 0.1 < float((keeps == 0).double().mean()) < 0.4
+
+
+@pytest.mark.parametrize("width", [8, 100, 1024])
+def test_the_share_dropped_is_right_and_differs_by_row_and_call(width: int) -> None:
+    rows, p = 3000 // width + 40, 0.1
+    x, ones, zeros = torch.zeros(rows, width), torch.ones(width), torch.zeros(width)
+    masks = []
+    for _ in range(2):
+        update = torch.ones(rows, width, requires_grad=True)
+        y = TRITON.residual_norm(x, update, zeros, ones, zeros, p)
+        upstream = normal(rows, width).float()
+        (gradient,) = torch.autograd.grad(y, update, upstream)
+        masks.append(gradient != 0)
+    share = float(masks[0].double().mean())
+    assert abs(share - 0.9) < 5 * (0.09 / masks[0].numel()) ** 0.5
+    agree = float((masks[0] == masks[1]).double().mean())
+    assert abs(agree - 0.82) < 0.05
+    assert width == 8 or len({tuple(row.tolist()) for row in masks[0][:20]}) == 20
+
+
+@TYPES
+@pytest.mark.parametrize("p", [0.0, 0.25])
+def test_embedding_norm(dtype: torch.dtype, p: float) -> None:
+    tokens, width = 9, 48
+    ids = tuple(torch.randint(0, n, (tokens,), generator=torch.Generator().manual_seed(n)) for n in (30, 20, 2))
+    parameters = [normal(n, width, seed=n) for n in (30, 20, 2)] + [normal(width, seed=n) for n in (3, 4)]
+
+    def ours(*inputs: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return TRITON.embedding_norm(ids, inputs[:3], *inputs[3:], p, dtype)  # type: ignore[arg-type]
+
+    found = run(ours, [], parameters, torch.float32)
+    assert found[0].dtype == dtype
+    keeps = (found[0] != 0).double() * threshold_and_scale(p)[1]
+
+    def twin(*inputs: Tensor) -> Tensor:
+        return keeps * EAGER.embedding_norm(ids, inputs[:3], *inputs[3:], 0.0, torch.float64)  # type: ignore[arg-type]
+
+    expected = run(twin, [], [t.float().double() for t in parameters], torch.float64)
+    for one, other in zip(found, expected, strict=True):
+        assert float((one.double() - other).norm() / other.norm()) < TOLERANCE[dtype]
+    assert p == 0 or 0.1 < float((keeps == 0).double().mean()) < 0.4
+
+
+@TYPES
+@pytest.mark.parametrize(("masked", "words"), [(1, 3), (5, 1003), (3, 4099)])
+def test_cross_entropy(dtype: torch.dtype, masked: int, words: int) -> None:
+    labels = torch.randint(0, words, (masked,), generator=torch.Generator().manual_seed(0))
+    labels[1::5] = IGNORED
+    assert_same(
+        lambda x: TRITON.cross_entropy(x, labels),
+        lambda x: EAGER.cross_entropy(x, labels),
+        [normal(masked, words, scale=4)],
+        [],
+        dtype,
+    )
+
+
+def test_cross_entropy_of_nothing_of_large_numbers_and_of_nan() -> None:
+    logits = normal(2, 9).float().requires_grad_()
+    loss = TRITON.cross_entropy(logits, torch.full((2,), IGNORED))
+    assert float(loss.detach()) == 0
+    assert not torch.autograd.grad(loss, logits)[0].any()
+    large = 1e4 + normal(2, 9).float()
+    labels = torch.tensor([1, 2])
+    torch.testing.assert_close(
+        TRITON.cross_entropy(large, labels), EAGER.cross_entropy(large, labels), rtol=1e-4, atol=0
+    )
+    broken = normal(2, 9).float()
+    broken[1, 4] = float("nan")
+    assert TRITON.cross_entropy(broken, labels).isnan()
