@@ -23,7 +23,7 @@ from benchmarks.files import write_whole
 from benchmarks.processes import end_with_parent
 from implementations.pytorch.data.batch import SHAPE_STEPS
 from implementations.pytorch.measuring.ablation import variants
-from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations
+from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations, require_memory
 from implementations.pytorch.measuring.samples import quantiles
 from implementations.pytorch.measuring.sides import Podium, Side, Times, time_in_turn
 from implementations.pytorch.measuring.step_costs import measure_costs
@@ -76,6 +76,7 @@ def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processe
     opponents = []
     if arguments.against == "huggingface":
         opponents = attention_implementations(device)
+        require_memory(config.local_batch_size // config.gradient_accumulation_steps, words, device)
         unpadded = full if full.steps[0].micro_batches[0].slot_width is None else None
         if unpadded is None:
             raise UsageError("--against huggingface: balancing is padded; it is compared with unpadded steps")

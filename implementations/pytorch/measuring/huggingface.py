@@ -2,6 +2,7 @@
 
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,29 @@ from implementations.pytorch.training.precision import autocast
 from podium.config import RunConfig
 
 WIDTH = 512
+BYTES_A_LOGIT = 14
+"""It has a logit for every slot and word: in 16 bits, twice in float32 with its softmax, and its gradient."""
+SHARE_OF_MEMORY = 0.5
+"""Of what is free: the rest is for activations, and for the other sides."""
+
+
+def require_memory(sequences: int, words: int, device: torch.device) -> None:
+    """Raise UsageError where its logits of a micro-batch alone would fill the memory that is free now."""
+    needed, free = sequences * WIDTH * words * BYTES_A_LOGIT, _free_memory(device)
+    if needed > SHARE_OF_MEMORY * free:
+        raise UsageError(
+            f"--against huggingface: its logits of {sequences} × {WIDTH} tokens and {words} words take about "
+            f"{needed / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB are free; lower global_batch_size or --vocabulary"
+        )
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError("Linux has told MemAvailable since 3.14")
 
 
 def attention_implementations(device: torch.device) -> list[str]:

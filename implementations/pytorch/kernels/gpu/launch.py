@@ -35,7 +35,7 @@ def draw_seed(device: torch.device) -> Tensor:
 
 def block_of(columns: int) -> int:
     """The power of two that holds a row: a program takes one at a time."""
-    return max(8, triton.next_power_of_2(columns))
+    return max(8, int(triton.next_power_of_2(columns)))
 
 
 def warps_of(block: int) -> int:
@@ -47,4 +47,4 @@ def programs_of(device: torch.device, rows: int) -> int:
     """Programs that stay and take row after row, so that sums over rows have few parts: four a multiprocessor."""
     if device.type != "cuda":
         return min(rows, 4)
-    return min(rows, 4 * torch.cuda.get_device_properties(device).multi_processor_count)
+    return min(rows, 4 * int(torch.cuda.get_device_properties(device).multi_processor_count))

@@ -215,8 +215,8 @@ class _EmbeddingNorm(torch.autograd.Function):
         parts = torch.empty(programs, 2, columns, device=seed.device)
         (threshold, scale), block = threshold_and_scale(ctx.probability), block_of(columns)
         _embedding_backward[(programs,)](
-            gradients[0].contiguous(), *inputs, seed, statistics_T2, dx_TD, parts, rows, columns, scale, threshold, block,
-            num_warps=warps_of(block),
+            gradients[0].contiguous(), *inputs, seed, statistics_T2, dx_TD, parts,
+            rows, columns, scale, threshold, block, num_warps=warps_of(block),
         )  # fmt: skip
         of_tables = (
             torch.ops.aten.embedding_dense_backward(dx_TD, index, len(table), -1, False)

@@ -10,9 +10,10 @@ import torch
 from benchmarks.bert.checkpoint.names import huggingface_parts
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.errors import UsageError
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.measuring.ablation import EVERYTHING, VARIANTS, variants
-from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations
+from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations, require_memory
 from implementations.pytorch.measuring.samples import masked_counts, order_of, quantiles
 from implementations.pytorch.measuring.sides import Podium, time_in_turn
 from implementations.pytorch.measuring.step_costs import measure_costs
@@ -114,6 +115,12 @@ def test_hugging_face_computes_the_same_loss(
     before = {name: value.clone() for name, value in other.model.state_dict().items()}
     other.take(0)
     assert any(not torch.equal(value, before[name]) for name, value in other.model.state_dict().items())
+
+
+def test_more_logits_than_there_is_memory_are_refused() -> None:
+    require_memory(1, 512, CPU)
+    with pytest.raises(UsageError, match=r"its logits of 1000000 × 512 tokens and 30522 words take about \d+ GiB"):
+        require_memory(1_000_000, 30_522, CPU)
 
 
 def test_costs_are_measured_on_many_compositions(ours: Podium, vocabulary: int) -> None:
