@@ -18,8 +18,8 @@ from implementations.pytorch.training.precision import autocast
 from podium.config import RunConfig
 
 WIDTH = 512
-BYTES_A_LOGIT = 14
-"""It has a logit for every slot and word: in 16 bits, twice in float32 with its softmax, and its gradient."""
+BYTES_A_LOGIT = 18
+"""It has a logit for every slot and word: in 16 bits, in float32, its softmax and the gradients of both."""
 SHARE_OF_MEMORY = 0.5
 """Of what is free: the rest is for activations, and for the other sides."""
 

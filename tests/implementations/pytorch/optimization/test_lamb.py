@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from implementations.pytorch.optimization import lamb as lamb_module
 from implementations.pytorch.optimization.lamb import Lamb
 
 Arrays = list[np.ndarray]
@@ -192,3 +193,45 @@ def test_values_outside_their_range_are_refused(wrong: dict[str, Any]) -> None:
         Lamb([torch.ones(2, requires_grad=True)], **{"lr": 0.1, **wrong})
     with pytest.raises(ValueError, match="LAMB cannot use"):
         Lamb([{"params": [torch.ones(2, requires_grad=True)], **wrong}], lr=0.1)
+
+
+@pytest.mark.parametrize("adapt", [True, False])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_compiled_update_is_the_foreach_one(
+    adapt: bool, decay: float, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Float32 on a CPU goes through compiled loops: several blocks, odd sizes, parameters and gradients of zeros."""
+    random = torch.Generator().manual_seed(0)
+    shapes = [(3, 30_001), (6, 7), (3, 5), (3, 4)]
+    before = [torch.randn(shape, generator=random) for shape in shapes]
+    gradients = [[torch.randn(shape, generator=random) for shape in shapes] for _ in range(4)]
+    before[2].zero_()
+    for step_gradients in gradients:
+        step_gradients[3].zero_()
+    ends = []
+    for compiled in (True, False):
+        if not compiled:
+            monkeypatch.setattr(lamb_module, "update_compiled", lamb_module.update_foreach)
+        parameters = [value.clone().requires_grad_() for value in before]
+        group = {"params": parameters, "adapt": adapt, "weight_decay": decay, "parts": parts}
+        optimizer = Lamb([group], torch.tensor(0.02))
+        for step_gradients in gradients:
+            for parameter, gradient in zip(parameters, step_gradients, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+        states = [optimizer.state[p][key] for p in parameters for key in ("m", "v")]
+        ends.append([p.detach() for p in parameters] + states)
+    for found, expected in zip(*ends, strict=True):
+        assert float((found - expected).norm()) <= 2e-6 * float(expected.norm())
+
+
+def test_the_step_is_counted_on_the_device_and_saved() -> None:
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = Lamb([parameter], 0.1)
+    for _ in range(3):
+        parameter.grad = torch.ones(2)
+        optimizer.step()
+    (group,) = optimizer.state_dict()["param_groups"]
+    assert isinstance(group["step"], torch.Tensor)
+    assert float(group["step"]) == 3

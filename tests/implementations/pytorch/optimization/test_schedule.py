@@ -1,10 +1,12 @@
 """The learning rate by step, against the reference's formula."""
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from implementations.pytorch.optimization.schedule import Schedule
+from implementations.pytorch.optimization.schedule import Schedule, rate_table
 
 
 @given(
@@ -51,3 +53,10 @@ def test_it_ends_at_the_end_rate(power: float) -> None:
     assert schedule.rate(0) == pytest.approx(1.0)
     assert schedule.rate(5) == pytest.approx(0.2 + 0.8 * 0.5**power)
     assert [schedule.rate(step) for step in (10, 11, 10_000)] == pytest.approx([0.2] * 3)
+
+
+def test_a_table_holds_the_rates() -> None:
+    schedule = Schedule(base=0.3, decay_steps=7, warmup_steps=3, start_warmup_step=-1, end=0.01)
+    table = rate_table(schedule, 9, torch.device("cpu"))
+    assert table.dtype == torch.float32
+    assert table.tolist() == [float(np.float32(schedule.rate(step))) for step in range(9)]
