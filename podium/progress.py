@@ -59,7 +59,7 @@ class Progress:
                         bar.update(task, description=title, completed=line["samples"])
                         speed = bar.tasks[0].speed
                         bar.update(task, speed_text=f"{speed:,.0f}/s" if speed else "")
-                    else:
+                    elif line["event"] == "evaluation":
                         text = _accuracy(line["accuracy"], config.target_accuracy)
                         bar.update(task, accuracy=text)
                         if not self._console.is_terminal:

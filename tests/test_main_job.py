@@ -115,6 +115,30 @@ def test_every_recipe_runs_and_learns_from_the_same_batches(home: Path, exact_ru
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
+def test_steps_that_overflow_count_neither_as_steps_nor_as_samples(home: Path) -> None:
+    found = run(home, settings=(*SHORT, "precision=fp16", "loss_scaling.initial=1.0e9", "seed=3"))
+    lines = metrics(found)
+    skipped, taken = ([line for line in lines if line["event"] == event] for event in ("skipped", "step"))
+    assert len(skipped) > 2
+    assert len(skipped) + len(taken) == 20
+    assert found["steps"] == len(taken)
+    assert found["samples"] == 16 * len(taken)
+    assert [line["step"] for line in taken] == list(range(1, len(taken) + 1))
+    assert [line["samples"] for line in taken] == [16 * number for number in range(1, len(taken) + 1)]
+    assert taken[0]["learning_rate"] == 0 < taken[1]["learning_rate"] < taken[2]["learning_rate"]
+    text = (home / "results" / "laptop" / "bert" / "result_0.txt").read_text(encoding="utf-8")
+    assert f'"key": "train_samples", "value": {found["samples"]}' in text
+    assert all(found["compliance"].values())
+
+
+def test_nothing_but_overflow_is_a_sentence(home: Path) -> None:
+    process = start(home, settings=(*SHORT, "precision=fp16", "loss_scaling.initial=1.0e30"))
+    _, words = process.communicate(timeout=180)
+    assert process.returncode == 1
+    assert "loss_scaling.initial: with 1e+30 all 20 steps overflowed in fp16; lower it" in words
+    assert "Traceback" not in words
+
+
 def test_a_target_that_is_reached_ends_the_run(home: Path) -> None:
     found = run(home, settings=(*SHORT, "target_accuracy=1.0e-6"))
     assert found["reached_target"] and found["samples"] == 160

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
+from benchmarks.errors import WorkError
 from benchmarks.files import write_whole
 from implementations.pytorch.data.batch import SHAPE_STEPS
 from implementations.pytorch.data.evaluation import evaluation_batches
@@ -140,6 +141,11 @@ class Run:
                     self._flush()  # which may find that the last step does not count
                 if self.totals.samples < next_evaluation and number < self.last_step:
                     continue
+                if not self.totals.steps:
+                    raise WorkError(
+                        f"loss_scaling.initial: with {config.loss_scaling.initial:g} all {number} steps overflowed "
+                        "in fp16; lower it, or use precision fp32"
+                    )
                 if self.log:
                     self.log.block_stops(block_start, self.totals.samples)
                 if self._evaluate():
