@@ -94,6 +94,9 @@ def test_a_run_leaves_a_compliant_result_and_says_where_the_time_went(home: Path
 
 
 def test_the_same_seed_gives_the_same_numbers(home: Path) -> None:
+    """The run that compiles the kernels is not among them: what numba compiles and what it loads again later have been
+    seen to differ in rounding (docs/lab-notebook.md)."""
+    run(home, settings=(*SHORT, "seed=5"))
     first, second = (run(home, settings=(*SHORT, "seed=5")) for _ in range(2))
     assert metrics(first) == metrics(second)
 

@@ -24,8 +24,12 @@ class Variant:
 VARIANTS = (
     Variant("torch.compile", "Triton kernels in its place", {"kernels": "triton"}, ("cuda",)),
     Variant("flash attention", "a launch and a stream for each group of lengths", {"attention": "grouped"}, ("cuda",)),
-    Variant("unpadding", "every sequence padded to 512 tokens", {"balancing": "padded", "attention": "padded"}),
-    Variant("grouping", "attention in one rectangle of the longest sequence's length", {"attention": "padded"}),
+    Variant("grouping", "attention in one rectangle of 512 tokens a sequence", {"attention_widths": (512,)}, ("cpu",)),
+    Variant(
+        "unpadding",
+        "every sequence padded to 512 tokens",
+        {"balancing": "padded", "attention": "padded", "attention_widths": None},
+    ),
     Variant("kernels", "plain PyTorch for all element-wise work", {"kernels": "eager"}),
     Variant("last layer", "the last layer computed for all tokens", {"last_layer": "all"}),
     Variant("precision", "matrix products in fp32", {"precision": "fp32"}, ("cpu",)),

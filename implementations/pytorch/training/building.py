@@ -7,6 +7,7 @@ from benchmarks.bert.sizes import Size
 from benchmarks.errors import UsageError
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention import require
+from implementations.pytorch.model.attention.flash import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.checkpoint import load_checkpoint
 from implementations.pytorch.model.fp8 import Fp8Linear
@@ -68,6 +69,8 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
         if device.type != "cuda"
         else f"attention is {config.attention}, and graphs need one of {', '.join(GRAPH_ATTENTION)}"
         if config.attention not in GRAPH_ATTENTION
+        else f"shape_step is {config.shape_step}, and the longest length that graphs hold is that of {LENGTH_STEP}"
+        if (config.shape_step or 0) > LENGTH_STEP
         else "graphs need gradient_accumulation_steps 1"
         if config.gradient_accumulation_steps != 1
         else None

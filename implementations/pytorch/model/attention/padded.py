@@ -1,9 +1,9 @@
 """Every sequence padded to the longest slot of the batch, as the published reference computes it."""
 
 import math
-from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from implementations.pytorch.data.batch import RaggedBatch
@@ -11,23 +11,22 @@ from implementations.pytorch.kernels.interface import Kernels
 
 
 def padded(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
-    """A padded batch is a rectangle already; the sequences of an unpadded one are copied into one."""
-    sequences, (heads, size) = batch.sequences, qkv_T3HK.shape[2:]
+    """A padded batch is a rectangle already; the sequences of an unpadded one are copied into one.
+
+    Where they lie is taken from the host's lengths, so that the host never waits for a device.
+    """
     if batch.slot_width is not None:
-        taken = sequences * batch.slot_width
+        taken = batch.sequences * batch.slot_width
         (group,) = batch.groups
-        rectangle = qkv_T3HK[:taken].view(sequences, batch.slot_width, 3, heads, size)
-        context = _attend(rectangle, group.key_counts, kernels, probability).reshape(taken, heads * size)
-        return with_spare_slots([context], batch.slots)
-    starts, width = batch.sequence_starts.tolist(), max(batch.lengths)
-    rectangle = qkv_T3HK.new_zeros(sequences, width, 3, heads, size)
-    for row, (start, end) in enumerate(pairwise(starts)):
-        rectangle[row, : end - start] = qkv_T3HK[start:end]
-    counts = torch.tensor(batch.lengths, dtype=torch.int32, device=qkv_T3HK.device)
-    context = _attend(rectangle, counts, kernels, probability).flatten(2)
-    return with_spare_slots(
-        [context[row, : end - start] for row, (start, end) in enumerate(pairwise(starts))], batch.slots
-    )
+        rectangle = qkv_T3HK[:taken].view(batch.sequences, batch.slot_width, *qkv_T3HK.shape[1:])
+        context_RWHK = _attend(rectangle, group.key_counts, kernels, probability)
+        return with_spare_slots([context_RWHK.reshape(taken, -1)], batch.slots)
+    lengths, width = batch.lengths, batch.lengths[0]
+    parts = qkv_T3HK.split([*lengths, batch.spare_slots])  # type: ignore[no-untyped-call]
+    rows = [F.pad(part, (*[0] * 7, width - length)) for part, length in zip(parts, lengths, strict=False)]
+    counts = batch.sequence_starts.diff().int()
+    contexts = _attend(torch.stack(rows), counts, kernels, probability).flatten(2).unbind()
+    return with_spare_slots([context[:length] for context, length in zip(contexts, lengths, strict=True)], batch.slots)
 
 
 def _attend(rectangle: Tensor, key_counts: Tensor, kernels: Kernels, probability: float) -> Tensor:

@@ -63,6 +63,7 @@ def test_graphs_are_used_where_they_can_be(make_config: Configs) -> None:
     assert not uses_graphs(flash.model_copy(update={"cuda_graph": "none"}), CUDA)
     assert not uses_graphs(make_config(), CUDA)  # groups have shapes of their own
     assert not uses_graphs(make_config(attention="flash", gradient_accumulation_steps=2), CUDA)
+    assert not uses_graphs(make_config(attention="flash", shape_step=1024), CUDA)  # spare slots longer than 512
     assert not uses_graphs(flash, CPU)
 
 

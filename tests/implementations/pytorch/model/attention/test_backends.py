@@ -163,8 +163,9 @@ def test_probabilities_are_dropped(backend: str, kernels: Kernels, make_samples:
 def test_every_type_and_both_kernels_are_the_reference(
     backend: str, dtype: torch.dtype, kernels: Kernels, make_samples: Maker, relative_error: Error
 ) -> None:
-    """Plain attention in float64, forward and backward; bfloat16 within 1%."""
-    batch = collate(make_samples([90, 1, 2, 33, 64, 64, 7]), None, 64)
+    """Plain attention in float64, forward and backward; bfloat16 within 1%. Three groups."""
+    batch = collate(make_samples([90, 1, 2, 33, 64, 64, 7]), None, 64, attention_widths=[7, 64, 90])
+    assert len(batch.groups) == 3
     start = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0)).to(dtype)
     upstream = torch.randn(batch.slots, HEADS * HEAD_SIZE, generator=torch.Generator().manual_seed(1)).to(dtype)
     upstream[batch.tokens :] = 0

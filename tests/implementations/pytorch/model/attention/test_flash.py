@@ -48,11 +48,13 @@ def forward(
     longest: int,
     most: int,
     p: float,
+    causal: bool,
     *_: Any,
     **__: Any,
 ) -> tuple[Tensor, ...]:
     assert torch.equal(starts, other)
     assert longest == most
+    assert not causal
     out, seed = torch.full_like(q, float("nan")), torch.randint(0, 2**31, (2,))
     for rows, qs, ks, vs in parts(q, k, v, starts, longest):
         shares = torch.softmax(qs @ ks.mT / math.sqrt(q.shape[-1]), -1)
@@ -96,13 +98,13 @@ def run(call: Callable[[Tensor], Tensor], start: Tensor, used: int) -> tuple[Ten
 
 
 @pytest.mark.parametrize("lengths", [[90, 1, 2, 33, 64, 7], [64], [5, 5]])
-@pytest.mark.parametrize("shape_step", [1, 64])
+@pytest.mark.parametrize("shape_step", [1, 64, 1024])
 @pytest.mark.parametrize("backend", ["flash", "slices"])
 def test_it_is_the_reference(
     backend: str, lengths: list[int], shape_step: int, operator: None, make_samples: Maker, relative_error: Error
 ) -> None:
     """`slices` is what grouped attention does on a GPU: each group in a launch of its own."""
-    batch = collate(make_samples(lengths), None, shape_step)
+    batch = collate(make_samples(lengths), None, shape_step, attention_widths=[5, 64, 90])
     start = torch.randn(batch.slots, 3, 2, 8, generator=torch.Generator().manual_seed(0))
     ours = (
         partial(attend, batch=batch, backend="flash", kernels=EAGER, probability=0.0)
