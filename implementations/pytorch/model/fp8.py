@@ -57,12 +57,17 @@ class _Product(torch.autograd.Function):
 
 
 class _Scaled:
-    """A matrix in fp8 and the number that its values are multiplied by (0-d float32), on the device alone."""
+    """A matrix in fp8, row by row, and the number that its values are multiplied by (0-d float32), on the device alone.
+
+    Divided in float32, since in bfloat16 the scale itself would be rounded and all products be off by as much. The
+    scale is a normal number, also where the matrix is zero.
+    """
 
     def __init__(self, tensor: Tensor, dtype: torch.dtype) -> None:
-        greatest = tensor.detach().abs().amax().float()
-        self.scale = torch.where(greatest > 0, greatest, 1.0) / torch.finfo(dtype).max
-        self.values = (tensor / self.scale).to(dtype)
+        range_ = torch.finfo(dtype).max
+        greatest = tensor.detach().abs().amax().float().clamp(min=torch.finfo(torch.float32).tiny * range_)
+        self.scale = greatest / range_
+        self.values = (tensor.float() / self.scale).to(dtype).contiguous()
 
     @classmethod
     def of(cls, values: Tensor, scale: Tensor) -> "_Scaled":
@@ -72,14 +77,21 @@ class _Scaled:
 
 
 def scaled_product(a_MK: _Scaled, b_NK: _Scaled, dtype: torch.dtype) -> Tensor:
-    """a · bᵀ [M, N] in `dtype`: in the hardware's fp8 on a GPU, and of the same numbers in float32 elsewhere.
+    """a · bᵀ [M, N] in `dtype`: in the hardware's fp8 on a GPU, and of the same numbers in float32 elsewhere."""
+    multiply = _in_hardware if a_MK.values.is_cuda else _in_float32
+    return multiply(a_MK, b_NK, dtype)
 
-    K is padded with zeros to a multiple of 16 where it is a number of tokens. PyTorch's operator is private: this is
-    the one place that calls it.
+
+def _in_float32(a_MK: _Scaled, b_NK: _Scaled, dtype: torch.dtype) -> Tensor:
+    return ((a_MK.values.float() @ b_NK.values.float().t()) * (a_MK.scale * b_NK.scale)).to(dtype)
+
+
+def _in_hardware(a_MK: _Scaled, b_NK: _Scaled, dtype: torch.dtype) -> Tensor:
+    """N is a multiple of 16; K, which may be a number of tokens, is padded with zeros to one.
+
+    PyTorch's operator is private: this is the one place that calls it.
     """
     a, b = a_MK.values, b_NK.values
-    if not a.is_cuda:
-        return ((a.float() @ b.float().t()) * (a_MK.scale * b_NK.scale)).to(dtype)
     spare = -a.shape[1] % STEP
     if spare:
         a, b = (F.pad(x.view(torch.uint8), (0, spare)).view(x.dtype) for x in (a, b))

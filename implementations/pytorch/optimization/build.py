@@ -1,5 +1,6 @@
 """Optimizer and schedule from the configuration, and back: what is really used, for the log."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,11 +31,26 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     device = vectors[0].device
     rate = torch.tensor(settings.learning_rate, dtype=torch.float32, device=device)
     betas, eps = (settings.beta1, settings.beta2), settings.epsilon
+    optimizer: Optimizer
     if settings.algorithm == "adamw":
-        return AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
-    groups[1]["parts"] = 3
-    groups[2]["adapt"] = False
-    return Lamb(groups, lr=rate, betas=betas, eps=eps)
+        optimizer = AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
+    else:
+        groups[1]["parts"] = 3
+        groups[2]["adapt"] = False
+        optimizer = Lamb(groups, lr=rate, betas=betas, eps=eps)
+    optimizer.register_load_state_dict_post_hook(_keep(rate))
+    return optimizer
+
+
+def _keep(rate: Tensor) -> Callable[[Optimizer], None]:
+    """What loading a state ends with: all groups share `rate` again, on its device, and it has the loaded value."""
+
+    def keep(optimizer: Optimizer) -> None:
+        rate.copy_(torch.as_tensor(optimizer.param_groups[0]["lr"]))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+    return keep
 
 
 def build_schedule(settings: OptimizerSettings) -> Schedule:

@@ -49,6 +49,13 @@ class Lamb(Optimizer):
         for group in self.param_groups:
             _check(group)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As every optimizer does, with what belongs to a group brought to the device of its parameters too."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            device = group["params"][0].device
+            group.update({key: group[key].to(device) for key in group if isinstance(group[key], Tensor)})
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None
@@ -92,8 +99,9 @@ class Lamb(Optimizer):
             weight_decay=group["weight_decay"],
             adapt=group["adapt"],
         )
-        plain = device.type == "cpu" and found_inf is None and all(p.dtype == torch.float32 for p in parameters)
-        (update_compiled if plain else update_foreach)(update)
+        plain = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
+        compiles = plain and device.type == "cpu" and found_inf is None
+        (update_compiled if compiles else update_foreach)(update)
 
 
 def _check(group: dict[str, Any]) -> None:

@@ -32,11 +32,16 @@ class LossScaler:
         self._scaler.unscale_(optimizer)
 
     def step(self, optimizer: Optimizer) -> Tensor:
-        """Take the optimizer's step unless a gradient is not finite. 1 where it was taken, else 0 (0-d, float32)."""
+        """Take the optimizer's step unless a gradient is not finite. 1 where it was taken, else 0 (0-d, float32).
+
+        Gradients are unscaled before: only that finds out which it is.
+        """
         if not self.enabled:
             optimizer.step()
             return self._one
-        found_inf = sum(self._scaler._found_inf_per_device(optimizer).values(), start=torch.zeros_like(self._one))
+        found = self._scaler._found_inf_per_device(optimizer)
+        assert found, "gradients are unscaled before the step"
+        found_inf = sum(found.values(), start=torch.zeros_like(self._one))
         self._scaler.step(optimizer)
         self._scaler.update()
         return self._one - found_inf

@@ -3,6 +3,7 @@
 The sum of exponentials goes over blocks with a running maximum (Milakov and Gimelshein, arXiv 1805.02867).
 """
 
+import math
 from typing import Any
 
 import torch
@@ -13,11 +14,16 @@ from torch import Tensor
 from implementations.pytorch.data.batch import IGNORED
 
 BLOCK = 4096
+WIDEST = 16
+"""A row's alignment is told up to so many words: the unit in which Triton itself looks at arguments."""
 
 
 @triton.jit
-def _forward(logits_ptr, labels_ptr, log_totals_ptr, losses_ptr, words, ignored: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0)
+def _forward(  # type: ignore[no-untyped-def]
+    logits_ptr, labels_ptr, log_totals_ptr, losses_ptr,
+    groups, GROUP: tl.constexpr, ignored: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, words = tl.program_id(0), groups * GROUP
     begin = logits_ptr + row.to(tl.int64) * words
     highest = tl.full((), float("-inf"), tl.float32)
     total = tl.zeros((), tl.float32)
@@ -38,9 +44,9 @@ def _forward(logits_ptr, labels_ptr, log_totals_ptr, losses_ptr, words, ignored:
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
     logits_ptr, labels_ptr, log_totals_ptr, upstream_ptr, dlogits_ptr,
-    words, ignored: tl.constexpr, BLOCK: tl.constexpr,
+    groups, GROUP: tl.constexpr, ignored: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
+    row, words = tl.program_id(0), groups * GROUP
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < words
     place = row.to(tl.int64) * words + at
@@ -52,12 +58,22 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(dlogits_ptr + place, gradient.to(dlogits_ptr.dtype.element_ty), mask=inside)
 
 
+def groups_of(words: int) -> tuple[int, int]:
+    """How many groups a row is made of, and of how many words each: the most that rows are aligned to.
+
+    Said as a product of which one factor is a constant, a row's length tells Triton its alignment and so how many
+    logits a thread may access at once. Of 30522 words that is two, where the bare number would mean one.
+    """
+    group = math.gcd(words, WIDEST)
+    return words // group, group
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> Tensor:
         rows, words = logits_MV.shape
         log_totals_M, losses_M = torch.empty(2, rows, device=logits_MV.device).unbind()
-        _forward[(rows,)](logits_MV, labels_M, log_totals_M, losses_M, words, IGNORED, BLOCK, num_warps=8)
+        _forward[(rows,)](logits_MV, labels_M, log_totals_M, losses_M, *groups_of(words), IGNORED, BLOCK, num_warps=8)
         ctx.save_for_backward(logits_MV, labels_M, log_totals_M)
         return losses_M.sum()
 
@@ -66,7 +82,9 @@ class _CrossEntropy(torch.autograd.Function):
         logits_MV, labels_M, log_totals_M = ctx.saved_tensors
         rows, words = logits_MV.shape
         dlogits_MV, grid = torch.empty_like(logits_MV), (rows, triton.cdiv(words, BLOCK))
-        _backward[grid](logits_MV, labels_M, log_totals_M, gradients[0], dlogits_MV, words, IGNORED, BLOCK, num_warps=8)
+        _backward[grid](
+            logits_MV, labels_M, log_totals_M, gradients[0], dlogits_MV, *groups_of(words), IGNORED, BLOCK, num_warps=8
+        )
         return dlogits_MV, None
 
 

@@ -1,8 +1,10 @@
 """Optimizer and schedule as configured, and what the log is told of them."""
 
+import io
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.optim import AdamW
@@ -116,3 +118,72 @@ def test_set_rate_is_for_all_groups(make_model: Models) -> None:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def give_gradients(model: torch.nn.Module, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=random)
+
+
+def test_adamw_follows_its_equations(make_model: Models) -> None:
+    """Loshchilov and Hutter, arXiv 1711.05101, with another rate in every step."""
+    model = make_model()
+    optimizer = build_optimizer(model, SETTINGS.model_copy(update={"algorithm": "adamw"}))
+    expected = {name: parameter.detach().double().numpy().copy() for name, parameter in model.named_parameters()}
+    moments = {name: (np.zeros_like(value), np.zeros_like(value)) for name, value in expected.items()}
+    for step, rate in enumerate((0.01, 0.05, 0.002), start=1):
+        give_gradients(model, step)
+        set_rate(optimizer, torch.tensor(rate))
+        optimizer.step()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            g, p, (m, v) = parameter.grad.double().numpy(), expected[name], moments[name]
+            p *= 1 - rate * (0.0 if parameter.dim() == 1 else 0.07)
+            m[...] = 0.8 * m + 0.2 * g
+            v[...] = 0.95 * v + 0.05 * g * g
+            p -= rate * (m / (1 - 0.8**step)) / (np.sqrt(v / (1 - 0.95**step)) + 1e-5)
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), expected[name], rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
+def test_a_saved_state_goes_on_bit_for_bit(algorithm: str, make_model: Models) -> None:
+    """Through a file, into an optimizer that has taken other steps at another rate."""
+    settings = SETTINGS.model_copy(update={"algorithm": algorithm})
+    model, other = make_model(), make_model(seed=1)
+    optimizer, second = build_optimizer(model, settings), build_optimizer(other, settings)
+    for seed in range(3):
+        give_gradients(model, seed)
+        set_rate(optimizer, torch.tensor(0.02 / (seed + 1)))
+        optimizer.step()
+    give_gradients(other, 9)
+    second.step()
+    file = io.BytesIO()
+    torch.save((model.state_dict(), optimizer.state_dict()), file)
+    file.seek(0)
+    weights, state = torch.load(file)
+    other.load_state_dict(weights)
+    second.load_state_dict(state)
+    for trained, its_optimizer in ((model, optimizer), (other, second)):
+        give_gradients(trained, 10)
+        its_optimizer.step()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+        assert optimizer.state[one].keys() == second.state[two].keys()
+        assert all(torch.equal(optimizer.state[one][key], second.state[two][key]) for key in optimizer.state[one])
+
+
+@pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
+def test_all_groups_share_one_rate_also_after_loading(algorithm: str, make_model: Models) -> None:
+    """The tensor stays the same, since a CUDA graph knows it by its address."""
+    model = make_model()
+    optimizer = build_optimizer(model, SETTINGS.model_copy(update={"algorithm": algorithm}))
+    rate = optimizer.param_groups[0]["lr"]
+    assert (rate.shape, rate.dtype, rate.device) == ((), torch.float32, next(model.parameters()).device)
+    assert all(group["lr"] is rate for group in optimizer.param_groups)
+    state = optimizer.state_dict()
+    for lr in (torch.tensor(0.25), 0.5):
+        optimizer.load_state_dict({**state, "param_groups": [{**group, "lr": lr} for group in state["param_groups"]]})
+        assert all(group["lr"] is rate for group in optimizer.param_groups)
+        assert float(rate) == float(lr)

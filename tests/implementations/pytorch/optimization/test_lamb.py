@@ -235,3 +235,100 @@ def test_the_step_is_counted_on_the_device_and_saved() -> None:
     (group,) = optimizer.state_dict()["param_groups"]
     assert isinstance(group["step"], torch.Tensor)
     assert float(group["step"]) == 3
+
+
+SHAPES = [(6, 5), (3, 7), (4,)]
+GROUPS = pytest.mark.parametrize("group", [{}, {"parts": 3}, {"adapt": False, "weight_decay": 0.0}])
+
+
+def make(group: dict[str, Any], dtype: torch.dtype = torch.float32) -> tuple[Lamb, list[torch.Tensor]]:
+    random = torch.Generator().manual_seed(0)
+    shapes = SHAPES[:2] if "parts" in group else SHAPES
+    parameters = [torch.randn(shape, generator=random, dtype=dtype).requires_grad_() for shape in shapes]
+    return Lamb([{"params": parameters, **group}], torch.tensor(0.1, dtype=dtype)), parameters
+
+
+def take(optimizer: Lamb, seed: int, found_inf: float | None = None, bad: float | None = None) -> None:
+    """A step as `torch.amp.GradScaler` has it taken, with one gradient that is `bad`."""
+    random = torch.Generator().manual_seed(seed)
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.randn(parameter.shape, generator=random, dtype=parameter.dtype)
+        if bad is not None:
+            parameter.grad.view(-1)[1] = bad
+    if found_inf is not None:
+        optimizer.found_inf = torch.tensor(found_inf)  # type: ignore[attr-defined]
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
+    optimizer.step()
+    if found_inf is not None:
+        del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
+
+
+def state_of(optimizer: Lamb) -> list[torch.Tensor]:
+    (group,) = optimizer.param_groups
+    moments = [optimizer.state[p][key] for p in group["params"] for key in ("m", "v")]
+    return [tensor.detach().clone() for tensor in (*group["params"], *moments, group["step"])]
+
+
+@GROUPS
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan"), 1e30])
+def test_a_step_that_overflows_is_as_if_it_had_not_been(group: dict[str, Any], bad: float) -> None:
+    """As the first step and as a later one. 1e30 has a square that is infinite, which may not come through either."""
+    optimizer, parameters = make(group)
+    start = [p.detach().clone() for p in parameters]
+    take(optimizer, 0, found_inf=1.0, bad=bad)
+    assert all(torch.equal(p, before) for p, before in zip(parameters, start, strict=True))
+    assert not any(tensor.any() for tensor in state_of(optimizer)[len(parameters) :])
+    without, _ = make(group)
+    for seed in range(3):
+        take(optimizer, seed, found_inf=0.0)
+        before = state_of(optimizer)
+        take(optimizer, 7, found_inf=1.0, bad=bad)
+        assert all(torch.equal(a, b) for a, b in zip(state_of(optimizer), before, strict=True))
+        take(without, seed, found_inf=0.0)
+    assert all(torch.equal(a, b) for a, b in zip(state_of(optimizer), state_of(without), strict=True))
+    assert not any(torch.equal(p, before) for p, before in zip(parameters, start, strict=True))
+
+
+@GROUPS
+def test_a_scaled_step_is_the_plain_one(group: dict[str, Any]) -> None:
+    """PyTorch's own scaler, with gradients unscaled before the step or by it."""
+    ends = []
+    for way in ("plain", "before", "by the step"):
+        optimizer, parameters = make(group)
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=way != "plain")
+        for seed in range(3):
+            random = torch.Generator().manual_seed(seed)
+            optimizer.zero_grad()
+            loss = sum(((p * torch.randn(p.shape, generator=random)).sum() for p in parameters), torch.zeros(()))
+            scaler.scale(loss).backward()
+            if way == "before":
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        ends.append(state_of(optimizer))
+    for end in ends[1:]:
+        for found, expected in zip(end, ends[0], strict=True):
+            torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-7)
+
+
+def test_a_loaded_state_is_on_the_parameters_device() -> None:
+    """As where a file was read onto the host; the meta device stands for a GPU."""
+    optimizer, parameters = make({})
+    take(optimizer, 0)
+    there = Lamb([p.detach().to("meta").requires_grad_() for p in parameters], 0.1)
+    there.load_state_dict(optimizer.state_dict())
+    (group,) = there.param_groups
+    assert (group["step"].device.type, group["step"].dtype) == ("meta", torch.float64)
+    assert group["lr"].device.type == "meta"
+    assert all(value.device.type == "meta" for p in group["params"] for value in there.state[p].values())
+
+
+def test_a_transposed_parameter_is_updated_too() -> None:
+    values = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    gradient = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
+    plain, transposed = values.t().clone(memory_format=torch.contiguous_format), values.clone().t()
+    for parameter in (plain, transposed):
+        parameter.requires_grad_()
+        parameter.grad = gradient.clone()
+        Lamb([parameter], 0.1).step()
+    torch.testing.assert_close(transposed, plain, rtol=1e-6, atol=0)

@@ -109,11 +109,61 @@ def test_fp16_learns_as_fp32_does(start: Start) -> None:
     assert losses["fp16"][-1] < 0.8 * losses["fp16"][0]
 
 
+def scaled_step(scaler: LossScaler, gradient: float) -> float:
+    """Take the step of one parameter; 1 if it was taken, else 0."""
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+    parameter.grad = scaler.scale(torch.tensor([1.0, gradient]))
+    scaler.unscale(optimizer)
+    if scaler.enabled:
+        assert parameter.grad.tolist() == [1.0, gradient]
+    return float(scaler.step(optimizer))
+
+
+def scale_of(scaler: LossScaler) -> float:
+    return float(scaler.scale(torch.ones(())))
+
+
+def test_the_scale_is_halved_at_an_overflow_and_doubled_after_so_many_steps_without() -> None:
+    scaler = LossScaler(LossScaling(initial=64.0, growth_interval=3), torch.device("cpu"), enabled=True)
+    infinite = float("inf")
+    scales, taken = [], []
+    for gradient in (0.5, 0.5, 0.5, 0.5, infinite, 0.5, 0.5, -infinite, 0.5, 0.5, 0.5, 0.5):
+        scales.append(scale_of(scaler))
+        taken.append(scaled_step(scaler, gradient))
+    assert scales == [64, 64, 64, 128, 128, 64, 64, 64, 32, 32, 32, 64]
+    assert taken == [1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1]
+
+
 def test_its_state_comes_back() -> None:
-    scaler = LossScaler(LossScaling(initial=64.0), torch.device("cpu"), enabled=True)
-    scaler.scale(torch.ones(()))
+    """The scale and how far it is from being doubled; into a scaler that is in use, and into a new one."""
+    settings = LossScaling(initial=64.0, growth_interval=3)
+    scaler = LossScaler(settings, torch.device("cpu"), enabled=True)
+    for _ in range(5):
+        scaled_step(scaler, 0.5)
     state = copy.deepcopy(scaler.state_dict())
-    other = LossScaler(LossScaling(), torch.device("cpu"), enabled=True)
-    other.scale(torch.ones(()))
-    other.load_state_dict(state)
-    assert float(other.scale(torch.ones(()))) == 64.0
+    for used in (False, True):
+        other = LossScaler(LossScaling(), torch.device("cpu"), enabled=True)
+        if used:
+            scaled_step(other, 0.5)
+        other.load_state_dict(state)
+        assert scale_of(other) == 128
+        scaled_step(other, 0.5)
+        assert scale_of(other) == 256
+
+
+def test_without_scaling_all_is_passed_on() -> None:
+    """Also a gradient that is not finite: the metrics tell of it."""
+    scaler = LossScaler(LossScaling(), torch.device("cpu"), enabled=False)
+    loss = torch.ones(())
+    assert scaler.scale(loss) is loss
+    assert scaled_step(scaler, float("inf")) == 1
+    scaler.load_state_dict(scaler.state_dict())
+
+
+def test_a_step_of_gradients_that_were_not_unscaled_is_no_step() -> None:
+    scaler = LossScaler(LossScaling(), torch.device("cpu"), enabled=True)
+    parameter = torch.ones(2, requires_grad=True)
+    parameter.grad = scaler.scale(torch.ones(2))
+    with pytest.raises(AssertionError, match="gradients are unscaled before the step"):
+        scaler.step(torch.optim.SGD([parameter], lr=1.0))

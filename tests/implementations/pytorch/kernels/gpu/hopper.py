@@ -1,4 +1,9 @@
-"""Compile every kernel for a Hopper GPU, which needs none: Triton brings NVIDIA's assembler. Run by test_gpu.py."""
+"""Compile every kernel for a Hopper GPU, which needs none: Triton brings NVIDIA's assembler. Run by test_gpu.py.
+
+Sizes are BERT-large's, and arguments are declared to Triton as a launch would: pointers and columns as multiples of 16.
+"""
+
+import re
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -10,6 +15,8 @@ from implementations.pytorch.kernels.gpu import cross_entropy, gelu, norm
 B, F, L = "*bf16", "*fp32", "*i64"
 """Pointers to activations, parameters and ids; then i32 and fp32 numbers."""
 NORM = {"threshold": 6554, "BLOCK": 1024}
+_, GROUP = cross_entropy.groups_of(30522)
+ENTROPY = {"GROUP": GROUP, "ignored": IGNORED, "BLOCK": cross_entropy.BLOCK}
 KERNELS = (
     (norm._residual_forward, [B, B, F, F, F, L, B, B, F, "i32", "fp32", "fp32"], NORM, 4),
     (norm._residual_backward, [B, B, F, F, L, B, B, F, "i32", "i32", "fp32"], NORM, 4),
@@ -17,14 +24,26 @@ KERNELS = (
     (norm._embedding_backward, [B, L, L, L, F, F, F, F, L, F, F, F, "i32", "i32", "fp32"], NORM, 4),
     (gelu._forward, [B, F, B, "i32"], {"BLOCK": gelu.BLOCK}, 4),
     (gelu._backward, [B, F, B, B, F, "i32", "i32"], {"BLOCK": gelu.BLOCK}, 4),
-    (cross_entropy._forward, [B, L, F, F, "i32"], {"ignored": IGNORED, "BLOCK": cross_entropy.BLOCK}, 8),
-    (cross_entropy._backward, [B, L, F, F, B, "i32"], {"ignored": IGNORED, "BLOCK": cross_entropy.BLOCK}, 8),
+    (cross_entropy._forward, [B, L, F, F, "i32"], ENTROPY, 8),
+    (cross_entropy._backward, [B, L, F, F, B, "i32"], ENTROPY, 8),
 )
+
+WIDE = {norm._residual_forward, norm._residual_backward, norm._embedding_forward, norm._embedding_backward}
+WIDE |= {gelu._forward, gelu._backward}
+"""Their rows begin at multiples of 16 bytes; those of 30522 words, in bfloat16, at multiples of 4."""
 
 for kernel, types, constants, warps in KERNELS:
     names = kernel.arg_names
     signature = dict(zip(names, types, strict=False)) | dict.fromkeys(constants, "constexpr")
     assert list(signature) == names
-    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()})
+    multiples = {
+        (place,): [["tt.divisibility", 16]]
+        for place, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*") or name == "columns"
+    }
+    source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, multiples)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    accesses = re.findall(r"\b(?:ld|st)\.global\S*?((?:\.v\d)?\.b\d+)\b", compiled.asm["ptx"])
+    assert accesses.count(".v4.b32") >= 2 if kernel in WIDE else ".b32" in accesses, (kernel.__name__, accesses)
+    assert accesses.count(".b16") <= (kernel is cross_entropy._forward), (kernel.__name__, "reads its label alone so")
     print(kernel.__name__, len(compiled.asm["cubin"]))
