@@ -89,6 +89,8 @@ def print_measured(console: Console, config: RunConfig, measured: Mapping[str, A
         table.add_row(what, figure)
     table.add_section()
     whole = sum(measured["phases_ms"].values())
+    if measured["device"] != "cpu":
+        table.add_row("phases", "as the host sees them: it runs ahead of the GPU")
     for phase, milliseconds in measured["phases_ms"].items():
         table.add_row(phase.replace("_", " "), f"{milliseconds:.2f} ms a step, {milliseconds / whole:5.1%}")
     console.print(table)
@@ -112,7 +114,7 @@ def _figures(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("  of the matmul peak", f"{measured['share_of_peak']:.1%} of {peak:.4g} TFLOP/s {measured['precision']}"),
         ("  counted as published (MFU)", f"{measured['model_flops_utilization']:.1%}"),
         ("padding share", f"{measured['padding_share']:.1%}"),
-        ("memory", f"{measured['memory_bytes'] / 2**30:.2f} GiB"),
+        ("memory, all that was timed", f"{measured['memory_bytes'] / 2**30:.2f} GiB"),
     ]
     other = measured["huggingface"]
     if other:

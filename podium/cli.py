@@ -79,7 +79,7 @@ def bench(
     steps: Annotated[int, typer.Option(min=1, help="Steps of each side that are counted.")] = 8,
     layers: Annotated[int | None, typer.Option(min=1, help="Another number of layers than the system's size.")] = None,
     hidden: Annotated[int | None, typer.Option(min=64, help="Another width, a multiple of 64.")] = None,
-    vocabulary: Annotated[int | None, typer.Option(min=5, help="Words of the model.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=5, max=65_536, help="Words of the model.")] = None,
     lengths: Annotated[
         Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
     ] = None,

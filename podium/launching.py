@@ -65,7 +65,7 @@ def launch(
             _end(process)
     on_tick()
     if interrupted.is_set():
-        raise Interrupted("interrupted: the run was stopped before its end")
+        raise Interrupted("interrupted: stopped before the end")
     if folder.read_summary() is None:
         raise _failure(folder, process.returncode)
 

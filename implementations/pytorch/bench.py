@@ -34,6 +34,8 @@ from podium.config import RunConfig, RunFolder, load_resolved
 
 FULL = "podium"
 HEAD_SIZE = 64
+LARGEST = {"steps": 2**31 - 1, "vocabulary": 2**16, "layers": 2**31 - 1, "hidden": 2**31 - 1}
+"""Word numbers are stored in 16 bits."""
 
 
 def main() -> int:
@@ -183,10 +185,10 @@ def _name(device: torch.device) -> str:
 
 def _size(arguments: argparse.Namespace, size: Size) -> Size:
     """The configured size, or one of other dimensions."""
-    for name in ("steps", "vocabulary", "layers", "hidden"):
+    for name in LARGEST:
         value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name}: found {value}, allowed is 1 or more")
+        if value is not None and not 1 <= value <= LARGEST[name]:
+            raise UsageError(f"--{name}: found {value}, allowed is 1 to {LARGEST[name]}")
     if not arguments.hidden and not arguments.layers:
         return size
     hidden = arguments.hidden or size.hidden

@@ -216,7 +216,7 @@ def test_an_interruption_ends_every_process_of_the_group(
     as_implementation(FAMILY.format(alone=False, end="pass", before=before, after="time.sleep(60)"))
     handler, thread = signal.getsignal(number), interrupt_when_begun(run_folder, number)
     begun = time.monotonic()
-    with pytest.raises(Interrupted, match=r"^interrupted: the run was stopped before its end$"):
+    with pytest.raises(Interrupted, match=r"^interrupted: stopped before the end$"):
         start(open_config, run_folder)
     thread.join()
     assert time.monotonic() - begun < 10

@@ -23,12 +23,17 @@ class Variant:
 
 VARIANTS = (
     Variant("torch.compile", "Triton kernels in its place", {"kernels": "triton"}, ("cuda",)),
-    Variant("flash attention", "a launch and a stream for each group of lengths", {"attention": "grouped"}, ("cuda",)),
+    Variant(
+        "flash attention",
+        "a launch and a stream for each group of lengths",
+        {"attention": "grouped", "cuda_graph": "auto"},
+        ("cuda",),
+    ),
     Variant("grouping", "attention in one rectangle of 512 tokens a sequence", {"attention_widths": (512,)}, ("cpu",)),
     Variant(
         "unpadding",
         "every sequence padded to 512 tokens",
-        {"balancing": "padded", "attention": "padded", "attention_widths": None},
+        {"balancing": "padded", "attention": "padded", "attention_widths": None, "cuda_graph": "auto"},
     ),
     Variant("kernels", "plain PyTorch for all element-wise work", {"kernels": "eager"}),
     Variant("last layer", "the last layer computed for all tokens", {"last_layer": "all"}),

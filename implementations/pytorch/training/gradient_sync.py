@@ -8,6 +8,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+NEVER = 2**31 - 1
+"""Steps between two entries of DDP's own log, which waits for the device: a CUDA graph could not be captured then."""
+
 
 class SyncClock:
     """When the last bucket of gradients was ready: what backward takes beyond that is exposed communication."""
@@ -29,5 +32,6 @@ def synchronised(model: nn.Module, device: torch.device) -> tuple[DistributedDat
     clock = SyncClock()
     devices = [device.index] if device.type == "cuda" else None
     ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
+    ddp._set_ddp_runtime_logging_sample_rate(NEVER)
     ddp.register_comm_hook(clock, _timed_mean)
     return ddp, clock

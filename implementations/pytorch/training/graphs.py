@@ -32,6 +32,7 @@ class StepGraphs:
         self._body, self._device = body, device
         self._captured: dict[tuple[int, ...], _Captured] = {}
         self._pool: Any = None
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
     def __len__(self) -> int:
         return len(self._captured)
@@ -42,7 +43,7 @@ class StepGraphs:
             return
         static, weights = batch.with_tensors(lambda t: t.to(self._device).clone()), weights.to(self._device).clone()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             outputs = self._body(static, weights)
         self._pool = graph.pool()
         self._captured[batch.shape] = _Captured(graph, [*static.tensors(), weights], outputs)

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, by phase."""
+"""Where the time of a run goes, by phase, as the host sees it: a GPU computes on while the host is in a later phase."""
 
 import time
 from dataclasses import dataclass, field

@@ -32,6 +32,12 @@ class Processes:
         dist.all_reduce(tensor)
         return [float(x) for x in tensor.tolist()]
 
+    def most(self, number: int) -> int:
+        """The greatest of all ranks' numbers."""
+        tensor = torch.tensor(number, dtype=torch.int64, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return int(tensor)
+
     def barrier(self) -> None:
         dist.barrier()
 
@@ -44,6 +50,7 @@ def joined(config: RunConfig) -> Iterator[Processes]:
             raise UsageError("launch.device: found cuda, but torch sees no GPU here; allowed is cpu")
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+        _leave_default_stream(device)
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
@@ -59,12 +66,20 @@ def joined(config: RunConfig) -> Iterator[Processes]:
 @contextmanager
 def alone(device: torch.device) -> Iterator[Processes]:
     """A process group of this process alone."""
+    if device.type == "cuda":
+        _leave_default_stream(device)
     backend, store = "nccl" if device.type == "cuda" else "gloo", dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         yield Processes(0, 1, device)
     finally:
         dist.destroy_process_group()
+
+
+def _leave_default_stream(device: torch.device) -> None:
+    """Work on a stream of our own from now on: DDP remembers the stream that it is made on, and the default stream
+    cannot be part of a CUDA graph."""
+    torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
 def keep_freed_memory() -> None:

@@ -29,32 +29,20 @@ def warm_up(
     With `graph_shapes` a CUDA graph is captured for every shape of the run, and the stepper then replays them. Only the
     length index of the data is read. Lengths come from the run's own order, so shapes are the run's.
     """
-    saved, rank = _state(stepper), stepper.processes.rank
+    saved, processes = _state(stepper), stepper.processes
+    numbers = list(graph_shapes.examples.values()) if graph_shapes else list(range(steps))
     masked_slots = graph_shapes.masked_slots if graph_shapes else None
-    for number in range(GRAPH_WARM_UP_STEPS if graph_shapes else steps):
-        step = synthetic_step(order, number, rank, vocabulary, masked_slots)
-        stepper.take(step, PhaseClock())
-    evaluate(stepper.model.module, list(step.micro_batches), stepper.processes, stepper.precision)
+    examples = [synthetic_step(order, number, processes.rank, vocabulary, masked_slots) for number in numbers]
+    if graph_shapes:  # ranks differ in shapes but wait for each other in every step, so all take equally many
+        steps = max(GRAPH_WARM_UP_STEPS, processes.most(len(examples)))
+    for number in range(steps):
+        stepper.take(examples[number % len(examples)], PhaseClock())
+    evaluate(stepper.model.module, list(examples[0].micro_batches), processes, stepper.precision)
     if graph_shapes:
-        _capture(stepper, order, vocabulary, graph_shapes)
+        graphs = stepper.use_graphs()
+        for example in examples:
+            graphs.capture(example.micro_batches[0], stepper.loss_weights(example)[0])
     _restore(stepper, saved)
-
-
-def _capture(stepper: Stepper, order: TrainingOrder, vocabulary: int, shapes: RunShapes) -> None:
-    """Take a step in each shape, then record one."""
-    rank = stepper.processes.rank
-    steps = [
-        synthetic_step(order, number, rank, vocabulary, shapes.masked_slots) for number in shapes.examples.values()
-    ]
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # a capture may not see what an earlier step left on the default stream
-        for step in steps:
-            stepper.take(step, PhaseClock())
-    torch.cuda.current_stream().wait_stream(side)
-    graphs = stepper.use_graphs()
-    for step in steps:
-        graphs.capture(step.micro_batches[0], stepper.loss_weights(step)[0])
 
 
 def _state(stepper: Stepper) -> dict[str, Any]:

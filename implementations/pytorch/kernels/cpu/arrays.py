@@ -22,5 +22,7 @@ def is_supported(*tensors: Tensor) -> bool:
 
 
 def use_torchs_threads() -> None:
-    """Let compiled loops run on as many threads as torch's own."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    """Let compiled loops run on as many threads as torch's own, whose number numba's start would change."""
+    threads = torch.get_num_threads()
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    torch.set_num_threads(threads)

@@ -98,9 +98,10 @@ class _AttentionWeights(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores_HRWW: Tensor, key_counts_R: Tensor, p: float) -> Tensor:
         seed, shares_HRWW = draw_seed(), torch.empty_like(scores_HRWW)
-        dropped_HRWW = torch.empty_like(scores_HRWW) if p else shares_HRWW
+        threshold, scale = threshold_and_scale(p)
+        dropped_HRWW = torch.empty_like(scores_HRWW) if threshold else shares_HRWW
         draws = row_draws(scores_HRWW.shape[-1])
-        rest = (*threshold_and_scale(p), array(shares_HRWW), array(dropped_HRWW), draws)
+        rest = (threshold, scale, array(shares_HRWW), array(dropped_HRWW), draws)
         _forward(array(scores_HRWW), key_counts_R.numpy(), seed.numpy(), *rest)
         ctx.save_for_backward(shares_HRWW, key_counts_R, seed)
         ctx.probability = p

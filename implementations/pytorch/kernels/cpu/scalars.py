@@ -59,7 +59,8 @@ stored_as: Any = intrinsic(_stored_as)
 def _ordered(_: Any, number: Any) -> Any:
     """A whole number of 32 bits that is larger for a larger float32, and largest for NaN.
 
-    Unlike that of floating-point numbers, the maximum of whole ones vectorises without losing NaN.
+    A NaN with its sign bit set is the smallest. Unlike that of floating-point numbers, the maximum of whole ones
+    vectorises without losing NaN.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -43,6 +43,7 @@ def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, her
     result = stepper.take(step, PhaseClock())
     return {
         "sums": here.total([float(result.masked_lm), float(result.next_sentence)]),
+        "most": here.most(3 * here.rank),
         "norm": float(result.gradient_norm),
         "gradients": {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None},
         "parameters": {name: p.detach().clone() for name, p in model.named_parameters()},

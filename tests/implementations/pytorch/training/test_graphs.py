@@ -36,7 +36,9 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     seen: list[object] = []
 
     @contextmanager
-    def capturing(graph: FakeGraph, pool: object = None, capture_error_mode: str = "global") -> Iterator[None]:
+    def capturing(
+        graph: FakeGraph, pool: object = None, stream: object = None, capture_error_mode: str = "global"
+    ) -> Iterator[None]:
         seen.append(pool)
         yield
 

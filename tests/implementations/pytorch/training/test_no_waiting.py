@@ -44,7 +44,6 @@ class Asked(TorchDispatchMode):
     [
         lambda x: x.sum().item(),
         lambda x: float(x[0]),
-        lambda x: x.tolist()[0] if x[:1].tolist() else 0,
         lambda x: x.nonzero(),
         lambda x: x[x > 0],
         lambda x: 1 if x.sum() else 0,
@@ -53,7 +52,7 @@ class Asked(TorchDispatchMode):
 def test_asking_is_noticed(ask: Callable[[torch.Tensor], object]) -> None:
     with Asked() as asked:
         ask(torch.arange(1.0, 2.0))
-    assert asked.operators or ask(torch.arange(1.0, 2.0)) == 1.0  # tolist goes past the dispatcher on a CPU
+    assert asked.operators
 
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])

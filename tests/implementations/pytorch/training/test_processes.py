@@ -133,6 +133,12 @@ def test_ranks_stay_alike(ends: tuple[Ends, Path], number: int) -> None:
 
 
 @pytest.mark.slow
+def test_all_know_the_greatest_number(ends: tuple[Ends, Path]) -> None:
+    assert [ends[0][2][rank][0]["most"] for rank in range(2)] == [3, 3]
+    assert ends[0][1][0][0]["most"] == 0
+
+
+@pytest.mark.slow
 def test_per_rank_is_the_mean_of_the_ranks_means(
     ends: tuple[Ends, Path], small: Size, vocabulary: int, relative_error: Callable[[Tensor, Tensor], float]
 ) -> None:

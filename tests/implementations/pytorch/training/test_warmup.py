@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.shapes import RunShapes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training.phases import PhaseClock
+from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import Stepper
-from implementations.pytorch.training.warmup import warm_up
+from implementations.pytorch.training.warmup import GRAPH_WARM_UP_STEPS, warm_up
 from podium.config import Clipping, RunConfig
 
 Maker = Callable[..., tuple[Stepper, TrainingOrder]]
@@ -132,3 +135,24 @@ def test_it_comes_back_to_where_a_run_was(start: Maker, vocabulary: int) -> None
     warm_up(stepper, order, vocabulary)
     assert_equal((parameters_of(stepper), stepper.optimizer.state_dict(), stepper.steps), before)
     assert stepper.steps == 2
+
+
+@pytest.mark.parametrize("most", [2, 15])
+def test_ranks_of_unequal_numbers_of_shapes_take_equally_many_steps(
+    start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Each of its steps is a reduction over all ranks: one step more on one rank would wait for ever."""
+    stepper, order = start("lamb", "indexed", 1)
+    batches = [order.read(number, 0).micro_batches[0] for number in range(2)]
+    shapes = RunShapes({batch.slots: 64 for batch in batches}, {batch.slots: n for n, batch in enumerate(batches)})
+    mine = len(shapes.examples)
+    monkeypatch.setattr(Processes, "most", lambda _, number: {mine: most}[number])
+    taken, captured = [], []
+    take = stepper.take
+    monkeypatch.setattr(stepper, "take", lambda step, phases: taken.append(step) or take(step, phases))
+    graphs = SimpleNamespace(capture=lambda batch, weights: captured.append(batch.slots))
+    monkeypatch.setattr(stepper, "use_graphs", lambda: graphs)
+    order.shape_step = 64
+    warm_up(stepper, order, vocabulary, graph_shapes=shapes)
+    assert len(taken) == max(GRAPH_WARM_UP_STEPS, most)
+    assert captured == list(shapes.examples)

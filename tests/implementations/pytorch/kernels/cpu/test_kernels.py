@@ -1,6 +1,9 @@
 """numba's kernels against the eager twins in float64, forward and backward, and their dropout replayed."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,7 +136,7 @@ def test_embedding_norm(dtype: torch.dtype, probability: float, seeds: list[Tens
 
 
 @TYPES
-@pytest.mark.parametrize("probability", [0.0, 0.1])
+@pytest.mark.parametrize("probability", [0.0, 1e-6, 0.1])
 @pytest.mark.parametrize(("heads", "counts", "width"), [(1, [1], 1), (2, [32, 17, 1], 32), (3, [65, 65], 65)])
 def test_attention_weights(
     dtype: torch.dtype,
@@ -218,6 +221,20 @@ def test_dropout_on_average_changes_nothing(name: str) -> None:
     mean = torch.stack([call(0.5) for _ in range(4000)]).mean(0)
     assert torch.allclose(mean, call(0.0), atol=0.1)
     assert not torch.equal(call(0.5), call(0.5))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_torchs_threads_stay_as_they_were(threads: int) -> None:
+    """In a process of its own: numba's threads start once."""
+    code = (
+        f"import torch; torch.set_num_threads({threads})\n"
+        "from implementations.pytorch.kernels.choose import load_kernels\n"
+        "load_kernels('numba').bias_gelu(torch.ones(4, 8), torch.ones(8)); print(torch.get_num_threads())"
+    )
+    root = Path(__file__).resolve().parents[5]
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True, timeout=120)
+    assert int(done.stdout) == threads
 
 
 def test_threads_change_nothing() -> None:
