@@ -32,6 +32,6 @@ def synchronised(model: nn.Module, device: torch.device) -> tuple[DistributedDat
     clock = SyncClock()
     devices = [device.index] if device.type == "cuda" else None
     ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
-    ddp._set_ddp_runtime_logging_sample_rate(NEVER)
+    ddp._set_ddp_runtime_logging_sample_rate(NEVER)  # type: ignore[no-untyped-call]
     ddp.register_comm_hook(clock, _timed_mean)
     return ddp, clock
