@@ -15,12 +15,11 @@ from benchmarks.bert.rules import LARGEST_SEED
 from benchmarks.errors import UsageError
 from benchmarks.files import make_folder
 from podium.config import RunConfig, RunFolder, write_resolved
-from podium.config.loading import SYSTEMS
+from podium.costs import costs_path
 from podium.launching import launch
 from podium.progress import Progress
 from podium.running import RUNS
 
-COSTS = SYSTEMS / "costs"
 VOCABULARIES = {"tiny": 512, "large": 30_522}
 """Words of a model by size: those of the embedded language and of MLPerf's."""
 
@@ -73,7 +72,7 @@ def measure(config: RunConfig, options: Options, costs: bool, progress: Progress
 
 def keep_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
     """Write the fitted costs to systems/costs/SYSTEM.json."""
-    path = COSTS / f"{config.system}.json"
+    path = costs_path(config.system)
     about = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks", "torch")
     conditions: dict[str, object] = {"system": config.system, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     conditions |= {"recipe": config.recipe, "attention": config.attention, "kernels": config.kernels}

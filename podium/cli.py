@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.errors import PodiumError, WorkError
+from benchmarks.errors import PodiumError, UsageError, WorkError
 from podium.console import errors, tell
 from podium.data_cli import data
 
@@ -109,6 +109,107 @@ def bench(
         print(json.dumps(measured, indent=2))
     else:
         print_measured(Console(), config, measured)
+
+
+@app.command(
+    epilog="Example: [bold]podium balance --ranks 1024 --local-batch 16[/bold]",
+)
+def balance(
+    system: Annotated[
+        str | None, typer.Argument(help="A name in systems/, or the path of a system's YAML file.", show_default=False)
+    ] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Without a system: how many ranks.")] = None,
+    local_batch: Annotated[int | None, typer.Option(min=1, help="Without a system: samples of a rank a step.")] = None,
+    ranks_per_node: Annotated[int | None, typer.Option(min=1, help="Without a system. Default: 8, or all.")] = None,
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="equal|free", help="Without a system: whether `indexed` gives ranks equally many samples."
+        ),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="STRATEGY|all", help="The way of sharing out samples to look at.")
+    ] = "all",
+    lengths: Annotated[
+        Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Global batches to deal out.")] = 100,
+    packing: Annotated[
+        bool, typer.Option("--packing", help="Also pack all samples ahead in every way, and show how full rows get.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw it as an SVG file.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Show how evenly each strategy shares out samples over the ranks of a system, or of any number of ranks.
+
+    Strategies are run on samples of Wikipedia's lengths; nothing is trained and no GPU is needed.
+    """
+    from podium.balance import Cluster, measure_balance, plot_balance, print_balance, print_packing
+    from podium.config import load_system
+
+    by_number = (ranks, local_batch)
+    if system is not None and any(value is not None for value in (*by_number, ranks_per_node, counts)):
+        raise UsageError("give either a system or --ranks and --local-batch; a system's are changed by --set")
+    if system is not None:
+        cluster = Cluster.of_system(load_system(system, recipe, settings or []))
+    elif ranks is None or local_batch is None:
+        raise UsageError("give a system, such as laptop, or both --ranks and --local-batch")
+    elif recipe or settings:
+        raise UsageError("--recipe and --set change a system's settings; give a system too")
+    else:
+        cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts)
+    measured = measure_balance(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
+    if plot is not None:
+        plot_balance(cluster, measured, plot)
+    if as_json:
+        print(json.dumps(measured, indent=2))
+    else:
+        print_balance(Console(), cluster, measured)
+        if packing:
+            print_packing(Console(), measured)
+
+
+@app.command(
+    epilog="Example: [bold]podium predict h200_1x --scale 8,64,1024,4096 --plot curve.svg[/bold]",
+)
+def predict(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="GPUS,…", help="Numbers of GPUs to draw the predicted time for.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the curve of --scale and the published points as SVG.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Predict time-to-train on a system before a run: its parts, an interval, and what is unsure.
+
+    A step's cost is what `podium bench` measured there, or else is fitted on published A100 runs; samples to target are
+    interpolated between published batch sizes.
+    """
+    from podium.config import load_system
+    from podium.predict import check_plot, print_prediction
+    from podium.predict import predict as predict_run
+    from podium.prediction_plot import plot_scale
+    from podium.progress import Progress
+
+    check_plot(scale, plot)
+    config = load_system(system, recipe, settings or [])
+    predicted = predict_run(config, scale, Progress(errors))
+    if plot is not None:
+        plot_scale(predicted, config.system, plot)
+    if as_json:
+        print(json.dumps(predicted, indent=2))
+    else:
+        print_prediction(Console(), config, predicted)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from benchmarks.files import make_folder
 from podium.compliance import check_compliance
 from podium.config import RunConfig, RunFolder, write_resolved
 from podium.config.loading import ROOT
+from podium.costs import with_measured_costs
 from podium.data import drop_from_page_cache, with_data
 from podium.launching import launch
 from podium.mllog import run_status
@@ -64,7 +65,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
     results.check_place()
     with _alone(make_folder(set_folder.parent)):
         check_checkpoint(config)
-        config = with_data(config, progress.note)
+        config = with_measured_costs(with_data(config, progress.note))
         check_checkpoint(config)
         for number in range(runs):
             folder = RunFolder(make_folder(set_folder / f"run_{number}"))

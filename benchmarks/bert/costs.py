@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bert.sizes import MASKED_SHARE
 from benchmarks.errors import UsageError
 from benchmarks.files import write_whole
 
@@ -31,6 +32,14 @@ class StepCosts:
     def seconds(self, lengths: np.ndarray, masked: int) -> float:
         """Of a step on sequences of these lengths, of whose tokens so many are masked."""
         return float(_terms(lengths, masked) @ [getattr(self, term) for term in TERMS])
+
+    def relative(self) -> tuple[float, float] | None:
+        """What a pair of tokens and a sequence cost in units of one token's cost, its share of masked tokens included.
+
+        None where tokens were found to cost nothing.
+        """
+        token = self.token + MASKED_SHARE * self.masked
+        return (self.pair / token, self.sequence / token) if token > 0 else None
 
 
 def fit(steps: Sequence[tuple[np.ndarray, int, float]]) -> StepCosts:

@@ -153,7 +153,8 @@ class Shard:
         try:
             with h5py.File(path, "r", locking=False) as file:
                 self.attributes = self._check_attributes(file)
-                self._places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
+                self.places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
+                """The bytes of the file in which each array lies."""
                 self._check_counts()
                 sample_offsets, masked_offsets = file["sample_offsets"][:], file["masked_offsets"][:]
         except (OSError, RuntimeError, ValueError, KeyError) as error:
@@ -171,7 +172,7 @@ class Shard:
         """Sample `index` of 0..N−1."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of a shard of {len(self)}")
-        arrays = self._arrays()
+        arrays = self.arrays()
         start, end = arrays["sample_offsets"][index : index + 2]
         masked_start, masked_end = arrays["masked_offsets"][index : index + 2]
         return Sample(
@@ -185,7 +186,7 @@ class Shard:
     @property
     def samples(self) -> Samples:
         """All samples of the shard; the arrays are read-only views of the memory-mapped file."""
-        return Samples(**self._arrays())
+        return Samples(**self.arrays())
 
     @property
     def origin(self) -> Origin:
@@ -201,19 +202,19 @@ class Shard:
 
     def verify(self) -> None:
         """Read everything and compare with the content hash; raises WorkError if they differ."""
-        found = content_sha256(self._arrays())
+        found = content_sha256(self.arrays())
         if found != self.attributes["content_sha256"]:
             expected = self.attributes["content_sha256"]
             raise self._broken(f"its content has the SHA-256 {found}, and it was written with {expected}")
 
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        """Views of the memory-mapped file, one map a shard; mapped at the first call."""
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of `Samples` by name, read-only views of the memory-mapped file; mapped at the first call."""
         if self._mapped is None:
             try:
                 content = np.memmap(self.path, dtype=np.uint8, mode="r").view(np.ndarray)
             except (OSError, ValueError) as error:
                 raise WorkError(f"{self.path}: the shard cannot be memory-mapped ({error})") from error
-            self._mapped = {name: content[place].view(SAMPLE_DTYPES[name]) for name, place in self._places.items()}
+            self._mapped = {name: content[place].view(SAMPLE_DTYPES[name]) for name, place in self.places.items()}
         return self._mapped
 
     def _broken(self, found: str) -> WorkError:
@@ -259,7 +260,7 @@ class Shard:
         """Compare the length of every dataset with the attributes."""
         samples, tokens, masked = (self.attributes[name] for name in ("samples", "tokens", "masked_tokens"))
         expected = (tokens, samples + 1, samples, masked, masked, samples + 1, samples)
-        for (name, place), count in zip(self._places.items(), expected, strict=True):
+        for (name, place), count in zip(self.places.items(), expected, strict=True):
             found = (place.stop - place.start) // SAMPLE_DTYPES[name].itemsize
             if found != count:
                 raise self._broken(f"{name} has {found} elements, not {count}")
@@ -298,6 +299,10 @@ class SampleStore:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def __reduce__(self) -> tuple[type["SampleStore"], tuple[list[Path]]]:
+        """Another process opens the same shards for itself."""
+        return SampleStore, (self.paths,)
 
     def read(self, index: int) -> Sample:
         """Sample `index` of 0..N−1; IndexError otherwise."""

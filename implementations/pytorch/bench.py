@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.bert.lengths import read_histogram
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, UsageError
@@ -24,7 +25,7 @@ from benchmarks.processes import end_with_parent
 from implementations.pytorch.data.batch import SHAPE_STEPS
 from implementations.pytorch.measuring.ablation import variants
 from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations, require_memory
-from implementations.pytorch.measuring.samples import quantiles
+from implementations.pytorch.measuring.samples import mixed_lengths
 from implementations.pytorch.measuring.sides import Podium, Side, Times, time_in_turn
 from implementations.pytorch.measuring.step_costs import measure_costs
 from implementations.pytorch.training.phases import PHASES
@@ -68,7 +69,8 @@ def main() -> int:
 
 def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processes) -> dict[str, Any]:
     device, words, size = processes.device, arguments.vocabulary, _size(arguments, config.model_size)
-    lengths = quantiles(_histogram(arguments.lengths), arguments.steps * config.global_batch_size)
+    histogram = wikipedia_histogram() if arguments.lengths is None else read_histogram(arguments.lengths)
+    lengths = mixed_lengths(histogram, arguments.steps * config.global_batch_size)
     full = Podium(config, processes, lengths, words, size)
     sides: dict[str, Side] = {FULL: full}
     whats: dict[str, str] = {}
@@ -99,7 +101,7 @@ def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processe
     if arguments.costs:
         micro_batch = config.local_batch_size // config.gradient_accumulation_steps
         shape_step = config.shape_step or SHAPE_STEPS[device.type]
-        mixed = quantiles(_histogram(arguments.lengths), micro_batch)
+        mixed = mixed_lengths(histogram, micro_batch)
         result["step_costs"] = vars(measure_costs(full.stepper, mixed, shape_step, words))
     return result
 
@@ -109,7 +111,7 @@ def _rates(
 ) -> dict[str, Any]:
     wholes = [step.whole for step in full.steps]
     useful, model = (
-        sum(size.training_flops(w.lengths.ravel(), w.masked, words, last_layer) for w in wholes)
+        sum(size.training_flops(w.lengths, w.masked, words, last_layer) for w in wholes)
         for last_layer in (config.last_layer, "all")
     )
     peaks = peak * processes.ranks
@@ -203,20 +205,6 @@ def _size(arguments: argparse.Namespace, size: Size) -> Size:
         evaluation_samples=size.evaluation_samples,
         evaluation_interval=size.evaluation_interval,
     )
-
-
-def _histogram(path: Path | None) -> np.ndarray:
-    """Samples of length 0, 1, …: Wikipedia's, or those of a file."""
-    if path is None:
-        return wikipedia_histogram()
-    allowed = "allowed is a JSON list of up to 512 counts, of samples of 1, 2, … tokens, the first two 0"
-    try:
-        counts = np.array([0, *json.loads(path.read_text(encoding="utf-8"))], dtype=np.float64)
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"--lengths: {path} cannot be read ({error}); {allowed}") from None
-    if len(counts) > 513 or counts[:3].any() or not counts.sum() > 0 or (counts < 0).any():
-        raise UsageError(f"--lengths: {path} holds something else; {allowed}")
-    return counts
 
 
 if __name__ == "__main__":

@@ -140,7 +140,14 @@ class RunConfig(Settings):
     initial_checkpoint: Path | None = None
     """Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed."""
 
-    balancing: Literal["padded", "random", "indexed"]
+    balancing: Literal["padded", "random", "exchanged", "stratified", "presorted", "packed", "indexed"]
+    balancing_counts: Literal["equal", "free"] = "equal"
+    """Whether `indexed` gives all ranks equally many samples, or what costs them equally much."""
+    pair_cost: float | None = Field(default=None, ge=0)
+    """What a pair of tokens within a sequence costs in units of a token's cost, as `indexed` balances it; None: as
+    `podium bench` measured it on this system, or where it has not, by the operations of matrix products."""
+    sequence_cost: float | None = Field(default=None, ge=0)
+    """What a sequence costs besides, in the same unit and with the same default."""
     attention: Literal["padded", "grouped", "flash", "nested"]
     attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
     """Upper lengths of the groups of `grouped` attention, such as [128, 256, 384, 512]; None finds the cheapest cut of
@@ -153,6 +160,10 @@ class RunConfig(Settings):
     """`step` replays the whole step as one CUDA graph for each shape; `auto` does so on a GPU where it can."""
     shape_step: int | None = Field(default=None, ge=1)
     """Token slots are rounded up to multiples of this; None is 64 on a CPU and 512 on a GPU."""
+    capacity_overflow: float | None = Field(default=None, gt=0, le=0.5)
+    """Gives all micro-batches of the run one shape, which about this share of the steps exceeds: a sequence that does
+    not fit goes to another micro-batch or to the next step. None: each batch has a shape of its own, and none
+    overflows."""
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"]
     """`auto` is bf16 where the processor has instructions for it, else fp32."""
     loss_scaling: LossScaling = LossScaling()
@@ -160,6 +171,8 @@ class RunConfig(Settings):
     dropout: float = Field(ge=0, le=0.9)
     loss: Literal["global", "per_rank"]
     """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""
+    loader: Literal["own", "dali"] = "own"
+    """Who reads batches ahead: Podium's own reader, or NVIDIA DALI where it is installed."""
     prefetch_batches: int = Field(default=4, ge=1)
 
     global_batch_size: int = Field(ge=1)
@@ -208,6 +221,31 @@ class RunConfig(Settings):
                 f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
                 f"allowed are multiples of {parts}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> Self:
+        if self.balancing_counts == "free" and self.balancing != "indexed":
+            raise ValueError(f"balancing_counts is free, but balancing is {self.balancing}; allowed with it is equal")
+        if self.loss == "per_rank" and (self.balancing_counts == "free" or self.balancing == "packed"):
+            raise ValueError(
+                "loss is per_rank, which takes equally many samples on all ranks, but balancing shares them out "
+                "unequally; allowed with it is global"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _capacity_fits(self) -> Self:
+        if self.capacity_overflow is None:
+            return self
+        for key, allowed in (("attention", ("flash", "grouped")), ("loss", ("global",))):
+            if getattr(self, key) not in allowed:
+                raise ValueError(
+                    f"capacity_overflow is set, but {key} is {getattr(self, key)}; allowed with it is "
+                    f"{' or '.join(allowed)}"
+                )
+        if self.balancing in ("padded", "packed"):
+            raise ValueError(f"capacity_overflow is set, but balancing {self.balancing} has a fixed shape of its own")
         return self
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks.bert.costs import StepCosts, load_costs
 from benchmarks.errors import UsageError, WorkError
-from podium import bench
+from podium import bench, costs
 from podium.bench import Options, keep_costs, measure, print_measured
 from podium.config import RunConfig, load_system
 from podium.progress import Progress
@@ -55,7 +55,7 @@ def config() -> RunConfig:
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(bench, "COSTS", tmp_path / "costs")
+    monkeypatch.setattr(costs, "COSTS", tmp_path / "costs")
 
 
 def test_options_become_the_implementations() -> None:

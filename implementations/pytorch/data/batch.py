@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.bert.samples import Sample
+from benchmarks.bert.samples import Sample, Samples
 from implementations.pytorch.data.grouping import Group, group_by_length, group_by_width
+from implementations.pytorch.data.layout import fill_rectangle, lay_out
 
 IGNORED = -100
 """The label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it."""
@@ -57,9 +58,9 @@ class RaggedBatch:
     """S sequences, longest first, in T token slots, M of which are masked.
 
     In an unpadded batch the sequences lie end to end; slots after the last one only round the shape up and belong to
-    no sequence. In a padded batch each sequence has a slot of fixed width, its tokens come first and [PAD] fills the
-    rest; `lengths` counts the tokens alone. Masked positions that round M up point to slot 0 and have the label
-    IGNORED.
+    no sequence, and sequences that only round S up begin there and have no tokens. In a padded batch each sequence has
+    a slot of fixed width, its tokens come first and [PAD] fills the rest; `lengths` counts the tokens alone. Masked
+    positions that round M up point to slot 0; they and sequences of no tokens have the label IGNORED.
     """
 
     token_ids: Tensor  # [T] int64
@@ -100,8 +101,8 @@ class RaggedBatch:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(T, M, S)."""
-        return self.slots, self.masked_positions.numel(), self.sequences
+        """(T, M, S), what only rounds them up included."""
+        return self.slots, self.masked_positions.numel(), self.next_sentence.numel()
 
     def to(self, device: torch.device) -> "RaggedBatch":
         """The same batch on a device; copies overlap with computation when the host memory is pinned."""
@@ -134,58 +135,92 @@ def collate(
     shape_step: int = 1,
     masked_slots: int | None = None,
     attention_widths: Sequence[int] | None = None,
+    sequence_slots: int | None = None,
+) -> RaggedBatch:
+    """`collate_flat` of samples that are not in flat arrays yet. Raises ValueError for none of them."""
+    if not samples:
+        raise ValueError("a batch needs at least one sample")
+    flat = Samples(
+        token_ids=np.concatenate([s.token_ids for s in samples]),
+        sample_offsets=np.cumsum([0, *(len(s.token_ids) for s in samples)]),
+        first_segment_lengths=np.array([s.first_segment_length for s in samples], dtype=np.uint16),
+        masked_positions=np.concatenate([s.masked_positions for s in samples]),
+        masked_token_ids=np.concatenate([s.masked_token_ids for s in samples]),
+        masked_offsets=np.cumsum([0, *(len(s.masked_positions) for s in samples)]),
+        next_sentence_labels=np.array([s.next_sentence_label for s in samples], dtype=np.uint8),
+    )
+    return collate_flat(flat, slot_width, shape_step, masked_slots, attention_widths, sequence_slots)
+
+
+def collate_flat(
+    samples: Samples,
+    slot_width: int | None = None,
+    shape_step: int = 1,
+    masked_slots: int | None = None,
+    attention_widths: Sequence[int] | None = None,
+    sequence_slots: int | None = None,
 ) -> RaggedBatch:
     """Lay samples end to end, longest first (ties keep their order).
 
     `slot_width` gives every sequence a slot of that many tokens, as padded implementations do; None pads nothing.
     T is rounded up to a multiple of `shape_step`, and so is M unless it is given as `masked_slots`. Attention groups
-    are cut at `attention_widths`, or where that is cheapest. Raises ValueError for a sample that is longer than its
-    slot or the greatest width, for more masked tokens than slots and for an empty batch: nothing is ever cut off.
+    are cut at `attention_widths`, or where that is cheapest. S is rounded up to `sequence_slots`, if that is given, by
+    sequences of no tokens that begin after all others; T must have a slot free for them. Raises ValueError for a sample
+    that is longer than its slot or the greatest width, for more masked tokens or sequences than slots and for an empty
+    batch: nothing is ever cut off.
     """
-    if not samples:
+    if not len(samples):
         raise ValueError("a batch needs at least one sample")
-    lengths = np.array([len(s.token_ids) for s in samples], dtype=np.int64)
+    lengths, masked_counts = np.diff(samples.sample_offsets), np.diff(samples.masked_offsets)
     order = np.argsort(-lengths, kind="stable")
-    samples = [samples[i] for i in order]
-    lengths = lengths[order]
+    lengths, masked_counts = lengths[order], masked_counts[order]
     if slot_width is not None and lengths[0] > slot_width:
         raise ValueError(f"a sample of {lengths[0]} tokens does not fit a slot of {slot_width}")
     widths = lengths if slot_width is None else np.full_like(lengths, slot_width)
-    starts = np.concatenate([[0], np.cumsum(widths)])
+    starts = np.zeros(len(order) + 1, dtype=np.int64)
+    np.cumsum(widths, out=starts[1:])
     slots = round_up(int(starts[-1]), shape_step)
-
-    token_ids = np.zeros(slots, dtype=np.int64)
-    segment_ids = np.zeros(slots, dtype=np.int64)
-    position_ids = np.zeros(slots, dtype=np.int64)
-    for start, width, length, sample in zip(starts, widths, lengths, samples, strict=False):
-        token_ids[start : start + length] = sample.token_ids
-        segment_ids[start + sample.first_segment_length : start + length] = 1
-        position_ids[start : start + width] = np.arange(width)
-    masked_counts = np.array([len(s.masked_positions) for s in samples], dtype=np.int64)
-    masked = int(masked_counts.sum())
+    masked = len(samples.masked_positions)
     if masked_slots is None:
         masked_slots = round_up(masked, shape_step)
     elif masked > masked_slots:
         raise ValueError(f"{masked} masked tokens do not fit {masked_slots} slots")
-    masked_positions = np.zeros(masked_slots, dtype=np.int64)
-    masked_positions[:masked] = np.concatenate([s.masked_positions for s in samples])
-    masked_positions[:masked] += np.repeat(starts[:-1], masked_counts)
-    masked_labels = np.full_like(masked_positions, IGNORED)
-    masked_labels[:masked] = np.concatenate([s.masked_token_ids for s in samples])
 
+    tokens_3T, masks_2M = np.zeros((3, slots), dtype=np.int64), np.zeros((2, masked_slots), dtype=np.int64)
+    next_sentence = np.empty(len(order), dtype=np.int64)
+    masks_2M[1] = IGNORED
+    lay_out(
+        samples.token_ids,
+        samples.sample_offsets,
+        samples.first_segment_lengths,
+        samples.masked_positions,
+        samples.masked_token_ids,
+        samples.masked_offsets,
+        samples.next_sentence_labels,
+        order,
+        starts,
+        tokens_3T,
+        masks_2M,
+        next_sentence,
+    )
+    absent = 0 if sequence_slots is None else sequence_slots - len(order)
+    if absent < 0 or (absent and starts[-1] == slots):
+        raise ValueError(f"{len(order)} sequences in {starts[-1]} slots do not fit {sequence_slots} in {slots}")
+    token_ids, segment_ids, position_ids = (torch.from_numpy(row) for row in tokens_3T)
+    all_starts = np.append(starts, np.full(absent, starts[-1]))
     groups = group_by_length(widths) if attention_widths is None else group_by_width(widths, attention_widths)
     return RaggedBatch(
-        token_ids=torch.from_numpy(token_ids),
-        segment_ids=torch.from_numpy(segment_ids),
-        position_ids=torch.from_numpy(position_ids),
-        sequence_starts=torch.from_numpy(starts),
-        sequence_starts_i32=torch.from_numpy(np.append(starts, slots).astype(np.int32)),
-        masked_positions=torch.from_numpy(masked_positions),
-        masked_labels=torch.from_numpy(masked_labels),
-        next_sentence=torch.from_numpy(np.array([s.next_sentence_label for s in samples], dtype=np.int64)),
+        token_ids=token_ids,
+        segment_ids=segment_ids,
+        position_ids=position_ids,
+        sequence_starts=torch.from_numpy(all_starts),
+        sequence_starts_i32=torch.from_numpy(np.append(all_starts, slots).astype(np.int32)),
+        masked_positions=torch.from_numpy(masks_2M[0]),
+        masked_labels=torch.from_numpy(masks_2M[1]),
+        next_sentence=torch.from_numpy(np.append(next_sentence, np.full(absent, IGNORED))),
         groups=tuple(_attention_group(group, starts, lengths) for group in groups),
-        lengths=tuple(int(n) for n in lengths),
-        masked_counts=tuple(int(n) for n in masked_counts),
+        lengths=tuple(lengths.tolist()),
+        masked_counts=tuple(masked_counts.tolist()),
         slot_width=slot_width,
     )
 
@@ -196,18 +231,17 @@ def round_up(number: int, step: int) -> int:
 
 
 def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> AttentionGroup:
-    first_tokens = starts[group.first : group.last]
-    slot_counts = np.diff(starts[group.first : group.last + 1])
-    columns = np.arange(group.width)
-    inside = columns < slot_counts[:, None]
-    pad_index = np.where(inside, first_tokens[:, None] + columns, first_tokens[:, None])
+    row_starts = starts[group.first : group.last + 1]
+    pad_index = np.empty(group.rows * group.width, dtype=np.int64)
+    unpad_index = np.empty(row_starts[-1] - row_starts[0], dtype=np.int64)
+    fill_rectangle(row_starts, group.width, pad_index, unpad_index)
     return AttentionGroup(
         rows=group.rows,
         width=group.width,
-        start=int(first_tokens[0]),
-        pad_index=torch.from_numpy(pad_index.reshape(-1)),
-        unpad_index=torch.from_numpy(np.flatnonzero(inside.reshape(-1))),
-        row_starts=torch.from_numpy(starts[group.first : group.last + 1]),
-        relative_starts=torch.from_numpy((starts[group.first : group.last + 1] - first_tokens[0]).astype(np.int32)),
+        start=int(row_starts[0]),
+        pad_index=torch.from_numpy(pad_index),
+        unpad_index=torch.from_numpy(unpad_index),
+        row_starts=torch.from_numpy(row_starts),
+        relative_starts=torch.from_numpy((row_starts - row_starts[0]).astype(np.int32)),
         key_counts=torch.from_numpy(lengths[group.first : group.last].astype(np.int32)),
     )

@@ -1,18 +1,18 @@
-"""Batches of one rank, in the run's order, read and laid out in the background while the device trains."""
+"""What each rank trains on in each step of a run, known from the length index alone, and how it is read."""
 
-import queue
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError
-from implementations.pytorch.data.balancing import STRATEGIES, assign
-from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
-from implementations.pytorch.data.sampling import Sampler
+from implementations.pytorch.data.balancing import STRATEGIES, Assignment, Deal, assign
+from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate, round_up
+from implementations.pytorch.data.capacity import Capacity, Fitted, capacity_for, fit_in
+from implementations.pytorch.data.sampling import Order, Sampler, StratifiedSampler
 
 
 class LengthIndex(Protocol):
@@ -32,32 +32,62 @@ class LengthIndex(Protocol):
     def __len__(self) -> int: ...
 
 
+Layout = tuple[int | None, int, int, Sequence[int] | None, int | None]
+"""`collate`'s slot width, token slots, masked slots, attention widths and sequence slots."""
+CAPACITY_STEPS = 200
+"""Steps that a capacity is derived from."""
+
+
 @dataclass(frozen=True)
 class GlobalBatch:
-    """One step's samples over all ranks, as every rank knows them without reading or asking."""
+    """One step's samples over all ranks, as every rank knows them without reading or asking.
+
+    Samples lie micro-batch by micro-batch, those of rank 0 first; micro-batches may be of unequal size.
+    """
 
     first_sample: int
     indices: np.ndarray
-    """Dataset indices [ranks, accumulation steps, micro-batch]."""
+    """Dataset indices [samples]."""
     lengths: np.ndarray
-    """Tokens of each sample, int64, of the same shape."""
-    masked: int
-    slots: int
-    """Token slots over all ranks, padding included."""
+    """Tokens of each sample, int64 [samples]."""
+    masked_counts: np.ndarray
+    """Masked tokens of each sample, int64 [samples]."""
+    starts: np.ndarray
+    """Micro-batch a of rank r holds samples starts[r · accumulation steps + a] to the next start, int64 [… + 1]."""
+    micro_batch_slots: np.ndarray
+    """Token slots [ranks, accumulation steps], padding included."""
+    moved: int = 0
+    """Sequences that did not fit where they were dealt to, in this step or the one before."""
 
     @property
     def samples(self) -> int:
-        return self.indices.size
+        return len(self.indices)
 
     @property
     def tokens(self) -> int:
         return int(self.lengths.sum())
 
     @property
+    def masked(self) -> int:
+        return int(self.masked_counts.sum())
+
+    @property
+    def slots(self) -> int:
+        """Token slots over all ranks, padding included."""
+        return int(self.micro_batch_slots.sum())
+
+    @property
     def max_over_mean_tokens(self) -> float:
         """Tokens of the busiest rank over the mean rank's."""
-        by_rank = self.lengths.reshape(len(self.lengths), -1).sum(axis=1)
-        return float(by_rank.max() / by_rank.mean())
+        ranks, accumulation_steps = self.micro_batch_slots.shape
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])[self.starts[::accumulation_steps]]
+        return float(np.diff(ends).max() * ranks / self.tokens)
+
+    def micro_batches(self, rank: int) -> list[slice]:
+        """Where each of a rank's micro-batches lies in the arrays above."""
+        steps = self.micro_batch_slots.shape[1]
+        bounds = self.starts[rank * steps : (rank + 1) * steps + 1].tolist()
+        return [slice(first, last) for first, last in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -78,43 +108,95 @@ class TrainingOrder:
         seed: int,
         strategy: str,
         global_batch_size: int,
-        ranks: int,
+        deal: Deal,
         accumulation_steps: int,
         shape_step: int = SHAPE_STEP,
         attention_widths: Sequence[int] | None = None,
+        capacity_overflow: float | None = None,
     ) -> None:
-        """Raises UsageError where the attention widths do not reach the longest sequence."""
+        """`deal` says among how many ranks samples are dealt out, and what they cost; with `capacity_overflow` all
+        micro-batches have one shape, which so large a share of the steps exceeds.
+
+        Raises UsageError where the attention widths do not reach the longest sequence.
+        """
         if attention_widths is not None and max(attention_widths) < store.max_sequence_length:
             raise UsageError(
                 f"attention_widths: found up to {max(attention_widths)}, allowed is no less than the "
                 f"{store.max_sequence_length} tokens of the longest sequence"
             )
         self.store, self.shape_step, self.attention_widths = store, shape_step, attention_widths
-        self.sampler = Sampler(len(store), seed)
         self.strategy, self.global_batch_size = strategy, global_batch_size
-        self.ranks, self.accumulation_steps = ranks, accumulation_steps
+        self.deal, self.accumulation_steps = deal, accumulation_steps
         self.slot_width = store.max_sequence_length if STRATEGIES[strategy].pads else None
+        self.sampler: Order = Sampler(len(store), seed)
+        if STRATEGIES[strategy].strata:
+            self.sampler = StratifiedSampler(
+                store.lengths,
+                batch=global_batch_size // (deal.parts * accumulation_steps),
+                seed=seed,
+                max_length=store.max_sequence_length,
+            )
+        self.capacity: Capacity | None = None
+        self._late = [np.empty(0, dtype=np.int64)]  # dataset indices that come into each step, as far as they are known
+        if capacity_overflow is not None:
+            fullest = [self._fullest(self.global_batch(step)) for step in range(CAPACITY_STEPS)]
+            self.capacity = capacity_for(np.array(fullest), capacity_overflow, shape_step)
+
+    @property
+    def ranks(self) -> int:
+        return self.deal.parts
 
     def global_batch(self, step: int) -> GlobalBatch:
         """The samples of a step, counted from 0, and who takes them."""
         first = step * self.global_batch_size
         drawn = self.sampler.samples(first, self.global_batch_size)
-        positions = assign(self.strategy, self.store.lengths[drawn], self.ranks, self.accumulation_steps)
-        indices = drawn[positions]
+        assignment = assign(self.strategy, self.store.lengths[drawn], self.deal, self.accumulation_steps)
+        moved = 0
+        if self.capacity is not None:
+            late = self._late_into(step)
+            drawn = np.concatenate([drawn, late])
+            fitted = self._fit_in(assignment, drawn, len(late), self.capacity)
+            assignment, moved = fitted.assignment, fitted.moved
+            if step == len(self._late) - 1:
+                self._late.append(drawn[fitted.left])
+        indices = drawn[assignment.order]
+        lengths = self.store.lengths[indices].astype(np.int64)
         return GlobalBatch(
             first_sample=first,
             indices=indices,
-            lengths=self.store.lengths[indices].astype(np.int64),
-            masked=int(self.store.masked_counts[indices].sum(dtype=np.int64)),
-            slots=int(self.slots(indices).sum()),
+            lengths=lengths,
+            masked_counts=self.store.masked_counts[indices].astype(np.int64),
+            starts=assignment.starts,
+            micro_batch_slots=self._slots(lengths, assignment.starts).reshape(self.ranks, self.accumulation_steps),
+            moved=moved,
         )
 
-    def slots(self, indices: np.ndarray) -> np.ndarray:
-        """Token slots […] of micro-batches of these samples […, micro-batch], padding included."""
-        if self.slot_width is None:
-            slots = self.store.lengths[indices].sum(axis=-1, dtype=np.int64)
+    def _late_into(self, step: int) -> np.ndarray:
+        """Dataset indices that the step before has left. It depends on all steps before, which are dealt out once."""
+        for before in range(len(self._late) - 1, step):
+            self.global_batch(before)
+        return self._late[step]
+
+    def _fit_in(self, assignment: Assignment, drawn: np.ndarray, late: int, capacity: Capacity) -> Fitted:
+        sizes = np.stack([self.store.lengths[drawn], self.store.masked_counts[drawn], np.ones_like(drawn)])
+        return fit_in(assignment, sizes.astype(np.int64), late, capacity)
+
+    def _fullest(self, whole: GlobalBatch) -> tuple[int, int, int]:
+        """Most tokens, masked tokens and sequences of a micro-batch."""
+        sums = (np.concatenate([[0], np.cumsum(values)]) for values in (whole.lengths, whole.masked_counts))
+        tokens, masked = (int(np.diff(each[whole.starts]).max()) for each in sums)
+        return tokens, masked, int(np.diff(whole.starts).max())
+
+    def _slots(self, lengths: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Token slots of each micro-batch, padding included."""
+        if self.capacity is not None:
+            return np.full(len(starts) - 1, self.capacity.tokens)
+        if self.slot_width is not None:
+            slots = np.diff(starts) * self.slot_width
         else:
-            slots = np.full(indices.shape[:-1], indices.shape[-1] * self.slot_width, dtype=np.int64)
+            slots = np.diff(np.concatenate([[0], np.cumsum(lengths)])[starts])
+        if STRATEGIES[self.strategy].rows:
+            slots = np.full_like(slots, round_up(int(slots.max()), self.deal.row_tokens))
         rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
         return rounded
 
@@ -123,82 +205,30 @@ class TrainingOrder:
 
         `masked_slots` gives batches of so many token slots so many masked positions; without it they are rounded up.
         """
-        whole, store = self.global_batch(step), self.store
+        store = self.store
         assert isinstance(store, SampleStore), "a length index alone holds no samples"
-        mine = whole.indices[rank]
-        micro_batches = tuple(
-            collate(
-                [store.read(int(index)) for index in micro_batch],
-                self.slot_width,
-                self.shape_step,
-                masked_slots[int(slots)] if masked_slots is not None else None,
-                self.attention_widths,
-            )
-            for micro_batch, slots in zip(mine, self.slots(mine), strict=True)
+        whole = self.global_batch(step)
+        parts = zip(whole.micro_batches(rank), self.layouts(whole, rank, masked_slots), strict=True)
+        return Step(
+            tuple(
+                collate([store.read(index) for index in whole.indices[part].tolist()], *layout)
+                for part, layout in parts
+            ),
+            whole,
         )
-        return Step(micro_batches, whole)
 
-
-class Prefetcher:
-    """Reads steps ahead in a thread, at most `depth` of them; an error in it is raised where the steps are taken.
-
-    Use as a context manager, or `close` it: the thread ends then.
-    """
-
-    def __init__(
-        self,
-        order: TrainingOrder,
-        rank: int,
-        steps: range,
-        depth: int,
-        masked_slots: Mapping[int, int] | None = None,
-        pins: bool = False,
-    ) -> None:
-        """`pins` batches in memory that a GPU reads by itself; `masked_slots` is that of `TrainingOrder.read`."""
-        self._order, self._rank, self._steps = order, rank, steps
-        self._masked_slots, self._pins = masked_slots, pins
-        self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._read_ahead, name="prefetch", daemon=True)
-
-    def __enter__(self) -> "Prefetcher":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Step]:
-        while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-    def close(self) -> None:
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _read_ahead(self) -> None:
-        try:
-            for step in self._steps:
-                ahead = self._order.read(step, self._rank, self._masked_slots)
-                if self._pins:
-                    ahead = Step(tuple(batch.pinned() for batch in ahead.micro_batches), ahead.whole)
-                if not self._put(ahead):
-                    return
-            self._put(None)
-        except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
-            self._put(error)
-
-    def _put(self, item: Step | BaseException | None) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
+    def layouts(self, whole: GlobalBatch, rank: int, masked_slots: Mapping[int, int] | None = None) -> list[Layout]:
+        """What `collate` is told besides the samples of each of a rank's micro-batches."""
+        if self.capacity is not None:
+            masked_slots = {self.capacity.tokens: self.capacity.masked}
+        masked = (int(whole.masked_counts[part].sum()) for part in whole.micro_batches(rank))
+        return [
+            (
+                self.slot_width,
+                slots,
+                round_up(count, self.shape_step) if masked_slots is None else masked_slots[slots],
+                self.attention_widths,
+                self.capacity.sequences if self.capacity is not None else None,
+            )
+            for slots, count in zip(whole.micro_batch_slots[rank].tolist(), masked, strict=True)
+        ]

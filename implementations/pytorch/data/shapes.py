@@ -1,14 +1,11 @@
 """Every shape that a rank's batches take in a run, known before the run starts from the length index alone.
 
 Each shape costs something once: a CUDA graph is captured for it, libraries prepare their kernels. Since a rank knows
-the lengths of all samples to come, it can meet every shape before the clock starts and never meet a new one on it; no
-capacity is guessed, so none can overflow.
+the lengths of all samples to come, it can meet every shape before the clock starts and never meet a new one on it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from implementations.pytorch.data.batch import round_up
 from implementations.pytorch.data.loader import TrainingOrder
@@ -16,7 +13,8 @@ from implementations.pytorch.data.loader import TrainingOrder
 
 @dataclass(frozen=True)
 class RunShapes:
-    """Token slots of a batch → how many masked positions batches of so many have at most, and a step that has one."""
+    """Token slots of a batch → how many masked positions batches of so many have at most, and the step of that one of
+    them that has the fewest tokens: with it an attention launch is recorded whose room is enough for all."""
 
     masked_slots: Mapping[int, int]
     examples: Mapping[int, int]
@@ -28,13 +26,15 @@ def run_shapes(order: TrainingOrder, rank: int, steps: int) -> RunShapes:
     Masked positions are rounded up to eighths of the order's shape step.
     """
     masked_slots: dict[int, int] = {}
-    examples: dict[int, int] = {}
+    fewest: dict[int, tuple[int, int]] = {}
     rounding = max(1, order.shape_step // 8)
     for step in range(steps):
-        indices = order.global_batch(step).indices[rank]
-        masked = order.store.masked_counts[indices].sum(axis=-1, dtype=np.int64)
-        for slots, count in zip(order.slots(indices), masked, strict=True):
-            key, needed = int(slots), round_up(int(count), rounding)
-            examples.setdefault(key, step)
-            masked_slots[key] = max(needed, masked_slots.get(key, 0))
-    return RunShapes(masked_slots, examples)
+        whole = order.global_batch(step)
+        for slots, part in zip(whole.micro_batch_slots[rank].tolist(), whole.micro_batches(rank), strict=True):
+            found = (int(whole.lengths[part].sum()), step)
+            fewest[slots] = min(found, fewest.get(slots, found))
+            needed = round_up(int(whole.masked_counts[part].sum()), rounding)
+            masked_slots[slots] = max(needed, masked_slots.get(slots, 0))
+    if order.capacity is not None:
+        masked_slots = {order.capacity.tokens: order.capacity.masked}
+    return RunShapes(masked_slots, {slots: step for slots, (_, step) in fewest.items()})

@@ -26,19 +26,14 @@ def synthetic_step(
 ) -> Step:
     """A rank's part of a step in all its shapes, which the length index tells: no sample is read."""
     rng = np.random.default_rng(number)
-    whole, store = order.global_batch(number), order.store
-    mine = whole.indices[rank]
-    micro_batches = tuple(
-        collate(
-            [
-                synthetic_sample(int(store.lengths[i]), int(store.masked_counts[i]), vocabulary, rng)
-                for i in micro_batch.tolist()
-            ],
-            order.slot_width,
-            order.shape_step,
-            masked_slots[int(slots)] if masked_slots is not None else None,
-            order.attention_widths,
-        )
-        for micro_batch, slots in zip(mine, order.slots(mine), strict=True)
+    whole = order.global_batch(number)
+    micro_batches = (
+        [
+            synthetic_sample(length, masked, vocabulary, rng)
+            for length, masked in zip(whole.lengths[part].tolist(), whole.masked_counts[part].tolist(), strict=True)
+        ]
+        for part in whole.micro_batches(rank)
     )
-    return Step(micro_batches, whole)
+    layouts = order.layouts(whole, rank, masked_slots)
+    batches = (collate(samples, *layout) for samples, layout in zip(micro_batches, layouts, strict=True))
+    return Step(tuple(batches), whole)

@@ -13,8 +13,8 @@ from benchmarks.bert.sizes import Size
 from implementations.pytorch.data.loader import Step
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.data.synthetic import synthetic_step
-from implementations.pytorch.measuring.samples import order_of
-from implementations.pytorch.training.building import build_stepper, uses_graphs
+from implementations.pytorch.measuring.samples import SEED, Lengths
+from implementations.pytorch.training.building import build_order, build_stepper, uses_graphs
 from implementations.pytorch.training.phases import PhaseClock
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.warmup import warm_up
@@ -50,7 +50,7 @@ class Podium:
         self, config: RunConfig, processes: Processes, lengths: np.ndarray, words: int, size: Size | None = None
     ) -> None:
         """Every sample is in exactly one of the steps, of which there are len(lengths) / global batch size."""
-        order, rank = order_of(config, lengths, processes.device.type), processes.rank
+        order, rank = build_order(config, Lengths(lengths), words, processes.device, SEED), processes.rank
         count = len(lengths) // config.global_batch_size
         self.stepper = build_stepper(config, processes, words, size)
         shapes = run_shapes(order, rank, count) if uses_graphs(config, processes.device) else None

@@ -61,9 +61,10 @@ class _Compositions:
         ranks = self.stepper.processes.ranks
         whole = GlobalBatch(
             first_sample=0,
-            indices=np.zeros((ranks, 1, len(lengths)), dtype=np.int64),
-            lengths=np.tile(lengths.astype(np.int64), (ranks, 1, 1)),
-            masked=ranks * batch.masked,
-            slots=ranks * batch.slots,
+            indices=np.zeros(ranks * len(lengths), dtype=np.int64),
+            lengths=np.tile(lengths.astype(np.int64), ranks),
+            masked_counts=np.tile(np.array(batch.masked_counts, dtype=np.int64), ranks),
+            starts=np.arange(ranks + 1) * len(lengths),
+            micro_batch_slots=np.full((ranks, 1), batch.slots),
         )
         return Step((batch,), whole)

@@ -5,6 +5,9 @@ import torch
 
 from benchmarks.bert.sizes import Size
 from benchmarks.errors import UsageError
+from implementations.pytorch.data.balancing import Deal
+from implementations.pytorch.data.batch import SHAPE_STEPS
+from implementations.pytorch.data.loader import LengthIndex, TrainingOrder
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention import require
 from implementations.pytorch.model.attention.flash import LENGTH_STEP
@@ -62,6 +65,33 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
     return Stepper(config, processes, ddp, sync_clock, optimizer, rates, precision)
 
 
+def build_order(
+    config: RunConfig, store: LengthIndex, words: int, device: torch.device, seed: int | None = None
+) -> TrainingOrder:
+    """Who trains on which sample when, under the configured seed unless another is given."""
+    pair_cost, sequence_cost = config.model_size.relative_costs(words)
+    seed = config.seed if seed is None else seed
+    assert seed is not None
+    return TrainingOrder(
+        store,
+        seed=seed,
+        strategy=config.balancing,
+        global_batch_size=config.global_batch_size,
+        deal=Deal(
+            parts=config.launch.ranks,
+            parts_per_node=config.launch.processes_per_node,
+            pair_cost=pair_cost if config.pair_cost is None else config.pair_cost,
+            sequence_cost=sequence_cost if config.sequence_cost is None else config.sequence_cost,
+            row_tokens=store.max_sequence_length,
+            counts=config.balancing_counts,
+        ),
+        accumulation_steps=config.gradient_accumulation_steps,
+        shape_step=config.shape_step or SHAPE_STEPS[device.type],
+        attention_widths=config.attention_widths,
+        capacity_overflow=config.capacity_overflow,
+    )
+
+
 def uses_graphs(config: RunConfig, device: torch.device) -> bool:
     """Whether steps are to be replayed as CUDA graphs. Raises UsageError where that is asked for and cannot be."""
     hindrance = (
@@ -71,6 +101,8 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
         if config.attention not in GRAPH_ATTENTION
         else f"shape_step is {config.shape_step}, and the longest length that graphs hold is that of {LENGTH_STEP}"
         if (config.shape_step or 0) > LENGTH_STEP
+        else "balancing gives ranks unequal numbers of sequences, and graphs need equal ones"
+        if config.balancing == "packed" or (config.balancing_counts == "free" and config.capacity_overflow is None)
         else "graphs need gradient_accumulation_steps 1"
         if config.gradient_accumulation_steps != 1
         else None

@@ -72,6 +72,8 @@ class Metrics:
             "slots": step.whole.slots,
             "max_over_mean_tokens": step.whole.max_over_mean_tokens,
         }
+        if step.whole.moved:
+            line["moved"] = step.whole.moved
         values = (result.masked_lm, result.next_sentence, result.gradient_norm, result.rate, result.taken)
         numbers = torch.stack([value.double() for value in values])
         work = dist.all_reduce(numbers[:2], async_op=True)

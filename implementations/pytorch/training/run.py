@@ -9,12 +9,12 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
 from benchmarks.files import write_whole
-from implementations.pytorch.data.batch import SHAPE_STEPS
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.data.loader import GlobalBatch, Prefetcher, Step, TrainingOrder
+from implementations.pytorch.data.loader import GlobalBatch, Step
+from implementations.pytorch.data.loaders import LOADERS
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.optimization.build import build_schedule, used
-from implementations.pytorch.training.building import build_stepper, uses_graphs
+from implementations.pytorch.training.building import build_order, build_stepper, uses_graphs
 from implementations.pytorch.training.evaluation import Accuracy, evaluate
 from implementations.pytorch.training.metrics import Metrics
 from implementations.pytorch.training.phases import PHASES, PhaseClock
@@ -39,10 +39,12 @@ class Totals:
     """As published figures count: with the whole last layer."""
     max_over_mean_tokens: float = 0.0
     """Sum over steps."""
+    moved: int = 0
+    """Sequences that did not fit where they were dealt to."""
 
     def add(self, whole: GlobalBatch, config: RunConfig, words: int, times: int = 1) -> None:
         """Count a step, or with -1 no longer count it."""
-        size, lengths = config.model_size, whole.lengths.ravel()
+        size, lengths = config.model_size, whole.lengths
         self.steps += times
         self.samples += times * whole.samples
         self.tokens += times * whole.tokens
@@ -50,6 +52,7 @@ class Totals:
         self.useful_flops += times * size.training_flops(lengths, whole.masked, words, config.last_layer)
         self.model_flops += times * size.training_flops(lengths, whole.masked, words)
         self.max_over_mean_tokens += times * whole.max_over_mean_tokens
+        self.moved += times * whole.moved
 
 
 class Run:
@@ -81,16 +84,7 @@ class Run:
         for prepared in (store, self.evaluation_store):
             prepared.require(vocabulary, config.data.vocabulary)
         self.words = len(vocabulary.words)
-        self.order = TrainingOrder(
-            store,
-            seed=config.seed,
-            strategy=config.balancing,
-            global_batch_size=config.global_batch_size,
-            ranks=processes.ranks,
-            accumulation_steps=config.gradient_accumulation_steps,
-            shape_step=config.shape_step or SHAPE_STEPS[processes.device.type],
-            attention_widths=config.attention_widths,
-        )
+        self.order = build_order(config, store, self.words, processes.device)
         self.stepper = build_stepper(config, processes, self.words)
         self.precision = self.stepper.precision
         if self.log:
@@ -111,7 +105,7 @@ class Run:
         config = self.config
         with (
             Metrics(self.folder.metrics, self.processes) as self.metrics,
-            Prefetcher(
+            LOADERS[config.loader](
                 self.order,
                 self.processes.rank,
                 range(self.last_step),
@@ -217,6 +211,7 @@ class Run:
             "precision": self.precision,
             "padding_share": 1 - totals.tokens / totals.slots,
             "max_over_mean_tokens": totals.max_over_mean_tokens / totals.steps,
+            "moved_sequences": totals.moved,
             "phases_ms": {
                 phase: 1000 * total / ranks / totals.steps for phase, total in zip(PHASES, phase_seconds, strict=True)
             },

@@ -16,6 +16,7 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import Origin, SampleStore, write_shard
+from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
@@ -204,7 +205,7 @@ def make_order() -> Callable[[SampleStore, RunConfig], TrainingOrder]:
             seed=7,
             strategy=config.balancing,
             global_batch_size=config.global_batch_size,
-            ranks=config.launch.ranks,
+            deal=Deal(config.launch.ranks, config.launch.processes_per_node),
             accumulation_steps=config.gradient_accumulation_steps,
         )
 

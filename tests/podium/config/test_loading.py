@@ -488,3 +488,35 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
     assert load_system(str(path)).seed is None
     with pytest.raises(UsageError, match="--set: seed: closed division, Random seeds: found 3, allowed is none"):
         load_system(str(path), settings=["seed=3"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["balancing=random", "balancing_counts=free"], "balancing_counts is free, but balancing is random"),
+        (["balancing_counts=free", "loss=per_rank"], "loss is per_rank, which takes equally many samples on all ranks"),
+        (["balancing=packed", "loss=per_rank"], "loss is per_rank, which takes equally many samples on all ranks"),
+        (["capacity_overflow=0.01", "attention=nested"], "attention is nested; allowed with it is flash or grouped"),
+        (["capacity_overflow=0.01", "loss=per_rank"], "capacity_overflow is set, but loss is per_rank"),
+        (["capacity_overflow=0.01", "balancing=packed"], "balancing packed has a fixed shape of its own"),
+        (["capacity_overflow=0"], "capacity_overflow: found 0"),
+        (["capacity_overflow=0.6"], "capacity_overflow: found 0.6"),
+        (["pair_cost=-1"], "pair_cost: found -1"),
+        (["balancing=best"], "balancing: found 'best'; allowed is 'padded', 'random', 'exchanged'"),
+    ],
+)
+def test_balancing_that_does_not_go_together_is_refused(settings: list[str], words: str) -> None:
+    assert words in refused("laptop", settings=settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["balancing_counts=free", "capacity_overflow=0.01"],
+        ["balancing=presorted", "loss=per_rank"],
+        ["balancing=exchanged", "capacity_overflow=0.5", "attention=flash"],
+        ["balancing=packed", "pair_cost=0", "sequence_cost=3.5"],
+    ],
+)
+def test_balancing_that_goes_together_is_taken(settings: list[str]) -> None:
+    load_system("laptop", settings=settings)

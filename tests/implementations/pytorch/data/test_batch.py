@@ -114,6 +114,22 @@ def test_masked_positions_are_as_many_as_asked_for(make_samples: Maker) -> None:
         collate(samples, None, 64, masked_slots=9)
 
 
+def test_sequences_are_as_many_as_asked_for(make_samples: Maker) -> None:
+    samples = make_samples([40, 50])
+    batch = collate(samples, None, 64, sequence_slots=5)
+    assert batch.shape == (128, collate(samples, None, 64).shape[1], 5)
+    assert batch.sequences == 2
+    assert batch.sequence_starts.tolist() == [0, 50, 90, 90, 90, 90]
+    assert batch.sequence_starts_i32.tolist() == [0, 50, 90, 90, 90, 90, 128]
+    assert batch.next_sentence.tolist()[2:] == [IGNORED] * 3
+    assert batch.spare_slots == 38
+    with pytest.raises(ValueError, match="2 sequences in 90 slots do not fit 1 in 128"):
+        collate(samples, None, 64, sequence_slots=1)
+    with pytest.raises(ValueError, match="2 sequences in 90 slots do not fit 3 in 90"):
+        collate(samples, None, 90, sequence_slots=3)  # no slot is left where the third could begin
+    assert collate(samples, None, 90, sequence_slots=2).shape[2] == 2
+
+
 def test_every_tensor_is_changed_with_the_batch(make_samples: Maker) -> None:
     """Those of groups too, since a batch goes to a device as a whole."""
     batch = collate(make_samples([40, 50, 400]))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.data.shapes import run_shapes
 
@@ -15,7 +16,7 @@ from implementations.pytorch.data.shapes import run_shapes
 def test_all_shapes_are_known(strategy: str, rank: int, make_store: Callable[..., SampleStore]) -> None:
     store = make_store(np.random.default_rng(1).integers(5, 90, 64))
     order = TrainingOrder(
-        store, seed=3, strategy=strategy, global_batch_size=8, ranks=2, accumulation_steps=2, shape_step=32
+        store, seed=3, strategy=strategy, global_batch_size=8, deal=Deal(2, 2), accumulation_steps=2, shape_step=32
     )
     shapes = run_shapes(order, rank, 20)  # into the third epoch
     met: dict[int, int] = {}

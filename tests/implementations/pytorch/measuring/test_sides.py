@@ -14,9 +14,10 @@ from benchmarks.errors import UsageError
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.measuring.ablation import EVERYTHING, VARIANTS, variants
 from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations, require_memory
-from implementations.pytorch.measuring.samples import masked_counts, order_of, quantiles
+from implementations.pytorch.measuring.samples import Lengths, mixed_lengths
 from implementations.pytorch.measuring.sides import Podium, time_in_turn
 from implementations.pytorch.measuring.step_costs import measure_costs
+from implementations.pytorch.training.building import build_order
 from implementations.pytorch.training.processes import Processes
 from podium.config import RunConfig
 
@@ -26,21 +27,22 @@ CPU = torch.device("cpu")
 
 def test_quantiles_have_the_mixture_of_the_whole() -> None:
     histogram = wikipedia_histogram()
-    lengths = quantiles(histogram, 512)
+    lengths = mixed_lengths(histogram, 512)
     whole = float(histogram @ np.arange(len(histogram)) / histogram.sum())
     assert float(lengths.mean()) == pytest.approx(whole, rel=0.005)
-    assert np.array_equal(lengths, quantiles(histogram, 512))
+    assert np.array_equal(lengths, mixed_lengths(histogram, 512))
     assert not np.array_equal(lengths, np.sort(lengths))
     assert lengths.min() >= 5
     assert lengths.max() == 512
-    assert masked_counts(np.array([5, 100, 512])).tolist() == [1, 15, 76]
+    assert Lengths(np.array([5, 100, 512])).masked_counts.tolist() == [1, 15, 76]
 
 
 def test_every_sample_is_in_one_step(make_config: Configs) -> None:
-    lengths = quantiles(wikipedia_histogram(), 64)
+    lengths = mixed_lengths(wikipedia_histogram(), 64)
     for balancing in ("indexed", "padded"):
-        order = order_of(make_config(global_batch_size=16, balancing=balancing), lengths, "cpu")
-        taken = np.concatenate([order.global_batch(number).indices.ravel() for number in range(4)])
+        config = make_config(global_batch_size=16, balancing=balancing)
+        order = build_order(config, Lengths(lengths), 100, CPU, seed=0)
+        taken = np.concatenate([order.global_batch(number).indices for number in range(4)])
         assert sorted(taken.tolist()) == list(range(64))
 
 

@@ -63,6 +63,18 @@ def test_every_mixture_of_backend_and_layout_is_the_same(
             assert relative_error(gradient, found[0][1][name]) < 1e-5, name
 
 
+@pytest.mark.parametrize("last_layer", ["needed", "all"])
+def test_slots_of_no_sequence_and_sequences_of_no_tokens_change_nothing(
+    last_layer: str, make_samples: Maker, make_model: Models, relative_error: Error
+) -> None:
+    """As batches have them that all have one shape."""
+    samples, model = make_samples([60, 3, 17, 17, 41]), make_model(last_layer=last_layer)
+    loss, gradients = loss_and_gradients(model, collate(samples, None, 64, 40, None, 9))
+    expected_loss, expected = loss_and_gradients(model, collate(samples))
+    assert loss == pytest.approx(expected_loss, rel=1e-5)
+    assert all(relative_error(gradients[name], expected[name]) < 1e-5 for name in expected)
+
+
 def test_the_order_of_samples_does_not_matter(make_samples: Maker, make_model: Models, relative_error: Error) -> None:
     samples, model = make_samples([30, 5, 5, 80]), make_model()
     loss, gradients = loss_and_gradients(model, collate(samples))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.bert.samples import Sample
-from implementations.pytorch.data.balancing import STRATEGIES, assign
+from implementations.pytorch.data.balancing import STRATEGIES, Deal, assign
 from implementations.pytorch.data.batch import IGNORED, collate
 from implementations.pytorch.model.bert import BertForPreTraining, Scores
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
@@ -34,7 +34,8 @@ def test_the_parts_add_up_to_the_whole(
 
     lengths = np.array([len(sample.token_ids) for sample in samples], dtype=np.uint16)
     parts = []
-    for positions in assign(strategy, lengths, ranks, accumulation).reshape(ranks * accumulation, -1):
+    assignment = assign(strategy, lengths, Deal(ranks, ranks), accumulation)
+    for positions in map(assignment.part, range(assignment.parts)):
         batch = collate([samples[i] for i in positions], 192 if STRATEGIES[strategy].pads else None, 64)
         parts.append(loss_sums(model(batch), batch).mean(whole.masked, whole.sequences))
     loss = torch.stack(parts).sum()

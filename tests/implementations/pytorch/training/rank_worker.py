@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
 from implementations.pytorch.optimization.schedule import rate_table
+from implementations.pytorch.training.building import build_order
 from implementations.pytorch.training.gradient_sync import synchronised
 from implementations.pytorch.training.metrics import Metrics
 from implementations.pytorch.training.phases import PhaseClock
@@ -31,14 +31,7 @@ def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, her
     ddp, clock = synchronised(model, here.device)
     rates = rate_table(build_schedule(config.optimizer), 10, here.device)
     stepper = Stepper(config, here, ddp, clock, build_optimizer(model, config.optimizer), rates, "fp32")
-    order = TrainingOrder(
-        store,
-        seed=7,
-        strategy=config.balancing,
-        global_batch_size=config.global_batch_size,
-        ranks=here.ranks,
-        accumulation_steps=config.gradient_accumulation_steps,
-    )
+    order = build_order(config, store, vocabulary, here.device, seed=7)
     step = order.read(0, here.rank)
     result = stepper.take(step, PhaseClock())
     return {

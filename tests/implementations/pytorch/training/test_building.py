@@ -13,6 +13,7 @@ from torch._dynamo.utils import counters
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError
+from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
@@ -135,7 +136,7 @@ def test_two_hundred_steps_end_alike_with_every_combination(
             seed=1,
             strategy=config.balancing,
             global_batch_size=4,
-            ranks=1,
+            deal=Deal(1, 1),
             accumulation_steps=1,
             attention_widths=config.attention_widths,
         )
@@ -170,7 +171,7 @@ def test_nothing_is_compiled_twice_in_a_run(
     store = make_store(np.random.default_rng(0).integers(5, 60, 40))
     config = make_config(global_batch_size=4, seed=1, kernels="compiled", precision="fp32", dropout=0.1)
     eager = config.model_copy(update={"kernels": "eager"})
-    order = TrainingOrder(store, seed=7, strategy="indexed", global_batch_size=4, ranks=1, accumulation_steps=1)
+    order = TrainingOrder(store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1)
     stepper = build_stepper(config, processes, vocabulary, small)
     assert len({order.read(n, 0).micro_batches[0].slots for n in range(10)}) > 1, "there is but one shape"
     first = order.read(0, 0)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.model.bert import BertForPreTraining
@@ -74,7 +75,7 @@ def test_replayed_steps_are_the_steps(
     """Each batch's data and loss weights go in, and results come out that later replays leave alone."""
     config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0})
     order = TrainingOrder(
-        store, seed=7, strategy="indexed", global_batch_size=4, ranks=1, accumulation_steps=1, shape_step=64
+        store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1, shape_step=64
     )
     shapes = run_shapes(order, 0, 8)
     assert len(shapes.masked_slots) > 1

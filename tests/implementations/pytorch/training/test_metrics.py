@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
+from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.loader import Step, TrainingOrder
 from implementations.pytorch.training.metrics import MOST_SKIPPED, Metrics
 from implementations.pytorch.training.processes import Processes
@@ -21,7 +22,7 @@ from implementations.pytorch.training.step import StepResult
 @pytest.fixture
 def steps(make_store: Callable[..., SampleStore]) -> list[Step]:
     store = make_store(np.arange(5, 25))
-    order = TrainingOrder(store, seed=0, strategy="indexed", global_batch_size=6, ranks=1, accumulation_steps=1)
+    order = TrainingOrder(store, seed=0, strategy="indexed", global_batch_size=6, deal=Deal(1, 1), accumulation_steps=1)
     return [order.read(number, 0) for number in range(3)]
 
 

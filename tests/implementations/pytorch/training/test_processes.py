@@ -25,7 +25,8 @@ from podium.config import Clipping, RunConfig
 ROOT = Path(__file__).resolve().parents[4]
 WORKER = Path(__file__).with_name("rank_worker.py")
 BATCH, SEED = 8, 7
-WAYS = [(balancing, accumulation) for balancing in ("padded", "random", "indexed") for accumulation in (1, 2)]
+STRATEGIES = ("padded", "random", "exchanged", "packed", "indexed", "indexed free")  # the others draw other samples
+WAYS = [(balancing, accumulation) for balancing in STRATEGIES for accumulation in (1, 2)]
 CONFIGURATIONS = [(*way, "global", None) for way in WAYS] + [
     ("random", 2, "per_rank", None),
     ("indexed", 2, "global", 0.5),
@@ -72,7 +73,8 @@ def ends(
         configs = [
             make_config(
                 ranks,
-                balancing=balancing,
+                balancing=balancing.split()[0],
+                balancing_counts="free" if "free" in balancing else "equal",
                 attention="padded" if balancing == "padded" else "grouped",
                 global_batch_size=BATCH,
                 gradient_accumulation_steps=accumulation,

@@ -56,7 +56,7 @@ def test_the_gradient_is_that_of_the_global_batch(
         model = make_model()
         model.load_state_dict(stepper.model.module.state_dict())
         step = order.read(number, 0)
-        whole = collate([store.read(int(i)) for i in step.whole.indices.ravel()])
+        whole = collate([store.read(int(i)) for i in step.whole.indices])
         sums = loss_sums(model(whole), whole)
         expected = torch.autograd.grad(sums.mean(whole.masked, 8), [*model.parameters()])
         result = stepper.take(step, PhaseClock())

@@ -1,0 +1,40 @@
+"""Histograms of sample lengths, and samples that stand for one where only their lengths matter."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.sizes import MASKED_SHARE
+from benchmarks.errors import UsageError
+
+LONGEST = 512
+MOST_MASKED = 76
+"""Of one sample's tokens, in MLPerf's data."""
+
+
+def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]:
+    """Samples of length 0, 1, … from a JSON list that begins with length 1.
+
+    Raises UsageError, which names the option, for a file that is missing or holds anything else.
+    """
+    allowed = f"allowed is a JSON list of up to {LONGEST} counts, of samples of 1, 2, … tokens, the first two 0"
+    try:
+        counts = np.array([0, *json.loads(path.read_text(encoding="utf-8"))], dtype=np.float64)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{option}: {path} cannot be read ({error}); {allowed}") from None
+    if len(counts) > LONGEST + 1 or counts[:3].any() or not 0 < counts.sum() < np.inf or (counts < 0).any():
+        raise UsageError(f"{option}: {path} holds something else; {allowed}")
+    return counts
+
+
+def quantiles(histogram: np.ndarray, count: int) -> NDArray[np.int64]:
+    """`count` lengths at evenly spaced quantiles of a histogram of lengths 0, 1, …, shortest first."""
+    places = (np.arange(count) + 0.5) / count
+    return np.searchsorted(histogram.cumsum() / histogram.sum(), places).astype(np.int64)
+
+
+def usual_masked_counts(lengths: np.ndarray) -> NDArray[np.int64]:
+    """How many tokens of samples of these lengths are masked, as MLPerf's reference masks them."""
+    return np.clip(np.round(MASKED_SHARE * lengths.astype(np.float64)), 1, MOST_MASKED).astype(np.int64)

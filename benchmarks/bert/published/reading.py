@@ -1,0 +1,183 @@
+"""Published results as typed records. The files beside this one hold figures and facts alone, one system a line."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+FOLDER = Path(__file__).parent
+RUNS, SAMPLES, TINY, SCORES = (FOLDER / name for name in ("runs.json", "samples.json", "tiny.json", "scores_1_1.json"))
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """One system's set of BERT runs in one round of MLPerf Training."""
+
+    round: str
+    submitter: str
+    system: str
+    division: str
+    family: str
+    """Whose training code was run; many submitters ran NVIDIA's."""
+    gpu: str
+    """Kind of GPU: a100_sxm, a100_pcie."""
+    gpu_memory_gb: int
+    nodes: int
+    gpus_per_node: int
+    adapters: tuple[int, float] | None
+    """A node's network adapters for training and the Gb/s of each; None for one node."""
+    global_batch_size: int
+    accumulation_steps: int
+    optimizer: str
+    republished_from: str | None
+    """ROUND/SYSTEM of the earlier round whose very runs these are, else None."""
+    seconds: tuple[float, ...]
+    """run_start to run_stop of each run."""
+    samples: tuple[int | None, ...]
+    """Samples to target of each run; None for a run that did not reach it."""
+    not_converged: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.round} {self.submitter} {self.system}"
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def converged(self) -> list[tuple[float, int]]:
+        """Seconds and samples of the runs that reached the target."""
+        pairs = zip(self.seconds, self.samples, strict=True)
+        return [(seconds, samples) for seconds, samples in pairs if samples is not None]
+
+    @property
+    def mean_samples(self) -> float:
+        """Of the runs that reached the target."""
+        return mean(samples for _, samples in self.converged)
+
+    @property
+    def mean_seconds(self) -> float:
+        """Of the runs that reached the target."""
+        return mean(seconds for seconds, _ in self.converged)
+
+    @property
+    def sequences_per_second(self) -> float:
+        """Over whole runs, evaluation included."""
+        return self.mean_samples / self.mean_seconds
+
+    @property
+    def score_seconds(self) -> float:
+        """MLPerf's score, unscaled: the mean without the fastest and the slowest, a run that failed being slowest."""
+        pairs = zip(self.seconds, self.samples, strict=True)
+        counted = sorted(math.inf if samples is None else seconds for seconds, samples in pairs)[1:-1]
+        return mean(counted)
+
+
+@dataclass(frozen=True)
+class SamplesToTarget:
+    """How many samples a system's runs trained on until the target, at a global batch size."""
+
+    round: str
+    submitter: str
+    system: str
+    division: str
+    optimizer: str
+    global_batch_size: int
+    mean: float
+    least: float
+    greatest: float
+    converged: int
+    runs: int
+
+    @classmethod
+    def of(cls, run: PublishedRun) -> "SamplesToTarget":
+        samples = [samples for _, samples in run.converged]
+        return cls(
+            run.round,
+            run.submitter,
+            run.system,
+            run.division,
+            run.optimizer,
+            run.global_batch_size,
+            mean(samples),
+            min(samples),
+            max(samples),
+            len(samples),
+            len(run.seconds),
+        )
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """A system of several nodes of round 1.1, of which only the mean of its runs is kept."""
+
+    round: str
+    submitter: str
+    system: str
+    family: str
+    optimizer: str
+    gpu: str
+    nodes: int
+    gpus_per_node: int
+    adapters: tuple[int, float]
+    global_batch_size: int
+    accumulation_steps: int
+    mean_samples: float
+    score_seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.round} {self.submitter} {self.system}"
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def sequences_per_second(self) -> float:
+        """Mean samples by the score, which leaves the fastest and the slowest run out."""
+        return self.mean_samples / self.score_seconds
+
+
+def read_runs(path: Path = RUNS) -> list[PublishedRun]:
+    """The A100 systems of rounds 2.0 and 2.1, in the file's order. ValueError for a file that holds anything else."""
+    return [
+        PublishedRun(
+            **{
+                **row,
+                "adapters": tuple(row["adapters"]) if row["adapters"] else None,
+                "seconds": tuple(row["seconds"]),
+                "samples": tuple(row["samples"]),
+            }
+        )
+        for row in _rows(path, "runs", PublishedRun)
+    ]
+
+
+def read_samples(path: Path = SAMPLES) -> list[SamplesToTarget]:
+    """Samples to target of rounds 1.0 and 1.1 (BERT-large from the checkpoint, target 0.720)."""
+    return [SamplesToTarget(**row) for row in _rows(path, "systems", SamplesToTarget)]
+
+
+def read_scores() -> list[PublishedScore]:
+    """A100 systems of several nodes in round 1.1."""
+    rows = _rows(SCORES, "systems", PublishedScore)
+    return [PublishedScore(**{**row, "adapters": tuple(row["adapters"])}) for row in rows]
+
+
+def read_tiny_samples() -> list[SamplesToTarget]:
+    """Samples to target of the tiny BERT, as measured with Podium itself."""
+    return read_samples(TINY)
+
+
+def _rows(path: Path, key: str, kind: type) -> list[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[key]
+    wanted = {field.name for field in fields(kind)}
+    for number, row in enumerate(rows):
+        if set(row) != wanted:
+            raise ValueError(f"{path}: {key}[{number}] has the keys {sorted(row)}, not {sorted(wanted)}")
+    return rows

@@ -1,0 +1,94 @@
+"""What a strategy is told, and what it answers: who takes which samples of a global batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Part p takes the positions order[starts[p]:starts[p + 1]] of the global batch; parts may be of unequal size."""
+
+    order: np.ndarray
+    """[G] int64, every position once."""
+    starts: np.ndarray
+    """[parts + 1] int64, from 0 to G."""
+
+    @classmethod
+    def even(cls, positions: np.ndarray) -> "Assignment":
+        """Parts of equal size: positions [parts, G / parts]."""
+        parts, size = positions.shape
+        return cls(positions.reshape(-1).astype(np.int64), np.arange(parts + 1, dtype=np.int64) * size)
+
+    @classmethod
+    def grouped(cls, part_of: np.ndarray, parts: int) -> "Assignment":
+        """From the part [G] of every position; a part keeps its positions in their order."""
+        order = np.argsort(part_of, kind="stable").astype(np.int64)
+        return cls(order, _starts(np.bincount(part_of, minlength=parts)))
+
+    @classmethod
+    def joined(cls, positions: Sequence[np.ndarray]) -> "Assignment":
+        """From the positions of each part."""
+        return cls(np.concatenate(positions).astype(np.int64), _starts(np.array([len(each) for each in positions])))
+
+    @property
+    def parts(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[parts] samples of each part."""
+        counts: np.ndarray = np.diff(self.starts)
+        return counts
+
+    def part(self, p: int) -> np.ndarray:
+        """The positions of part p."""
+        positions: np.ndarray = self.order[self.starts[p] : self.starts[p + 1]]
+        return positions
+
+    def loads(self, values: np.ndarray) -> np.ndarray:
+        """[parts] sums of values [G] over each part, 0 for an empty one; int64 of whole numbers, else float64."""
+        kind = np.int64 if np.issubdtype(values.dtype, np.integer) else np.float64
+        sums = np.concatenate([np.zeros(1, dtype=kind), np.cumsum(values[self.order], dtype=kind)])
+        loads: np.ndarray = np.diff(sums[self.starts])
+        return loads
+
+
+@dataclass(frozen=True)
+class Deal:
+    """What a strategy may know besides the lengths. Raises ValueError where it makes no sense."""
+
+    parts: int
+    parts_per_node: int
+    """= parts where there is one node."""
+    pair_cost: float = 0.0
+    """Of one (query, key) pair of tokens in units of one token's cost: a sequence costs n + pair_cost · n²."""
+    sequence_cost: float = 0.0
+    """Of a sequence whatever its length, in the same unit."""
+    row_tokens: int = 512
+    """Of a packed row."""
+    counts: Literal["equal", "free"] = "equal"
+    """Whether `indexed` gives every part equally many samples."""
+    scan: Literal["stride", "snake"] | None = None
+    """How strategies that sort deal out the sorted samples; None for the way each was published."""
+    least: int = 1
+    """Samples that every part has where counts are free."""
+
+    def __post_init__(self) -> None:
+        if min(self.parts, self.parts_per_node, self.row_tokens, self.least) < 1:
+            raise ValueError("parts, parts_per_node, row_tokens and least count from 1")
+        if self.parts % self.parts_per_node:
+            raise ValueError(f"{self.parts} parts are no whole number of nodes of {self.parts_per_node}")
+        if not (0 <= self.pair_cost < np.inf and 0 <= self.sequence_cost < np.inf):
+            raise ValueError("costs are finite and not negative")
+
+    def costs(self, lengths: np.ndarray) -> np.ndarray:
+        """What sequences of these lengths cost, in units of one token's cost: float64 of the same shape."""
+        n = lengths.astype(np.float64)
+        return n + self.pair_cost * n * n + self.sequence_cost
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,48 @@
+"""What no assignment can beat: lower bounds of the busiest part."""
+
+import numpy as np
+
+from implementations.pytorch.data.balancing.assignment import Deal
+
+
+def least_max_over_mean(values: np.ndarray, deal: Deal) -> float:
+    """A lower bound of max/mean over the parts of any assignment of samples of these values [G], not negative.
+
+    It knows whether `deal` wants equal counts, and is 1 where all values are 0.
+    """
+    return bound_of_sorted(-np.sort(-values.astype(np.float64)), deal)
+
+
+def bound_of_sorted(v: np.ndarray, deal: Deal) -> float:
+    """As `least_max_over_mean`, of values in descending order.
+
+    The largest of, for P parts and v₁ ≥ v₂ ≥ …:
+
+    - the mean part, and v₁;
+    - for every m, the mean of m parts that between them hold at least 2m of v₁ … v_{P+m}. There are such parts, since
+      P parts hold P + m values, and those that hold one at most can be left out. They have at least v_{P−m+1} + … +
+      v_{P+m};
+    - for every m, the lesser of v_{P−m+1} + v_{P+m} and 3·v_{P+m}: if no part has one of the first P − m + 1 values
+      beside another of the first P + m, then m − 1 parts are left for 2m − 1 of them, and one has three.
+
+    Where counts are equal the other places of these parts have at least the least of all values.
+    """
+    count, parts = len(v), deal.parts
+    sums = np.concatenate([np.zeros(1), np.cumsum(v, dtype=np.float64)])
+    if sums[-1] <= 0:
+        return 1.0
+    most = float(v[0])
+    if (pairs := min(parts, count - parts)) > 0:
+        equal = deal.counts == "equal" and count % parts == 0
+        places = count // parts if equal else count
+        m = np.arange(1, pairs + 1)
+
+        def least(others: np.ndarray | int) -> np.ndarray:
+            """Sum of so many least values where they must be in the parts."""
+            return sums[-1] - sums[count - np.maximum(others, 0)] if equal else np.zeros(1)
+
+        held = sums[parts + m] - sums[parts - m] + least((places - 2) * m)
+        beside = v[parts - m] + v[parts + m - 1] + least(places - 2)
+        three = 3 * v[parts + m - 1] + least(places - 3) if places > 2 else np.inf
+        most = max(most, float((held / m).max()), float(np.minimum(beside, three).max()))
+    return max(1.0, most * parts / float(sums[-1]))

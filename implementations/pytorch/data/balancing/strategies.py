@@ -1,0 +1,95 @@
+"""The strategies by name, and dealing a global batch out by one of them, over ranks and over accumulation steps.
+
+A strategy's `communication` and `bytes_per_step` are those of the systems that it was published with, whose ranks hold
+shards of their own and pass samples on. Here every rank computes the assignment from the length index and reads its
+own samples from the store, so that none of the strategies sends anything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from benchmarks.bert.lengths import usual_masked_counts
+from implementations.pytorch.data.balancing.assignment import Assignment, Deal
+from implementations.pytorch.data.balancing.dealing import exchanged, in_order, presorted
+from implementations.pytorch.data.balancing.indexed import indexed
+from implementations.pytorch.data.balancing.packed import packed
+
+Assign = Callable[[np.ndarray, Deal], Assignment]
+PASSED_ON = {"none": "none", "node": "samples of a node", "all": "samples of all ranks"}
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How samples are dealt out, what room they then take, and what dealing them out sends."""
+
+    assign: Assign
+    """Lengths [G] in the run's order → an assignment."""
+    pads: bool = False
+    """Every sequence takes a slot of the longest length."""
+    strata: bool = False
+    """Samples are drawn by StratifiedSampler, so that every local batch has fixed counts per stratum."""
+    rows: bool = False
+    """A part's tokens lie in rows of deal.row_tokens: its capacity is a whole number of rows, equal for all parts."""
+    counts: Literal["equal", "free", "deal"] = "equal"
+    """Whether all parts have equally many samples, or as the deal says."""
+    exchange: Literal["none", "node", "all"] = "none"
+    """Among which ranks samples are passed on."""
+
+    @property
+    def communication(self) -> str:
+        """What is sent each step, for a table."""
+        return PASSED_ON[self.exchange]
+
+    def has_equal_counts(self, deal: Deal) -> bool:
+        return (deal.counts if self.counts == "deal" else self.counts) == "equal"
+
+    def bytes_per_step(self, lengths: np.ndarray, deal: Deal) -> float:
+        """Bytes that a rank sends on average to pass on the samples of a global batch of these lengths [G].
+
+        Counted as an all-gather among the ranks that exchange: each rank's samples go to every other rank once, in the
+        store's format (2 bytes a token, 4 a masked token, 3 a sequence), without padding.
+        """
+        peers = {"none": 1, "node": deal.parts_per_node, "all": deal.parts}[self.exchange]
+        masked = usual_masked_counts(lengths)
+        return float((2.0 * lengths + 4.0 * masked + 3.0).sum()) / deal.parts * (peers - 1)
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "padded": Strategy(in_order, pads=True),
+    "random": Strategy(in_order),
+    "exchanged": Strategy(exchanged, exchange="all"),
+    "stratified": Strategy(in_order, strata=True),
+    "presorted": Strategy(presorted, strata=True, exchange="node"),
+    "packed": Strategy(packed, rows=True, counts="free"),
+    "indexed": Strategy(indexed, counts="deal"),
+}
+
+
+def assign(strategy: str, lengths: np.ndarray, deal: Deal, accumulation_steps: int = 1) -> Assignment:
+    """A global batch of these lengths [G] dealt out by a named strategy, first to ranks (the deal's parts), then within
+    each rank to its micro-batches: part r · accumulation_steps + a is micro-batch a of rank r.
+
+    Raises ValueError where the batch cannot be split: evenly, or where counts are free, into parts of a sample or more.
+    """
+    chosen, count, parts = STRATEGIES[strategy], len(lengths), deal.parts * accumulation_steps
+    even = chosen.has_equal_counts(deal)
+    if count < parts * (1 if even else deal.least) or (even and count % parts):
+        raise ValueError(
+            f"a global batch of {count} cannot be split {'evenly ' if even else ''}over "
+            f"{deal.parts} ranks × {accumulation_steps} steps"
+        )
+    if lengths.min() < 1:
+        raise ValueError("a sample has at least one token")
+    by_rank = chosen.assign(lengths, replace(deal, least=deal.least * accumulation_steps))
+    if accumulation_steps == 1:
+        return by_rank
+    within = replace(deal, parts=accumulation_steps, parts_per_node=accumulation_steps)
+    positions: list[np.ndarray] = []
+    for rank in range(deal.parts):
+        mine = by_rank.part(rank)
+        steps = chosen.assign(lengths[mine], within)
+        positions += [mine[steps.part(step)] for step in range(accumulation_steps)]
+    return Assignment.joined(positions)

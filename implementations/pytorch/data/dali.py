@@ -1,0 +1,142 @@
+"""The same steps as `Prefetcher`'s through NVIDIA DALI: a process of its own reads them, DALI queues them.
+
+Source: DALI's parallel external source (https://docs.nvidia.com/deeplearning/dali). On a GPU DALI copies a step to the
+device as well, in one piece, while the step before it is trained on.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.errors import UsageError
+from implementations.pytorch.data.flattening import flatten, unflatten
+from implementations.pytorch.data.loader import Step, TrainingOrder
+from implementations.pytorch.data.reading import WINDOW, StepReader
+
+
+class DaliPrefetcher:
+    """Reads steps ahead in a process, at most `depth` of them; an error in it is raised where the steps are taken.
+
+    Making one starts the process, which opens the store, and reads metadata alone; entering it begins to read samples.
+    Use as a context manager, or `close` it: the process ends then.
+    """
+
+    def __init__(
+        self,
+        order: TrainingOrder,
+        rank: int,
+        steps: range,
+        depth: int,
+        masked_slots: Mapping[int, int] | None = None,
+        pins: bool = False,
+        window: int = WINDOW,
+    ) -> None:
+        """As `Prefetcher`'s; where that `pins` batches for a GPU, they are on the current one already.
+
+        Raises UsageError where DALI is not installed.
+        """
+        try:
+            from nvidia.dali import Pipeline, fn, types
+        except ImportError as error:
+            raise UsageError(
+                f"loader: found dali, which needs NVIDIA DALI ({error}); install it with "
+                "`.venv/bin/python -m pip install --editable '.[dali]'`, or use loader=own"
+            ) from error
+        self._count, self._on_gpu = len(steps), pins
+        self._device = torch.device("cuda", torch.cuda.current_device()) if pins else torch.device("cpu")
+        self._pipeline = Pipeline(
+            batch_size=1,
+            num_threads=1,
+            device_id=self._device.index,
+            prefetch_queue_depth=depth,
+            py_num_workers=1,
+            py_start_method="spawn",
+        )
+        with self._pipeline:
+            facts, content = fn.external_source(
+                source=_Source(order, rank, steps, masked_slots, window),
+                num_outputs=2,
+                dtype=[types.UINT8, types.UINT8],
+                ndim=[1, 1],
+                batch=False,
+                parallel=True,
+                prefetch_queue_depth=depth,
+            )
+            self._pipeline.set_outputs(facts, content.gpu() if pins else content)
+        self._pipeline.build()
+        self._pipeline.start_py_workers()
+        self._open = True
+
+    def __enter__(self) -> "DaliPrefetcher":
+        if self._count:
+            self._pipeline.schedule_run()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Step]:
+        for _ in range(self._count):
+            facts, content = self._pipeline.share_outputs()
+            known = pickle.loads(np.asarray(facts[0]).tobytes())  # noqa: S301 — made by a process of our own
+            if isinstance(known, Exception):
+                raise known
+            whole, described = known
+            here = self._copy(content[0])
+            self._pipeline.release_outputs()
+            self._pipeline.schedule_run()
+            yield Step(unflatten(described, here), whole)
+
+    def close(self) -> None:
+        """End the process; what was read ahead is dropped."""
+        if self._open:
+            self._open = False
+            del self._pipeline
+
+    def _copy(self, content: Any) -> torch.Tensor:
+        """DALI uses its memory again: the step's own copy."""
+        if not self._on_gpu:
+            return torch.from_numpy(np.array(content))
+        from nvidia.dali.plugin.pytorch import feed_ndarray
+
+        own = torch.empty(content.shape(), dtype=torch.uint8, device=self._device)
+        feed_ndarray(content, own, cuda_stream=torch.cuda.current_stream(self._device))
+        return own
+
+
+class _Source:
+    """What DALI's process calls for one step after the other: its facts, pickled, and its content, both uint8."""
+
+    def __init__(
+        self, order: TrainingOrder, rank: int, steps: range, masked_slots: Mapping[int, int] | None, window: int
+    ) -> None:
+        self._settings = order, rank, masked_slots, window
+        self._numbers = steps
+        self._steps: Iterator[Step] | None = None
+        self._taken = 0
+
+    def __call__(self, info: Any) -> tuple[np.ndarray, np.ndarray]:
+        if info.idx_in_epoch >= len(self._numbers):
+            raise StopIteration
+        try:
+            return self._read(info.idx_in_epoch)
+        except StopIteration:
+            raise
+        except Exception as error:  # noqa: BLE001 — handed over to the process that takes the steps
+            return _pickled(error), np.zeros(1, dtype=np.uint8)
+
+    def _read(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._steps is None:
+            self._steps = StepReader(*self._settings).steps(self._numbers)
+        assert number == self._taken, "one process takes all steps in their order"
+        self._taken += 1
+        step = next(self._steps)
+        facts, content = flatten(step.micro_batches)
+        return _pickled((step.whole, facts)), content
+
+
+def _pickled(value: object) -> np.ndarray:
+    return np.frombuffer(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), dtype=np.uint8)

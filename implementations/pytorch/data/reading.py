@@ -1,0 +1,78 @@
+"""Reads one rank's part of step after step, and asks the disk for the samples of steps to come before they are read.
+
+The order of a run is a function of its seed and the length index, so the samples of coming steps are known: they are
+asked for many steps at a time, in the order of the disk and neighbours together, and are in the page cache by the time
+that they are read. Asking is advice to the system and changes no bit of any batch.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from benchmarks.bert.bulk import BulkReader
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.batch import collate_flat
+from implementations.pytorch.data.loader import GlobalBatch, Step, TrainingOrder
+
+WINDOW = 32
+"""Steps that are known ahead of the one that is read; they are asked for half as many at a time."""
+PLANNED = 2
+"""Steps that are planned for each one that is read until so many are known: the first step waits for no plan but its
+own."""
+
+
+class StepReader:
+    """One rank's parts of steps. Use as a context manager, or `close` it: it keeps files of shards open.
+
+    Making one reads metadata alone. It holds the plans of `window` global batches at most, which is some tens of bytes
+    for each of their samples, and the samples of one step; what was asked for lies in the system's page cache.
+    """
+
+    def __init__(
+        self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None = None, window: int = WINDOW
+    ) -> None:
+        """`masked_slots` is that of `TrainingOrder.read`. A window of 0 asks for nothing."""
+        assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
+        self._order, self._rank, self._masked_slots, self._window = order, rank, masked_slots, window
+        self._bulk = BulkReader(order.store)
+
+    def __enter__(self) -> "StepReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._bulk.close()
+
+    def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
+        """These steps, counted from 0, one after the other: each equals `TrainingOrder.read`, bit for bit."""
+        coming = iter(numbers)
+        planned: deque[GlobalBatch] = deque()
+        unasked = 0
+        while True:
+            for _, number in zip(range(PLANNED if self._window else 1), coming, strict=False):
+                planned.append(self._order.global_batch(number))
+                unasked += 1
+                if len(planned) >= self._window:
+                    break
+            if not planned:
+                return
+            if self._window and (unasked == len(planned) or 2 * unasked >= self._window):
+                self._ask(list(planned)[-unasked:])
+                unasked = 0
+            yield self.read(planned.popleft())
+
+    def read(self, whole: GlobalBatch) -> Step:
+        """This rank's part of a global batch."""
+        layouts = self._order.layouts(whole, self._rank, self._masked_slots)
+        parts = zip(whole.micro_batches(self._rank), layouts, strict=True)
+        batches = (collate_flat(self._bulk.gather(whole.indices[part]), *layout) for part, layout in parts)
+        return Step(tuple(batches), whole)
+
+    def _ask(self, wholes: Sequence[GlobalBatch]) -> None:
+        rank = self._rank
+        self._bulk.will_need(
+            np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
+        )

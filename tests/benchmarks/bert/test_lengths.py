@@ -1,0 +1,44 @@
+"""Samples that stand for a histogram, and files that hold one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.bert.lengths import quantiles, read_histogram, usual_masked_counts
+from benchmarks.errors import UsageError
+
+
+def test_quantiles_have_the_shares_of_the_histogram() -> None:
+    histogram = np.array([0, 0, 1, 0, 3])
+    assert quantiles(histogram, 4).tolist() == [2, 4, 4, 4]
+    assert np.bincount(quantiles(histogram, 400)).tolist() == [0, 0, 100, 0, 300]
+
+
+def test_masked_counts_are_the_reference_s() -> None:
+    assert usual_masked_counts(np.array([3, 5, 100, 512], dtype=np.uint16)).tolist() == [1, 1, 15, 76]
+
+
+def test_a_file_begins_with_length_one(tmp_path: Path) -> None:
+    path = tmp_path / "h.json"
+    path.write_text("[0, 0, 5, 2]")
+    assert read_histogram(path).tolist() == [0, 0, 0, 5, 2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{}", "[]", "[0, 0]", "[0, 0, -1, 2]", '["a"]', "[1, 0, 2]", "[0, 0, Infinity]", "[0, 0, NaN]"),
+        str([0, 0, *[1] * 511]),
+    ],
+)
+def test_anything_else_is_refused_by_the_option_s_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "h.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=r"^--these: .*h\.json .*allowed is a JSON list of up to 512 counts"):
+        read_histogram(path, "--these")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--lengths: .*none\.json cannot be read"):
+        read_histogram(tmp_path / "none.json")
