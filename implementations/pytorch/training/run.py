@@ -11,7 +11,7 @@ from benchmarks.errors import WorkError
 from benchmarks.files import write_whole
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.data.loader import GlobalBatch, Step
-from implementations.pytorch.data.loaders import LOADERS
+from implementations.pytorch.data.prefetching import LOADERS
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.optimization.build import build_schedule, used
 from implementations.pytorch.training.building import build_order, build_stepper, uses_graphs
