@@ -95,6 +95,14 @@ class Run:
         if uses_graphs(config, processes.device):
             self.shapes = run_shapes(self.order, processes.rank, self.last_step)
         warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+        self.loader = LOADERS[config.loader](
+            self.order,
+            processes.rank,
+            range(self.last_step),
+            config.prefetch_batches,
+            masked_slots=self.shapes.masked_slots if self.shapes else None,
+            pins=processes.device.type == "cuda",
+        )
         processes.barrier()
         (self.peak,) = processes.total([matmul_peak(self.precision, processes.device)])
         processes.barrier()
@@ -103,17 +111,7 @@ class Run:
 
     def _train(self) -> bool:
         config = self.config
-        with (
-            Metrics(self.folder.metrics, self.processes) as self.metrics,
-            LOADERS[config.loader](
-                self.order,
-                self.processes.rank,
-                range(self.last_step),
-                config.prefetch_batches,
-                masked_slots=self.shapes.masked_slots if self.shapes else None,
-                pins=self.processes.device.type == "cuda",
-            ) as steps,
-        ):
+        with Metrics(self.folder.metrics, self.processes) as self.metrics, self.loader as steps:
             self.evaluation_batches = evaluation_batches(
                 self.evaluation_store,
                 samples=config.evaluation_samples,
