@@ -32,6 +32,7 @@ class Cluster:
     counts: str = "equal"
     pair_cost: float | None = None
     sequence_cost: float | None = None
+    scan: str | None = None
 
     @classmethod
     def of_system(cls, config: RunConfig) -> "Cluster":
@@ -48,18 +49,23 @@ class Cluster:
         )
 
     @classmethod
-    def of_ranks(cls, ranks: int, local_batch: int, ranks_per_node: int | None, counts: str | None) -> "Cluster":
+    def of_ranks(
+        cls, ranks: int, local_batch: int, ranks_per_node: int | None, counts: str | None, scan: str | None
+    ) -> "Cluster":
         """Nodes of eight, unless said otherwise or there is one that is not full."""
         usual = GPUS_PER_NODE if ranks % GPUS_PER_NODE == 0 else ranks
         if counts not in (None, "equal", "free"):
             raise UsageError(f"--counts: found {counts}, allowed are equal, free")
-        return cls(ranks, ranks_per_node or usual, local_batch, counts=counts or "equal")
+        if scan not in (None, "stride", "snake"):
+            raise UsageError(f"--scan: found {scan}, allowed are stride, snake")
+        return cls(ranks, ranks_per_node or usual, local_batch, counts=counts or "equal", scan=scan)
 
     def words(self) -> list[str]:
         """The implementation's command-line options."""
         words = ["--ranks", str(self.ranks), "--ranks-per-node", str(self.ranks_per_node)]
         words += ["--local-batch", str(self.local_batch), "--accumulation-steps", str(self.accumulation_steps)]
         words += ["--counts", self.counts]
+        words += ["--scan", self.scan] if self.scan is not None else []
         words += ["--pair-cost", repr(self.pair_cost)] if self.pair_cost is not None else []
         return words + (["--sequence-cost", repr(self.sequence_cost)] if self.sequence_cost is not None else [])
 
@@ -100,7 +106,7 @@ def print_balance(console: Console, cluster: Cluster, measured: Mapping[str, Any
     own = found.get(OWN)
     if own:
         console.print(
-            f"{OWN}: at best {own['least_cost']:.4f} in cost can be reached, {own['max_over_mean_cost']:.4f} is"
+            f"no assignment is below {own['least_cost']:.4f} in cost; {OWN} has {own['max_over_mean_cost']:.4f}"
         )
     for name, why in measured["impossible"].items():
         console.print(f"{name} is impossible here: {why}", highlight=False)
@@ -129,9 +135,7 @@ def plot_balance(cluster: Cluster, measured: Mapping[str, Any], path: Path) -> N
     parts = [_shares(row) for row in rows]
     with picture(path, 8, 1 + 0.45 * len(names)) as axes:
         left = [0.0] * len(names)
-        for number, (label, colour) in enumerate(
-            (("working", "#1f77b4"), ("on padding", "#ff7f0e"), ("waiting", "#d3d3d3"))
-        ):
+        for number, (label, colour) in enumerate(COLOURS.items()):
             widths = [100 * part[number] for part in parts]
             axes.barh(names, widths, left=left, color=colour, label=label)
             left = [a + b for a, b in zip(left, widths, strict=True)]

@@ -127,13 +127,17 @@ def balance(
             metavar="equal|free", help="Without a system: whether `indexed` gives ranks equally many samples."
         ),
     ] = None,
+    scan: Annotated[
+        str | None,
+        typer.Option(metavar="stride|snake", help="Without a system: how those that sort deal out. Default: theirs."),
+    ] = None,
     strategy: Annotated[
         str, typer.Option(metavar="STRATEGY|all", help="The way of sharing out samples to look at.")
     ] = "all",
     lengths: Annotated[
         Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Global batches to deal out.")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="Global batches to deal out.")] = 400,
     packing: Annotated[
         bool, typer.Option("--packing", help="Also pack all samples ahead in every way, and show how full rows get.")
     ] = False,
@@ -152,7 +156,7 @@ def balance(
     from podium.config import load_system
 
     by_number = (ranks, local_batch)
-    if system is not None and any(value is not None for value in (*by_number, ranks_per_node, counts)):
+    if system is not None and any(value is not None for value in (*by_number, ranks_per_node, counts, scan)):
         raise UsageError("give either a system or --ranks and --local-batch; a system's are changed by --set")
     if system is not None:
         cluster = Cluster.of_system(load_system(system, recipe, settings or []))
@@ -161,7 +165,7 @@ def balance(
     elif recipe or settings:
         raise UsageError("--recipe and --set change a system's settings; give a system too")
     else:
-        cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts)
+        cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts, scan)
     measured = measure_balance(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
     if plot is not None:
         plot_balance(cluster, measured, plot)

@@ -5,6 +5,7 @@ from pathlib import Path
 from benchmarks.bert.costs import StepCosts, load_costs
 from podium.config import RunConfig
 from podium.config.loading import SYSTEMS
+from podium.config.measured import differing
 
 COSTS = SYSTEMS / "costs"
 
@@ -14,9 +15,13 @@ def costs_path(system: str) -> Path:
 
 
 def measured_costs(config: RunConfig) -> StepCosts | None:
-    """None where the system was not measured. Raises UsageError for a file that is damaged."""
+    """None where the system, its device or this model was not measured. Raises UsageError for a damaged file."""
     path = costs_path(config.system)
-    return load_costs(path) if path.exists() else None
+    if not path.exists():
+        return None
+    costs, measured = load_costs(path)
+    others, _ = differing(config, measured)
+    return None if others else costs
 
 
 def with_measured_costs(config: RunConfig) -> RunConfig:

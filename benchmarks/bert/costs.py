@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import combinations
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,15 +79,17 @@ def save_costs(costs: StepCosts, path: Path, measured: dict[str, object]) -> Non
     write_whole(path, json.dumps({"seconds": asdict(costs), "measured": measured}, indent=2) + "\n")
 
 
-def load_costs(path: Path) -> StepCosts:
-    """Raises UsageError for a file that is missing or holds anything but what `save_costs` writes."""
+def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
+    """The costs and what was measured. Raises UsageError for a file that is missing or holds anything but what
+    `save_costs` writes."""
     advice = "make it again with `podium bench SYSTEM`"
     try:
-        seconds = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+        document = json.loads(path.read_text(encoding="utf-8"))
+        seconds, measured = document["seconds"], dict(document["measured"])
         values = {field.name: float(seconds[field.name]) for field in fields(StepCosts)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path}: no step costs could be read ({error!r}); {advice}") from None
     for name, value in values.items():
         if not isfinite(value) or value < 0:
             raise UsageError(f"{path}: seconds.{name}: found {value}, allowed are numbers from 0 on; {advice}")
-    return StepCosts(**values)
+    return StepCosts(**values), measured

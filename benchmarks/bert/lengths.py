@@ -21,12 +21,20 @@ def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]
     """
     allowed = f"allowed is a JSON list of up to {LONGEST} counts, of samples of 1, 2, … tokens, the first two 0"
     try:
-        counts = np.array([0, *json.loads(path.read_text(encoding="utf-8"))], dtype=np.float64)
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{option}: {path} cannot be read ({error}); {allowed}") from None
+        counts = np.array([0, *map(_number, json.loads(path.read_text(encoding="utf-8")))], dtype=np.float64)
+    except OSError as error:
+        raise UsageError(f"{option}: {path} cannot be read ({error.strerror}); {allowed}") from None
+    except (ValueError, TypeError, RecursionError):
+        raise UsageError(f"{option}: {path} holds something else; {allowed}") from None
     if len(counts) > LONGEST + 1 or counts[:3].any() or not 0 < counts.sum() < np.inf or (counts < 0).any():
         raise UsageError(f"{option}: {path} holds something else; {allowed}")
     return counts
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
 
 
 def quantiles(histogram: np.ndarray, count: int) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from benchmarks.bert.lengths import quantiles, read_histogram
 from benchmarks.bert.sizes import LARGE
 from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, UsageError
-from implementations.pytorch.data.balancing import STRATEGIES, Assignment, Deal, assign, least_max_over_mean
+from implementations.pytorch.data.balancing import STRATEGIES, Deal, assign, least_max_over_mean
 from implementations.pytorch.data.packing import Packs, least_squares_packs, longest_pack_first, shortest_pack_first
 from implementations.pytorch.data.sampling import Order, Sampler, StratifiedSampler
 
@@ -64,11 +64,12 @@ def main() -> int:
     parser.add_argument("--accumulation-steps", type=int, default=1)
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--counts", choices=["equal", "free"], default="equal")
+    parser.add_argument("--scan", choices=["stride", "snake"], help="how those that sort deal out")
     default_pair, default_sequence = LARGE.relative_costs(WORDS)
     parser.add_argument("--pair-cost", type=float, default=default_pair, help="in units of a token's cost")
     parser.add_argument("--sequence-cost", type=float, default=default_sequence, help="in units of a token's cost")
     parser.add_argument("--lengths", type=Path, help="a JSON list: how many samples have 1, 2, … tokens")
-    parser.add_argument("--steps", type=int, default=100, help="global batches to deal out")
+    parser.add_argument("--steps", type=int, default=400, help="global batches to deal out")
     parser.add_argument("--packing", action="store_true", help="also pack a whole dataset ahead, in every way")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -107,6 +108,7 @@ def _balance(arguments: argparse.Namespace) -> dict[str, Any]:
         sequence_cost=arguments.sequence_cost,
         row_tokens=len(histogram) - 1,
         counts=arguments.counts,
+        scan=arguments.scan,
     )
     rest = (histogram, deal, batch, arguments.accumulation_steps, arguments.steps, arguments.seed)
     balances: dict[str, Any] = {}
@@ -148,7 +150,7 @@ def balance_of(
         started = time.perf_counter()
         assignment = assign(strategy, lengths, deal, accumulation_steps)
         seconds.append(time.perf_counter() - started)
-        slots = _slots(strategy, lengths, assignment, deal, longest).reshape(deal.parts, -1).sum(axis=1)
+        slots = kind.slots(lengths, assignment, deal, longest).reshape(deal.parts, -1).sum(axis=1)
         computed = np.full_like(lengths, longest) if kind.pads else lengths
         beyond_tokens = deal.costs(computed) - computed
         tokens.append((slots.sum(), slots.max()))
@@ -175,6 +177,8 @@ def balance_of(
 def packing_of(histogram: np.ndarray) -> list[dict[str, Any]]:
     """How full the rows are, and of how many sequences, when all of a histogram is packed ahead of a run."""
     whole, row_tokens = np.rint(histogram).astype(np.int64), len(histogram) - 1
+    if not whole.any():
+        raise UsageError("--lengths: found less than half a sample of each length; --packing takes whole samples")
     ways: list[tuple[str, int | None, Callable[[], Packs]]] = [
         ("least squares", 3, lambda: least_squares_packs(whole, row_tokens))
     ]
@@ -186,17 +190,6 @@ def packing_of(histogram: np.ndarray) -> list[dict[str, Any]]:
         per_row = packs.sequences / packs.rows
         rows.append({"method": name, "depth": depth, "efficiency": packs.efficiency, "sequences_per_row": per_row})
     return rows
-
-
-def _slots(strategy: str, lengths: np.ndarray, assignment: Assignment, deal: Deal, longest: int) -> np.ndarray:
-    """Token slots of each part, padding included."""
-    kind = STRATEGIES[strategy]
-    if kind.pads:
-        return assignment.counts * longest
-    loads = assignment.loads(lengths.astype(np.int64))
-    if kind.rows:
-        return np.full_like(loads, -(-int(loads.max()) // deal.row_tokens) * deal.row_tokens)
-    return loads
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ class RunConfig(Settings):
     """`step` replays the whole step as one CUDA graph for each shape; `auto` does so on a GPU where it can."""
     shape_step: int | None = Field(default=None, ge=1)
     """Token slots are rounded up to multiples of this; None is 64 on a CPU and 512 on a GPU."""
-    capacity_overflow: float | None = Field(default=None, gt=0, le=0.5)
+    capacity_overflow: float | None = Field(default=None, gt=0, le=0.25)
     """Gives all micro-batches of the run one shape, which about this share of the steps exceeds: a sequence that does
     not fit goes to another micro-batch or to the next step. None: each batch has a shape of its own, and none
     overflows."""
@@ -244,8 +244,8 @@ class RunConfig(Settings):
                     f"capacity_overflow is set, but {key} is {getattr(self, key)}; allowed with it is "
                     f"{' or '.join(allowed)}"
                 )
-        if self.balancing in ("padded", "packed"):
-            raise ValueError(f"capacity_overflow is set, but balancing {self.balancing} has a fixed shape of its own")
+        if self.balancing == "padded":
+            raise ValueError("capacity_overflow is set, but with balancing padded all batches have one shape already")
         return self
 
     @model_validator(mode="after")

@@ -49,11 +49,11 @@ def test_the_table_fits_and_shows_every_figure() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_project_s_own_is_held_against_what_can_be_reached() -> None:
+def test_the_project_s_own_is_held_against_the_bound() -> None:
     console = Console(width=80, record=True)
     print_balance(console, Cluster(4, 4, 8), {"strategies": {"indexed": ROW}, "impossible": {}})
-    assert "indexed: at best 1.1000 in cost can be reached, 1.2500 is" in console.export_text()
-    assert "at best" not in printed(Cluster(4, 4, 8))
+    assert "no assignment is below 1.1000 in cost; indexed has 1.2500" in console.export_text()
+    assert "no assignment" not in printed(Cluster(4, 4, 8))
 
 
 def test_packing_is_a_table_of_its_own() -> None:
@@ -91,15 +91,20 @@ def test_the_costs_are_those_that_were_measured(laptop: RunConfig) -> None:
     assert Cluster.of_system(laptop.model_copy(update={"pair_cost": 0.5})).pair_cost == 0.5
 
 
+def test_costs_of_another_model_are_not_this_one_s(laptop: RunConfig) -> None:
+    save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {"layers": 24})
+    assert Cluster.of_system(laptop).pair_cost is None
+
+
 def test_tokens_that_cost_nothing_are_no_unit(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 0, 3e-9, 0, 4e-6), costs.costs_path("laptop"), {})
     assert Cluster.of_system(laptop).pair_cost is None
 
 
 def test_nodes_of_eight_unless_they_do_not_come_out_even() -> None:
-    assert Cluster.of_ranks(64, 4, None, None).ranks_per_node == 8
-    assert Cluster.of_ranks(12, 4, None, None).ranks_per_node == 12
-    assert Cluster.of_ranks(12, 4, 3, "free") == Cluster(12, 3, 4, counts="free")
+    assert Cluster.of_ranks(64, 4, None, None, None).ranks_per_node == 8
+    assert Cluster.of_ranks(12, 4, None, None, None).ranks_per_node == 12
+    assert Cluster.of_ranks(12, 4, 3, "free", "snake") == Cluster(12, 3, 4, counts="free", scan="snake")
 
 
 def test_the_implementation_is_asked(tmp_path: Path) -> None:
@@ -130,8 +135,16 @@ def test_the_picture_is_an_svg_of_every_strategy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("counts", "unequal"), [("equal", False), ("free", True)])
 def test_counts_reach_the_strategy(counts: str, unequal: bool) -> None:
     """With two samples a rank, equal counts cannot come below 1.2, and free ones do."""
-    found = measure_balance(Cluster.of_ranks(64, 2, None, counts), ["indexed"], None, 3)["strategies"]["indexed"]
+    found = measure_balance(Cluster.of_ranks(64, 2, None, counts, None), ["indexed"], None, 3)["strategies"]["indexed"]
     assert (found["max_over_mean_cost"] < 1.15) == unequal
+
+
+def test_the_scan_reaches_the_strategy() -> None:
+    found = [
+        measure_balance(Cluster.of_ranks(64, 16, None, None, scan), ["exchanged"], None, 3)["strategies"]["exchanged"]
+        for scan in ("snake", None)
+    ]
+    assert found[0]["max_over_mean_tokens"] < 1.01 < found[1]["max_over_mean_tokens"]
 
 
 def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,6 +180,7 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypa
         (["--ranks", "8", "--local-batch", "8", "--set", "seed=1"], "give a system too"),
         (["nowhere"], "there is no system 'nowhere'"),
         (["--ranks", "8", "--local-batch", "8", "--counts", "any"], "--counts: found any, allowed are equal, free"),
+        (["--ranks", "8", "--local-batch", "8", "--scan", "any"], "--scan: found any, allowed are stride, snake"),
         (["laptop", "--counts", "free"], "a system's are changed by --set"),
     ],
 )

@@ -122,7 +122,7 @@ def test_a_costs_file_is_taken_where_there_is_one(
     with pytest.raises(UsageError, match="podium bench laptop"):
         predict(load_system("laptop"), None, quiet)
     seconds = {"step": 1.0, "token": 0.0, "pair": 0.0, "masked": 0.0, "sequence": 0.0, "median_relative_error": 0.0}
-    (tmp_path / "laptop.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
+    (tmp_path / "laptop.json").write_text(json.dumps({"seconds": seconds, "measured": {}}), encoding="utf-8")
     assert predict(load_system("laptop"), None, quiet)["step_milliseconds"] > 1000
 
 

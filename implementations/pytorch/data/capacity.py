@@ -40,13 +40,15 @@ class Fitted:
 
 
 def capacity_for(loads: np.ndarray, overflow: float, token_step: int) -> Capacity:
-    """A capacity that some micro-batch of a step exceeds with a probability of about `overflow`, in (0, 1).
+    """A capacity that some micro-batch of a step exceeds with a probability of about `overflow`, in (0, 1), at most.
 
     `loads` [steps, 3]: tokens, masked tokens and sequences of the fullest micro-batch of each of some steps. Each is
-    taken as normally distributed, and exceeded with a third of the probability. Token slots are rounded up to
-    `token_step`, masked slots to an eighth of it.
+    taken as normally distributed. Tokens and masked tokens go together, so they exceed it together; where numbers of
+    sequences vary too, either has half of the probability. Token slots are rounded up to `token_step`, masked slots to
+    an eighth of it.
     """
-    deviations = NormalDist().inv_cdf(1 - overflow / 3)
+    causes = 2 if loads[:, 2].std() > 0 else 1
+    deviations = NormalDist().inv_cdf(1 - overflow / causes)
     tokens, masked, sequences = np.ceil(loads.mean(axis=0) + deviations * loads.std(axis=0)).astype(int).tolist()
     masked_step = max(1, token_step // 8)
     return Capacity(-(-(tokens + 1) // token_step) * token_step, -(-masked // masked_step) * masked_step, sequences + 1)

@@ -163,14 +163,14 @@ class TrainingOrder:
             if step == len(self._late) - 1:
                 self._late.append(drawn[fitted.left])
         indices = drawn[assignment.order]
-        lengths = self.store.lengths[indices].astype(np.int64)
+        slots = self._slots(self.store.lengths[drawn], assignment)
         return GlobalBatch(
             first_sample=first,
             indices=indices,
-            lengths=lengths,
+            lengths=self.store.lengths[indices].astype(np.int64),
             masked_counts=self.store.masked_counts[indices].astype(np.int64),
             starts=assignment.starts,
-            micro_batch_slots=self._slots(lengths, assignment.starts).reshape(self.ranks, self.accumulation_steps),
+            micro_batch_slots=slots.reshape(self.ranks, self.accumulation_steps),
             moved=moved,
         )
 
@@ -187,7 +187,10 @@ class TrainingOrder:
         return drawn
 
     def _late_into(self, step: int) -> np.ndarray:
-        """Dataset indices that the step before has left. It depends on all steps before, which are dealt out once."""
+        """Dataset indices that the step before has left.
+
+        It depends on all steps before, which are dealt out once; a run that begins at a later step does so first.
+        """
         for before in range(len(self._late) - 1, step):
             self.global_batch(before)
         return self._late[step]
@@ -202,16 +205,11 @@ class TrainingOrder:
         tokens, masked = (int(np.diff(each[whole.starts]).max()) for each in sums)
         return tokens, masked, int(np.diff(whole.starts).max())
 
-    def _slots(self, lengths: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Token slots of each micro-batch, padding included."""
+    def _slots(self, lengths: np.ndarray, assignment: Assignment) -> np.ndarray:
+        """Token slots [parts] of an assignment of samples of these lengths, padding included."""
         if self.capacity is not None:
-            return np.full(len(starts) - 1, self.capacity.tokens)
-        if self.slot_width is not None:
-            slots = np.diff(starts) * self.slot_width
-        else:
-            slots = np.diff(np.concatenate([[0], np.cumsum(lengths)])[starts])
-        if STRATEGIES[self.strategy].rows:
-            slots = np.full_like(slots, round_up(int(slots.max()), self.deal.row_tokens))
+            return np.full(assignment.parts, self.capacity.tokens)
+        slots = STRATEGIES[self.strategy].slots(lengths, assignment, self.deal, self.store.max_sequence_length)
         rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
         return rounded
 

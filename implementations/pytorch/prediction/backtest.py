@@ -146,11 +146,12 @@ def report(comparisons: Sequence[Comparison]) -> str:
             f"{c.run.score_seconds:>9,.1f} {c.prediction.seconds:>9,.1f} {c.seconds_error:>+7.1%} {inside}   "
             f"{c.run.name} ({c.run.family})"
         )
+    inside_all = sum(c.inside for c in comparisons)
     lines += [
         "",
         *explained(comparisons),
         "",
-        "* the score is outside the predicted interval",
+        f"* the score is outside the predicted interval; {inside_all} of {len(comparisons)} are inside",
         "",
         "median absolute error",
     ]

@@ -1,10 +1,8 @@
 """From a run's configuration to a plan, with everything that is unsure about it in sentences."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from benchmarks.bert.costs import TERMS, StepCosts, load_costs
 from benchmarks.bert.published import SamplesToTarget, read_tiny_samples
@@ -15,16 +13,17 @@ from implementations.pytorch.prediction.balance import Lengths
 from implementations.pytorch.prediction.constants import Constants
 from implementations.pytorch.prediction.machines import PROCESSORS, Machine, adapters_named, processor_named
 from implementations.pytorch.prediction.plan import FULL, VOCABULARY, Plan, optimizer_seconds, published_costs
-from implementations.pytorch.prediction.published import all_runs, known_samples, wikipedia
+from implementations.pytorch.prediction.published import all_runs, all_samples, wikipedia
 from implementations.pytorch.prediction.samples import Estimate, curve
 from podium.config import RunConfig
+from podium.config.measured import differing
 
 ADAPTERS = {"a100_sxm": (8, 200.0), "a100_pcie": (1, 100.0), "h100_sxm": (8, 400.0), "h200": (8, 400.0)}
 """Assumed of a node whose description names none."""
 BETWEEN_NODES = "how much of their adapters' rate nodes reach is fitted on A100 systems alone"
 TINY_VOCABULARY = 512
-MEASURED_ALIKE = ("recipe", "attention", "kernels", "global_batch_size", "ranks")
-"""What a costs file tells of the steps it was fitted to."""
+UNFITTED_ERROR = 0.3
+"""Assumed of rates that no published run is fitted on."""
 FITTED_PRECISION = ("auto", "fp16", "bf16")
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 
@@ -116,7 +115,7 @@ def _samples(config: RunConfig, unsure: list[str]) -> Estimate:
         unsure.append(
             f"samples to target are of accuracy {TARGET_ACCURACY}, not of target_accuracy {config.target_accuracy}"
         )
-    known: Sequence[SamplesToTarget] = known_samples(all_runs())
+    known: Sequence[SamplesToTarget] = all_samples(all_runs())
     if config.size == "tiny":
         known = read_tiny_samples()
         unsure.append("samples to target of the tiny BERT are Podium's own ten runs on a laptop, on the embedded text")
@@ -136,18 +135,26 @@ def _samples(config: RunConfig, unsure: list[str]) -> Estimate:
 
 
 def _measured_costs(config: RunConfig, path: Path, constants: Constants, unsure: list[str]) -> StepCosts:
-    costs = load_costs(path)
+    """Raises UsageError for costs of another model or another kind of device."""
+    costs, measured = load_costs(path)
+    others, doubts = differing(config, measured)
+    if others:
+        raise UsageError(
+            f"{path}: was measured with {'; '.join(others)}; write a system file of its own for this and measure it "
+            "with `podium bench FILE`"
+        )
     if config.launch.device == "cpu":
-        factor = constants.cpu_run_over_bench
-        costs = replace(costs, **{term: factor * getattr(costs, term) for term in TERMS})
+        factor, threads = constants.cpu_run_over_bench, config.launch.threads
+        shared = float(measured.get("threads", threads)) / threads
+        costs = replace(costs, **{term: factor * shared * getattr(costs, term) for term in TERMS})
         unsure.append(f"steps are taken to be {factor:g} times as long as {path.name} says, as in runs on a laptop")
-    measured: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")).get("measured", {})
-    now = {name: getattr(config, name) for name in MEASURED_ALIKE if name != "ranks"} | {"ranks": config.launch.ranks}
-    differing = [
-        f"{name} {measured[name]}, not {now[name]}" for name in now if measured.get(name, now[name]) != now[name]
-    ]
-    if differing:
-        unsure.append(f"{path.name} was measured with {'; '.join(differing)}")
+        if shared != 1:
+            unsure.append(
+                f"{path.name} was measured with {measured['threads']} threads, not {threads}: a step is taken to be "
+                f"{shared:g} times as long for that"
+            )
+    if doubts:
+        unsure.append(f"{path.name} was measured with {'; '.join(doubts)}")
     return costs
 
 
@@ -158,10 +165,13 @@ def _fitted_costs(config: RunConfig, processor: str, constants: Constants, unsur
     else:
         unsure.append(
             f"no costs file, and no published run of {name} is fitted on: it is taken to sustain the share of its bf16 "
-            "peak that an A100 SXM does; `podium bench` measures it"
+            f"peak that an A100 SXM does, within {UNFITTED_ERROR:.0%}; `podium bench` measures it"
         )
     if config.precision not in FITTED_PRECISION:
         unsure.append(f"published runs were in half precision; what {config.precision} changes is not known")
     if config.size != "large":
         unsure.append(f"published runs are of BERT-large; how fast size {config.size} runs on {name} is a guess")
-    return published_costs(processor, constants, config.model_size, config.last_layer)
+    costs = published_costs(processor, constants, config.model_size, config.last_layer)
+    if processor in FITTED_PROCESSORS and config.size == "large":
+        return costs
+    return replace(costs, median_relative_error=UNFITTED_ERROR)

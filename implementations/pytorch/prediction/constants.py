@@ -80,7 +80,8 @@ ABOUT: dict[str, tuple[str, str, str]] = {
         "1",
         FITTED,
         "a step of a run on a CPU in what systems/costs says of it: 42.0 ms in ten laptop runs (334.9 sequences/s, "
-        "median 30.9 s, docs/lab-notebook.md 2026-11-21), 31.8 ms by laptop.json, whose steps had no loader beside",
+        "median 30.9 s, docs/lab-notebook.md 2026-11-21), 31.8 ms by laptop.json, whose steps had no loader beside "
+        "them",
     ),
     "throughput_error": ("1", FITTED, "nine of ten systems fitted on are nearer in sequences/s"),
 }

@@ -33,7 +33,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"H100", "h100_sxm"),
 )
 
-Fabric = Literal["switched", "direct", "unknown"]
+Fabric = Literal["switched", "direct"]
 """How a node's GPUs reach the network: a switch near each GPU and adapter (nodes of eight SXM GPUs), or through the
 host's processors (nodes of up to four, and PCIe cards)."""
 

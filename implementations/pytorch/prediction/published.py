@@ -43,6 +43,11 @@ def known_samples(runs: Sequence[PublishedRun]) -> list[SamplesToTarget]:
     return [*read_samples(), *(SamplesToTarget.of(run) for run in runs if is_fitted(run))]
 
 
+def all_samples(runs: Sequence[PublishedRun]) -> list[SamplesToTarget]:
+    """Of all published systems that count, for predictions of what is not published."""
+    return [*read_samples(), *(SamplesToTarget.of(run) for run in runs if _counts(run))]
+
+
 @cache
 def wikipedia() -> Lengths:
     """The lengths of Wikipedia's samples."""

@@ -6,12 +6,15 @@ first brought to it by what the batch sizes that both rounds have in common gain
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from statistics import median
 
 import numpy as np
 
 from benchmarks.bert.published import SamplesToTarget
 
+WIDER = 0.15
+"""Assumed."""
 NEIGHBOURHOOD = 2.0
 """A lone system's batch size gives way to a better documented one within this factor."""
 
@@ -47,7 +50,8 @@ class Curve:
 
     def at(self, batch: int) -> Estimate:
         """Interpolated between the two nearest points. Below the smallest the samples are those of the smallest; above
-        the largest the last slope goes on, and where there is one point alone it counts everywhere."""
+        the largest the last slope goes on, and where there is one point alone it counts everywhere. There the spread
+        is taken to grow by `WIDER` of the mean with every doubling."""
         places = np.log([point.batch for point in self.points])
         values = [np.array([getattr(point, key) for point in self.points]) for key in ("mean", "least", "greatest")]
         place = np.log(batch)
@@ -58,7 +62,8 @@ class Curve:
             more = (estimates[0] + slope * float(beyond)) / estimates[0]
             estimates = [value * more for value in estimates]
         mean, least, greatest = estimates
-        return Estimate(mean, least, greatest, self._unsure(batch))
+        outside = max(0.0, float(beyond), float(places[0] - place)) / log(2)
+        return Estimate(mean, least / (1 + WIDER * outside), greatest + WIDER * outside * mean, self._unsure(batch))
 
     def _unsure(self, batch: int) -> tuple[str, ...]:
         first, last = self.points[0].batch, self.points[-1].batch

@@ -9,7 +9,7 @@ from implementations.pytorch.prediction.constants import Constants
 from implementations.pytorch.prediction.machines import Machine
 from implementations.pytorch.prediction.plan import Plan
 from implementations.pytorch.prediction.predicting import Prediction, predict
-from implementations.pytorch.prediction.published import all_runs, is_fitted, known_samples
+from implementations.pytorch.prediction.published import all_runs, all_samples, is_fitted
 from implementations.pytorch.prediction.samples import Curve, curve
 
 NODE = 8
@@ -36,7 +36,7 @@ def scale(plan: Plan, gpus: Sequence[int], constants: Constants) -> list[Scaled]
     """
     if plan.machine.processor == "cpu" or plan.size.name != "large":
         raise UsageError("--scale: published points are of BERT-large on GPUs; name a system with GPUs and size large")
-    samples = curve(known_samples(all_runs()), plan.optimizer)
+    samples = curve(all_samples(all_runs()), plan.optimizer)
     if samples is None:
         raise UsageError(f"--scale: no samples to target are known with {plan.optimizer}; use lamb or adamw")
     return [_best(plan, count, samples, constants) for count in gpus]
@@ -75,7 +75,10 @@ def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled
         except UsageError:
             continue  # a local batch too small for the strategy's strata
     if not tried:
-        raise UsageError(f"--scale: with {plan.strategy} balancing, {gpus} GPUs can share no batch of a known size")
+        raise UsageError(
+            f"--scale: found {gpus:,} GPUs, which with {plan.strategy} balancing can share no batch of a size that "
+            f"samples to target are known of, up to {max(samples.points[-1].batch, LARGEST_BATCH):,}; ask for fewer"
+        )
     return min(tried, key=lambda scaled: scaled.prediction.seconds)
 
 
@@ -85,11 +88,13 @@ def _batches(gpus: int, optimizer: str, samples: Curve) -> list[tuple[int, int]]
     With an optimizer that is known at one batch size alone, near that one.
     """
     low, high = samples.points[0].batch, max(samples.points[-1].batch, LARGEST_BATCH)
-    low = min(low, SMALLEST_BATCH) if optimizer == "lamb" else low
+    low = SMALLEST_BATCH if optimizer == "lamb" else low
     largest = LOCAL[-1]
     found = [(gpus * local, 1) for local in LOCAL if low <= gpus * local <= high]
+    if found or gpus > high:
+        return found
     more = -(-low // (gpus * largest))
-    return found or [(gpus * largest * more, more)]
+    return [(gpus * largest * more, more)]
 
 
 def published_points() -> list[dict[str, object]]:

@@ -102,7 +102,7 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
         else f"shape_step is {config.shape_step}, and the longest length that graphs hold is that of {LENGTH_STEP}"
         if (config.shape_step or 0) > LENGTH_STEP
         else "balancing gives ranks unequal numbers of sequences, and graphs need equal ones"
-        if config.balancing == "packed" or (config.balancing_counts == "free" and config.capacity_overflow is None)
+        if config.capacity_overflow is None and (config.balancing == "packed" or config.balancing_counts == "free")
         else "graphs need gradient_accumulation_steps 1"
         if config.gradient_accumulation_steps != 1
         else None

@@ -30,6 +30,7 @@ def test_a_file_begins_with_length_one(tmp_path: Path) -> None:
     [
         *("", "{}", "[]", "[0, 0]", "[0, 0, -1, 2]", '["a"]', "[1, 0, 2]", "[0, 0, Infinity]", "[0, 0, NaN]"),
         str([0, 0, *[1] * 511]),
+        *("[0, 0, [1]]", "[0, 0, true]", "[0, 0, null]", "[" * 5000),
     ],
 )
 def test_anything_else_is_refused_by_the_option_s_name(tmp_path: Path, text: str) -> None:

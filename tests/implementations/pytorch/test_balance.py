@@ -68,6 +68,15 @@ def test_the_project_s_own_is_the_best_and_sends_nothing() -> None:
     assert found["exchanged"].bytes_per_step > found["presorted"].bytes_per_step > 0
 
 
+TINY = "a file of a millionth of a sample"
+
+
+@pytest.fixture(autouse=True)
+def tiny_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(TINY).write_text("[0, 0, 1e-6]")
+
+
 def run(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     monkeypatch.setattr("sys.argv", ["balance", *words])
     code = balance.main()
@@ -140,6 +149,7 @@ def test_the_lengths_are_those_of_the_file(
         (["--ranks", "4", "--local-batch", "4", "--strategies", "best"], "--strategy: found best, allowed are all, "),
         (["--ranks", "4", "--local-batch", "4", "--lengths", "/no/such"], "--lengths: /no/such cannot be read"),
         (["--ranks", "4", "--local-batch", "2", "--strategies", "stratified"], "local batches of 2"),
+        (["--ranks", "4", "--local-batch", "2", "--steps", "1", "--lengths", TINY, "--packing"], "half a sample"),
     ],
 )
 def test_what_cannot_be_dealt_out_is_a_sentence(

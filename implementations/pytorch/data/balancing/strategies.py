@@ -37,6 +37,9 @@ class Strategy:
     """Whether all parts have equally many samples, or as the deal says."""
     exchange: Literal["none", "node", "all"] = "none"
     """Among which ranks samples are passed on."""
+    nested: bool = False
+    """Whether a rank's samples are dealt out to its micro-batches after those of the global batch to the ranks: what
+    ranks take is then balanced best, since they wait for each other once a step, and not after each micro-batch."""
 
     @property
     def communication(self) -> str:
@@ -45,6 +48,18 @@ class Strategy:
 
     def has_equal_counts(self, deal: Deal) -> bool:
         return (deal.counts if self.counts == "deal" else self.counts) == "equal"
+
+    def slots(self, lengths: np.ndarray, assignment: Assignment, deal: Deal, longest: int) -> np.ndarray:
+        """[parts] int64 token slots of each part, padding included, before any rounding of shapes.
+
+        `lengths` [G] in the run's order; a padded sequence takes `longest` tokens.
+        """
+        if self.pads:
+            return assignment.counts * longest
+        loads = assignment.loads(lengths.astype(np.int64))
+        if self.rows:
+            return np.full_like(loads, -(-int(loads.max()) // deal.row_tokens) * deal.row_tokens)
+        return loads
 
     def bytes_per_step(self, lengths: np.ndarray, deal: Deal) -> float:
         """Bytes that a rank sends on average to pass on the samples of a global batch of these lengths [G].
@@ -60,17 +75,17 @@ class Strategy:
 STRATEGIES: dict[str, Strategy] = {
     "padded": Strategy(in_order, pads=True),
     "random": Strategy(in_order),
-    "exchanged": Strategy(exchanged, exchange="all"),
+    "exchanged": Strategy(exchanged, exchange="all", nested=True),
     "stratified": Strategy(in_order, strata=True),
-    "presorted": Strategy(presorted, strata=True, exchange="node"),
+    "presorted": Strategy(presorted, strata=True, exchange="node", nested=True),
     "packed": Strategy(packed, rows=True, counts="free"),
-    "indexed": Strategy(indexed, counts="deal"),
+    "indexed": Strategy(indexed, counts="deal", nested=True),
 }
 
 
 def assign(strategy: str, lengths: np.ndarray, deal: Deal, accumulation_steps: int = 1) -> Assignment:
-    """A global batch of these lengths [G] dealt out by a named strategy, first to ranks (the deal's parts), then within
-    each rank to its micro-batches: part r · accumulation_steps + a is micro-batch a of rank r.
+    """A global batch of these lengths [G] dealt out by a named strategy to ranks (the deal's parts) and their
+    micro-batches: part r · accumulation_steps + a is micro-batch a of rank r.
 
     Raises ValueError where the batch cannot be split: evenly, or where counts are free, into parts of a sample or more.
     """
@@ -83,13 +98,23 @@ def assign(strategy: str, lengths: np.ndarray, deal: Deal, accumulation_steps: i
         )
     if lengths.min() < 1:
         raise ValueError("a sample has at least one token")
-    by_rank = chosen.assign(lengths, replace(deal, least=deal.least * accumulation_steps))
     if accumulation_steps == 1:
-        return by_rank
-    within = replace(deal, parts=accumulation_steps, parts_per_node=accumulation_steps)
-    positions: list[np.ndarray] = []
-    for rank in range(deal.parts):
-        mine = by_rank.part(rank)
-        steps = chosen.assign(lengths[mine], within)
-        positions += [mine[steps.part(step)] for step in range(accumulation_steps)]
-    return Assignment.joined(positions)
+        return chosen.assign(lengths, deal)
+    if not chosen.nested:
+        per_node = deal.parts_per_node * accumulation_steps
+        return chosen.assign(lengths, replace(deal, parts=parts, parts_per_node=per_node))
+    by_rank = chosen.assign(lengths, replace(deal, least=deal.least * accumulation_steps))
+    return _micro_batches(by_rank, lengths, accumulation_steps)
+
+
+def _micro_batches(by_rank: Assignment, lengths: np.ndarray, steps: int) -> Assignment:
+    """Each part's samples, sorted by length, dealt out in a snake to so many micro-batches, [parts · steps]."""
+    ranks = np.repeat(np.arange(by_rank.parts), by_rank.counts)
+    order = by_rank.order[np.lexsort((-lengths[by_rank.order].astype(np.int64), ranks))]
+    round_of, place = np.divmod(np.arange(len(order)) - by_rank.starts[ranks], steps)
+    step = np.where(round_of % 2, steps - 1 - place, place)
+    part = ranks * steps + step
+    starts = np.concatenate(
+        [np.zeros(1, dtype=np.int64), np.cumsum(np.bincount(part, minlength=by_rank.parts * steps))]
+    )
+    return Assignment(order[np.argsort(part, kind="stable")], starts)

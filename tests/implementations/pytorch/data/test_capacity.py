@@ -85,8 +85,11 @@ def test_the_size_follows_from_how_often_it_may_be_exceeded() -> None:
     assert rare.tokens % 64 == 0
     assert rare.masked % 8 == 0
     assert rare.sequences == 17  # one more than ever, for one that moves
-    assert 5000 + 3 * 100 < rare.tokens < 5000 + 3.5 * 100 + 64
-    assert 5000 + 100 < often.tokens < 5000 + 1.5 * 100 + 64
+    assert 5000 + 2.7 * 100 < rare.tokens < 5000 + 2.9 * 100 + 64
+    assert 5000 + 0.5 * 100 < often.tokens < 5000 + 0.6 * 100 + 64
+    varying = loads + np.random.default_rng(1).normal(0, [0, 0, 2], (2000, 3))
+    assert capacity_for(varying, 0.3, 64).tokens > often.tokens
+    assert capacity_for(varying, 0.3, 64).sequences in (19, 20)
 
 
 def order_of(strategy: str, overflow: float | None, **changed: object) -> TrainingOrder:
@@ -107,7 +110,7 @@ def order_of(strategy: str, overflow: float | None, **changed: object) -> Traini
     [("random", {}), ("indexed", {}), ("indexed", {"counts": "free"}), ("exchanged", {}), ("presorted", {})],
 )
 def test_every_sample_comes_exactly_once_an_epoch_or_a_little_later(strategy: str, changed: dict[str, str]) -> None:
-    order = order_of(strategy, 0.4, **changed)
+    order = order_of(strategy, 0.25, **changed)
     assert order.capacity is not None
     taken, expected = [], []
     for step in range(150):
@@ -121,15 +124,15 @@ def test_every_sample_comes_exactly_once_an_epoch_or_a_little_later(strategy: st
     late = np.concatenate(expected).tolist()
     for index in np.concatenate(taken).tolist():
         late.remove(index)
-    assert len(late) < 16
+    assert len(late) < 32
     assert sum(order.global_batch(step).moved for step in range(150)) > 0
 
 
 def test_a_step_is_the_same_wherever_a_run_begins() -> None:
     """What comes late into a step is found from the steps before, which nobody has asked for."""
-    whole = order_of("indexed", 0.4)
+    whole = order_of("indexed", 0.25)
     steps = [whole.global_batch(step) for step in range(40)]
-    resumed = order_of("indexed", 0.4)
+    resumed = order_of("indexed", 0.25)
     for step in (39, 7, 38, 0):
         again = resumed.global_batch(step)
         assert np.array_equal(again.indices, steps[step].indices)
@@ -139,10 +142,11 @@ def test_a_step_is_the_same_wherever_a_run_begins() -> None:
 
 @pytest.mark.parametrize("strategy", ["random", "indexed"])
 @pytest.mark.parametrize("overflow", [0.02, 0.2])
-def test_no_more_steps_overflow_than_stated(strategy: str, overflow: float) -> None:
+def test_about_as_many_steps_overflow_as_stated(strategy: str, overflow: float) -> None:
+    """Slots are rounded up, by a third of a standard deviation here, so rather fewer do."""
     order = order_of(strategy, overflow)
     overflowing = np.mean([order.global_batch(step).moved > 0 for step in range(200, 1200)])
-    assert overflowing <= 1.5 * overflow
+    assert 0.25 * overflow <= overflowing <= 1.5 * overflow
 
 
 def test_a_run_has_one_shape(

@@ -5,7 +5,7 @@ from math import log, sqrt
 import pytest
 
 from benchmarks.bert.published import SamplesToTarget, read_samples, read_tiny_samples
-from implementations.pytorch.prediction.samples import Curve, Point, curve
+from implementations.pytorch.prediction.samples import WIDER, Curve, Point, curve
 
 
 def row(
@@ -34,7 +34,10 @@ def test_below_all_it_stays_and_above_all_it_goes_on_and_both_are_unsure() -> No
     assert found.at(10).mean == 2e6
     above = found.at(10_000)
     assert above.mean == pytest.approx(4e6)
-    assert above.greatest == pytest.approx(1.2 * 4e6)
+    doublings = log(10) / log(2)
+    assert above.greatest == pytest.approx((1.2 + WIDER * doublings) * 4e6)
+    assert above.least == pytest.approx(0.9 * 4e6 / (1 + WIDER * doublings))
+    assert found.at(10).greatest == pytest.approx((1.2 + WIDER * doublings) * 2e6)
     for batch in (10, 10_000):
         (sentence,) = found.at(batch).unsure
         assert f"{batch:,}" in sentence

@@ -10,7 +10,7 @@ from implementations.pytorch.prediction.constants import load_constants
 from implementations.pytorch.prediction.machines import Machine
 from implementations.pytorch.prediction.plan import HALF, Plan, published_costs
 from implementations.pytorch.prediction.predicting import predict
-from implementations.pytorch.prediction.published import all_runs, known_samples, wikipedia
+from implementations.pytorch.prediction.published import all_runs, all_samples, wikipedia
 from implementations.pytorch.prediction.samples import Estimate, curve
 from implementations.pytorch.prediction.scaling import LOCAL, machine_of, published_points, scale
 
@@ -43,7 +43,7 @@ def test_the_batch_is_the_fastest_that_is_known() -> None:
     assert 256 <= row.global_batch_size <= 16_416
     assert row.global_batch_size // 64 in LOCAL
     assert row.accumulation_steps == 1
-    known = curve(known_samples(all_runs()), "lamb")
+    known = curve(all_samples(all_runs()), "lamb")
     assert known is not None
     plan = replace(PLAN, machine=Machine("a100_sxm", 8, 8, (8, 200.0)))
     tried = {
@@ -93,8 +93,14 @@ def test_a_cpu_and_an_unknown_optimizer_have_no_curve() -> None:
 
 
 def test_a_strategy_that_can_share_no_batch_says_so() -> None:
-    with pytest.raises(UsageError, match=r"presorted.*16384 GPUs"):
+    with pytest.raises(UsageError, match=r"16,384 GPUs, which with presorted"):
         scale(replace(PLAN, strategy="presorted"), [16_384], CONSTANTS)
+
+
+@pytest.mark.parametrize("gpus", [16_424, 131_072])
+def test_more_gpus_than_samples_that_are_known_of_are_refused(gpus: int) -> None:
+    with pytest.raises(UsageError, match=rf"found {gpus:,} GPUs, .* up to 16,416; ask for fewer"):
+        scale(PLAN, [gpus], CONSTANTS)
 
 
 def test_adam_stays_near_the_batch_it_is_known_at() -> None:

@@ -184,3 +184,16 @@ def test_bytes_are_those_of_passing_every_sample_to_the_peers() -> None:
     assert STRATEGIES["exchanged"].bytes_per_step(lengths, deal) == one_copy / 4 * 3
     assert STRATEGIES["presorted"].bytes_per_step(lengths, deal) == one_copy / 4
     assert STRATEGIES["indexed"].bytes_per_step(lengths, deal) == 0
+
+
+@pytest.mark.parametrize("counts", ["equal", "free"])
+def test_micro_batches_take_nothing_from_the_balance_of_ranks(counts: Literal["equal", "free"]) -> None:
+    """Ranks wait for each other once a step. A rank's micro-batches have as many samples each, but for one."""
+    lengths = np.random.default_rng(2).integers(5, 513, 64 * 16)
+    deal = Deal(64, 8, pair_cost=1e-4, counts=counts)
+    once, split = (assign("indexed", lengths, deal, steps) for steps in (1, 4))
+    assert np.array_equal(split.loads(lengths).reshape(64, 4).sum(axis=1), once.loads(lengths))
+    numbers = split.counts.reshape(64, 4)
+    assert (numbers.max(axis=1) - numbers.min(axis=1) <= 1).all()
+    tokens = split.loads(lengths).reshape(64, 4)
+    assert (tokens.max(axis=1) < 1.5 * tokens.min(axis=1)).mean() > 0.9
