@@ -130,7 +130,7 @@ def test_gradients_are_sent_once_a_step(
     """With the last micro-batch, not with each: the small model is one bucket."""
     config = make_config(global_batch_size=8, gradient_accumulation_steps=4)
     stepper, sent = make_stepper(config, make_model()), []
-    monkeypatch.setattr(stepper.sync_clock, "mark", lambda: sent.append(True))
+    monkeypatch.setattr(stepper.sync, "mark", lambda: sent.append(True))
     for number in range(2):
         stepper.take(make_order(store, config).read(number, 0), PhaseClock())
         assert len(sent) == number + 1
