@@ -103,6 +103,24 @@ class OptimizerSettings(Settings):
     decay_steps: int = Field(ge=1)
     decay_power: float = Field(default=1.0, gt=0)
     end_learning_rate: float = Field(default=0.0, ge=0)
+    backend: Literal["podium", "apex"] = "podium"
+    """Who computes LAMB: Podium's own, or the fused kernels of NVIDIA's apex, where it is installed."""
+    sharded: Literal["auto", True, False] = "auto"
+    """Whether each rank updates some of LAMB's large tensors and sends them to the others; `auto`: from 256 ranks."""
+
+    @model_validator(mode="after")
+    def _is_lambs(self) -> Self:
+        asked = "backend is apex" if self.backend == "apex" else "sharded is true" if self.sharded is True else None
+        if asked and self.algorithm != "lamb":
+            raise ValueError(f"{asked}, which is for lamb alone, but algorithm is {self.algorithm}; leave it out")
+        if self.backend == "apex" and self.sharded is True:
+            raise ValueError("sharded is true, but backend is apex; allowed with it are auto and false")
+        if self.backend == "apex" and self.weight_decay == 0:
+            raise ValueError(
+                "backend is apex, which takes no trust ratios without weight decay, but weight_decay is 0; "
+                "allowed with it is backend podium"
+            )
+        return self
 
 
 class Clipping(Settings):
@@ -231,6 +249,15 @@ class RunConfig(Settings):
                 f"global_batch_size is {self.global_batch_size}, which {self.launch.ranks} ranks × "
                 f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
                 f"allowed are multiples of {parts}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> Self:
+        if self.optimizer.backend == "apex" and self.launch.device != "cuda":
+            raise ValueError(
+                f"optimizer.backend is apex, which needs a GPU, but launch.device is {self.launch.device}; "
+                "allowed there is podium"
             )
         return self
 

@@ -17,7 +17,8 @@ def clip_factor(norm: Tensor, limit: float | Tensor) -> Tensor:
 
     A norm of infinity gives 0, which makes NaN of the infinite elements, and NaN gives NaN: overflow is still found.
     """
-    return torch.clamp(limit / norm, max=1.0)
+    factor: Tensor = (limit / norm).clamp(max=1.0)
+    return factor
 
 
 def total_norm(norms: list[Tensor]) -> Tensor:
