@@ -17,10 +17,10 @@ def clip_factor(norm: Tensor, limit: float | Tensor) -> Tensor:
 
     A norm of infinity gives 0, which makes NaN of the infinite elements, and NaN gives NaN: overflow is still found.
     """
-    factor: Tensor = (limit / norm).clamp(max=1.0)
-    return factor
+    return (limit / norm).clamp(max=1.0)
 
 
 def total_norm(norms: list[Tensor]) -> Tensor:
     """The norm of a whole whose parts have these norms (0-d each)."""
-    return torch.linalg.vector_norm(torch.stack(norms))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
