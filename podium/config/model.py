@@ -2,25 +2,27 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, Terms, closed_breaches, evaluation_interval
 from benchmarks.bert.sizes import SIZES, Size
 from podium.config.description import Description
 
 
-def _no_truth_value(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
-    return value
-
-
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    _strict = field_validator("*", mode="before")(_no_truth_value)
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Numbers are not to be given as true or false; only a field that names them takes them."""
+        assert info.field_name is not None
+        allowed = get_args(cls.model_fields[info.field_name].annotation)
+        if isinstance(value, bool) and not any(option is value for option in allowed):
+            raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
+        return value
 
 
 class Launch(Settings):
@@ -101,12 +103,34 @@ class OptimizerSettings(Settings):
     decay_steps: int = Field(ge=1)
     decay_power: float = Field(default=1.0, gt=0)
     end_learning_rate: float = Field(default=0.0, ge=0)
+    backend: Literal["podium", "apex"] = "podium"
+    """Who computes LAMB: Podium's own, or the fused kernels of NVIDIA's apex, where it is installed."""
+    sharded: Literal["auto", True, False] = "auto"
+    """Whether each rank updates some of LAMB's large tensors and sends them to the others; `auto`: from 256 ranks."""
+
+    @model_validator(mode="after")
+    def _is_lambs(self) -> Self:
+        asked = "backend is apex" if self.backend == "apex" else "sharded is true" if self.sharded is True else None
+        if asked and self.algorithm != "lamb":
+            raise ValueError(f"{asked}, which is for lamb alone, but algorithm is {self.algorithm}; leave it out")
+        if self.backend == "apex" and self.sharded is True:
+            raise ValueError("sharded is true, but backend is apex; allowed with it are auto and false")
+        if self.backend == "apex" and self.weight_decay == 0:
+            raise ValueError(
+                "backend is apex, which takes no trust ratios without weight decay, but weight_decay is 0; "
+                "allowed with it is backend podium"
+            )
+        return self
 
 
 class Clipping(Settings):
-    """Gradient clipping by the global norm, after the reduction over ranks."""
+    """Gradients scaled down to a norm of `max_norm` at most, before or after they are averaged over ranks."""
 
     max_norm: float = Field(gt=0)
+    when: Literal["after", "before", "bucket"] = "after"
+    """`after`: the averaged gradient, by its global norm. `before`: each rank's own gradient, by its local norm, which
+    needs the whole backward pass, so that nothing is sent before its end. `bucket`: each bucket of a rank's own
+    gradient, to max_norm / √buckets by its own norm, as soon as backward has filled it; it is then sent at once."""
 
 
 class LossScaling(Settings):
@@ -167,7 +191,7 @@ class RunConfig(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"]
     """`auto` is bf16 where the processor has instructions for it, else fp32."""
     loss_scaling: LossScaling = LossScaling()
-    """Of fp16 alone."""
+    """Of fp16 alone, as `precision` or as `gradient_wire`."""
     dropout: float = Field(ge=0, le=0.9)
     loss: Literal["global", "per_rank"]
     """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""
@@ -179,6 +203,11 @@ class RunConfig(Settings):
     gradient_accumulation_steps: int = Field(default=1, ge=1)
     optimizer: OptimizerSettings
     clipping: Clipping | None
+    gradient_wire: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is."""
+    gradient_bucket_mib: float | None = Field(default=None, gt=0)
+    """Gradients are sent in buckets of about so many MiB of fp32; None: PyTorch's own, the first of 1 and the others
+    of 25."""
     evaluation: Evaluation = Evaluation()
     target_accuracy: float | None = Field(default=TARGET_ACCURACY, gt=0, le=1)
     """None trains to the end of `max_samples`, whatever the accuracy."""
@@ -220,6 +249,15 @@ class RunConfig(Settings):
                 f"global_batch_size is {self.global_batch_size}, which {self.launch.ranks} ranks × "
                 f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
                 f"allowed are multiples of {parts}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> Self:
+        if self.optimizer.backend == "apex" and self.launch.device != "cuda":
+            raise ValueError(
+                f"optimizer.backend is apex, which needs a GPU, but launch.device is {self.launch.device}; "
+                "allowed there is podium"
             )
         return self
 

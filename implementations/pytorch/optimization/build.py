@@ -4,11 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from implementations.pytorch.optimization.apex_lamb import ApexLamb
 from implementations.pytorch.optimization.lamb import Lamb
 from implementations.pytorch.optimization.schedule import Schedule
+from implementations.pytorch.optimization.sharding import AUTO_RANKS, ShardedLamb
 from podium.config import OptimizerSettings
 from podium.mllog import UsedOptimizer
 
@@ -19,6 +22,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     All groups share one rate, a 0-d tensor on the model's device, which `set_rate` changes. Neither optimizer asks the
     device for anything, so a step can be part of a CUDA graph.
     Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of each third.
+    LAMB is shared out over the ranks of the process group, if there is one, as `settings.sharded` says. Raises
+    UsageError for a backend that is not installed.
     """
     fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
     matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and not name.endswith("qkv.weight")]
@@ -37,9 +42,16 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     else:
         groups[1]["parts"] = 3
         groups[2]["adapt"] = False
-        optimizer = Lamb(groups, lr=rate, betas=betas, eps=eps)
+        made = ApexLamb if settings.backend == "apex" else ShardedLamb if _shards(settings) else Lamb
+        optimizer = made(groups, lr=rate, betas=betas, eps=eps)
     optimizer.register_load_state_dict_post_hook(_keep(rate))
     return optimizer
+
+
+def _shards(settings: OptimizerSettings) -> bool:
+    if not dist.is_initialized():
+        return False
+    return dist.get_world_size() >= AUTO_RANKS if settings.sharded == "auto" else settings.sharded
 
 
 def _keep(rate: Tensor) -> Callable[[Optimizer], None]:
@@ -74,7 +86,7 @@ def used(optimizer: Optimizer, schedule: Schedule) -> UsedOptimizer:
     """Read from the group of the matrices what the optimizer uses."""
     group = optimizer.param_groups[0]
     return UsedOptimizer(
-        algorithm=type(optimizer).__name__.lower(),
+        algorithm="adamw" if isinstance(optimizer, AdamW) else "lamb",
         learning_rate=schedule.base,
         beta1=group["betas"][0],
         beta2=group["betas"][1],

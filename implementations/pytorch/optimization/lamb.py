@@ -64,7 +64,15 @@ class Lamb(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             self._update(group)
+        self._exchange()
         return loss
+
+    def _updates(self, parameter: Tensor) -> bool:
+        """Whether this process updates the parameter."""
+        return True
+
+    def _exchange(self) -> None:
+        """Get what other processes have updated."""
 
     def _update(self, group: dict[str, Any]) -> None:
         parameters = [p for p in group["params"] if p.grad is not None]
@@ -72,13 +80,16 @@ class Lamb(Optimizer):
             return
         device = parameters[0].device
         group.setdefault("step", torch.zeros((), dtype=torch.float64, device=device))
+        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        taken = 1.0 if found_inf is None else 1.0 - found_inf
+        group["step"] += taken
+        parameters = [p for p in parameters if self._updates(p)]
+        if not parameters:
+            return
         for p in parameters:
             if not self.state[p]:
                 self.state[p]["m"] = torch.zeros_like(p)
                 self.state[p]["v"] = torch.zeros_like(p)
-        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        taken = 1.0 if found_inf is None else 1.0 - found_inf
-        group["step"] += taken
         beta1, beta2 = group["betas"]
         steps, rate = group["step"].clamp(min=1), torch.as_tensor(group["lr"], dtype=torch.float64, device=device)
         gradients = [p.grad for p in parameters]

@@ -17,7 +17,7 @@ from implementations.pytorch.model.fp8 import Fp8Linear
 from implementations.pytorch.model.linear import Linear
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
 from implementations.pytorch.optimization.schedule import rate_table
-from implementations.pytorch.training.gradient_sync import synchronised
+from implementations.pytorch.training.gradient_sync import SyncSettings, synchronised
 from implementations.pytorch.training.precision import COMPUTE_TYPES, resolve_precision
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import Stepper
@@ -58,11 +58,11 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
         load_checkpoint(model, config.initial_checkpoint)
     model.to(processes.device)
     torch.manual_seed(_dropout_seed(config.seed, processes.rank))
-    ddp, sync_clock = synchronised(model, processes.device)
+    ddp, sync = synchronised(model, processes.device, SyncSettings.of(config))
     optimizer = build_optimizer(model, config.optimizer)
     steps = -(-config.max_samples // config.global_batch_size)
     rates = rate_table(build_schedule(config.optimizer), steps, processes.device)
-    return Stepper(config, processes, ddp, sync_clock, optimizer, rates, precision)
+    return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
 
 
 def build_order(

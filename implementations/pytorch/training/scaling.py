@@ -23,6 +23,11 @@ class LossScaler:
         )
         self._one = torch.ones((), device=device)
 
+    @property
+    def factor(self) -> Tensor | None:
+        """What gradients are multiplied by until they are unscaled (0-d, on the device), once a loss was scaled."""
+        return self._scaler._get_scale_async() if self.enabled else None
+
     def scale(self, loss: Tensor) -> Tensor:
         scaled: Tensor = self._scaler.scale(loss)
         return scaled

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.loader import Step
 from implementations.pytorch.model.loss import MASKED_LM_EPS, loss_sums
 from implementations.pytorch.optimization.build import set_rate
-from implementations.pytorch.training.gradient_sync import SyncClock
+from implementations.pytorch.training.clipping import clip_averaged
+from implementations.pytorch.training.gradient_sync import GradientSync
 from implementations.pytorch.training.graphs import StepGraphs
 from implementations.pytorch.training.phases import PhaseClock
 from implementations.pytorch.training.precision import autocast
@@ -26,8 +26,9 @@ from podium.config import RunConfig
 class StepResult:
     """What is known of a step once the device has taken it: tensors of no dimension that nobody has waited for.
 
-    Sums of this rank's losses over its share of the global batch, the global gradient norm before clipping (NaN without
-    clipping), the rate, and 1 where the step was taken or 0 where overflow had it skipped.
+    Sums of this rank's losses over its share of the global batch, the norm of the gradient before clipping (NaN without
+    clipping; the averaged gradient's where that is clipped, else this rank's own), the rate, and 1 where the step was
+    taken or 0 where overflow had it skipped.
     """
 
     masked_lm: Tensor
@@ -45,16 +46,17 @@ class Stepper:
         config: RunConfig,
         processes: Processes,
         model: DistributedDataParallel,
-        clock: SyncClock,
+        sync: GradientSync,
         optimizer: Optimizer,
         rates: Tensor,
         precision: str,
     ) -> None:
         """`rates` [steps] float32 on the device; `precision` is resolved."""
         self.config, self.processes = config, processes
-        self.model, self.sync_clock = model, clock
+        self.model, self.sync = model, sync
         self.optimizer, self.rates, self.precision = optimizer, rates, precision
-        self.scaler = LossScaler(config.loss_scaling, processes.device, enabled=precision == "fp16")
+        assert config.clipping is None or config.clipping.when == "after" or config.clipping == sync.clipping
+        self.scaler = LossScaler(config.loss_scaling, processes.device, enabled="fp16" in (precision, sync.wire))
         self.taken = torch.zeros((), dtype=torch.int64, device=processes.device)
         self.graphs: StepGraphs | None = None
         self._no_norm = torch.full((), float("nan"), device=processes.device)
@@ -111,11 +113,14 @@ class Stepper:
             last = number == len(batches) - 1
             with nullcontext() if last else self.model.no_sync():
                 with autocast(self.precision, self.processes.device):
-                    loss = loss_sums(self.model(batch), batch, kernels)
-                losses = torch.stack([loss.masked_lm, loss.next_sentence])
+                    parts = loss_sums(self.model(batch), batch, kernels)
+                losses = torch.stack([parts.masked_lm, parts.next_sentence])
                 phases.lap("forward")
-                torch.autograd.backward(self.scaler.scale((losses * weights[number]).sum()))
-                phases.lap("backward", until=self.sync_clock.last_bucket_ready if last else None)
+                loss = self.scaler.scale((losses * weights[number]).sum())
+                if last:
+                    self.sync.begin(self.model, self.scaler.factor)
+                torch.autograd.backward(loss)
+                phases.lap("backward", until=self.sync.last_bucket_ready if last else None)
                 phases.lap("synchronisation" if last else "backward")
             sums.append(losses.detach())
         self.scaler.unscale(self.optimizer)
@@ -127,6 +132,9 @@ class Stepper:
         return StepResult(masked_lm, next_sentence, norm, rate, taken)
 
     def _clip(self) -> Tensor:
+        """Clip what is not yet clipped. The norm before clipping."""
         if self.config.clipping is None:
             return self._no_norm
-        return clip_grad_norm_(self.model.parameters(), self.config.clipping.max_norm, foreach=True)
+        if self.config.clipping.when == "after":
+            return clip_averaged(self.model.parameters(), self.config.clipping.max_norm)
+        return self.sync.local_norm()

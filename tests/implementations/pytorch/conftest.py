@@ -23,7 +23,7 @@ from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
 from implementations.pytorch.optimization.schedule import rate_table
-from implementations.pytorch.training.gradient_sync import synchronised
+from implementations.pytorch.training.gradient_sync import SyncSettings, synchronised
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import Stepper
 from podium.config import RunConfig, load_system
@@ -189,10 +189,10 @@ def make_stepper(processes: Processes) -> Callable[..., Stepper]:
     """A stepper of this process alone, in fp32 unless another precision is named."""
 
     def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
-        ddp, clock = synchronised(model, processes.device)
+        ddp, sync = synchronised(model, processes.device, SyncSettings.of(config))
         optimizer = build_optimizer(model, config.optimizer)
         rates = rate_table(build_schedule(config.optimizer), 100, processes.device)
-        return Stepper(config, processes, ddp, clock, optimizer, rates, precision)
+        return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
 
     return make
 

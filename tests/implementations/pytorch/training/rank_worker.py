@@ -17,7 +17,7 @@ from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
 from implementations.pytorch.optimization.schedule import rate_table
 from implementations.pytorch.training.building import build_order
-from implementations.pytorch.training.gradient_sync import synchronised
+from implementations.pytorch.training.gradient_sync import SyncSettings, synchronised
 from implementations.pytorch.training.metrics import Metrics
 from implementations.pytorch.training.phases import PhaseClock
 from implementations.pytorch.training.processes import Processes
@@ -28,9 +28,9 @@ from podium.config import RunConfig
 def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, here: Processes) -> dict[str, Any]:
     torch.manual_seed(0)
     model = BertForPreTraining(size, vocabulary, dropout_probability=0.0, making=Making(attention=config.attention))
-    ddp, clock = synchronised(model, here.device)
+    ddp, sync = synchronised(model, here.device, SyncSettings.of(config))
     rates = rate_table(build_schedule(config.optimizer), 10, here.device)
-    stepper = Stepper(config, here, ddp, clock, build_optimizer(model, config.optimizer), rates, "fp32")
+    stepper = Stepper(config, here, ddp, sync, build_optimizer(model, config.optimizer), rates, "fp32")
     order = build_order(config, store, vocabulary, here.device, seed=7)
     step = order.read(0, here.rank)
     result = stepper.take(step, PhaseClock())

@@ -57,12 +57,23 @@ def test_asking_is_noticed(ask: Callable[[torch.Tensor], object]) -> None:
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
 @pytest.mark.parametrize("kernels", [EAGER, NUMBA])
-@pytest.mark.parametrize(("precision", "accumulation"), [("fp32", 2), ("bf16", 1), ("fp16", 1)])
+@pytest.mark.parametrize(
+    ("precision", "accumulation", "when", "wire"),
+    [
+        ("fp32", 2, "after", "fp32"),
+        ("bf16", 1, "after", "bf16"),
+        ("fp16", 1, "after", "fp16"),
+        ("fp16", 2, "bucket", "fp16"),
+        ("fp32", 1, "before", "fp32"),
+    ],
+)
 def test_no_step_asks(
     algorithm: str,
     kernels: Kernels,
     precision: str,
     accumulation: int,
+    when: Any,
+    wire: str,
     make_store: Callable[..., SampleStore],
     make_config: Callable[..., RunConfig],
     make_model: Callable[..., BertForPreTraining],
@@ -75,14 +86,15 @@ def test_no_step_asks(
     config = make_config(
         global_batch_size=4,
         gradient_accumulation_steps=accumulation,
-        clipping=Clipping(max_norm=1.0),
+        clipping=Clipping(max_norm=1.0, when=when),
+        gradient_wire=wire,
         optimizer={"algorithm": algorithm, "warmup_steps": 0},
     )
     stepper = make_stepper(config, make_model(dropout_probability=0.1, kernels=kernels), precision)
     order = make_order(store, config)
-    step = order.read(0, 0)
-    stepper.take(step, PhaseClock())
+    for number in range(2):  # in which DDP makes its buckets
+        stepper.take(order.read(number, 0), PhaseClock())
     with Asked() as asked:
-        result = stepper.take(order.read(1, 0), PhaseClock())
+        result = stepper.take(order.read(2, 0), PhaseClock())
     assert asked.operators == []
     assert all(tensor.dim() == 0 for tensor in vars(result).values())

@@ -1,4 +1,4 @@
-"""Two processes: loss and gradients of a global batch are the same over any number of ranks."""
+"""Two and four processes: loss and gradients of a global batch are the same over any number of ranks."""
 
 import json
 import pickle
@@ -24,9 +24,10 @@ from podium.config import Clipping, RunConfig
 
 ROOT = Path(__file__).resolve().parents[4]
 WORKER = Path(__file__).with_name("rank_worker.py")
-BATCH, SEED = 8, 7
+BATCH, SEED = 16, 7
+RANKS = (1, 2, 4)
 STRATEGIES = ("padded", "random", "exchanged", "packed", "indexed", "indexed free")  # the others draw other samples
-WAYS = [(balancing, accumulation) for balancing in STRATEGIES for accumulation in (1, 2)]
+WAYS = [(balancing, accumulation) for balancing in STRATEGIES for accumulation in (1, 4)]
 CONFIGURATIONS = [(*way, "global", None) for way in WAYS] + [
     ("random", 2, "per_rank", None),
     ("indexed", 2, "global", 0.5),
@@ -46,7 +47,7 @@ def run(arguments: list[list[str]]) -> None:
     ]
     try:
         for process in started:
-            _, error = process.communicate(timeout=100)
+            _, error = process.communicate(timeout=300)
             assert process.returncode == 0, error.decode()
     finally:
         for process in started:
@@ -69,7 +70,7 @@ def ends(
     folder = tmp_path_factory.mktemp("processes")
     shard = write_store(folder, np.random.default_rng(0).integers(5, 90, 30))
     found: Ends = {}
-    for ranks in (1, 2):
+    for ranks in RANKS:
         configs = [
             make_config(
                 ranks,
@@ -107,7 +108,7 @@ def expected(ends: tuple[Ends, Path], small: Size, vocabulary: int) -> tuple[lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(("balancing", "accumulation"), WAYS)
 def test_loss_and_gradients_do_not_depend_on_how_a_batch_is_shared_out(
     ends: tuple[Ends, Path],
@@ -130,8 +131,9 @@ def test_loss_and_gradients_do_not_depend_on_how_a_batch_is_shared_out(
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CONFIGURATIONS)))
 def test_ranks_stay_alike(ends: tuple[Ends, Path], number: int) -> None:
-    first, second = (ends[0][2][rank][number]["parameters"] for rank in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    for ranks in RANKS[1:]:
+        first, *others = (ends[0][ranks][rank][number]["parameters"] for rank in range(ranks))
+        assert all(torch.equal(first[name], other[name]) for other in others for name in first)
 
 
 @pytest.mark.slow
@@ -149,14 +151,14 @@ def test_per_rank_is_the_mean_of_the_ranks_means(
     torch.manual_seed(0)
     model = BertForPreTraining(small, vocabulary, dropout_probability=0.0, making=Making(attention="padded"))
     means = []
-    for micro_batch in drawn.reshape(4, 2):
+    for micro_batch in drawn.reshape(4, 4):
         batch = collate([store.read(int(i)) for i in micro_batch])
-        means.append(loss_sums(model(batch), batch).mean(batch.masked, 2))
+        means.append(loss_sums(model(batch), batch).mean(batch.masked, 4))
     gradients = torch.autograd.grad(torch.stack(means).mean(), [*model.parameters()])
     found = ends[0][2][0][CONFIGURATIONS.index(("random", 2, "per_rank", None))]["gradients"]
     for name, gradient in zip(found, gradients, strict=True):
         assert relative_error(found[name], gradient) < 1e-5, name
-    whole = ends[0][2][0][CONFIGURATIONS.index(("random", 2, "global", None))]["gradients"]
+    whole = ends[0][2][0][CONFIGURATIONS.index(("random", 4, "global", None))]["gradients"]
     assert any(relative_error(found[name], whole[name]) > 1e-3 for name in found)
 
 

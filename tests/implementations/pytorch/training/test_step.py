@@ -12,9 +12,12 @@ from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import loss_sums
+from implementations.pytorch.optimization.build import build_optimizer
+from implementations.pytorch.training.gradient_sync import synchronised
 from implementations.pytorch.training.phases import PHASES, PhaseClock
+from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import Stepper
-from podium.config import Clipping, RunConfig
+from podium.config import Clipping, LossScaling, RunConfig
 
 Models = Callable[..., BertForPreTraining]
 Configs = Callable[..., RunConfig]
@@ -119,6 +122,79 @@ def test_the_global_norm_is_clipped_once_and_told_as_it_was(
         assert relative_error(c, a) < 1e-6
 
 
+@pytest.mark.parametrize("when", ["before", "bucket"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_ranks_own_gradient_is_clipped_in_its_own_size(
+    when: str,
+    precision: str,
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    """In steps of one bucket and of several, whatever losses are multiplied by: of one rank, as after the mean."""
+    ends = []
+    for clipping in (Clipping(max_norm=0.5), Clipping(max_norm=0.5, when=when)):
+        config = make_config(
+            global_batch_size=8,
+            clipping=clipping,
+            gradient_bucket_mib=0.01,
+            loss_scaling=LossScaling(initial=64.0),
+            optimizer={"learning_rate": 1e-30},
+        )
+        stepper, order = make_stepper(config, make_model(), precision), make_order(store, config)
+        for number in range(3):
+            result = stepper.take(order.read(number, 0), PhaseClock())
+            norm = total_norm(gradients_of(stepper.model))
+            ends.append((number, float(result.gradient_norm), norm, stepper.sync.buckets))
+    for (number, told, norm, _), (_, told_own, own, buckets) in zip(ends[:3], ends[3:], strict=True):
+        assert told_own == pytest.approx(told, rel=1e-3)
+        assert told > 0.6
+        assert norm == pytest.approx(0.5, rel=1e-4)
+        if when == "before" or number == 0:
+            assert own == pytest.approx(0.5, rel=1e-3)
+        else:
+            assert buckets > 2
+            assert 0.5 / buckets**0.5 < own <= 0.5 * (1 + 1e-5)
+
+
+def test_a_stepper_clips_as_its_gradients_are_synchronised(
+    make_config: Configs, make_model: Models, processes: Processes
+) -> None:
+    """Asked to leave clipping to hooks that do none, it refuses."""
+    config = make_config(clipping=Clipping(max_norm=1.0, when="bucket"))
+    ddp, sync = synchronised(make_model(), processes.device)
+    optimizer = build_optimizer(ddp, config.optimizer)
+    with pytest.raises(AssertionError):
+        Stepper(config, processes, ddp, sync, optimizer, torch.ones(3), "fp32")
+
+
+def test_fp16_on_the_wire_comes_with_loss_scaling(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    """A scale that makes gradients overflow on the wire alone has the step skipped and is halved until none does."""
+    config = make_config(
+        global_batch_size=8, gradient_wire="fp16", loss_scaling=LossScaling(initial=2.0**24), clipping=None
+    )
+    stepper, order = make_stepper(config, make_model()), make_order(store, config)
+    taken = []
+    for number in range(12):
+        before = [p.detach().clone() for p in stepper.model.parameters()]
+        result = stepper.take(order.read(number % 4, 0), PhaseClock())
+        taken.append(bool(result.taken))
+        moved = any(not torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
+        assert moved is (taken[-1] and float(result.rate) > 0)
+    assert not taken[0]
+    assert taken[-1]
+    assert stepper.steps == sum(taken)
+    factor = stepper.scaler.factor
+    assert factor is not None
+    assert float(factor) == 2.0 ** (24 - taken.count(False))
+    assert make_stepper(config.model_copy(update={"gradient_wire": "bf16"}), make_model()).scaler.factor is None
+
+
 def test_gradients_are_sent_once_a_step(
     store: SampleStore,
     make_config: Configs,
@@ -130,7 +206,7 @@ def test_gradients_are_sent_once_a_step(
     """With the last micro-batch, not with each: the small model is one bucket."""
     config = make_config(global_batch_size=8, gradient_accumulation_steps=4)
     stepper, sent = make_stepper(config, make_model()), []
-    monkeypatch.setattr(stepper.sync_clock, "mark", lambda: sent.append(True))
+    monkeypatch.setattr(stepper.sync, "mark", lambda: sent.append(True))
     for number in range(2):
         stepper.take(make_order(store, config).read(number, 0), PhaseClock())
         assert len(sent) == number + 1

@@ -1,0 +1,147 @@
+"""LAMB shared out over three processes ends with the weights and the state of LAMB, bit for bit."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.bert.sizes import SIZES
+from implementations.pytorch.model.bert import BertForPreTraining, Making
+from implementations.pytorch.optimization import build
+from implementations.pytorch.optimization.build import build_optimizer
+from implementations.pytorch.optimization.lamb import Lamb
+from implementations.pytorch.optimization.sharding import LEAST_SHARED, ShardedLamb, owners, whole_state
+from implementations.pytorch.training.processes import Processes
+from podium.config import OptimizerSettings
+
+ROOT = Path(__file__).resolve().parents[4]
+WORKER = Path(__file__).with_name("sharding_worker.py")
+RANKS = 3
+SETTINGS = OptimizerSettings(
+    algorithm="lamb",
+    learning_rate=0.003,
+    beta1=0.8,
+    beta2=0.95,
+    epsilon=1e-5,
+    weight_decay=0.07,
+    warmup_steps=0,
+    decay_steps=9,
+)
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[bool, Any]]:
+    folder = tmp_path_factory.mktemp("sharding")
+    outs = [folder / f"{rank}.pt" for rank in range(RANKS)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(folder / "group"), str(rank), str(RANKS), str(out)],
+            cwd=ROOT,
+            env={"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+        )
+        for rank, out in enumerate(outs)
+    ]
+    try:
+        for process in started:
+            _, error = process.communicate(timeout=200)
+            assert process.returncode == 0, error.decode()
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return [torch.load(out) for out in outs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finds", [False, True])
+def test_weights_are_lambs_on_all_ranks(ends: list[dict[bool, Any]], finds: bool) -> None:
+    for mine in ends:
+        found = mine[finds]
+        assert all(w.isfinite().all() for w in found["plain"])
+        assert all(torch.equal(a, b) for a, b in zip(found["shared"], found["plain"], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(found["shared"], ends[0][finds]["plain"], strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finds", [False, True])
+def test_a_rank_keeps_the_moving_averages_of_what_it_updates(ends: list[dict[bool, Any]], finds: bool) -> None:
+    """By number within the groups: 1 and 5 are small and everywhere, 0, 2, 3 and 4 in one place each."""
+    own = [mine[finds]["own"][0] for mine in ends]
+    assert all({1, 5} <= set(numbers) for numbers in own)
+    assert sorted(number for numbers in own for number in set(numbers) - {1, 5}) == [0, 2, 3, 4]
+    assert [0, 1, 5] in own  # the largest has a rank for itself
+    for mine, numbers in zip(ends, own, strict=True):
+        assert all(kept == numbers for kept in mine[finds]["own"])  # after each way of loading too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finds", [False, True])
+def test_the_whole_state_is_lambs(ends: list[dict[bool, Any]], finds: bool) -> None:
+    for mine in ends:
+        plain, whole = mine[finds]["plain state"], mine[finds]["whole state"]
+        assert mine[finds]["before"] == {}
+        assert whole["state"].keys() == plain["state"].keys()
+        for number, state in plain["state"].items():
+            assert state.keys() == whole["state"][number].keys()
+            assert all(torch.equal(value, whole["state"][number][key]) for key, value in state.items())
+        for one, other in zip(plain["param_groups"], whole["param_groups"], strict=True):
+            assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["whole", "own", "plain"])
+def test_a_loaded_state_goes_on_bit_for_bit(ends: list[dict[bool, Any]], start: str) -> None:
+    for mine in ends:
+        for found in mine.values():
+            assert all(torch.equal(a, b) for a, b in zip(found[f"resumed {start}"], found["plain on"], strict=True))
+            assert not torch.equal(found["plain on"][0], found["plain"][0])
+
+
+@given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=60), ranks=st.integers(1, 20))
+def test_owners_are_even(sizes: list[int], ranks: int) -> None:
+    """No rank has more than Graham's bound allows: the mean and, but for one share of it, one tensor."""
+    found = owners(sizes, ranks)
+    loads = [sum(size for size, owner in zip(sizes, found, strict=True) if owner == rank) for rank in range(ranks)]
+    assert sum(loads) == sum(sizes)
+    assert max(loads) <= sum(sizes) / ranks + max(sizes) * (1 - 1 / ranks) + 1e-9
+
+
+def test_large_bert_is_shared_out_evenly_until_its_embedding_is_the_most() -> None:
+    with torch.device("meta"):
+        model = BertForPreTraining(SIZES["large"], 30_522, dropout_probability=0.0, making=Making(attention="padded"))
+    sizes = [p.numel() for p in model.parameters() if p.numel() >= LEAST_SHARED]
+    small = sum(p.numel() for p in model.parameters()) - sum(sizes)
+    assert small < 0.002 * sum(sizes)
+    for ranks, most in ((8, 1.02 / 8), (256, 31_254_528 / sum(sizes))):
+        found = owners(sizes, ranks)
+        loads = [sum(size for size, owner in zip(sizes, found, strict=True) if owner == rank) for rank in range(ranks)]
+        assert max(loads) / sum(sizes) <= most + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("sharded", "ranks", "kind"),
+    [("auto", 255, Lamb), ("auto", 256, ShardedLamb), (True, 1, ShardedLamb), (False, 4096, Lamb)],
+)
+def test_who_is_shared_out(
+    sharded: Any, ranks: int, kind: type, processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any
+) -> None:
+    monkeypatch.setattr(build.dist, "get_world_size", lambda: ranks)
+    optimizer = build_optimizer(make_model(), SETTINGS.model_copy(update={"sharded": sharded}))
+    assert type(optimizer) is kind
+
+
+def test_adamw_is_never_shared_out(processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1000)
+    assert type(build_optimizer(make_model(), SETTINGS.model_copy(update={"algorithm": "adamw"}))) is torch.optim.AdamW
+
+
+def test_the_whole_state_of_others_is_their_state() -> None:
+    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], momentum=0.5)
+    assert whole_state(optimizer) == optimizer.state_dict()

@@ -1,0 +1,68 @@
+"""Keys of gradient synchronisation and of who computes the optimizer: what is taken, and what is refused and how."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from benchmarks.errors import UsageError
+from podium.config import load_resolved, load_system, write_resolved
+
+LAMB = "optimizer.algorithm=lamb"
+
+
+def test_unset_is_as_it_was() -> None:
+    config = load_system("laptop")
+    assert config.clipping is not None
+    assert (config.clipping.max_norm, config.clipping.when) == (1.0, "after")
+    assert (config.gradient_wire, config.gradient_bucket_mib) == ("fp32", None)
+    assert (config.optimizer.backend, config.optimizer.sharded) == ("podium", "auto")
+
+
+@pytest.mark.parametrize(("written", "meant"), [("auto", "auto"), ("true", True), ("false", False), ("yes", True)])
+def test_sharded_is_auto_or_a_truth_value(written: str, meant: Any) -> None:
+    config = load_system("laptop", settings=[LAMB, f"optimizer.sharded={written}"])
+    assert config.optimizer.sharded is meant or config.optimizer.sharded == meant == "auto"
+
+
+def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
+    settings = ["clipping.when=bucket", "gradient_wire=bf16", "gradient_bucket_mib=2.5", LAMB, "optimizer.sharded=true"]
+    config = load_system("laptop", settings=settings)
+    path = tmp_path / "config.yaml"
+    write_resolved(config, path)
+    assert load_resolved(path) == config
+    assert config.clipping is not None
+    assert (config.clipping.when, config.gradient_wire, config.gradient_bucket_mib) == ("bucket", "bf16", 2.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["clipping.when=never"], "--set: clipping.when: found 'never'; allowed is 'after', 'before', 'bucket'"),
+        (["gradient_wire=fp8"], "--set: gradient_wire: found 'fp8'; allowed is 'fp32', 'fp16', 'bf16'"),
+        (["gradient_bucket_mib=0"], "--set: gradient_bucket_mib: found 0; allowed: greater than 0"),
+        (["gradient_bucket_mib=true"], "--set: gradient_bucket_mib: found true; a truth value is not allowed here"),
+        (["optimizer.backend=cuda"], "--set: optimizer.backend: found 'cuda'; allowed is 'podium', 'apex'"),
+        (["optimizer.sharded=some"], "optimizer.sharded: found 'some'; allowed is 'auto', True, False"),
+        (["optimizer.sharded=true"], "sharded is true, which is for lamb alone, but algorithm is adamw; leave it out"),
+        (["optimizer.backend=apex"], "backend is apex, which is for lamb alone, but algorithm is adamw; leave it out"),
+        ([LAMB, "optimizer.backend=apex"], "optimizer.backend is apex, which needs a GPU, but launch.device is cpu"),
+        (
+            [LAMB, "optimizer.backend=apex", "optimizer.sharded=true"],
+            "sharded is true, but backend is apex; allowed with it are auto and false",
+        ),
+        (
+            [LAMB, "optimizer.backend=apex", "optimizer.weight_decay=0"],
+            "backend is apex, which takes no trust ratios without weight decay, but weight_decay is 0; allowed with it",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(settings: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load_system("laptop", settings=settings)
+    assert sentence in str(error.value)
+
+
+def test_apex_goes_with_a_gpu(write_system: Callable[..., Any]) -> None:
+    path = write_system({"launch.device": "cuda", "bert.optimizer.algorithm": "lamb", "bert.optimizer.backend": "apex"})
+    assert load_system(str(path)).optimizer.backend == "apex"
