@@ -11,7 +11,7 @@ from benchmarks.errors import WorkError
 from benchmarks.files import write_whole
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.data.loader import GlobalBatch, Step
-from implementations.pytorch.data.prefetching import LOADERS
+from implementations.pytorch.data.prefetching import LOADERS, ExchangePrefetcher
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.optimization.build import build_schedule, used
 from implementations.pytorch.training.building import build_order, build_stepper, uses_graphs
@@ -112,6 +112,7 @@ class Run:
                 config.prefetch_batches,
                 masked_slots=self.shapes.masked_slots if self.shapes else None,
                 pins=self.processes.device.type == "cuda",
+                **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
             ) as steps,
         ):
             self.evaluation_batches = evaluation_batches(
@@ -122,6 +123,7 @@ class Run:
                 local_batch_size=config.evaluation.local_batch_size,
                 slot_width=self.order.slot_width,
             )
+            self.steps = steps
             self.phases.restart()
             next_evaluation, block_start, in_block = config.evaluation_interval, 0, False
             for number, step in enumerate(steps, start=1):
@@ -193,6 +195,7 @@ class Run:
     def _summarise(self, reached: bool) -> None:
         ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
         phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
+        exchanged = self._exchanged() if isinstance(self.steps, ExchangePrefetcher) else {}
         if not self.processes.first:
             return
         assert self.accuracy is not None
@@ -215,5 +218,13 @@ class Run:
             "phases_ms": {
                 phase: 1000 * total / ranks / totals.steps for phase, total in zip(PHASES, phase_seconds, strict=True)
             },
+            **exchanged,
         }
         write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
+
+    def _exchanged(self) -> dict[str, Any]:
+        """What passing samples on took the mean rank, from the start of the run to its end."""
+        assert isinstance(self.steps, ExchangePrefetcher)
+        measured = vars(self.steps.measured)
+        sums = self.processes.total([float(value) for value in measured.values()])
+        return {"exchange": {key: value / self.processes.ranks for key, value in zip(measured, sums, strict=True)}}
