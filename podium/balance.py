@@ -2,21 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.errors import UsageError
-from benchmarks.files import write_whole
 from podium.asking import ask
 from podium.config import RunConfig
 from podium.costs import with_measured_costs
-from podium.length_plot import STYLE
+from podium.pictures import picture
 
 BAR = 48
 """Characters of a whole step's bar."""
@@ -131,9 +127,7 @@ def plot_balance(cluster: Cluster, measured: Mapping[str, Any], path: Path) -> N
     names = list(measured["strategies"])
     rows = [measured["strategies"][name] for name in names]
     parts = [_shares(row) for row in rows]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8, 1 + 0.45 * len(names)), layout="constrained")
-        axes = figure.add_subplot()
+    with picture(path, 8, 1 + 0.45 * len(names)) as axes:
         left = [0.0] * len(names)
         for number, (label, colour) in enumerate(
             (("working", "#1f77b4"), ("on padding", "#ff7f0e"), ("waiting", "#d3d3d3"))
@@ -148,9 +142,6 @@ def plot_balance(cluster: Cluster, measured: Mapping[str, Any], path: Path) -> N
         axes.set_xlabel("% of the mean rank's step; beside it, cost of the busiest rank over the mean rank's")
         axes.set_title(_title(cluster))
         axes.legend(loc="lower left", ncols=3)
-        image = BytesIO()
-        figure.savefig(image, format="svg", metadata={"Date": None})
-    write_whole(path, image.getvalue())
 
 
 def _shares(row: Mapping[str, Any]) -> tuple[float, float, float]:

@@ -1,20 +1,15 @@
 """A picture of a store's sample lengths beside Wikipedia's, as SVG."""
 
-from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.bert.verification.lengths import wikipedia_histogram
-from benchmarks.files import write_whole
+from podium.pictures import picture
 
 BIN = 8
 """Lengths a step of the curves."""
-STYLE: dict[Any, Any] = {"svg.hashsalt": "podium", "svg.fonttype": "none", "text.parse_math": False, "font.size": 10.0}
 OWN, WIKIPEDIA = "store", "wikipedia"
 """The curves' ids in the SVG."""
 
@@ -24,9 +19,7 @@ def plot_lengths(lengths: NDArray[np.int64], name: str, path: Path) -> None:
 
     Raises WorkError if the file cannot be written.
     """
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        axes = figure.add_subplot()
+    with picture(path, 8, 4.5) as axes:
         total = f"{lengths.sum():,} samples"
         for identity, label, histogram, style in (
             (OWN, f"store {name} ({total})", lengths, {"color": "#1f77b4", "fill": True, "alpha": 0.5}),
@@ -39,9 +32,6 @@ def plot_lengths(lengths: NDArray[np.int64], name: str, path: Path) -> None:
         axes.set_title("Lengths of samples")
         axes.set_yscale("log")
         axes.legend()
-        image = BytesIO()
-        figure.savefig(image, format="svg", metadata={"Date": None})
-    write_whole(path, image.getvalue())
 
 
 def _shares(histogram: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,16 +1,12 @@
 """Predicted time over numbers of GPUs, with its interval and the published points, as SVG."""
 
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from benchmarks.files import write_whole
-from podium.length_plot import STYLE
+from podium.pictures import picture
 
 CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"
 """Ids in the SVG."""
@@ -22,9 +18,7 @@ def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
     Raises WorkError if the file cannot be written.
     """
     rows = predicted["scale"]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(8, 5), layout="constrained")
-        axes = figure.add_subplot()
+    with picture(path, 8, 5) as axes:
         gpus = [row["gpus"] for row in rows]
         low, high = ([row[key] for row in rows] for key in ("low", "high"))
         axes.fill_between(gpus, low, high, color="#1f77b4", alpha=0.2)
@@ -45,6 +39,3 @@ def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
         axes.set_ylabel("seconds to train")
         axes.set_title("Time to train BERT by number of GPUs")
         axes.legend()
-        image = BytesIO()
-        figure.savefig(image, format="svg", metadata={"Date": None})
-    write_whole(path, image.getvalue())

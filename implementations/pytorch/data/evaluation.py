@@ -2,10 +2,11 @@
 
 import numpy as np
 
+from benchmarks.bert.bulk import BulkReader
 from benchmarks.bert.preparation.evaluation import evaluation_pick
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import snake
-from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate
+from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate_flat
 
 
 def evaluation_batches(
@@ -21,7 +22,8 @@ def evaluation_batches(
     whole = samples // ranks * ranks
     mine = list(snake(lengths[:whole], ranks)[rank]) + [i for i in range(whole + rank, min(samples, whole + rank + 1))]
     mine.sort(key=lambda i: -lengths[i])
-    return [
-        collate([store.read(int(picked[i])) for i in mine[first : first + local_batch_size]], slot_width, SHAPE_STEP)
-        for first in range(0, len(mine), local_batch_size)
-    ]
+    with BulkReader(store) as reader:
+        return [
+            collate_flat(reader.gather(picked[mine[first : first + local_batch_size]]), slot_width, SHAPE_STEP)
+            for first in range(0, len(mine), local_batch_size)
+        ]

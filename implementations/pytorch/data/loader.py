@@ -36,6 +36,8 @@ class LengthIndex(Protocol):
 
 Layout = tuple[int | None, int, int, Sequence[int] | None, int | None]
 """`collate`'s slot width, token slots, masked slots, attention widths and sequence slots."""
+DRAWN_SAMPLES = 4096
+"""Samples that are drawn at once, if they are not a single step's."""
 CAPACITY_STEPS = 200
 """Steps that a capacity is derived from."""
 
@@ -156,6 +158,7 @@ class TrainingOrder:
             self.sampler = drawing_order(
                 store.lengths, seed=seed, ranks=deal.parts, local_batch=local_batch, shards=shards, phases=phases
             )
+        self._block: tuple[int, np.ndarray] = (-1, np.empty((0, 0), dtype=np.int64))
         self.capacity: Capacity | None = None
         self._late = [np.empty(0, dtype=np.int64)]  # dataset indices that come into each step, as far as they are known
         if capacity_overflow is not None:
@@ -169,7 +172,7 @@ class TrainingOrder:
     def global_batch(self, step: int) -> GlobalBatch:
         """The samples of a step, counted from 0, and who takes them."""
         first = step * self.global_batch_size
-        drawn = self.sampler.samples(first, self.global_batch_size)
+        drawn = self._drawn(step)
         assignment = assign(self.strategy, self.store.lengths[drawn], self.deal, self.accumulation_steps)
         moved = 0
         if self.capacity is not None:
@@ -193,6 +196,18 @@ class TrainingOrder:
             moved=moved,
             positions=assignment.order,
         )
+
+    def _drawn(self, step: int) -> np.ndarray:
+        """Dataset indices of a step's own samples. Many steps are drawn at once, since a draw costs little beside its
+        call, and the last ones are kept."""
+        steps = max(1, DRAWN_SAMPLES // self.global_batch_size)
+        number, samples = self._block
+        if number != step // steps:
+            number, size = step // steps, steps * self.global_batch_size
+            samples = self.sampler.samples(number * size, size).reshape(steps, -1)
+            self._block = number, samples
+        drawn: np.ndarray = samples[step - number * steps]
+        return drawn
 
     def _late_into(self, step: int) -> np.ndarray:
         """Dataset indices that the step before has left. It depends on all steps before, which are dealt out once."""

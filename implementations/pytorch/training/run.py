@@ -95,6 +95,15 @@ class Run:
         if uses_graphs(config, processes.device):
             self.shapes = run_shapes(self.order, processes.rank, self.last_step)
         warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+        self.loader = LOADERS[config.loader](
+            self.order,
+            processes.rank,
+            range(self.last_step),
+            config.prefetch_batches,
+            masked_slots=self.shapes.masked_slots if self.shapes else None,
+            pins=processes.device.type == "cuda",
+            **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
+        )
         processes.barrier()
         (self.peak,) = processes.total([matmul_peak(self.precision, processes.device)])
         processes.barrier()
@@ -103,18 +112,7 @@ class Run:
 
     def _train(self) -> bool:
         config = self.config
-        with (
-            Metrics(self.folder.metrics, self.processes) as self.metrics,
-            LOADERS[config.loader](
-                self.order,
-                self.processes.rank,
-                range(self.last_step),
-                config.prefetch_batches,
-                masked_slots=self.shapes.masked_slots if self.shapes else None,
-                pins=self.processes.device.type == "cuda",
-                **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
-            ) as steps,
-        ):
+        with Metrics(self.folder.metrics, self.processes) as self.metrics, self.loader as steps:
             self.evaluation_batches = evaluation_batches(
                 self.evaluation_store,
                 samples=config.evaluation_samples,
@@ -123,7 +121,6 @@ class Run:
                 local_batch_size=config.evaluation.local_batch_size,
                 slot_width=self.order.slot_width,
             )
-            self.steps = steps
             self.phases.restart()
             next_evaluation, block_start, in_block = config.evaluation_interval, 0, False
             for number, step in enumerate(steps, start=1):
@@ -195,7 +192,7 @@ class Run:
     def _summarise(self, reached: bool) -> None:
         ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
         phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
-        exchanged = self._exchanged() if isinstance(self.steps, ExchangePrefetcher) else {}
+        exchanged = self._exchanged() if isinstance(self.loader, ExchangePrefetcher) else {}
         if not self.processes.first:
             return
         assert self.accuracy is not None
@@ -224,7 +221,7 @@ class Run:
 
     def _exchanged(self) -> dict[str, Any]:
         """What passing samples on took the mean rank, from the start of the run to its end."""
-        assert isinstance(self.steps, ExchangePrefetcher)
-        measured = vars(self.steps.measured)
+        assert isinstance(self.loader, ExchangePrefetcher)
+        measured = vars(self.loader.measured)
         sums = self.processes.total([float(value) for value in measured.values()])
         return {"exchange": {key: value / self.processes.ranks for key, value in zip(measured, sums, strict=True)}}

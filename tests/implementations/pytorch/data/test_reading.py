@@ -32,7 +32,9 @@ def store(
     return SampleStore([write_store(folder / name, wikipedia_lengths(n, n), n) for name, n in counts.items()])
 
 
-def make_order(store: SampleStore, strategy: str = "indexed", ranks: int = 2, accumulation: int = 2) -> TrainingOrder:
+def make_order(
+    store: SampleStore, strategy: str = "indexed", ranks: int = 2, accumulation: int = 2, overflow: float | None = None
+) -> TrainingOrder:
     return TrainingOrder(
         store,
         seed=4,
@@ -40,6 +42,7 @@ def make_order(store: SampleStore, strategy: str = "indexed", ranks: int = 2, ac
         global_batch_size=BATCH,
         deal=Deal(ranks, ranks),
         accumulation_steps=accumulation,
+        capacity_overflow=overflow,
     )
 
 
@@ -67,7 +70,7 @@ def assert_same(found: Step, expected: Step) -> None:
     first=st.integers(0, 9),
     count=st.integers(0, 7),
     window=st.sampled_from([0, 1, 2, 3, 4, 5, WINDOW]),
-    strategy=st.sampled_from(["indexed", "random", "padded"]),
+    strategy=st.sampled_from(["indexed", "random", "padded", "exchanged", "packed"]),
     ranks=st.sampled_from([1, 2]),
     accumulation=st.sampled_from([1, 3]),
 )
@@ -90,6 +93,16 @@ def test_masked_slots_are_as_told(store: SampleStore) -> None:
     with StepReader(order, 1, shapes.masked_slots) as reader:
         for number, step in enumerate(reader.steps(range(6))):
             assert_same(step, order.read(number, 1, shapes.masked_slots))
+
+
+def test_sequences_that_come_a_step_later_are_read_there(store: SampleStore) -> None:
+    """With a capacity a step depends on those before it, which are known earlier than they are read."""
+    order, plain = make_order(store, overflow=0.5), make_order(store, overflow=0.5)
+    with StepReader(order, 1, window=5) as reader:
+        found = list(reader.steps(range(12)))
+    assert sum(step.whole.moved for step in found) > 0
+    for number, step in enumerate(found):
+        assert_same(step, plain.read(number, 1))
 
 
 @pytest.fixture
