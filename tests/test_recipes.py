@@ -85,3 +85,28 @@ def test_academic_trains_on_short_samples_first(home: Path) -> None:
     found = run(home, "academic", 2, "phases=[{max_sequence_length: 128, samples: 40}, {max_sequence_length: 512}]")
     assert [line["slots"] // 16 for line in steps(found)] == [128] * 3 + [512] * 3
     assert all(line["tokens"] <= 128 * 16 for line in steps(found)[:3])
+
+
+def test_a_target_found_beside_training_counts_the_samples_that_reached_it(home: Path) -> None:
+    """The steps taken until it was known are thrown away; the log says what the evaluated weights were trained on."""
+    settings = ("target_accuracy=1.0e-6", "evaluation.overlap=training", "evaluation.samples=640", "max_samples=480")
+    command = [sys.executable, "-m", "podium.cli", "run", "laptop", "--json", "--set", "launch.processes_per_node=2"]
+    for setting in (*SHORT, *settings):
+        command += ["--set", setting]
+    process = subprocess.run(
+        command, cwd=home, env=os.environ | {"PYTHONPATH": str(home)}, capture_output=True, text=True, timeout=300
+    )
+    assert process.returncode == 0, process.stderr
+    found = json.loads(process.stdout)
+    assert all(found["compliance"].values())
+    assert found["reached_target"]
+    assert found["samples"] % 48 == 0  # of an evaluation, and 16 a step
+    assert found["evaluation"]["steps_thrown_away"] > 0
+    assert found["evaluation"]["seconds_beside_training"] > 0
+    lines = Path(found["result_file"]).read_text(encoding="utf-8").splitlines()
+    events = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+    samples = {event["key"]: event["metadata"].get("epoch_num", event["value"]) for event in events}
+    assert samples["train_samples"] == samples["run_stop"] == samples["eval_accuracy"] == found["samples"]
+    assert samples["block_stop"] == found["samples"] + 16 * found["evaluation"]["steps_thrown_away"]
+    trained = steps(found)
+    assert len(trained) == found["steps"] + found["evaluation"]["steps_thrown_away"]

@@ -125,6 +125,8 @@ class Evaluation(Settings):
     samples: int | None = Field(default=None, ge=1)
     interval_samples: int | None = Field(default=None, ge=1)
     local_batch_size: int = Field(default=64, ge=1)
+    overlap: Literal["none", "training"] = "none"
+    """`training`: a copy of the weights is evaluated beside the next steps, which count if it misses the target."""
 
 
 class TrainingPhase(Settings):
