@@ -92,6 +92,8 @@ def _keys(location: tuple[int | str, ...], model: type[BaseModel]) -> Location:
         if keys and current is None and not isinstance(part, int):
             continue
         keys.append(str(part))
+        if isinstance(part, int):
+            continue
         current = _model_of(current, str(part)) if known and current is not None else None
     return tuple(keys)
 
@@ -103,6 +105,8 @@ def _field_names(model: type[BaseModel]) -> list[str]:
 def _keys_beside(location: Location, model: type[BaseModel]) -> list[str]:
     current = model
     for key in location[:-1]:
+        if key.isdecimal():
+            continue
         current = _model_of(current, key) or current
     internal = {"system"} if current is model else set()
     return [name for name in _field_names(current) if name not in internal]
@@ -112,7 +116,8 @@ def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     field = model.model_fields.get(key)
     if field is None:
         return None
-    options = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
+    several = get_origin(field.annotation) in (Union, UnionType, tuple)
+    options = get_args(field.annotation) if several else (field.annotation,)
     return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
 
 

@@ -149,6 +149,16 @@ class Evaluation(Settings):
     samples: int | None = Field(default=None, ge=1)
     interval_samples: int | None = Field(default=None, ge=1)
     local_batch_size: int = Field(default=64, ge=1)
+    overlap: Literal["none", "training"] = "none"
+    """`training`: a copy of the weights is evaluated beside the next steps, which count if it misses the target."""
+
+
+class TrainingPhase(Settings):
+    """A part of a run that draws only samples of so many tokens; unset: of any number, and to the end of the run."""
+
+    max_sequence_length: int | None = Field(default=None, ge=1)
+    samples: int | None = Field(default=None, ge=1)
+    """Rounded up to whole global batches."""
 
 
 class RunConfig(Settings):
@@ -172,6 +182,13 @@ class RunConfig(Settings):
     `podium bench` measured it on this system, or where it has not, by the operations of matrix products."""
     sequence_cost: float | None = Field(default=None, ge=0)
     """What a sequence costs besides, in the same unit and with the same default."""
+    strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = None
+    """Samples of each length stratum in a local batch, as stratified strategies draw them, or in a micro-batch where
+    gradients are accumulated; None: in proportion to the data, by largest remainder."""
+    shards: Literal["shared", "per_rank"] = "shared"
+    """Whether every rank may come to train on every sample of the data, or draws its samples from a part of its own."""
+    phases: tuple[TrainingPhase, ...] = ()
+    """Phases of sequence length, one after the other; none: samples of all lengths from the start."""
     attention: Literal["padded", "grouped", "flash", "nested"]
     attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
     """Upper lengths of the groups of `grouped` attention, such as [128, 256, 384, 512]; None finds the cheapest cut of
@@ -195,8 +212,11 @@ class RunConfig(Settings):
     dropout: float = Field(ge=0, le=0.9)
     loss: Literal["global", "per_rank"]
     """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""
-    loader: Literal["own", "dali"] = "own"
-    """Who reads batches ahead: Podium's own reader, or NVIDIA DALI where it is installed."""
+    loader: Literal["own", "dali", "exchange"] = "own"
+    """Who reads batches ahead: Podium's own reader, NVIDIA DALI where it is installed, or readers that each read the
+    samples that were drawn for their own rank and pass them on to the ranks that train on them, over the CPUs."""
+    exchange_steps: int = Field(default=100, ge=1)
+    """Steps whose samples are passed on at once, while the steps before them are trained on."""
     prefetch_batches: int = Field(default=4, ge=1)
 
     global_batch_size: int = Field(ge=1)
@@ -273,6 +293,39 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _strata_fit(self) -> Self:
+        strata = self.balancing in ("stratified", "presorted")
+        if self.strata_counts is not None:
+            batch = self.local_batch_size // self.gradient_accumulation_steps
+            if not strata:
+                raise ValueError(f"strata_counts has no use with balancing {self.balancing}; leave it out")
+            if sum(self.strata_counts) != batch:
+                raise ValueError(
+                    f"strata_counts is {list(self.strata_counts)}, which are {sum(self.strata_counts)} samples; "
+                    f"allowed are {batch} in all, those of a local batch (of a micro-batch, where gradients are "
+                    "accumulated)"
+                )
+        for key, found, only in (("shards", self.shards, "shared"), ("phases", self.phases and "set", ())):
+            if strata and found != only:
+                raise ValueError(
+                    f"{key} is {found}, but balancing is {self.balancing}, which draws strata from the whole data; "
+                    f"leave {key} out, or use another balancing"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> Self:
+        for number, phase in enumerate(self.phases):
+            last = number == len(self.phases) - 1
+            if last != (phase.samples is None):
+                found = "nothing" if phase.samples is None else phase.samples
+                raise ValueError(
+                    f"phases.{number}.samples is {found}; allowed is a number of samples in every phase but the last, "
+                    "which goes on to the end of the run and names none"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _capacity_fits(self) -> Self:
         if self.capacity_overflow is None:
             return self
@@ -282,6 +335,9 @@ class RunConfig(Settings):
                     f"capacity_overflow is set, but {key} is {getattr(self, key)}; allowed with it is "
                     f"{' or '.join(allowed)}"
                 )
+        if self.phases or self.loader == "exchange":
+            key = "phases is set" if self.phases else "loader is exchange"
+            raise ValueError(f"capacity_overflow is set, but {key}, which it does not go with; leave one of them out")
         if self.balancing == "padded":
             raise ValueError("capacity_overflow is set, but with balancing padded all batches have one shape already")
         return self

@@ -5,25 +5,41 @@ import numpy as np
 from benchmarks.bert.bulk import BulkReader
 from benchmarks.bert.preparation.evaluation import evaluation_pick
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.balancing import snake
+from implementations.pytorch.data.balancing import Deal, assign
 from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate_flat
 
 
 def evaluation_batches(
-    store: SampleStore, *, samples: int, rank: int, ranks: int, local_batch_size: int, slot_width: int | None
+    store: SampleStore,
+    *,
+    samples: int,
+    rank: int,
+    ranks: int,
+    local_batch_size: int,
+    slot_width: int | None,
+    pair_cost: float = 0.0,
+    sequence_cost: float = 0.0,
 ) -> list[RaggedBatch]:
-    """One rank's share of the `samples` that the reference picks, dealt out over ranks by length.
+    """One rank's share of the `samples` that the reference picks, dealt out evenly by what they cost.
 
-    Ranks get equal counts but for a remainder of one. Raises UsageError if the store holds too few samples.
+    Costs are those of a `Deal`; with `slot_width` all samples cost the same. Where there are fewer samples than ranks,
+    some ranks have none. Raises UsageError if the store holds too few samples.
     """
     store.require_samples(samples, "evaluation.samples")
     picked = evaluation_pick(len(store), samples)
     lengths = store.lengths[picked].astype(np.int64)
-    whole = samples // ranks * ranks
-    mine = list(snake(lengths[:whole], ranks)[rank]) + [i for i in range(whole + rank, min(samples, whole + rank + 1))]
-    mine.sort(key=lambda i: -lengths[i])
+    computed = lengths if slot_width is None else np.full_like(lengths, slot_width)
+    mine = evaluation_share(computed, rank, Deal(ranks, ranks, pair_cost, sequence_cost, counts="free"))
+    mine = mine[np.argsort(-lengths[mine], kind="stable")]
     with BulkReader(store) as reader:
         return [
             collate_flat(reader.gather(picked[mine[first : first + local_batch_size]]), slot_width, SHAPE_STEP)
             for first in range(0, len(mine), local_batch_size)
         ]
+
+
+def evaluation_share(lengths: np.ndarray, rank: int, deal: Deal) -> np.ndarray:
+    """The positions among samples of these lengths [n] that one of the deal's parts evaluates."""
+    if len(lengths) < deal.parts:
+        return np.arange(rank, len(lengths), deal.parts)
+    return assign("indexed", lengths, deal).part(rank)

@@ -1,7 +1,7 @@
 """What each rank trains on in each step of a run, known from the length index alone, and how it is read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
@@ -12,7 +12,9 @@ from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import STRATEGIES, Assignment, Deal, assign
 from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate, round_up
 from implementations.pytorch.data.capacity import Capacity, Fitted, capacity_for, fit_in
-from implementations.pytorch.data.sampling import Order, Sampler, StratifiedSampler
+from implementations.pytorch.data.drawing import drawing_order, stratified_order
+from implementations.pytorch.data.phases import Phase, first_samples, phase_of
+from implementations.pytorch.data.sampling import Order
 
 
 class LengthIndex(Protocol):
@@ -60,6 +62,9 @@ class GlobalBatch:
     """Token slots [ranks, accumulation steps], padding included."""
     moved: int = 0
     """Sequences that did not fit where they were dealt to, in this step or the one before."""
+    positions: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """The place of each sample in the order in which the step's samples were drawn, int64 [samples]; empty where they
+    were not drawn."""
 
     @property
     def samples(self) -> int:
@@ -115,11 +120,17 @@ class TrainingOrder:
         shape_step: int = SHAPE_STEP,
         attention_widths: Sequence[int] | None = None,
         capacity_overflow: float | None = None,
+        shards: str = "shared",
+        phases: Sequence[Phase] = (),
+        strata_counts: Sequence[int] | None = None,
     ) -> None:
         """`deal` says among how many ranks samples are dealt out, and what they cost; with `capacity_overflow` all
-        micro-batches have one shape, which so large a share of the steps exceeds.
+        micro-batches have one shape, which so large a share of the steps exceeds. `shards` and `phases` are those of
+        `drawing_order`, and `strata_counts` are slots of a micro-batch for each stratum of a stratified strategy, which
+        has neither shards nor phases.
 
-        Raises UsageError where the attention widths do not reach the longest sequence.
+        Raises UsageError where the attention widths do not reach the longest sequence, and for data that shards, phases
+        or strata do not go with.
         """
         if attention_widths is not None and max(attention_widths) < store.max_sequence_length:
             raise UsageError(
@@ -130,13 +141,22 @@ class TrainingOrder:
         self.strategy, self.global_batch_size = strategy, global_batch_size
         self.deal, self.accumulation_steps = deal, accumulation_steps
         self.slot_width = store.max_sequence_length if STRATEGIES[strategy].pads else None
-        self.sampler: Order = Sampler(len(store), seed)
+        self.phases = [*phases] or [Phase(store.max_sequence_length, None)]
+        self._phase_firsts = first_samples(self.phases, global_batch_size)
+        local_batch = global_batch_size // deal.parts
+        self.sampler: Order
         if STRATEGIES[strategy].strata:
-            self.sampler = StratifiedSampler(
+            assert shards == "shared" and not phases, "strata are drawn from the whole dataset"
+            self.sampler = stratified_order(
                 store.lengths,
-                batch=global_batch_size // (deal.parts * accumulation_steps),
+                batch=local_batch // accumulation_steps,
                 seed=seed,
                 max_length=store.max_sequence_length,
+                counts=strata_counts,
+            )
+        else:
+            self.sampler = drawing_order(
+                store.lengths, seed=seed, ranks=deal.parts, local_batch=local_batch, shards=shards, phases=phases
             )
         self._block: tuple[int, np.ndarray] = (-1, np.empty((0, 0), dtype=np.int64))
         self.capacity: Capacity | None = None
@@ -163,7 +183,7 @@ class TrainingOrder:
             if step == len(self._late) - 1:
                 self._late.append(drawn[fitted.left])
         indices = drawn[assignment.order]
-        slots = self._slots(self.store.lengths[drawn], assignment)
+        slots = self._slots(first, self.store.lengths[drawn], assignment)
         return GlobalBatch(
             first_sample=first,
             indices=indices,
@@ -172,6 +192,7 @@ class TrainingOrder:
             starts=assignment.starts,
             micro_batch_slots=slots.reshape(self.ranks, self.accumulation_steps),
             moved=moved,
+            positions=assignment.order,
         )
 
     def _drawn(self, step: int) -> np.ndarray:
@@ -205,11 +226,18 @@ class TrainingOrder:
         tokens, masked = (int(np.diff(each[whole.starts]).max()) for each in sums)
         return tokens, masked, int(np.diff(whole.starts).max())
 
-    def _slots(self, lengths: np.ndarray, assignment: Assignment) -> np.ndarray:
+    def width_at(self, first_sample: int) -> int | None:
+        """Slot width of every sequence of the step that begins with this sample, if its strategy pads."""
+        if self.slot_width is None:
+            return None
+        return min(self.slot_width, self.phases[phase_of(self._phase_firsts, first_sample)].max_sequence_length)
+
+    def _slots(self, first_sample: int, lengths: np.ndarray, assignment: Assignment) -> np.ndarray:
         """Token slots [parts] of an assignment of samples of these lengths, padding included."""
         if self.capacity is not None:
             return np.full(assignment.parts, self.capacity.tokens)
-        slots = STRATEGIES[self.strategy].slots(lengths, assignment, self.deal, self.store.max_sequence_length)
+        longest = self.width_at(first_sample) or self.store.max_sequence_length
+        slots = STRATEGIES[self.strategy].slots(lengths, assignment, self.deal, longest)
         rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
         return rounded
 
@@ -235,9 +263,10 @@ class TrainingOrder:
         if self.capacity is not None:
             masked_slots = {self.capacity.tokens: self.capacity.masked}
         masked = (int(whole.masked_counts[part].sum()) for part in whole.micro_batches(rank))
+        width = self.width_at(whole.first_sample)
         return [
             (
-                self.slot_width,
+                width,
                 slots,
                 round_up(count, self.shape_step) if masked_slots is None else masked_slots[slots],
                 self.attention_widths,

@@ -3,9 +3,11 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 from implementations.pytorch.data.dali import DaliPrefetcher
+from implementations.pytorch.data.exchange import EXCHANGE_STEPS, Exchanged, ExchangeReader
 from implementations.pytorch.data.loader import Step, TrainingOrder
 from implementations.pytorch.data.reading import WINDOW, StepReader
 
@@ -15,6 +17,16 @@ REST = 0.001
 The thread that takes a step lets go of the interpreter's lock for a moment before it goes on. Whoever wakes up just
 then takes the lock and keeps it waiting, for no good: there are steps enough by then.
 """
+
+
+class Reader(Protocol):
+    """What reads steps one after the other, in the thread that enters and leaves it."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def steps(self, numbers: Iterable[int]) -> Iterator[Step]: ...
 
 
 class Prefetcher:
@@ -35,11 +47,16 @@ class Prefetcher:
         window: int = WINDOW,
     ) -> None:
         """`pins` batches in memory that a GPU reads by itself; the rest as in `StepReader`."""
-        self._reader = StepReader(order, rank, masked_slots, window)
+        self._reader = self._make_reader(order, rank, masked_slots, window)
         self._steps, self._pins = steps, pins
         self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read_ahead, name="prefetch", daemon=True)
+
+    def _make_reader(
+        self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None, window: int
+    ) -> Reader:
+        return StepReader(order, rank, masked_slots, window)
 
     def __enter__(self) -> "Prefetcher":
         self._thread.start()
@@ -89,5 +106,44 @@ class Prefetcher:
         return False
 
 
-LOADERS: dict[str, type[Prefetcher] | type[DaliPrefetcher]] = {"own": Prefetcher, "dali": DaliPrefetcher}
+class ExchangePrefetcher(Prefetcher):
+    """Steps of samples that the ranks' readers pass on to each other, `window` steps at a time: see `ExchangeReader`.
+
+    All ranks make one together. Leaving it waits for all ranks to leave theirs, unless an error leaves it.
+    """
+
+    def __init__(
+        self,
+        order: TrainingOrder,
+        rank: int,
+        steps: range,
+        depth: int,
+        masked_slots: Mapping[int, int] | None = None,
+        pins: bool = False,
+        window: int = EXCHANGE_STEPS,
+    ) -> None:
+        super().__init__(order, rank, steps, depth, masked_slots, pins, window)
+
+    def _make_reader(
+        self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None, window: int
+    ) -> Reader:
+        self._exchange = ExchangeReader(order, rank, masked_slots, window)
+        return self._exchange
+
+    def __exit__(self, *error: object) -> None:
+        if any(error):
+            self._exchange.fails()
+        self.close()
+
+    @property
+    def measured(self) -> Exchanged:
+        """What passing samples on has taken so far."""
+        return self._exchange.measured
+
+
+LOADERS: dict[str, type[Prefetcher] | type[DaliPrefetcher]] = {
+    "own": Prefetcher,
+    "dali": DaliPrefetcher,
+    "exchange": ExchangePrefetcher,
+}
 """Who reads ahead, by the name that a configuration gives."""

@@ -50,12 +50,7 @@ class Sampler:
         return indices
 
     def _permute(self, values: np.ndarray, epoch: int) -> np.ndarray:
-        half_bits = max(1, ((self.size - 1).bit_length() + 1) // 2)
-        keys = _round_keys(self.seed, epoch)
-        result = _feistel(values, half_bits, keys)
-        while np.any(outside := result >= self.size):
-            result[outside] = _feistel(result[outside], half_bits, keys)
-        return result.astype(np.int64)
+        return permute(values, _U64(self.size), self.size, round_keys(self.seed, epoch)[:, None])
 
 
 class StratifiedSampler:
@@ -163,8 +158,28 @@ def _seed_of_stratum(seed: int, stratum: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(stratum,)).generate_state(1, np.uint64)[0])
 
 
-def _round_keys(seed: int, epoch: int) -> np.ndarray:
-    keys: np.ndarray = np.random.SeedSequence([seed, epoch]).generate_state(ROUNDS, np.uint64)
+def permute(values: np.ndarray, sizes: np.ndarray | np.uint64, largest: int, keys: np.ndarray) -> np.ndarray:
+    """Where each value [n] uint64 of 0 … size - 1 goes: int64 [n], each size's values permuted among themselves.
+
+    `sizes` [n] or of all, of which `largest` is the greatest, and `keys` [ROUNDS, n] or [ROUNDS, 1] say by which
+    permutation: it is one of a size and its keys.
+    """
+    half_bits = max(1, ((largest - 1).bit_length() + 1) // 2)
+    sizes, keys = np.broadcast_to(sizes, values.shape), np.broadcast_to(keys, (ROUNDS, len(values)))
+    result = _feistel(values, half_bits, keys)
+    while np.any(outside := result >= sizes):
+        result[outside] = _feistel(result[outside], half_bits, keys[:, outside])
+    return result.astype(np.int64)
+
+
+def round_keys(seed: int, epoch: int) -> np.ndarray:
+    """Keys [ROUNDS] uint64 of an epoch's permutation."""
+    return round_keys_of(np.random.SeedSequence([seed, epoch]))
+
+
+def round_keys_of(source: np.random.SeedSequence) -> np.ndarray:
+    """Keys [ROUNDS] uint64 from any source."""
+    keys: np.ndarray = source.generate_state(ROUNDS, np.uint64)
     return keys
 
 

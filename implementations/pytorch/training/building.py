@@ -8,6 +8,7 @@ from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.batch import SHAPE_STEPS
 from implementations.pytorch.data.loader import LengthIndex, TrainingOrder
+from implementations.pytorch.data.phases import Phase
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention import require
 from implementations.pytorch.model.attention.flash import LENGTH_STEP
@@ -89,6 +90,9 @@ def build_order(
         shape_step=config.shape_step or SHAPE_STEPS[device.type],
         attention_widths=config.attention_widths,
         capacity_overflow=config.capacity_overflow,
+        shards=config.shards,
+        phases=[Phase(p.max_sequence_length or store.max_sequence_length, p.samples) for p in config.phases],
+        strata_counts=config.strata_counts,
     )
 
 

@@ -1,7 +1,7 @@
 """A run from init_start to run_stop: initialise, warm up, train to the target, and tell where the time went."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -11,12 +11,14 @@ from benchmarks.errors import WorkError
 from benchmarks.files import write_whole
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.data.loader import GlobalBatch, Step
-from implementations.pytorch.data.prefetching import LOADERS
+from implementations.pytorch.data.prefetching import LOADERS, ExchangePrefetcher
 from implementations.pytorch.data.shapes import run_shapes
+from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.optimization.build import build_schedule, used
 from implementations.pytorch.training.building import build_order, build_stepper, uses_graphs
 from implementations.pytorch.training.evaluation import Accuracy, evaluate
 from implementations.pytorch.training.metrics import Metrics
+from implementations.pytorch.training.overlapping import OverlappedEvaluation
 from implementations.pytorch.training.phases import PHASES, PhaseClock
 from implementations.pytorch.training.precision import matmul_peak
 from implementations.pytorch.training.processes import Processes
@@ -62,6 +64,8 @@ class Run:
         self.config, self.processes, self.folder, self.log = config, processes, folder, log
         self.phases, self.totals = PhaseClock(), Totals()
         self.accuracy: Accuracy | None = None
+        self.overlapped: OverlappedEvaluation | None = None
+        self.evaluations, self.steps_thrown_away = 0, 0
 
     def execute(self) -> bool:
         """Train to the target or the end of the samples allowed. True if the target was reached, or none was set."""
@@ -95,6 +99,9 @@ class Run:
         if uses_graphs(config, processes.device):
             self.shapes = run_shapes(self.order, processes.rank, self.last_step)
         warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+        if config.evaluation.overlap == "training":
+            examples = synthetic_step(self.order, 0, processes.rank, self.words).micro_batches
+            self.overlapped = OverlappedEvaluation(self.stepper.model.module, processes, self.precision, examples)
         self.loader = LOADERS[config.loader](
             self.order,
             processes.rank,
@@ -102,6 +109,7 @@ class Run:
             config.prefetch_batches,
             masked_slots=self.shapes.masked_slots if self.shapes else None,
             pins=processes.device.type == "cuda",
+            **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
         )
         processes.barrier()
         (self.peak,) = processes.total([matmul_peak(self.precision, processes.device)])
@@ -119,6 +127,8 @@ class Run:
                 ranks=self.processes.ranks,
                 local_batch_size=config.evaluation.local_batch_size,
                 slot_width=self.order.slot_width,
+                pair_cost=self.order.deal.pair_cost,
+                sequence_cost=self.order.deal.sequence_cost,
             )
             self.phases.restart()
             next_evaluation, block_start, in_block = config.evaluation_interval, 0, False
@@ -128,6 +138,8 @@ class Run:
                     self.log.block_starts(block_start, next_evaluation - block_start)
                 in_block = True
                 self._step(step)
+                if self._learns_of_the_target(block_start):
+                    return self._stop(reached=True)
                 due = self.totals.samples >= next_evaluation or number == self.last_step
                 if due:
                     self._flush()  # which may find that the last step does not count
@@ -140,7 +152,7 @@ class Run:
                     )
                 if self.log:
                     self.log.block_stops(block_start, self.totals.samples)
-                if self._evaluate():
+                if self._evaluate(last=number == self.last_step):
                     return self._stop(reached=True)
                 block_start, in_block = self.totals.samples, False
                 next_evaluation = (block_start // config.evaluation_interval + 1) * config.evaluation_interval
@@ -159,25 +171,58 @@ class Run:
         if skipped is not None:
             self.totals.add(skipped, self.config, self.words, times=-1)
 
-    def _evaluate(self) -> bool:
-        samples = self.totals.samples
+    def _evaluate(self, last: bool) -> bool:
+        """Evaluate now, or begin to beside the steps to come; whether the target is known to be reached."""
+        if self.overlapped is not None and self.overlapped.running and self._arrives(self.overlapped.finish()):
+            return True
+        self.evaluated = replace(self.totals)
         if self.log:
-            self.log.evaluation_starts(samples)
-        self.accuracy = evaluate(self.stepper.model.module, self.evaluation_batches, self.processes, self.precision)
-        if self.log:
-            self.log.evaluation_stops(samples, self.accuracy.masked_lm)
-        self.metrics.write(
-            {
-                "event": "evaluation",
-                "samples": samples,
-                "accuracy": self.accuracy.masked_lm,
-                "next_sentence_accuracy": self.accuracy.next_sentence,
-                "masked_lm_loss": self.accuracy.masked_lm_loss,
-            }
-        )
+            self.log.evaluation_starts(self.evaluated.samples)
+        if self.overlapped is None:
+            return self._arrives(
+                evaluate(self.stepper.model.module, self.evaluation_batches, self.processes, self.precision)
+            )
+        self.overlapped.begin(self.evaluation_batches)
         self.phases.lap("evaluation")
+        return last and self._arrives(self.overlapped.finish())
+
+    def _learns_of_the_target(self, block_start: int) -> bool:
+        """Whether an evaluation beside training is now known to have reached the target."""
+        accuracy = self.overlapped.poll() if self.overlapped is not None else None
+        if accuracy is None:
+            return False
+        if self._reaches(accuracy):
+            self._flush()
+            if self.log:
+                self.log.block_stops(block_start, self.totals.samples)
+        return self._arrives(accuracy)
+
+    def _arrives(self, accuracy: Accuracy) -> bool:
+        """Write down an accuracy. If it reaches the target, what was trained since does not count."""
+        self.accuracy, samples = accuracy, self.evaluated.samples
+        self.evaluations += 1
+        if self.log:
+            self.log.evaluation_stops(samples, accuracy.masked_lm)
+        line = {
+            "event": "evaluation",
+            "samples": samples,
+            "accuracy": accuracy.masked_lm,
+            "next_sentence_accuracy": accuracy.next_sentence,
+            "masked_lm_loss": accuracy.masked_lm_loss,
+        }
+        if self.overlapped is not None:
+            line["known_after"] = self.totals.samples
+        self.metrics.write(line)
+        self.phases.lap("evaluation")
+        if not self._reaches(accuracy):
+            return False
+        self.steps_thrown_away = self.totals.steps - self.evaluated.steps
+        self.totals = self.evaluated
+        return True
+
+    def _reaches(self, accuracy: Accuracy) -> bool:
         target = self.config.target_accuracy
-        return target is not None and self.accuracy.masked_lm >= target
+        return target is not None and accuracy.masked_lm >= target
 
     def _stop(self, reached: bool) -> bool:
         """Stop the clock, before anything is tidied up."""
@@ -191,6 +236,8 @@ class Run:
     def _summarise(self, reached: bool) -> None:
         ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
         phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
+        evaluation = self._evaluation(phase_seconds[PHASES.index("evaluation")] / ranks)
+        exchanged = self._exchanged() if isinstance(self.loader, ExchangePrefetcher) else {}
         if not self.processes.first:
             return
         assert self.accuracy is not None
@@ -213,5 +260,28 @@ class Run:
             "phases_ms": {
                 phase: 1000 * total / ranks / totals.steps for phase, total in zip(PHASES, phase_seconds, strict=True)
             },
+            "evaluation": evaluation,
+            **exchanged,
         }
         write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
+
+    def _exchanged(self) -> dict[str, Any]:
+        """What passing samples on took the mean rank, from the start of the run to its end."""
+        assert isinstance(self.loader, ExchangePrefetcher)
+        measured = vars(self.loader.measured)
+        sums = self.processes.total([float(value) for value in measured.values()])
+        return {"exchange": {key: value / self.processes.ranks for key, value in zip(measured, sums, strict=True)}}
+
+    def _evaluation(self, seconds: float) -> dict[str, Any]:
+        """What evaluations took of the run, of which training waited for so many seconds, and how even ranks were."""
+        tokens, slots = (sum(getattr(batch, name) for batch in self.evaluation_batches) for name in ("tokens", "slots"))
+        most, beside = self.processes.most(tokens), self.overlapped.seconds if self.overlapped is not None else 0.0
+        all_tokens, all_slots, all_beside = self.processes.total([tokens, slots, beside])
+        return {
+            "evaluations": self.evaluations,
+            "share_of_run": seconds / self.seconds,
+            "seconds_beside_training": all_beside / self.processes.ranks,
+            "steps_thrown_away": self.steps_thrown_away,
+            "max_over_mean_tokens": most * self.processes.ranks / all_tokens,
+            "padding_share": 1 - all_tokens / all_slots,
+        }

@@ -14,6 +14,8 @@ from podium.config.loading import ROOT, SYSTEMS
 
 TEXT = (SYSTEMS / "laptop.yaml").read_text(encoding="utf-8")
 RECIPES = ROOT / "implementations" / "pytorch" / "recipes"
+TWO_PHASES = "[{max_sequence_length: 128, samples: 64}, {max_sequence_length: 512}]"
+ALL_RECIPES = "academic, exchanged, indexed, packed, padded, presorted, random"
 
 
 def refused(path: Path | str, recipe: str | None = None, settings: list[str] | None = None) -> str:
@@ -302,13 +304,13 @@ def test_an_unknown_system_is_told_with_the_one_that_was_meant() -> None:
 
 
 def test_an_unknown_recipe_is_told_with_the_one_that_was_meant(write_system: Any) -> None:
-    words = "there is no recipe 'indxed' (did you mean 'indexed'?); the recipes are indexed, padded, random"
+    words = f"there is no recipe 'indxed' (did you mean 'indexed'?); the recipes are {ALL_RECIPES}"
     assert refused("laptop", "indxed") == words
     assert refused("laptop", settings=["recipe=indxed"]) == words
     assert refused(write_system({"bert.recipe": "indxed"})) == words
     assert "there is no recipe '../recipes/indexed'" in refused("laptop", "../recipes/indexed")
     path = write_system({"bert.recipe": ...})
-    assert refused(path) == f"{path}: bert.recipe is missing; name one of indexed, padded, random"
+    assert refused(path) == f"{path}: bert.recipe is missing; name one of {ALL_RECIPES}"
 
 
 def test_an_unknown_implementation_is_named(write_system: Any) -> None:
@@ -502,6 +504,24 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
         (["capacity_overflow=0"], "capacity_overflow: found 0"),
         (["capacity_overflow=0.3"], "capacity_overflow: found 0.3"),
         (["pair_cost=-1"], "pair_cost: found -1"),
+        (["capacity_overflow=0.01", "loader=exchange"], "capacity_overflow is set, but loader is exchange, which it"),
+        (["capacity_overflow=0.01", f"phases={TWO_PHASES}"], "capacity_overflow is set, but phases is set, which it"),
+        (["strata_counts=[4, 4, 4, 4]"], "strata_counts has no use with balancing indexed; leave it out"),
+        (
+            ["balancing=presorted", "strata_counts=[4, 4, 4, 5]"],
+            "strata_counts is [4, 4, 4, 5], which are 17 samples; allowed are 16 in all",
+        ),
+        (["balancing=presorted", "strata_counts=[4, 4, 8]"], "strata_counts: found [4, 4, 8]; allowed:"),
+        (["balancing=stratified", "shards=per_rank"], "shards is per_rank, but balancing is stratified, which draws"),
+        (["balancing=presorted", f"phases={TWO_PHASES}"], "phases is set, but balancing is presorted, which draws"),
+        (["phases=[{max_sequence_length: 128}, {}]"], "phases.0.samples is nothing; allowed is a number of samples"),
+        (["phases=[{max_sequence_length: 128, samples: 9}]"], "phases.0.samples is 9; allowed is a number of samples"),
+        (["phases=[{samples: 0}, {}]"], "phases.0.samples: found 0; allowed: greater than or equal to 1"),
+        (
+            ["phases=[{sample: 5}, {}]"],
+            "there is no such key (did you mean samples?); allowed are max_sequence_length,",
+        ),
+        (["exchange_steps=0"], "exchange_steps: found 0"),
         (["balancing=best"], "balancing: found 'best'; allowed is 'padded', 'random', 'exchanged'"),
     ],
 )
@@ -516,6 +536,9 @@ def test_balancing_that_does_not_go_together_is_refused(settings: list[str], wor
         ["balancing=presorted", "loss=per_rank"],
         ["balancing=exchanged", "capacity_overflow=0.25", "attention=flash"],
         ["balancing=packed", "pair_cost=0", "sequence_cost=3.5"],
+        ["balancing=presorted", "strata_counts=[4, 4, 4, 4]", "loader=exchange"],
+        ["balancing=presorted", "strata_counts=[2, 2, 2, 2]", "gradient_accumulation_steps=2"],
+        ["shards=per_rank", f"phases={TWO_PHASES}", "loader=exchange", "exchange_steps=7"],
     ],
 )
 def test_balancing_that_goes_together_is_taken(settings: list[str]) -> None:

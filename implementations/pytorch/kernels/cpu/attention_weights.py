@@ -97,7 +97,7 @@ def _backward(
 class _AttentionWeights(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores_HRWW: Tensor, key_counts_R: Tensor, p: float) -> Tensor:
-        seed, shares_HRWW = draw_seed(), torch.empty_like(scores_HRWW)
+        seed, shares_HRWW = draw_seed(p), torch.empty_like(scores_HRWW)
         threshold, scale = threshold_and_scale(p)
         dropped_HRWW = torch.empty_like(scores_HRWW) if threshold else shares_HRWW
         draws = row_draws(scores_HRWW.shape[-1])

@@ -32,7 +32,7 @@ def _drop(x: np.ndarray, seed: np.ndarray, threshold: int, scale: float, y: np.n
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, p: float) -> Tensor:
-        ctx.seed, ctx.probability = draw_seed(), p
+        ctx.seed, ctx.probability = draw_seed(p), p
         return _dropped(x_TD, ctx.seed, p)
 
     @staticmethod

@@ -130,7 +130,7 @@ class _ResidualNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x_TD: Tensor, update_TD: Tensor, update_bias_D: Tensor, weight_D: Tensor, bias_D: Tensor, p: float
     ) -> Tensor:
-        (rows, columns), seed = x_TD.shape, draw_seed()
+        (rows, columns), seed = x_TD.shape, draw_seed(p)
         sums_TD, y_TD, statistics_T2 = torch.empty_like(x_TD), torch.empty_like(x_TD), torch.empty(rows, 2)
         _residual_forward(
             array(x_TD),

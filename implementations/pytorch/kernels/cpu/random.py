@@ -23,8 +23,13 @@ KEY_STEP_A, KEY_STEP_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 LOW, SHIFT, HALF_SHIFT, LOW_HALF = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(16), np.uint64(0xFFFF)
 
 
-def draw_seed() -> Tensor:
-    """A seed [1] int64 from torch's default generator: the same `manual_seed` gives the same masks."""
+def draw_seed(probability: float) -> Tensor:
+    """A seed [1] int64 from torch's default generator: the same `manual_seed` gives the same masks.
+
+    Where nothing is dropped nothing is drawn: an evaluation leaves the masks of training as they are.
+    """
+    if not probability:
+        return torch.zeros(1, dtype=torch.int64)
     return torch.empty(1, dtype=torch.int64).random_(-(2**63), None)
 
 

@@ -28,8 +28,13 @@ def threshold_and_scale(probability: float) -> tuple[int, float]:
     return threshold, STEPS / (STEPS - threshold)
 
 
-def draw_seed(device: torch.device) -> Tensor:
-    """A seed [1] int64 that stays on the device, from its default generator; in a CUDA graph each replay draws anew."""
+def draw_seed(device: torch.device, probability: float) -> Tensor:
+    """A seed [1] int64 that stays on the device, from its default generator; in a CUDA graph each replay draws anew.
+
+    Where nothing is dropped nothing is drawn: an evaluation leaves the masks of training as they are.
+    """
+    if not probability:
+        return torch.zeros(1, device=device, dtype=torch.int64)
     return torch.randint(-(2**62), 2**62, (1,), device=device, dtype=torch.int64)
 
 

@@ -86,7 +86,7 @@ class _ResidualNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x_TD: Tensor, update_TD: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor, p: float
     ) -> Tensor:
-        (rows, columns), seed = x_TD.shape, draw_seed(x_TD.device)
+        (rows, columns), seed = x_TD.shape, draw_seed(x_TD.device, p)
         sums_TD, y_TD = torch.empty_like(x_TD), torch.empty_like(x_TD)
         statistics_T2 = torch.empty(rows, 2, device=x_TD.device)
         (threshold, scale), block = threshold_and_scale(p), block_of(columns)
@@ -194,7 +194,7 @@ class _EmbeddingNorm(torch.autograd.Function):
     def forward(ctx: Any, p: float, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
         tokens_T, words_VD = inputs[0], inputs[3]
         rows, columns, device = len(tokens_T), words_VD.shape[1], words_VD.device
-        seed, y_TD = draw_seed(device), torch.empty(rows, columns, dtype=dtype, device=device)
+        seed, y_TD = draw_seed(device, p), torch.empty(rows, columns, dtype=dtype, device=device)
         statistics_T2 = torch.empty(rows, 2, device=device)
         (threshold, scale), block = threshold_and_scale(p), block_of(columns)
         _embedding_forward[(rows,)](

@@ -57,8 +57,8 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     for module in (norm_module, attention_module, embedding_module):
         draw = module.draw_seed
 
-        def noted(draw: Callable[[], Tensor] = draw) -> Tensor:
-            drawn.append(draw())
+        def noted(probability: float, draw: Callable[[float], Tensor] = draw) -> Tensor:
+            drawn.append(draw(probability))
             return drawn[-1]
 
         monkeypatch.setattr(module, "draw_seed", noted)

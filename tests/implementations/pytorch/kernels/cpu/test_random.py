@@ -59,9 +59,10 @@ def test_rows_far_away_have_numbers_of_their_own() -> None:
 
 def test_a_seed_is_torchs() -> None:
     torch.manual_seed(4)
-    one, other = draw_seed(), draw_seed()
+    one, other = draw_seed(0.1), draw_seed(0.1)
     torch.manual_seed(4)
-    assert torch.equal(draw_seed(), one)
+    assert torch.equal(draw_seed(0.0), torch.zeros(1, dtype=torch.int64))  # and nothing is drawn for it
+    assert torch.equal(draw_seed(0.1), one)
     assert not torch.equal(one, other)
     assert torch.equal(kept(one, 5, 5, 0.5), kept(one.clone(), 5, 5, 0.5))
 

@@ -1,0 +1,287 @@
+"""Readers that each read the samples drawn for their own rank and pass them on to the ranks that train on them.
+
+Source: the CPU-side exchange of Baidu, arXiv 2208.08124. A piece is the samples of many steps. While one piece is
+trained on, a thread of every rank reads its part of the next and sends every sample to the rank that the balancing
+strategy deals it to: one all-to-all among the CPUs, in a gloo group of its own. As published, ranks gather all samples
+of all others and sort what they got; here every rank knows the lengths, so that a sample goes to one rank alone and the
+sizes of what arrives are known before it does. Steps come out bit for bit as `StepReader` reads them.
+"""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from time import perf_counter
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from benchmarks.bert.bulk import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN, BulkReader
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
+from benchmarks.bert.store import SampleStore
+from benchmarks.errors import PodiumError, UsageError, WorkError
+from implementations.pytorch.data.batch import collate_flat
+from implementations.pytorch.data.loader import GlobalBatch, Step, TrainingOrder
+from implementations.pytorch.data.selecting import offsets_of, select
+
+EXCHANGE_STEPS = 100
+"""Steps of a piece: what Baidu exchanged at once over 64 ranks."""
+GRACE_SECONDS = 2.0
+"""How long a rank that fails waits for its thread, which may wait for ranks that wait for this one."""
+GO, STOP, FAILED = 0, 1, 2
+
+
+@dataclass
+class Exchanged:
+    """What passing samples on took a rank."""
+
+    pieces: int = 0
+    samples: int = 0
+    """That this rank trains on."""
+    sent_bytes: int = 0
+    """To other ranks."""
+    reading_seconds: float = 0.0
+    sending_seconds: float = 0.0
+    """Sending and receiving, once all ranks have read their parts."""
+    agreeing_seconds: float = 0.0
+    """Until all ranks have read their parts."""
+    first_wait_seconds: float = 0.0
+    """Until the first piece was there: nothing is trained on meanwhile."""
+    wait_seconds: float = 0.0
+    """Until each further piece was there, when all steps of the one before had been laid out."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a rank reads of a piece, to whom it sends it, and what it gets."""
+
+    wholes: Sequence[GlobalBatch]
+    read: np.ndarray
+    """Dataset indices [n] of what this rank reads, by the rank that it goes to."""
+    read_counts: np.ndarray
+    """Samples for each rank [W]."""
+    arriving: np.ndarray
+    """Dataset indices [m] of what arrives, by the rank that it comes from."""
+    arriving_counts: np.ndarray
+    """Samples from each rank [W]."""
+    places: np.ndarray
+    """Where in what arrives this rank's samples lie [m], step by step in the order of each global batch."""
+
+    @classmethod
+    def of(cls, wholes: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":
+        """The plan of a piece: a sample is read by the rank in whose local batch it was drawn."""
+        indices = np.concatenate([whole.indices for whole in wholes])
+        home = np.concatenate([whole.positions // (whole.samples // ranks) for whole in wholes])
+        owner = np.concatenate([_owners(whole, ranks) for whole in wholes])
+        mine, own = home == rank, owner == rank
+        by_owner = np.argsort(owner[mine], kind="stable")
+        by_home = np.argsort(home[own], kind="stable")
+        places = np.empty(len(by_home), dtype=np.int64)
+        places[by_home] = np.arange(len(by_home))
+        return cls(
+            wholes,
+            indices[mine][by_owner],
+            np.bincount(owner[mine], minlength=ranks),
+            indices[own][by_home],
+            np.bincount(home[own], minlength=ranks),
+            places,
+        )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The samples of a rank in some steps, as they arrived."""
+
+    plan: Plan
+    samples: Samples
+
+
+class ExchangeReader:
+    """One rank's parts of steps, of samples that the ranks' readers pass on to each other.
+
+    All ranks make one together and take equally many steps, or else leave it by an error. Use as a context manager, or
+    `close` it: that returns when all ranks have closed theirs, or soon if this rank `fails`. Holds two pieces.
+    """
+
+    def __init__(
+        self,
+        order: TrainingOrder,
+        rank: int,
+        masked_slots: Mapping[int, int] | None = None,
+        piece_steps: int = EXCHANGE_STEPS,
+    ) -> None:
+        """`masked_slots` is that of `TrainingOrder.read`. Raises UsageError outside of a run's processes."""
+        if not dist.is_initialized():
+            raise UsageError(
+                "loader: found exchange, which passes samples on among the processes of a run; use loader=own here"
+            )
+        assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
+        assert order.capacity is None, "a sample that comes late was drawn in the step before"
+        self.measured = Exchanged()
+        self._order, self._rank, self._masked_slots, self._piece_steps = order, rank, masked_slots, piece_steps
+        self._store, self._bulk = order.store, BulkReader(order.store)
+        self._group = dist.new_group(backend="gloo")  # a GPU's backend is another, and the threads' calls interleave
+        self._pieces: queue.Queue[Piece | BaseException | None] = queue.Queue()
+        self._room = threading.Semaphore(1)
+        self._closed = threading.Event()
+        self._fails, self._taken = False, 0
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "ExchangeReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fails(self) -> None:
+        """This rank ends by an error, and others may not: nobody is waited for any longer."""
+        self._fails = True
+        self._closed.set()
+        self._pieces.put(None)  # for whoever waits for a piece that may never come
+
+    def close(self) -> None:
+        self._closed.set()
+        self._room.release()
+        if self._thread is not None:
+            while self._thread.is_alive() and not self._fails:
+                self._thread.join(0.1)
+            self._thread.join(GRACE_SECONDS)
+            if self._thread.is_alive():
+                return  # it ends with the process, and so do its files
+        self._bulk.close()
+
+    def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
+        """These steps, counted from 0, one after the other: each equals `TrainingOrder.read`, bit for bit."""
+        assert self._thread is None, "steps are taken once"
+        self._thread = threading.Thread(target=self._exchange, args=[iter(numbers)], name="exchange", daemon=True)
+        self._thread.start()
+        while (piece := self._next_piece()) is not None:
+            first = 0
+            for whole in piece.plan.wholes:
+                yield self._lay_out(piece, whole, first)
+                first += sum(part.stop - part.start for part in whole.micro_batches(self._rank))
+
+    def _next_piece(self) -> Piece | None:
+        """Take the next piece, and have the one after it exchanged; None at the end."""
+        began = perf_counter()
+        piece = self._pieces.get()
+        waited = perf_counter() - began
+        if isinstance(piece, BaseException):
+            raise piece
+        self._room.release()
+        if self._taken == 0:
+            self.measured.first_wait_seconds = waited
+        else:
+            self.measured.wait_seconds += waited
+        self._taken += 1
+        return piece
+
+    def _lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
+        """This rank's part of a global batch, which begins with its sample number `first` in the piece."""
+        batches = []
+        layouts = self._order.layouts(whole, self._rank, self._masked_slots)
+        for part, layout in zip(whole.micro_batches(self._rank), layouts, strict=True):
+            count = part.stop - part.start
+            batches.append(collate_flat(select(piece.samples, piece.plan.places[first : first + count]), *layout))
+            first += count
+        return Step(tuple(batches), whole)
+
+    # In the thread
+
+    def _exchange(self, numbers: Iterator[int]) -> None:
+        """Exchange piece after piece, one ahead of the one that is taken, until all ranks stop at the same one."""
+        try:
+            while (plan := self._plan(numbers)) is not None:
+                self._bulk.will_need(plan.read)
+                self._room.acquire()
+                samples = self._read(plan)
+                if samples is None:
+                    break
+                self._pieces.put(Piece(plan, self._pass_on(plan, samples)))
+            self._pieces.put(None)
+        except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
+            self._pieces.put(error)
+
+    def _plan(self, numbers: Iterator[int]) -> Plan | None:
+        """Of the next piece; None where there is none."""
+        wholes = [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]
+        return Plan.of(wholes, self._rank, self._order.ranks) if wholes else None
+
+    def _read(self, plan: Plan) -> Samples | None:
+        """What this rank reads of a piece, when all ranks have read theirs; None if any of them stops before.
+
+        Raises what went wrong here, and on all other ranks WorkError with the same sentence.
+        """
+        samples, failure = None, None
+        began = perf_counter()
+        if not self._closed.is_set():
+            try:
+                samples = self._bulk.gather(plan.read)
+            except Exception as error:  # noqa: BLE001 — raised again, when all ranks know
+                failure = error
+        read = perf_counter()
+        state = torch.tensor(FAILED if failure else STOP if samples is None else GO)
+        dist.all_reduce(state, op=dist.ReduceOp.MAX, group=self._group)
+        if int(state) == FAILED:
+            sentence = self._first_sentence(failure)
+            if isinstance(failure, PodiumError):
+                raise failure
+            raise WorkError(sentence) from failure
+        if int(state) == STOP:
+            return None
+        self.measured.reading_seconds += read - began
+        self.measured.agreeing_seconds += perf_counter() - read
+        return samples
+
+    def _first_sentence(self, failure: Exception | None) -> str:
+        """What went wrong on the first rank that failed, as all ranks then know it."""
+        own = "" if failure is None else f"rank {self._rank} could not read its samples: {failure}"
+        text = np.frombuffer(own.encode()[:4096].ljust(4096, b"\0"), dtype=np.uint8).copy()
+        texts = [torch.empty(4096, dtype=torch.uint8) for _ in range(self._order.ranks)]
+        dist.all_gather(texts, torch.from_numpy(text), group=self._group)
+        sentences = (each.numpy().tobytes().rstrip(b"\0").decode("utf-8", "replace") for each in texts)
+        return next(sentence for sentence in sentences if sentence)
+
+    def _pass_on(self, plan: Plan, samples: Samples) -> Samples:
+        """Send each sample that was read to its rank; this rank's samples, as they arrive."""
+        began = perf_counter()
+        lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
+        sent = _elements(samples.sample_offsets, samples.masked_offsets, plan.read_counts)
+        sample_offsets, masked_offsets = offsets_of(lengths), offsets_of(masked_counts)
+        arriving = _elements(sample_offsets, masked_offsets, plan.arriving_counts)
+        received = {}
+        for name, unit in ARRAYS.items():
+            size = SAMPLE_DTYPES[name].itemsize
+            out = np.empty(int(arriving[unit].sum()), dtype=SAMPLE_DTYPES[name])
+            dist.all_to_all_single(
+                torch.from_numpy(out.view(np.uint8)),
+                torch.from_numpy(getattr(samples, name).view(np.uint8)),
+                (arriving[unit] * size).tolist(),
+                (sent[unit] * size).tolist(),
+                group=self._group,
+            )
+            received[name] = out
+            self.measured.sent_bytes += int(sent[unit].sum() - sent[unit][self._rank]) * size
+        self.measured.pieces += 1
+        self.measured.samples += len(plan.arriving)
+        self.measured.sending_seconds += perf_counter() - began
+        return Samples(sample_offsets=sample_offsets, masked_offsets=masked_offsets, **received)
+
+
+def _owners(whole: GlobalBatch, ranks: int) -> np.ndarray:
+    """The rank that trains on each sample of a global batch [samples]."""
+    starts = whole.starts[:: whole.micro_batch_slots.shape[1]]
+    owners: np.ndarray = np.repeat(np.arange(ranks), np.diff(starts))
+    return owners
+
+
+def _elements(sample_offsets: np.ndarray, masked_offsets: np.ndarray, counts: np.ndarray) -> dict[int, np.ndarray]:
+    """How many elements of each kind of array belong to runs of so many samples [W]."""
+    ends = offsets_of(counts)
+    return {
+        BY_TOKEN: np.diff(sample_offsets[ends]),
+        BY_SAMPLE: np.diff(ends),
+        BY_MASK: np.diff(masked_offsets[ends]),
+    }

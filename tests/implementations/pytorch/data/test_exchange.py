@@ -1,0 +1,159 @@
+"""Samples passed on by the ranks' readers: the same batches bit for bit, each sample read once and by its own rank."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.bert.store import SampleStore
+from benchmarks.errors import UsageError
+from implementations.pytorch.data.balancing import Deal
+from implementations.pytorch.data.exchange import GRACE_SECONDS, Plan
+from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.prefetching import ExchangePrefetcher
+from implementations.pytorch.data.selecting import select
+from implementations.pytorch.data.sharding import part_bounds
+
+SAMPLES, RANKS, BATCH, STEPS = 200, 4, 24, 9
+CASES = ("exchanged", "accumulated", "indexed", "packed", "presorted", "padded", "one_piece")
+PER_RANK = ("exchanged", "indexed", "packed", "padded")
+
+
+@pytest.fixture(scope="module")
+def ranks(
+    tmp_path_factory: pytest.TempPathFactory,
+    write_store: Callable[..., Path],
+    wikipedia_lengths: Callable[[int, int], np.ndarray],
+) -> list[dict[str, Any]]:
+    """What each of four processes found."""
+    folder = tmp_path_factory.mktemp("exchange")
+    shard = write_store(folder / "store", wikipedia_lengths(SAMPLES, 3))
+    worker = Path(__file__).with_name("exchange_worker.py")
+    outs = [folder / f"{rank}.json" for rank in range(RANKS)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(worker), str(shard), str(folder / "rendezvous"), str(rank), str(RANKS), str(out)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, out in enumerate(outs)
+    ]
+    try:
+        for process in started:
+            _, words = process.communicate(timeout=180)
+            assert process.returncode == 0, words
+    finally:
+        for process in started:
+            process.kill()
+    return [json.loads(out.read_text(encoding="utf-8")) for out in outs]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_batches_are_those_that_a_reader_of_the_whole_data_reads(ranks: list[dict[str, Any]], case: str) -> None:
+    assert [rank[case]["same"] for rank in ranks] == [[True] * STEPS] * RANKS
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_sample_is_read_once_and_trained_on_once(ranks: list[dict[str, Any]], case: str) -> None:
+    read, trained = (Counter(i for rank in ranks for i in rank[case][what]) for what in ("read", "trained"))
+    assert read == trained
+    assert sum(read.values()) == STEPS * BATCH
+    assert {rank[case]["measured"]["samples"] for rank in ranks} == {len(rank[case]["trained"]) for rank in ranks}
+
+
+@pytest.mark.parametrize("case", PER_RANK)
+def test_a_rank_reads_its_own_part_alone(ranks: list[dict[str, Any]], case: str) -> None:
+    bounds = part_bounds(SAMPLES, RANKS)
+    for number, rank in enumerate(ranks):
+        assert all(bounds[number] <= index < bounds[number + 1] for index in rank[case]["read"])
+    if case != "padded":
+        strangers = [set(rank[case]["trained"]) - set(rank[case]["read"]) for rank in ranks]
+        assert all(strangers), "nothing was passed on"
+
+
+def test_what_was_sent_is_measured(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        measured = rank["exchanged"]["measured"]
+        assert measured["pieces"] == 3  # of 4, 4 and 1 steps
+        assert rank["one_piece"]["measured"]["pieces"] == 1
+        assert measured["reading_seconds"] > 0 < measured["sending_seconds"]
+        assert measured["first_wait_seconds"] > 0
+        assert rank["padded"]["measured"]["sent_bytes"] == 0
+    sent = sum(rank["exchanged"]["measured"]["sent_bytes"] for rank in ranks)
+    assert 0.5 * 3 / 4 < sent / (STEPS * BATCH * (2 * 250 + 4 * 37 + 3)) < 1.5 * 3 / 4  # three of four go elsewhere
+
+
+def test_it_is_read_in_a_thread_of_its_own(ranks: list[dict[str, Any]]) -> None:
+    assert all(rank["threads"] == ["exchange"] for rank in ranks)
+
+
+def test_leaving_early_ends_all_threads_and_waits_for_nobody_for_long(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert (rank["early"]["taken"], rank["early"]["threads"]) == (5, 0)
+        assert rank["early"]["seconds"] < 20
+
+
+def test_a_rank_that_cannot_read_is_told_of_by_all(ranks: list[dict[str, Any]]) -> None:
+    for number, rank in enumerate(ranks):
+        words = "the disk is damaged"
+        assert rank["unreadable"] == {
+            "taken": 4,  # the two pieces before
+            "words": words if number == 1 else f"rank 1 could not read its samples: {words}",
+            "threads": 0,
+        }
+
+
+def test_a_rank_that_fails_alone_waits_for_nobody(ranks: list[dict[str, Any]]) -> None:
+    assert max(rank["alone"]["seconds"] for rank in ranks[:1]) < GRACE_SECONDS + 8
+
+
+@pytest.fixture
+def store(make_store: Callable[..., SampleStore], wikipedia_lengths: Callable[[int, int], np.ndarray]) -> SampleStore:
+    return make_store(wikipedia_lengths(SAMPLES, 3))
+
+
+@pytest.mark.parametrize(("strategy", "per_node"), [("exchanged", 4), ("presorted", 2), ("random", 4)])
+def test_samples_are_sent_among_the_ranks_that_the_strategy_says(
+    store: SampleStore, strategy: str, per_node: int
+) -> None:
+    order = TrainingOrder(
+        store, seed=1, strategy=strategy, global_batch_size=32, deal=Deal(4, per_node), accumulation_steps=1
+    )
+    wholes = [order.global_batch(step) for step in range(3)]
+    plans = [Plan.of(wholes, rank, 4) for rank in range(4)]
+    sent = np.array([plan.read_counts for plan in plans])
+    assert np.array_equal(sent.T, [plan.arriving_counts for plan in plans])
+    assert (sent.sum(axis=1) == 24).all()  # each reads the samples that were drawn for it
+    among = np.kron(np.eye(4 // per_node), np.ones((per_node, per_node))) if strategy != "random" else np.eye(4)
+    assert ((sent > 0) <= (among > 0)).all()
+    assert (sent > 0).sum() == among.sum()
+    for rank, plan in enumerate(plans):
+        mine = np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
+        assert np.array_equal(plan.arriving[plan.places], mine)
+
+
+def test_selected_samples_are_those(store: SampleStore) -> None:
+    from benchmarks.bert.bulk import BulkReader
+
+    indices = np.array([5, 199, 0, 5, 31])
+    with BulkReader(store) as bulk:
+        whole, expected = bulk.gather(np.arange(SAMPLES)), bulk.gather(indices)
+    chosen = select(whole, indices)
+    for name, values in vars(expected).items():
+        assert np.array_equal(getattr(chosen, name), values), name
+        assert getattr(chosen, name).dtype == values.dtype
+    assert len(select(whole, indices[:0])) == 0
+
+
+def test_outside_of_a_run_it_is_refused(store: SampleStore) -> None:
+    order = TrainingOrder(
+        store, seed=1, strategy="exchanged", global_batch_size=8, deal=Deal(2, 2), accumulation_steps=1
+    )
+    with pytest.raises(UsageError, match=r"loader: found exchange, .* use loader=own here"):
+        ExchangePrefetcher(order, 0, range(2), 1)
