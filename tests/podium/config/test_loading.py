@@ -522,6 +522,7 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
             "there is no such key (did you mean samples?); allowed are max_sequence_length,",
         ),
         (["exchange_steps=0"], "exchange_steps: found 0"),
+        (["evaluation.overlap=steps"], "evaluation.overlap: found 'steps'; allowed is 'none', 'training'"),
         (["balancing=best"], "balancing: found 'best'; allowed is 'padded', 'random', 'exchanged'"),
     ],
 )

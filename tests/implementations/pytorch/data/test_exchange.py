@@ -55,11 +55,13 @@ def ranks(
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_the_batches_are_those_that_a_reader_of_the_whole_data_reads(ranks: list[dict[str, Any]], case: str) -> None:
     assert [rank[case]["same"] for rank in ranks] == [[True] * STEPS] * RANKS
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_every_sample_is_read_once_and_trained_on_once(ranks: list[dict[str, Any]], case: str) -> None:
     read, trained = (Counter(i for rank in ranks for i in rank[case][what]) for what in ("read", "trained"))
     assert read == trained
@@ -68,6 +70,7 @@ def test_every_sample_is_read_once_and_trained_on_once(ranks: list[dict[str, Any
 
 
 @pytest.mark.parametrize("case", PER_RANK)
+@pytest.mark.slow
 def test_a_rank_reads_its_own_part_alone(ranks: list[dict[str, Any]], case: str) -> None:
     bounds = part_bounds(SAMPLES, RANKS)
     for number, rank in enumerate(ranks):
@@ -77,6 +80,7 @@ def test_a_rank_reads_its_own_part_alone(ranks: list[dict[str, Any]], case: str)
         assert all(strangers), "nothing was passed on"
 
 
+@pytest.mark.slow
 def test_what_was_sent_is_measured(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         measured = rank["exchanged"]["measured"]
@@ -89,16 +93,19 @@ def test_what_was_sent_is_measured(ranks: list[dict[str, Any]]) -> None:
     assert 0.5 * 3 / 4 < sent / (STEPS * BATCH * (2 * 250 + 4 * 37 + 3)) < 1.5 * 3 / 4  # three of four go elsewhere
 
 
+@pytest.mark.slow
 def test_it_is_read_in_a_thread_of_its_own(ranks: list[dict[str, Any]]) -> None:
     assert all(rank["threads"] == ["exchange"] for rank in ranks)
 
 
+@pytest.mark.slow
 def test_leaving_early_ends_all_threads_and_waits_for_nobody_for_long(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert (rank["early"]["taken"], rank["early"]["threads"]) == (5, 0)
         assert rank["early"]["seconds"] < 20
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_read_is_told_of_by_all(ranks: list[dict[str, Any]]) -> None:
     for number, rank in enumerate(ranks):
         words = "the disk is damaged"
@@ -109,6 +116,7 @@ def test_a_rank_that_cannot_read_is_told_of_by_all(ranks: list[dict[str, Any]]) 
         }
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_alone_waits_for_nobody(ranks: list[dict[str, Any]]) -> None:
     assert max(rank["alone"]["seconds"] for rank in ranks[:1]) < GRACE_SECONDS + 8
 

@@ -162,6 +162,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory, write_store: Callable[..., P
     return [json.loads(out.read_text(encoding="utf-8")) for out in outs]
 
 
+@pytest.mark.slow
 def test_all_ranks_know_the_same_after_the_same_step(ranks: list[dict[str, Any]]) -> None:
     one, two = ranks
     assert one["polls"] == two["polls"] > 2  # the first waits for the second's
@@ -171,6 +172,7 @@ def test_all_ranks_know_the_same_after_the_same_step(ranks: list[dict[str, Any]]
         assert one[key] == pytest.approx(one["expected"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_on_one_rank_ends_all(ranks: list[dict[str, Any]]) -> None:
     assert ranks[1]["words"] == "out of memory"
     assert ranks[0]["words"].startswith("an evaluation beside training failed on another rank")
