@@ -51,6 +51,8 @@ class Launch(Settings):
     binding: Literal["none", "cores", "node", "socket", "exclusive", "core-complex"] = "none"
     """Which CPUs a process may run on. cores: an even share, of whole NUMA nodes where there are enough. The others are
     torchrun's, which go by the NUMA node of the process's GPU."""
+    caches: Literal["all", "samples"] = "all"
+    """What is cleared before a run: all of the kernel's caches, where that is allowed, or the samples' pages alone."""
     rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = None
     """HOST:PORT of the first of several nodes. Port + 1 is used too."""
     container: Container | None = None

@@ -21,13 +21,13 @@ class Cleared:
 
 
 def clear_caches(config: RunConfig) -> Cleared:
-    """Have the kernel forget all it has cached, or the samples' pages alone where more is not allowed."""
-    refused = _drop_everything()
+    """Have the kernel forget all it has cached, or the samples' pages alone where more is not wanted or not allowed."""
+    why = _drop_everything() if config.launch.caches == "all" else "launch.caches is samples"
     samples = drop_from_page_cache(config)
-    if not refused:
+    if not why:
         return Cleared(True, "Cleared all of the kernel's caches")
     what = "Cleared the samples from the page cache" if samples else "Cleared no caches"
-    return Cleared(samples, f"{what}, and no more: {refused}")
+    return Cleared(samples, f"{what}, and no more: {why}")
 
 
 def _drop_everything() -> str:

@@ -144,7 +144,8 @@ def meeting_place(config: RunConfig) -> tuple[str, int]:
 
 def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
     host, port = meeting_place(config)
-    missing, others = set(range(1, config.launch.nodes)), {}
+    missing = set(range(1, config.launch.nodes))
+    others: dict[int, tuple[str, Wire]] = {}
     address = host
     try:
         server = socket.create_server(("", port))

@@ -23,8 +23,8 @@ def commands(config: RunConfig, system: str, options: Sequence[str], runs: int, 
     if config.launch.nodes > 1:
         node = _node(config, node_rank)
         lines.append(
-            f"# node {node_rank} of {config.launch.nodes}: once all have met, each runs this with a --local-addr of its "
-            "own, and node 0 alone with is_host=true; node 0 names the folder"
+            f"# node {node_rank} of {config.launch.nodes}: once all have met, each runs this with a --local-addr of "
+            "its own, and node 0 alone with is_host=true; node 0 names the folder"
         )
     folder = new_set_folder(config)
     variables = [f"{name}={value}" for name, value in environment(config, node).items()]
