@@ -148,7 +148,9 @@ def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
     others: dict[int, tuple[str, Wire]] = {}
     address = host
     try:
-        server = socket.create_server(("", port))
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
     except OSError as error:
         raise WorkError(f"launch.rendezvous: port {port} cannot be listened on ({error.strerror})") from None
     note(f"Waiting for {config.launch.nodes - 1} other nodes at {host}:{port}")

@@ -32,8 +32,8 @@ class Wire:
 
     @property
     def own_address(self) -> str:
-        """The address of this end."""
-        return str(self._socket.getsockname()[0])
+        """The address of this end; an IPv4 address as such, also where the socket is one for both."""
+        return str(self._socket.getsockname()[0]).removeprefix("::ffff:")
 
     def send(self, message: Mapping[str, Any]) -> None:
         try:
