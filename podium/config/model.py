@@ -12,6 +12,7 @@ from podium.config.description import Description
 
 MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
 RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
+LARGEST_PORT = 65_535
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
 
@@ -79,6 +80,8 @@ class Launch(Settings):
             raise ValueError(f"launcher is {self.launcher}, but {found}; allowed with it is {allowed}")
         if self.slurm_options and self.launcher != "slurm":
             raise ValueError(f"launcher is {self.launcher}, which has no use for slurm_options; leave them out")
+        if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > LARGEST_PORT - 1:
+            raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {LARGEST_PORT - 1}")
         if self.binding not in ("none", *BINDINGS[self.device]):
             raise ValueError(
                 f"binding is {self.binding}, but device is {self.device}; allowed with it are "
