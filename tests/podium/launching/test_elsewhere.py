@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.errors import UsageError
 from podium.cli import app
-from podium.config import load_system
+from podium.config import RunConfig, load_system
 from podium.config.loading import ROOT
 from podium.launching import elsewhere
 from podium.launching.dry_run import commands
@@ -210,3 +210,29 @@ def test_a_dry_run_of_a_job_is_its_submission() -> None:
     (line,) = commands(load_system("dgxa100_n8"), "dgxa100_n8", ["--set", "description.cooling=air, cold"], 1, 0)
     assert line.startswith("sbatch --wait ")
     assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
+
+
+# What `podium run` does by launcher and number
+
+
+def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+
+    def stop_there(config: RunConfig, words: list[str]) -> None:
+        became.append(words)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("podium.launching.elsewhere.become", stop_there)
+    done = CliRunner().invoke(app, ["run", "dgxa100_n1", "--runs", "3"])
+    assert done.exit_code == 0, done.output
+    assert became == [wrapped(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
+
+
+def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[int] = []
+    monkeypatch.setattr("podium.launching.following.follow", lambda config, rank, note: followed.append(rank))
+    monkeypatch.setattr("podium.running.run_set", lambda *_: pytest.fail("the first node alone makes the runs"))
+    settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
+    done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
+    assert done.exit_code == 0, done.output
+    assert followed == [2]
