@@ -35,6 +35,15 @@ def run(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as launch.processes_per_node=2."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands that would be run, and start nothing.")
+    ] = False,
+    node_rank: Annotated[
+        int,
+        typer.Option(
+            "--node-rank", min=0, help="Of several nodes, this one's number; the first one keeps the results."
+        ),
+    ] = 0,
 ) -> None:
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
@@ -42,12 +51,24 @@ def run(
     target.
     """
     from podium.config import load_system
+    from podium.launching.elsewhere import become, run_options, wrapped
+    from podium.launching.following import follow
     from podium.progress import Progress
     from podium.report import as_json as report_json
     from podium.report import print_report
     from podium.running import FinishedRun, run_set
 
     config = load_system(system, recipe, settings or [])
+    options = run_options(runs, recipe, settings or [], as_json)
+    if dry_run:
+        from podium.launching.dry_run import commands
+
+        print("\n".join(commands(config, system, options, runs, node_rank)))
+        return
+    if config.launch.launcher != "torchrun":
+        become(config, wrapped(config, system, options, node_rank))
+    if node_rank > 0:
+        return follow(config, node_rank, Progress(errors).note)
     finished: list[FinishedRun] = []
     try:
         for one in run_set(config, runs, Progress(errors)):

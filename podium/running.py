@@ -18,8 +18,9 @@ from podium.compliance import check_compliance
 from podium.config import RunConfig, RunFolder, write_resolved
 from podium.config.loading import ROOT
 from podium.costs import with_measured_costs
-from podium.data import drop_from_page_cache, with_data
+from podium.data import with_data
 from podium.launching import launch
+from podium.launching.crew import Crew, gathered
 from podium.mllog import run_status
 from podium.progress import Progress
 from podium.results import ResultSet
@@ -60,16 +61,26 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
 
     Raises what broke a run off, after its log was closed as aborted and put among the results.
     """
-    set_folder = RUNS / config.system / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
+    set_folder = new_set_folder(config)
     results = ResultSet(config.system, replaced=set_folder / "replaced_results")
     results.check_place()
-    with _alone(make_folder(set_folder.parent)):
+    with gathered(config, progress.note) as crew, _alone(make_folder(set_folder.parent)):
         check_checkpoint(config)
         config = with_measured_costs(with_data(config, progress.note))
         check_checkpoint(config)
         for number in range(runs):
             folder = RunFolder(make_folder(set_folder / f"run_{number}"))
-            yield _run_once(config, number, runs, folder, results, progress)
+            yield _run_once(config, number, runs, folder, results, progress, crew)
+
+
+def new_set_folder(config: RunConfig) -> Path:
+    """Where the side files of a set of runs that begins now go."""
+    return RUNS / config.system / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
+
+
+def entry_options(caches_cleared: bool) -> list[str]:
+    """What the implementation's `train` is told about a run on its command line."""
+    return ["--caches-cleared"] if caches_cleared else []
 
 
 def check_checkpoint(config: RunConfig) -> None:
@@ -97,16 +108,33 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _run_once(
-    config: RunConfig, number: int, runs: int, folder: RunFolder, results: ResultSet, progress: Progress
+    config: RunConfig,
+    number: int,
+    runs: int,
+    folder: RunFolder,
+    results: ResultSet,
+    progress: Progress,
+    crew: Crew,
 ) -> FinishedRun:
     seed = config.seed if config.seed is not None else secrets.randbelow(LARGEST_SEED + 1)
     config = config.model_copy(update={"seed": seed})
     write_resolved(config, folder.config)
-    caches_cleared = drop_from_page_cache(config)
+    cleared = crew.clear_caches(config, folder.config)
+    if number == 0:
+        progress.note(cleared.words)
+    options = entry_options(cleared.samples)
     try:
-        with progress.run(config, folder, f"Run {number + 1} of {runs}") as tick:
-            launch(config, folder, "train", ["--caches-cleared"] if caches_cleared else [], tick)
+        crew.start(folder, "train", options)
+        with progress.run(config, folder, f"Run {number + 1} of {runs}") as look:
+
+            def tick() -> None:
+                look()
+                crew.watch()
+
+            launch(config, folder, "train", options, tick, crew.node)
+        crew.finish()
     except PodiumError as error:
+        crew.stop()
         raise type(error)(f"{error}; {_place(results, folder)}") from None
     result = results.add(folder)
     summary = folder.read_summary()

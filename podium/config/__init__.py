@@ -3,10 +3,20 @@
 from podium.config.description import Description
 from podium.config.folder import RunFolder
 from podium.config.loading import load_resolved, load_system, system_names, write_resolved
-from podium.config.model import Clipping, DataSettings, Evaluation, Launch, LossScaling, OptimizerSettings, RunConfig
+from podium.config.model import (
+    Clipping,
+    Container,
+    DataSettings,
+    Evaluation,
+    Launch,
+    LossScaling,
+    OptimizerSettings,
+    RunConfig,
+)
 
 __all__ = [
     "Clipping",
+    "Container",
     "DataSettings",
     "Description",
     "Evaluation",

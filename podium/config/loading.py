@@ -30,7 +30,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     The recipe (`recipe`, else the system's own) gives defaults, the system's `bert:` section overrides them, and
     `settings` (key=value with dotted keys) override both. Raises UsageError for whatever is wrong with any of them.
     """
-    path = _system_path(system)
+    path = system_path(system)
     document = _read_mapping(path)
     for section in document:
         if section not in SECTIONS:
@@ -87,7 +87,8 @@ def load_resolved(path: Path) -> RunConfig:
         raise UsageError(explain(error, RunConfig, Origins(path))) from None
 
 
-def _system_path(system: str) -> Path:
+def system_path(system: str) -> Path:
+    """The file of a system: of a name in systems/, or the path itself. UsageError where there is none."""
     given = Path(system)
     if given.suffix in (".yaml", ".yml"):
         if not given.is_file():

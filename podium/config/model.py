@@ -10,6 +10,11 @@ from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, Terms, closed_b
 from benchmarks.bert.sizes import SIZES, Size
 from podium.config.description import Description
 
+MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
+RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
+LARGEST_PORT = 65_535
+BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -25,15 +30,37 @@ class Settings(BaseModel):
         return value
 
 
+class Container(Settings):
+    """The container that a whole `podium run` goes on in, and what of this machine is seen there."""
+
+    runtime: Literal["docker", "pyxis", "apptainer"]
+    image: str = Field(min_length=1)
+    """docker: an image's name; pyxis: an image's name or a .sqsh file; apptainer: a .sif file."""
+    mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
+    """HERE:THERE or HERE:THERE:ro; HERE is relative to the repository, THERE absolute. results/, runs/ and data/ are
+    mounted besides."""
+
+
 class Launch(Settings):
     """How the processes of a run are started."""
 
-    launcher: Literal["torchrun"] = "torchrun"
-    nodes: Literal[1] = 1
+    launcher: Literal["torchrun", "docker", "slurm"] = "torchrun"
+    """torchrun: here. docker: here, in a container. slurm: on the nodes of a job that is submitted for it."""
+    nodes: int = Field(default=1, ge=1)
     processes_per_node: int = Field(ge=1)
     device: Literal["cpu", "cuda"]
     threads_per_process: int | None = Field(default=None, ge=1)
     """CPU threads of each process; without it the machine's cores are shared out evenly."""
+    binding: Literal["none", "cores", "node", "socket", "exclusive", "core-complex"] = "none"
+    """Which CPUs a process may run on. cores: an even share, of whole NUMA nodes where there are enough. The others are
+    torchrun's, which go by the NUMA node of the process's GPU."""
+    caches: Literal["all", "samples"] = "all"
+    """What is cleared before a run: all of the kernel's caches, where that is allowed, or the samples' pages alone."""
+    rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = None
+    """HOST:PORT of the first of several nodes. Port + 1 is used too."""
+    container: Container | None = None
+    slurm_options: tuple[str, ...] = ()
+    """Options of sbatch besides the number of nodes, such as --partition=batch."""
 
     @property
     def ranks(self) -> int:
@@ -44,6 +71,25 @@ class Launch(Settings):
         """CPU threads of one process: as set, else an even share of the cores that this process may use."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.threads_per_process or max(1, cores // self.processes_per_node)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        runtimes = {"torchrun": (None,), "docker": ("docker",), "slurm": (None, "pyxis", "apptainer")}[self.launcher]
+        runtime = self.container.runtime if self.container else None
+        if runtime not in runtimes:
+            allowed = " or ".join(f"container.runtime {name}" if name else "no container" for name in runtimes)
+            found = f"container.runtime is {runtime}" if runtime else "there is no container"
+            raise ValueError(f"launcher is {self.launcher}, but {found}; allowed with it is {allowed}")
+        if self.slurm_options and self.launcher != "slurm":
+            raise ValueError(f"launcher is {self.launcher}, which has no use for slurm_options; leave them out")
+        if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > LARGEST_PORT - 1:
+            raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {LARGEST_PORT - 1}")
+        if self.binding not in ("none", *BINDINGS[self.device]):
+            raise ValueError(
+                f"binding is {self.binding}, but device is {self.device}; allowed with it are "
+                f"{', '.join(('none', *BINDINGS[self.device]))}"
+            )
+        return self
 
 
 def _as_list(value: Any) -> Any:

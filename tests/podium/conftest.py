@@ -12,6 +12,7 @@ import yaml
 from podium.config import RunConfig, RunFolder, load_system
 from podium.config.loading import SYSTEMS
 from podium.launching import command
+from podium.launching.node import Node
 from podium.mllog import ABORTED, SUCCESS, ResultLog, UsedOptimizer
 
 LAPTOP = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))
@@ -137,8 +138,8 @@ def as_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
         head = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder = Path(sys.argv[1])\n"
         path.write_text(head + script, encoding="utf-8")
 
-        def fake(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str]) -> list[str]:
-            assert command(config, folder, entry, options)
+        def fake(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], node: Node) -> list[str]:
+            assert command(config, folder, entry, options, node)
             return [sys.executable, str(path), str(folder.path)]
 
         monkeypatch.setattr("podium.launching.command", fake)

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from benchmarks.errors import PodiumError, UsageError, WorkError
-from podium.config import DataSettings, RunConfig, load_resolved
+from podium.config import DataSettings, RunConfig, RunFolder, load_resolved
+from podium.launching.caches import Cleared
+from podium.launching.crew import Crew
 from podium.mllog import read_events
 from podium.progress import Progress
 from podium.results import ResultSet
@@ -197,3 +201,56 @@ def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
     assert not (place / "data").exists()  # known before samples are made
     large = open_config.model_copy(update={"size": LARGE.name})
     refused(large, path, UsageError, "the checkpoint is of size tiny, the model of size large")
+
+
+def test_other_nodes_are_told_watched_and_their_caches_count(
+    open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of several nodes, with a crew that only notes what is asked of it."""
+    asked: list[Any] = []
+
+    class Noted(Crew):
+        def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
+            asked.append(("clear", config_path.is_file(), config.data.kind))
+            return Cleared(False, "node 1: Cleared no caches")
+
+        def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
+            asked.append(("start", entry, tuple(options)))
+
+        def watch(self) -> None:
+            asked.append("watch")
+
+        def finish(self) -> None:
+            asked.append("finish")
+
+        def stop(self) -> None:
+            asked.append("stop")
+
+    @contextmanager
+    def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
+        yield Noted()
+
+    monkeypatch.setattr("podium.running.gathered", gathered)
+    implementation()
+    list(run_set(open_config, 1, QUIET))
+    assert asked[:2] == [("clear", True, "store"), ("start", "train", ())]
+    assert set(asked[2:-1]) == {"watch"}
+    assert asked[-1] == "finish"
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError):
+        list(run_set(open_config, 1, QUIET))
+    assert asked[-1] == "stop"
+
+
+def test_a_node_that_is_lost_aborts_the_run(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then="time.sleep(60)", summarise=False)
+
+    def watch(self: Crew) -> None:
+        if list((place / "runs").rglob("result.partial.txt")):
+            raise WorkError("node 1 (b) was lost")
+
+    monkeypatch.setattr(Crew, "watch", watch)
+    with pytest.raises(WorkError, match=r"^node 1 \(b\) was lost; its log says aborted: "):
+        list(run_set(open_config, 1, QUIET))

@@ -54,13 +54,19 @@ def joined(config: RunConfig) -> Iterator[Processes]:
         dist.init_process_group("nccl", device_id=device)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(config.launch.threads)
+        torch.set_num_threads(_threads(config))
         keep_freed_memory()
         dist.init_process_group("gloo")
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), device)
     finally:
         dist.destroy_process_group()
+
+
+def _threads(config: RunConfig) -> int:
+    """As the launcher counted them: a process that is bound sees its own cores alone and cannot share them out."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() else config.launch.threads
 
 
 @contextmanager

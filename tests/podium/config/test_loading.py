@@ -191,7 +191,7 @@ def test_an_unknown_key_in_a_section_is_named(write_system: Any, key: str, meant
         ("bert.size", "huge", "found 'huge'; allowed is 'large', 'tiny'"),
         ("bert.precision", 16, "found 16; allowed is 'auto', 'fp32', 'bf16'"),
         ("launch.device", "tpu", "found 'tpu'; allowed is 'cpu', 'cuda'"),
-        ("launch.nodes", 2, "found 2; allowed is 1"),
+        ("launch.nodes", 0, "found 0; allowed: greater than or equal to 1"),
         ("description.status", "here", "found 'here'; allowed is 'Available on-premise', "),
         ("description.cooling", [1], "found ['1']; allowed: a valid string"),
         ("description.submitter", "", "found ''; allowed: "),
@@ -224,7 +224,7 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_key_given_twice_is_refused_and_not_the_last_taken(tmp_path: Path) -> None:
     words = refused_text(tmp_path, TEXT.replace("  size: tiny\n", "  size: tiny\n  size: large\n"))
     assert "the key 'size' is given twice" in words
-    assert "line 49, column 3" in words
+    assert "line 50, column 3" in words
     assert "\n" not in words
 
 

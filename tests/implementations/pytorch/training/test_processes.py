@@ -19,8 +19,8 @@ from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.sampling import Sampler
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.loss import loss_sums
-from implementations.pytorch.training.processes import Processes
-from podium.config import Clipping, RunConfig
+from implementations.pytorch.training.processes import Processes, _threads
+from podium.config import Clipping, RunConfig, load_system
 
 ROOT = Path(__file__).resolve().parents[4]
 WORKER = Path(__file__).with_name("rank_worker.py")
@@ -193,6 +193,16 @@ def test_totals_of_one_process_are_its_values(processes: Processes) -> None:
     assert processes.total([1.5, 2**-40, 3e15 + 0.5]) == [1.5, 2**-40, 3e15 + 0.5]
     assert processes.first
     assert not Processes(1, 2, processes.device).first
+
+
+def test_a_bound_process_takes_the_threads_that_its_launcher_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees its own cores alone, and would share those out again."""
+    config = load_system("laptop", settings=["launch.threads_per_process=3"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert _threads(config) == 5
+    for unset in ("", "4,2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", unset)
+        assert _threads(config) == 3
 
 
 def test_joining_gives_rank_device_and_threads_and_leaves_again() -> None:

@@ -268,5 +268,5 @@ def test_torchrun_still_prints_what_is_looked_for(
     arguments = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(script)]
     with run_folder.output.open("wb") as output:
         done = subprocess.run(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, check=False)
-    failure = launching._failure(run_folder, done.returncode)
+    failure = launching.failure(run_folder, done.returncode)
     assert str(failure).startswith("rank 0 was killed by SIGKILL, so the run was aborted")

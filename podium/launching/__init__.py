@@ -13,6 +13,8 @@ from benchmarks.errors import PodiumError, WorkError
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder
 from podium.config.loading import ROOT
+from podium.launching.node import ALONE, Node, interface_of
+from podium.launching.torchrun import torchrun
 
 GRACE_SECONDS = 10.0
 SPIN_COUNT = "2000"
@@ -28,16 +30,36 @@ class Interrupted(WorkError):
     """The user or a scheduler asked Podium to stop."""
 
 
-def command(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str] = ()) -> list[str]:
-    """The command line that runs an entry point of the configured implementation in this folder."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += [f"--nnodes={config.launch.nodes}", f"--nproc-per-node={config.launch.processes_per_node}"]
-    module = ["-m", f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
-    return [*torchrun, *module, *options]
+def command(
+    config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str] = (), node: Node = ALONE
+) -> list[str]:
+    """The command line that runs an entry point of the configured implementation in this folder, on this node.
+
+    Raises UsageError where the configuration's processes cannot be started from here.
+    """
+    module = [f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
+    if config.launch.binding == "cores":
+        module = ["podium.launching.binding", *module]
+    return [sys.executable, *torchrun(config, folder, node), "-m", *module, *options]
+
+
+def environment(config: RunConfig, node: Node = ALONE) -> dict[str, str]:
+    """What the processes find in their environment besides this process's own."""
+    ours = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
+    defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
+    interface = interface_of(node.address) if node.address else None
+    if interface is not None:
+        defaults["GLOO_SOCKET_IFNAME"] = interface  # else gloo takes the one that the machine's name belongs to
+    return {name: os.environ.get(name, value) for name, value in defaults.items()} | ours
 
 
 def launch(
-    config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], on_tick: Callable[[], None]
+    config: RunConfig,
+    folder: RunFolder,
+    entry: str,
+    options: Sequence[str],
+    on_tick: Callable[[], None],
+    node: Node = ALONE,
 ) -> None:
     """Run an entry point (`train`, `bench`) to the end, calling `on_tick` a few times a second.
 
@@ -45,15 +67,27 @@ def launch(
     Interrupted after Ctrl-C or SIGTERM, and for any other end the failure that the processes told of, or WorkError
     naming the rank that died. All processes have ended in every case.
     """
-    environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
-    with folder.output.open("wb") as output, _interruptible() as interrupted:
+    exit_code = run_processes(config, folder, entry, options, on_tick, node)
+    if folder.read_summary() is None:
+        raise failure(folder, exit_code)
+
+
+def run_processes(
+    config: RunConfig,
+    folder: RunFolder,
+    entry: str,
+    options: Sequence[str],
+    on_tick: Callable[[], None],
+    node: Node = ALONE,
+) -> int:
+    """`launch` on this node, without a verdict: torchrun's exit code. Raises Interrupted and what `on_tick` raises."""
+    with node.output(folder).open("wb") as output, _interruptible() as interrupted:
         process = subprocess.Popen(
-            command(config, folder, entry, options),
+            command(config, folder, entry, options, node),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=os.environ | environment(config, node),
             cwd=ROOT,
             start_new_session=True,
             preexec_fn=end_with_parent,
@@ -66,8 +100,7 @@ def launch(
     on_tick()
     if interrupted.is_set():
         raise Interrupted("interrupted: stopped before the end")
-    if folder.read_summary() is None:
-        raise _failure(folder, process.returncode)
+    return process.returncode
 
 
 @contextmanager
@@ -96,16 +129,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _failure(folder: RunFolder, exit_code: int) -> PodiumError:
+def failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumError:
+    """Why the processes of this node ended before the run did: what they told, or else what torchrun printed."""
     told = folder.told_failure()
     if told is not None:
         return told
-    text = folder.output.read_text(encoding="utf-8", errors="replace")
+    text = node.output(folder).read_text(encoding="utf-8", errors="replace")
     _, _, root_cause = text.rpartition("Root Cause")
     died = re.search(r"^\s*rank\s*:\s*(\d+).*?^\s*exitcode\s*:\s*(-?\d+)", root_cause, re.DOTALL | re.MULTILINE)
     who, code = (f"rank {died[1]}", int(died[2])) if died else ("torchrun", exit_code)
     how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-    return WorkError(f"{who} {how}, so the run was aborted; what it printed is in {folder.output}")
+    return WorkError(f"{who} {how}, so the run was aborted; what it printed is in {node.output(folder)}")
 
 
 def _signal_name(number: int) -> str:

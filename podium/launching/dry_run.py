@@ -1,0 +1,44 @@
+"""`podium run --dry-run`: what would be run, as lines for a shell. Nothing is started and nothing is written."""
+
+import shlex
+from collections.abc import Sequence
+
+from podium.config import RunConfig, RunFolder
+from podium.config.loading import ROOT
+from podium.launching import command, environment
+from podium.launching.crew import meeting_place
+from podium.launching.elsewhere import wrapped
+from podium.launching.node import ALONE, Node, address_towards
+from podium.running import entry_options, new_set_folder
+
+
+def commands(config: RunConfig, system: str, options: Sequence[str], runs: int, node_rank: int) -> list[str]:
+    """One line a command, in the order in which they would be run; a line that begins with # says what is beside it.
+
+    Folders are named for the time, so that a run a moment later has another. Several nodes: this node's commands.
+    """
+    if config.launch.launcher != "torchrun":
+        return [shlex.join(wrapped(config, system, options, node_rank))]
+    node, lines = ALONE, []
+    if config.launch.nodes > 1:
+        node = _node(config, node_rank)
+        lines.append(
+            f"# node {node_rank} of {config.launch.nodes}: once all have met, each runs this with a --local-addr of "
+            "its own, and node 0 alone with is_host=true; node 0 names the folder"
+        )
+    folder = new_set_folder(config)
+    variables = [f"{name}={value}" for name, value in environment(config, node).items()]
+    for number in range(runs):
+        words = command(config, RunFolder(folder / f"run_{number}"), "train", entry_options(True), node)
+        lines.append(f"cd {shlex.quote(str(ROOT))} && {shlex.join(['env', *variables, *words])}")
+    return lines
+
+
+def _node(config: RunConfig, rank: int) -> Node:
+    host, port = meeting_place(config)
+    if rank == 0:
+        return Node(0, host)
+    try:
+        return Node(rank, address_towards(host, port))
+    except OSError:
+        return Node(rank, "ADDRESS")

@@ -1,0 +1,97 @@
+"""The launchers that have a whole `podium run` go on elsewhere: in a container here, or on the nodes of a Slurm job.
+
+There the same command runs with launch.launcher=torchrun. Docker's options are those that NVIDIA's container asks for
+(shared memory, locked memory, stack); numbers of the user who starts it, so that results are that user's.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks.errors import UsageError
+from benchmarks.files import make_folder
+from podium.config import RunConfig
+from podium.config.loading import ROOT, SYSTEMS, system_path
+
+INSIDE = Path("/workspace/podium")
+"""Where docker/Dockerfile puts the repository."""
+SHARED = ("results", "runs", "data")
+INFINIBAND = Path("/dev/infiniband")
+
+
+def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json: bool) -> list[str]:
+    """The options of `podium run` that make the same runs."""
+    words = ["--runs", str(runs)] if runs > 1 else []
+    words += ["--recipe", recipe] if recipe is not None else []
+    words += [word for setting in settings for word in ("--set", setting)]
+    return [*words, *(["--json"] if as_json else [])]
+
+
+def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: int) -> list[str]:
+    """The command that has `podium run` with these options go on where the system's launcher says.
+
+    `system` is a name in systems/ or a path. UsageError for a node's number where the launcher numbers nodes itself.
+    """
+    return WRAPPERS[config.launch.launcher](config, system_path(system), options, node_rank)
+
+
+def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
+    """Be that command from now on. UsageError where the launcher is not installed here."""
+    if shutil.which(words[0]) is None:
+        raise UsageError(f"launch.launcher is {config.launch.launcher}, but there is no {words[0]} here; install it")
+    for name in (*SHARED, f"runs/{config.system}"):
+        make_folder(ROOT / name)
+    os.chdir(ROOT)
+    os.execvp(words[0], list(words))  # noqa: S606 — nothing of it goes through a shell
+
+
+def _inner(system: str, options: Sequence[str]) -> list[str]:
+    """The arguments of `podium` where the run goes on: what was asked for, started by torchrun."""
+    direct = ("launch.launcher=torchrun", "launch.container=null", "launch.slurm_options=[]")
+    return ["run", system, *options, *(word for setting in direct for word in ("--set", setting))]
+
+
+def _mounts(config: RunConfig, system: Path) -> list[str]:
+    """HERE:THERE[:ro] of all that the container sees of this machine."""
+    assert config.launch.container is not None
+    named = []
+    for mount in config.launch.container.mounts:
+        here, there = mount.split(":", 1)
+        named.append(f"{ROOT / here}:{there}")
+    own = [f"{ROOT / name}:{INSIDE / name}" for name in SHARED]
+    return [*own, f"{system.resolve()}:{INSIDE / 'systems' / system.stem}.yaml:ro", *named]
+
+
+def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: int) -> list[str]:
+    assert config.launch.container is not None
+    rank = ["--node-rank", str(node_rank)] if config.launch.nodes > 1 else []
+    words = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host"]
+    words += ["--ulimit=memlock=-1", "--ulimit=stack=67108864", "--cap-add=SYS_NICE"]
+    words += ["--gpus=all"] if config.launch.device == "cuda" else []
+    words += [f"--device={INFINIBAND}"] if INFINIBAND.exists() else []
+    words += [f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp", "--env=USER=podium"]
+    words += [f"--volume={mount}" for mount in _mounts(config, system)]
+    return [*words, config.launch.container.image, "podium", *_inner(system.stem, [*options, *rank])]
+
+
+def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: int) -> list[str]:
+    if node_rank:
+        raise UsageError(f"--node-rank: found {node_rank}, but launch.launcher is slurm, which numbers nodes itself")
+    container = config.launch.container
+    words = ["sbatch", "--wait", f"--job-name=podium-{config.system}", f"--nodes={config.launch.nodes}"]
+    words += ["--ntasks-per-node=1", f"--chdir={ROOT}", f"--output={ROOT}/runs/{config.system}/slurm-%j.txt"]
+    words += [*config.launch.slurm_options, str(ROOT / "docker" / "slurm.sub")]
+    if container is None:
+        words += ["--python", sys.executable]
+    else:
+        image = ROOT / container.image if container.image.endswith((".sqsh", ".sif")) else container.image
+        words += [f"--{container.runtime}", str(image)]
+        words += [word for mount in _mounts(config, system) for word in ("--mount", mount)]
+    named = system.stem if container is not None or system.parent == SYSTEMS else str(system.resolve())
+    return [*words, "--", named, *options]
+
+
+WRAPPERS: dict[str, Callable[[RunConfig, Path, Sequence[str], int], list[str]]] = {"docker": _docker, "slurm": _slurm}

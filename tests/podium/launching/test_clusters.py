@@ -1,0 +1,218 @@
+"""Several nodes for real: two on this machine, two hosts in network namespaces, and a Slurm of our own with two nodes.
+
+Each must make the same run as one machine with two processes: the same losses, and a log that the official checker
+takes. Slurm's daemons and network namespaces need root; on Debian `apt-get install slurm-wlm munge iproute2`.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.config.loading import ROOT
+
+PARTS = ("benchmarks", "implementations", "podium", "systems", "docker")
+SETTINGS = (
+    "target_accuracy=null",
+    "max_samples=160",
+    "evaluation.samples=64",
+    "evaluation.interval_samples=160",
+    "dropout=0",
+    "precision=fp32",
+    "seed=11",
+    "launch.threads_per_process=1",
+)
+SECONDS = 400
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project, with results of its own."""
+    home = tmp_path_factory.mktemp("podium")
+    for part in PARTS:
+        shutil.copytree(ROOT / part, home / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return home
+
+
+def start(home: Path, *arguments: str, settings: tuple[str, ...] = (), within: tuple[str, ...] = ()) -> Any:
+    words = [*within, sys.executable, "-m", "podium.cli", "run", "laptop", *arguments]
+    for setting in (*SETTINGS, *settings):
+        words += ["--set", setting]
+    environment = os.environ | {"PYTHONPATH": str(home)}
+    return subprocess.Popen(words, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: Any) -> str:
+    output, words = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, words
+    return str(output)
+
+
+def metrics(run_folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["event"] for line in lines] == ["step"] * 10 + ["evaluation"]
+    return lines
+
+
+@pytest.fixture(scope="module")
+def one_host(home: Path) -> list[dict[str, Any]]:
+    """Metrics of one machine with two processes."""
+    found = json.loads(finished(start(home, "--json", settings=("launch.processes_per_node=2",))))
+    return metrics(Path(found["run_folder"]))
+
+
+def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one["samples"] == other["samples"]
+        for key in ("loss", "gradient_norm", "accuracy", "masked_lm_loss"):
+            if key in one:
+                assert one[key] == pytest.approx(other[key], rel=1e-4)
+
+
+def run_on_two(home: Path, address: str, within: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1] - 1
+    settings = ("launch.nodes=2", f"launch.rendezvous={address}:{port}")
+    nodes = [start(home, "--json", "--node-rank", str(rank), settings=settings, within=within[rank]) for rank in (0, 1)]
+    try:
+        outputs = [finished(node) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert outputs[1] == ""
+    found: dict[str, Any] = json.loads(outputs[0])
+    assert all(found["compliance"].values()) and found["compliance"]
+    assert found["samples"] == 160
+    assert (Path(found["run_folder"]) / "output_1.txt").is_file()
+    return found
+
+
+def test_two_nodes_on_this_machine_make_the_same_run_as_one(home: Path, one_host: list[dict[str, Any]]) -> None:
+    found = run_on_two(home, "127.0.0.1", ((), ()))
+    assert_same(metrics(Path(found["run_folder"])), one_host)
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[tuple[str, tuple[str, str]]]:
+    """Two network namespaces with a cable between them: the first one's address, and their names."""
+    if shutil.which("ip") is None:
+        pytest.skip("there is no ip here; install iproute2")
+    names = (f"podium{os.getpid()}a", f"podium{os.getpid()}b")
+    cables = (f"pd{os.getpid()}a", f"pd{os.getpid()}b")
+    if subprocess.run(["ip", "netns", "add", names[0]], capture_output=True, check=False).returncode:
+        pytest.skip("network namespaces may not be made here; that needs root")
+    try:
+        commands = [f"netns add {names[1]}", f"link add {cables[0]} type veth peer name {cables[1]}"]
+        for number, (name, cable) in enumerate(zip(names, cables, strict=True), start=1):
+            commands += [f"link set {cable} netns {name}", f"-n {name} addr add 10.77.0.{number}/24 dev {cable}"]
+            commands += [f"-n {name} link set lo up", f"-n {name} link set {cable} up"]
+        for command in commands:
+            subprocess.run(["ip", *command.split()], check=True)
+        yield "10.77.0.1", names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def test_two_hosts_make_the_same_run_over_the_network(
+    home: Path, one_host: list[dict[str, Any]], two_hosts: tuple[str, tuple[str, str]]
+) -> None:
+    address, names = two_hosts
+    first, second = (("ip", "netns", "exec", name) for name in names)
+    found = run_on_two(home, address, (first, second))
+    assert_same(metrics(Path(found["run_folder"])), one_host)
+
+
+CONFIGURATION = """\
+ClusterName=podium
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+MpiDefault=none
+ReturnToService=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmdPidFile={folder}/%n.pid
+SlurmctldPidFile={folder}/slurmctld.pid
+NodeName=pn1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} State=UNKNOWN
+NodeName=pn2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} State=UNKNOWN
+PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A Slurm with two nodes on this machine: munged, slurmctld and two slurmd. Gives the daemons' folder."""
+    missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"there is no {', '.join(missing)} here; install slurm-wlm and munge")
+    if os.geteuid():
+        pytest.skip("Slurm's daemons need root here")
+    folder = tmp_path_factory.mktemp("slurm")
+    for above in (folder, folder.parent, folder.parent.parent):
+        above.chmod(0o755)  # munged takes no folder that others may not pass through
+    for name in ("state", "spool.pn1", "spool.pn2"):
+        (folder / name).mkdir()
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o600)
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    text = CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=ports, cpus=os.cpu_count())
+    (folder / "slurm.conf").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    munge = [f"--{name}={folder}/munge.{end}" for name, end in (("socket", "socket"), ("key-file", "key"))]
+    munge += [f"--{name}-file={folder}/munge.{name}" for name in ("pid", "log", "seed")]
+    daemons = [["munged", "--foreground", "--force", *munge], ["slurmctld", "-D", "-f", f"{folder}/slurm.conf"]]
+    daemons += [["slurmd", "-D", "-N", name, "-f", f"{folder}/slurm.conf"] for name in ("pn1", "pn2")]
+    started = []
+    try:
+        for words in daemons:
+            with (folder / f"{words[0]}.{len(started)}.txt").open("wb") as output:
+                started.append(subprocess.Popen(words, stdout=output, stderr=output))
+            time.sleep(1)
+        deadline = time.monotonic() + 60
+        asked = ["sinfo", "--noheader", "--format=%D %t"]
+        while subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != "2 idle":
+            words = "\n".join(path.read_text(encoding="utf-8")[-500:] for path in sorted(folder.glob("*.txt")))
+            assert time.monotonic() < deadline, words
+            time.sleep(0.5)
+        yield folder
+    finally:
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.wait(30)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_slurm_job_makes_the_same_run(home: Path, one_host: list[dict[str, Any]]) -> None:
+    """`podium run` submits docker/slurm.sub, waits for the job, and the job leaves a compliant result."""
+    before = set((home / "runs" / "laptop").iterdir())
+    submitted = finished(start(home, "--json", settings=("launch.launcher=slurm", "launch.nodes=2")))
+    assert submitted.startswith("Submitted batch job ")
+    new = set((home / "runs" / "laptop").iterdir()) - before
+    (output,) = (path for path in new if path.name.startswith("slurm-"))
+    text = output.read_text(encoding="utf-8")
+    found = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    assert all(found["compliance"].values()) and found["compliance"]
+    assert Path(found["result_file"]) == home / "results" / "laptop" / "bert" / "result_0.txt"
+    assert_same(metrics(Path(found["run_folder"])), one_host)
