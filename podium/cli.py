@@ -34,24 +34,36 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as launch.processes_per_node=2."),
     ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume", metavar="FOLDER", help="Go on with the run in this folder from its last checkpoint instead."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
     Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its
-    target.
+    target, 143 if it was asked to stop (SIGTERM, Ctrl-C) and has saved itself, where `checkpoint` is set.
     """
     from podium.config import load_system
     from podium.progress import Progress
     from podium.report import as_json as report_json
     from podium.report import print_report
-    from podium.running import FinishedRun, run_set
+    from podium.running import FinishedRun, resume, run_set
 
-    config = load_system(system, recipe, settings or [])
+    if resumed is not None and (recipe or settings or runs != 1):
+        raise UsageError("--resume goes on with one run as it was configured; leave out --runs, --recipe and --set")
     finished: list[FinishedRun] = []
     try:
-        for one in run_set(config, runs, Progress(errors)):
+        if resumed is not None:
+            config, one = resume(resumed, Path(system).stem, Progress(errors))
             finished.append(one)
+        else:
+            config = load_system(system, recipe, settings or [])
+            for one in run_set(config, runs, Progress(errors)):
+                finished.append(one)
     finally:
         if finished and as_json:
             print(json.dumps(report_json(finished), indent=2))

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from benchmarks.errors import PodiumError, WorkError
+from benchmarks.errors import PodiumError, Saved, WorkError
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder
 from podium.config.loading import ROOT
 
 GRACE_SECONDS = 10.0
+SAVING_SECONDS = 60
+"""What processes that save themselves get instead, from torchrun and a little more from here."""
 SPIN_COUNT = "2000"
 """How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
 
@@ -32,6 +34,7 @@ def command(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[
     """The command line that runs an entry point of the configured implementation in this folder."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += [f"--nnodes={config.launch.nodes}", f"--nproc-per-node={config.launch.processes_per_node}"]
+    torchrun += [f"--max-restarts={config.launch.max_restarts}"] if entry == "train" else []
     module = ["-m", f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
     return [*torchrun, *module, *options]
 
@@ -43,11 +46,14 @@ def launch(
 
     What the processes print goes to output.txt. Returns when they ended by themselves and left a summary. Raises
     Interrupted after Ctrl-C or SIGTERM, and for any other end the failure that the processes told of, or WorkError
-    naming the rank that died. All processes have ended in every case.
+    naming the rank that died. Raises Saved instead where the run has saved itself, to be gone on with. Output is added
+    to what is there. All processes have ended in every case.
     """
+    saves = entry == "train" and config.checkpoint is not None
     environment = {"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ
     environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
-    with folder.output.open("wb") as output, _interruptible() as interrupted:
+    environment |= {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING_SECONDS)} if saves else {}
+    with folder.output.open("ab") as output, _interruptible() as interrupted:
         process = subprocess.Popen(
             command(config, folder, entry, options),
             stdout=output,
@@ -62,8 +68,10 @@ def launch(
             while process.poll() is None and not interrupted.wait(0.2):
                 on_tick()
         finally:
-            _end(process)
+            _end(process, SAVING_SECONDS + GRACE_SECONDS if saves else GRACE_SECONDS)
     on_tick()
+    if isinstance(saved := folder.told_failure(), Saved):
+        raise saved
     if interrupted.is_set():
         raise Interrupted("interrupted: stopped before the end")
     if folder.read_summary() is None:
@@ -82,9 +90,9 @@ def _interruptible() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
     """End the whole group of processes: politely, then by force."""
-    for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
         if process.poll() is not None:
             break
         os.killpg(process.pid, number)

@@ -12,10 +12,10 @@ from typing import Any
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
 from benchmarks.files import make_folder
 from podium.compliance import check_compliance
-from podium.config import RunConfig, RunFolder, write_resolved
+from podium.config import RunConfig, RunFolder, load_resolved, newest_checkpoint, write_resolved
 from podium.config.loading import ROOT
 from podium.costs import with_measured_costs
 from podium.data import drop_from_page_cache, with_data
@@ -72,6 +72,29 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
             yield _run_once(config, number, runs, folder, results, progress)
 
 
+def resume(folder: Path, system: str, progress: Progress) -> tuple[RunConfig, FinishedRun]:
+    """Go on with a run that broke off, from its last checkpoint, in its own folder; its configuration is the one kept.
+
+    Raises UsageError where there is nothing to go on with, and else what `run_set` does.
+    """
+    run = RunFolder(folder.resolve())
+    if not run.config.is_file():
+        raise UsageError(f"{folder}: holds no {run.config.name}; name the folder of a run, runs/SYSTEM/DATE_TIME/run_N")
+    config = load_resolved(run.config)
+    if config.system != system:
+        raise UsageError(f"{folder}: is a run of {config.system}, and {system} is named; name {config.system}")
+    results = ResultSet(config.system, replaced=run.path / "replaced_results")
+    with _alone(make_folder(RUNS / config.system)):
+        if run.read_summary() is not None:
+            raise UsageError(f"{folder}: this run has come to its end; start another one")
+        if newest_checkpoint(run.checkpoints) is None:
+            raise UsageError(
+                f"{folder}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
+            )
+        run.forget_failure()
+        return config, _see_through(config, run, "Resumed run", results, progress, caches_cleared=False)
+
+
 def check_checkpoint(config: RunConfig) -> None:
     """Refuse an initial checkpoint that the run could not start from, as far as its header and the data tell.
 
@@ -103,17 +126,40 @@ def _run_once(
     config = config.model_copy(update={"seed": seed})
     write_resolved(config, folder.config)
     caches_cleared = drop_from_page_cache(config)
+    return _see_through(config, folder, f"Run {number + 1} of {runs}", results, progress, caches_cleared)
+
+
+def _see_through(
+    config: RunConfig, folder: RunFolder, title: str, results: ResultSet, progress: Progress, caches_cleared: bool
+) -> FinishedRun:
+    """Launch a run, wait for its end and give its result a place. A run that has saved itself has no result yet."""
     try:
-        with progress.run(config, folder, f"Run {number + 1} of {runs}") as tick:
+        with progress.run(config, folder, title) as tick:
             launch(config, folder, "train", ["--caches-cleared"] if caches_cleared else [], tick)
+    except Saved as error:
+        raise Saved(f"{error}; {_way_on(config, folder)}") from None
     except PodiumError as error:
-        raise type(error)(f"{error}; {_place(results, folder)}") from None
+        words = f"{error}; {_place(results, folder)}"
+        way = "" if folder.told_failure(final_only=True) else _way_on(config, folder)
+        raise type(error)(f"{words}; {way}" if way else words) from None
     result = results.add(folder)
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
+    if folder.restarts:
+        progress.note(f"The run was restarted, so that it is no result; its log stays in {result}")
     progress.note("Asking the official compliance checker")
-    return FinishedRun(result, folder.path, seed, summary, check_compliance(result))
+    assert config.seed is not None
+    return FinishedRun(result, folder.path, config.seed, summary, check_compliance(result))
+
+
+def _way_on(config: RunConfig, folder: RunFolder) -> str:
+    """How to go on with a run that broke off; nothing where it has no checkpoint."""
+    checkpoint = newest_checkpoint(folder.checkpoints)
+    if checkpoint is None:
+        return ""
+    system = config.system
+    return f"`podium run {system} --resume {folder.path}` goes on after its first {checkpoint.samples:,} samples"
 
 
 def _place(results: ResultSet, folder: RunFolder) -> str:

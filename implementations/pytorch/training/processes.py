@@ -5,12 +5,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.errors import UsageError
 from podium.config import RunConfig
+
+NAMING_SECONDS = 60.0
+"""By so much a collective outlasts the time allowed, in which the rank that holds up the others is named."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +49,19 @@ class Processes:
 @contextmanager
 def joined(config: RunConfig) -> Iterator[Processes]:
     """Join the process group that torchrun's environment describes, with its share of the machine's cores."""
+    timeout = timedelta(seconds=config.launch.timeout_seconds + NAMING_SECONDS)
     if config.launch.device == "cuda":
         if not torch.cuda.is_available():
             raise UsageError("launch.device: found cuda, but torch sees no GPU here; allowed is cpu")
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         _leave_default_stream(device)
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", device_id=device, timeout=timeout)
     else:
         device = torch.device("cpu")
         torch.set_num_threads(config.launch.threads)
         keep_freed_memory()
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timeout)
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), device)
     finally:
