@@ -21,6 +21,7 @@ from typing import Protocol, Self, TypeVar
 import torch.distributed as dist
 
 from benchmarks.errors import WorkError
+from implementations.pytorch.training.meeting import agent_store
 from implementations.pytorch.training.phases import PhaseClock
 from implementations.pytorch.training.processes import Processes
 from podium.config import RunFolder
@@ -163,16 +164,9 @@ class Watch:
 
 
 def join_board(processes: Processes) -> Board | None:
-    """A connection of its own to the store that the ranks have met at; None for a single process."""
-    if processes.ranks == 1:
+    """A connection of its own to torchrun's store; None for a single process, and where torchrun has started none."""
+    store = agent_store(STORE_TIMEOUT) if processes.ranks > 1 else None
+    if store is None:
         return None
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=False,
-        wait_for_workers=False,
-        timeout=STORE_TIMEOUT,
-    )
-    board: Board = dist.PrefixStore(f"podium/watch/{attempt}", store)  # type: ignore[attr-defined]
+    board: Board = dist.PrefixStore(f"{processes.place}/watch", store)  # type: ignore[attr-defined]
     return board
