@@ -19,7 +19,7 @@ from podium.config import RunConfig, RunFolder, load_resolved, newest_checkpoint
 from podium.config.loading import ROOT
 from podium.costs import with_measured_costs
 from podium.data import drop_from_page_cache, with_data
-from podium.launching import launch
+from podium.launching import Interrupted, launch
 from podium.mllog import run_status
 from podium.progress import Progress
 from podium.results import ResultSet
@@ -132,15 +132,20 @@ def _run_once(
 def _see_through(
     config: RunConfig, folder: RunFolder, title: str, results: ResultSet, progress: Progress, caches_cleared: bool
 ) -> FinishedRun:
-    """Launch a run, wait for its end and give its result a place. A run that has saved itself has no result yet."""
+    """Launch a run, wait for its end and give its result a place.
+
+    A run that was stopped and has a checkpoint to go on from is not over and gets none; Saved is raised then.
+    """
     try:
         with progress.run(config, folder, title) as tick:
             launch(config, folder, "train", ["--caches-cleared"] if caches_cleared else [], tick)
-    except Saved as error:
-        raise Saved(f"{error}; {_way_on(config, folder)}") from None
     except PodiumError as error:
+        way = _way_on(config, folder)
+        if isinstance(error, Saved | Interrupted) and way:
+            raise Saved(f"{error}; {way}") from None
         words = f"{error}; {_place(results, folder)}"
-        way = "" if folder.told_failure(final_only=True) else _way_on(config, folder)
+        if folder.told_failure(final_only=True):
+            way = ""
         raise type(error)(f"{words}; {way}" if way else words) from None
     result = results.add(folder)
     summary = folder.read_summary()

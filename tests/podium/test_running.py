@@ -166,6 +166,15 @@ def test_a_run_that_has_saved_itself_is_no_result_and_is_gone_on_with(
         resume(folder, "laptop", QUIET)
 
 
+def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkpoint_before(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then=CHECKPOINT + "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
+    with pytest.raises(Saved, match=r"^interrupted: stopped before the end; `podium run laptop --resume .* samples$"):
+        list(run_set(open_config, 1, QUIET))
+    assert not list((place / "results").rglob("*.txt"))
+
+
 def test_a_run_that_was_killed_says_how_to_go_on(place: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation("block_start", then=CHECKPOINT + "sys.exit(3)", summarise=False)
     with pytest.raises(WorkError, match=r"; its log says aborted: .*; `podium run laptop --resume .* 1,234 samples$"):
