@@ -1,6 +1,6 @@
-"""The two ways in which something fails for a person, as opposed to a defect of the program.
+"""The ways in which something fails for a person, as opposed to a defect of the program.
 
-Both carry one sentence that names the file, the key, what was found, what is allowed and what to do. Whoever
+All carry one sentence that names the file, the key, what was found, what is allowed and what to do. Whoever
 catches one at the top of a process prints the sentence, without a traceback, and leaves with its exit code.
 """
 
@@ -15,6 +15,12 @@ class WorkError(PodiumError):
     """The work could not be done: a corrupt shard, a full disk, a rank that died."""
 
     exit_code = 1
+
+
+class Saved(PodiumError):
+    """The work was asked to stop (SIGTERM, Ctrl-C) and has saved itself: it can go on where it left off."""
+
+    exit_code = 143  # 128 + SIGTERM
 
 
 class UsageError(PodiumError, ValueError):

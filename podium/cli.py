@@ -34,6 +34,12 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as launch.processes_per_node=2."),
     ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume", metavar="FOLDER", help="Go on with the run in this folder from its last checkpoint instead."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the commands that would be run, and start nothing.")
@@ -48,7 +54,7 @@ def run(
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
     Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its
-    target.
+    target, 143 if it was asked to stop (SIGTERM, Ctrl-C) and has saved itself, where `checkpoint` is set.
     """
     from podium.config import load_system
     from podium.launching.elsewhere import become, run_options, wrapped
@@ -56,8 +62,13 @@ def run(
     from podium.progress import Progress
     from podium.report import as_json as report_json
     from podium.report import print_report
-    from podium.running import FinishedRun, run_set
+    from podium.running import FinishedRun, resume, run_set
 
+    if resumed is not None and (recipe or settings or runs != 1 or dry_run or node_rank):
+        raise UsageError(
+            "--resume goes on with one run as it was configured; leave out --runs, --recipe, --set, --dry-run and "
+            "--node-rank"
+        )
     config = load_system(system, recipe, settings or [])
     options = run_options(runs, recipe, settings or [], as_json)
     if dry_run:
@@ -65,14 +76,18 @@ def run(
 
         print("\n".join(commands(config, system, options, runs, node_rank)))
         return
-    if config.launch.launcher != "torchrun":
+    if config.launch.launcher != "torchrun" and resumed is None:
         become(config, wrapped(config, system, options, node_rank))
     if node_rank > 0:
         return follow(config, node_rank, Progress(errors).note)
     finished: list[FinishedRun] = []
     try:
-        for one in run_set(config, runs, Progress(errors)):
+        if resumed is not None:
+            config, one = resume(resumed, Path(system).stem, Progress(errors))
             finished.append(one)
+        else:
+            for one in run_set(config, runs, Progress(errors)):
+                finished.append(one)
     finally:
         if finished and as_json:
             print(json.dumps(report_json(finished), indent=2))

@@ -23,6 +23,8 @@ from podium.config.model import RunConfig
 ROOT = str(Path(__file__).resolve().parents[1])
 PREFIX = ":::MLLOG "
 
+RESTARTED = "podium_restarted"
+"""A key of our own, in the log of a run that was begun again from a checkpoint: no submission may include it."""
 SUCCESS, ABORTED = constants.SUCCESS, constants.ABORTED
 
 
@@ -99,6 +101,10 @@ class ResultLog:
     def run_starts(self) -> None:
         self.end(constants.INIT_STOP)
         self.start(constants.RUN_START)
+
+    def restarts(self, number: int, samples: int) -> None:
+        """The run was begun again for the `number`-th time, where `samples` had been trained on: it is no result."""
+        self.event(RESTARTED, number, epoch_num=samples)
 
     def block_starts(self, samples: int, samples_in_block: int) -> None:
         """`samples` were trained on so far; epochs are counted in samples."""

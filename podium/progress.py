@@ -1,6 +1,7 @@
 """What a run shows while it goes on: accuracy against the target, samples a second, time left."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,9 +52,10 @@ class Progress:
         )
         with bar:
             task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="")
-            news = _News(folder.metrics)
+            news, told = _News(folder.metrics), 0
 
             def tick() -> None:
+                nonlocal told
                 for line in news.lines():
                     if line["event"] == "step":
                         bar.update(task, description=title, completed=line["samples"])
@@ -62,7 +64,8 @@ class Progress:
                     elif line["event"] == "evaluation":
                         text = _accuracy(line["accuracy"], config.target_accuracy)
                         bar.update(task, accuracy=text)
-                        if not self._console.is_terminal:
+                        if not self._console.is_terminal and line["samples"] > told:
+                            told = line["samples"]
                             self._console.print(f"{title}: {line['samples']:,} samples, {text}", highlight=False)
 
             yield tick
@@ -73,15 +76,18 @@ def _accuracy(found: float, target: float | None) -> str:
 
 
 class _News:
-    """Lines added to a JSON-lines file since the last look."""
+    """Lines added to a JSON-lines file since the last look; all of them where it was begun again."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._position = path, 0
+        self._path, self._position, self._number = path, 0, 0
 
     def lines(self) -> Iterator[dict[str, Any]]:
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
+            number = os.fstat(file.fileno()).st_ino
+            if number != self._number:
+                self._number, self._position = number, 0
             file.seek(self._position)
             for line in file:
                 if not line.endswith(b"\n"):

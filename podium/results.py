@@ -39,11 +39,15 @@ class ResultSet:
     def add(self, run: RunFolder) -> Path | None:
         """Give an ended run's log its place; a log without run_stop is closed as aborted first.
 
-        None where the run did not get as far as run_start: then there is no result. Raises WorkError where the result
+        None where the run did not get as far as run_start: then there is no result. The log of a run that was restarted
+        is no result either, and stays in the run's folder under a name that says so. Raises WorkError where the result
         cannot be written; its log is then still in the run's folder.
         """
         if not close_as_aborted(run.log, run.samples_trained()):
             return None
+        if run.restarts:
+            _move(run.log, run.restarted_result)
+            return run.restarted_result
         try:
             make_folder(self.folder)
             if not self.files:

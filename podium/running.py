@@ -12,14 +12,14 @@ from typing import Any
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
 from benchmarks.files import make_folder
 from podium.compliance import check_compliance
-from podium.config import RunConfig, RunFolder, write_resolved
+from podium.config import RunConfig, RunFolder, load_resolved, newest_checkpoint, write_resolved
 from podium.config.loading import ROOT
 from podium.costs import with_measured_costs
 from podium.data import with_data
-from podium.launching import launch
+from podium.launching import Interrupted, launch
 from podium.launching.crew import Crew, gathered
 from podium.mllog import run_status
 from podium.progress import Progress
@@ -83,6 +83,29 @@ def entry_options(caches_cleared: bool) -> list[str]:
     return ["--caches-cleared"] if caches_cleared else []
 
 
+def resume(folder: Path, system: str, progress: Progress) -> tuple[RunConfig, FinishedRun]:
+    """Go on with a run that broke off, from its last checkpoint, in its own folder; its configuration is the one kept.
+
+    Raises UsageError where there is nothing to go on with, and else what `run_set` does.
+    """
+    run = RunFolder(folder.resolve())
+    if not run.config.is_file():
+        raise UsageError(f"{folder}: holds no {run.config.name}; name the folder of a run, runs/SYSTEM/DATE_TIME/run_N")
+    config = load_resolved(run.config)
+    if config.system != system:
+        raise UsageError(f"{folder}: is a run of {config.system}, and {system} is named; name {config.system}")
+    results = ResultSet(config.system, replaced=run.path / "replaced_results")
+    with gathered(config, progress.note) as crew, _alone(make_folder(RUNS / config.system)):
+        if run.read_summary() is not None:
+            raise UsageError(f"{folder}: this run has come to its end; start another one")
+        if newest_checkpoint(run.checkpoints) is None:
+            raise UsageError(
+                f"{folder}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
+            )
+        run.forget_failure()
+        return config, _see_through(config, run, "Resumed run", results, progress, crew, entry_options(False))
+
+
 def check_checkpoint(config: RunConfig) -> None:
     """Refuse an initial checkpoint that the run could not start from, as far as its header and the data tell.
 
@@ -122,10 +145,26 @@ def _run_once(
     cleared = crew.clear_caches(config, folder.config)
     if number == 0:
         progress.note(cleared.words)
-    options = entry_options(cleared.samples)
+    title, options = f"Run {number + 1} of {runs}", entry_options(cleared.samples)
+    return _see_through(config, folder, title, results, progress, crew, options)
+
+
+def _see_through(
+    config: RunConfig,
+    folder: RunFolder,
+    title: str,
+    results: ResultSet,
+    progress: Progress,
+    crew: Crew,
+    options: list[str],
+) -> FinishedRun:
+    """Launch a run on all its nodes, wait for its end and give its result a place.
+
+    A run that was stopped and has a checkpoint to go on from is not over and gets none; Saved is raised then.
+    """
     try:
         crew.start(folder, "train", options)
-        with progress.run(config, folder, f"Run {number + 1} of {runs}") as look:
+        with progress.run(config, folder, title) as look:
 
             def tick() -> None:
                 look()
@@ -135,13 +174,31 @@ def _run_once(
         crew.finish()
     except PodiumError as error:
         crew.stop()
-        raise type(error)(f"{error}; {_place(results, folder)}") from None
+        way = _way_on(config, folder)
+        if isinstance(error, Saved | Interrupted) and way:
+            raise Saved(f"{error}; {way}") from None
+        words = f"{error}; {_place(results, folder)}"
+        if folder.told_failure(final_only=True):
+            way = ""
+        raise type(error)(f"{words}; {way}" if way else words) from None
     result = results.add(folder)
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
+    if folder.restarts:
+        progress.note(f"The run was restarted, so that it is no result; its log stays in {result}")
     progress.note("Asking the official compliance checker")
-    return FinishedRun(result, folder.path, seed, summary, check_compliance(result))
+    assert config.seed is not None
+    return FinishedRun(result, folder.path, config.seed, summary, check_compliance(result))
+
+
+def _way_on(config: RunConfig, folder: RunFolder) -> str:
+    """How to go on with a run that broke off; nothing where it has no checkpoint."""
+    checkpoint = newest_checkpoint(folder.checkpoints)
+    if checkpoint is None:
+        return ""
+    system = config.system
+    return f"`podium run {system} --resume {folder.path}` goes on after its first {checkpoint.samples:,} samples"
 
 
 def _place(results: ResultSet, folder: RunFolder) -> str:

@@ -1,7 +1,8 @@
 """Train BERT as one process of a run: `torchrun … -m implementations.pytorch.train CONFIG FOLDER`.
 
 CONFIG is a resolved configuration; everything that is written goes into FOLDER. Exit codes: 0 the run ended as asked,
-1 it did not reach its target or failed (then FOLDER/failure.json has the sentence), 2 wrong use.
+1 it did not reach its target or failed (then FOLDER/failure.json has the sentence), 2 wrong use, 143 it was asked to
+stop (SIGTERM) and has saved itself. Started in a FOLDER that a run has begun in, it goes on from the last checkpoint.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.errors import PodiumError
 from benchmarks.processes import end_with_parent
-from podium.config import RunFolder, load_resolved
+from podium.config import Checkpoint, RunConfig, RunFolder, load_resolved, newest_checkpoint
 from podium.mllog import ResultLog
 
 
@@ -34,16 +35,35 @@ def main() -> int:
 
 def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
     config = load_resolved(config_path)
+    if told := folder.told_failure(final_only=True):
+        raise told  # torchrun starts again whatever has failed, but this would fail again
+    if summary := folder.read_summary():
+        return 0 if summary["reached_target"] or config.target_accuracy is None else 1
     with ExitStack() as stack:
-        log = None
+        log, checkpoint = None, None
         if int(os.environ["RANK"]) == 0:
-            log = stack.enter_context(ResultLog(folder.log))
-            log.submission(config, caches_cleared)
+            log, checkpoint = _open_log(config, folder, caches_cleared)
+            stack.enter_context(log)
         from implementations.pytorch.training.processes import joined
         from implementations.pytorch.training.run import Run
 
         processes = stack.enter_context(joined(config))
-        return 0 if Run(config, processes, folder, log).execute() else 1
+        return 0 if Run(config, processes, folder, log, checkpoint).execute() else 1
+
+
+def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tuple[ResultLog, Checkpoint | None]:
+    """The run's log, and the checkpoint that it goes on from if it was begun before and has got that far."""
+    again = folder.begun or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    checkpoint = None
+    if again:
+        checkpoint = newest_checkpoint(folder.checkpoints)
+        folder.begin_again(checkpoint)
+    log = ResultLog(folder.log)
+    if checkpoint is None:
+        log.submission(config, caches_cleared)
+    if again:
+        log.restarts(folder.restarts, checkpoint.samples if checkpoint else 0)
+    return log, checkpoint
 
 
 if __name__ == "__main__":

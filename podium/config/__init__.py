@@ -1,9 +1,11 @@
 """The contract between harness and implementation: one typed, frozen configuration of a run."""
 
+from podium.config.checkpoints import Checkpoint, newest_checkpoint, whole_checkpoints
 from podium.config.description import Description
 from podium.config.folder import RunFolder
 from podium.config.loading import load_resolved, load_system, system_names, write_resolved
 from podium.config.model import (
+    Checkpointing,
     Clipping,
     Container,
     DataSettings,
@@ -15,6 +17,8 @@ from podium.config.model import (
 )
 
 __all__ = [
+    "Checkpoint",
+    "Checkpointing",
     "Clipping",
     "Container",
     "DataSettings",
@@ -27,6 +31,8 @@ __all__ = [
     "RunFolder",
     "load_resolved",
     "load_system",
+    "newest_checkpoint",
     "system_names",
+    "whole_checkpoints",
     "write_resolved",
 ]

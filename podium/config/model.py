@@ -62,6 +62,11 @@ class Launch(Settings):
     slurm_options: tuple[str, ...] = ()
     """Options of sbatch besides the number of nodes, such as --partition=batch."""
 
+    max_restarts: int = Field(default=0, ge=0)
+    """How often all processes are started again after one died; the run goes on from its last checkpoint."""
+    timeout_seconds: float = Field(default=600.0, gt=0)
+    """For so long all ranks may stand still before the one that holds up the others is named and the run broken off."""
+
     @property
     def ranks(self) -> int:
         return self.nodes * self.processes_per_node
@@ -189,6 +194,17 @@ class LossScaling(Settings):
     growth_interval: int = Field(default=2000, ge=1)
 
 
+class Checkpointing(Settings):
+    """Checkpoints of a run to go on from. Without either interval one is made when the run is asked to stop."""
+
+    every_samples: int | None = Field(default=None, ge=1)
+    """Samples trained on between two checkpoints, rounded up to whole batches."""
+    every_minutes: float | None = Field(default=None, gt=0)
+    """Minutes between two checkpoints, as the first rank counts them."""
+    keep: int = Field(default=2, ge=1)
+    """How many are kept, the newest ones."""
+
+
 class Evaluation(Settings):
     """How many samples an evaluation takes and how many are trained on between two; unset: the benchmark's own."""
 
@@ -275,6 +291,8 @@ class RunConfig(Settings):
     """Gradients are sent in buckets of about so many MiB of fp32; None: PyTorch's own, the first of 1 and the others
     of 25."""
     evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpointing | None = None
+    """None makes no checkpoints: a run that is broken off is lost."""
     target_accuracy: float | None = Field(default=TARGET_ACCURACY, gt=0, le=1)
     """None trains to the end of `max_samples`, whatever the accuracy."""
     max_samples: int = Field(ge=1)

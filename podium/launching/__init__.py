@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from benchmarks.errors import PodiumError, WorkError
+from benchmarks.errors import PodiumError, Saved, WorkError
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder
 from podium.config.loading import ROOT
@@ -17,6 +17,8 @@ from podium.launching.node import ALONE, Node, interface_of
 from podium.launching.torchrun import torchrun
 
 GRACE_SECONDS = 10.0
+SAVING_SECONDS = 60
+"""What processes that save themselves get instead, from torchrun and a little more from here."""
 SPIN_COUNT = "2000"
 """How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
 
@@ -40,7 +42,8 @@ def command(
     module = [f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
     if config.launch.binding == "cores":
         module = ["podium.launching.binding", *module]
-    return [sys.executable, *torchrun(config, folder, node), "-m", *module, *options]
+    restarts = [f"--max-restarts={config.launch.max_restarts}"] if entry == "train" else []
+    return [sys.executable, *torchrun(config, folder, node), *restarts, "-m", *module, *options]
 
 
 def environment(config: RunConfig, node: Node = ALONE) -> dict[str, str]:
@@ -65,9 +68,12 @@ def launch(
 
     What the processes print goes to output.txt. Returns when they ended by themselves and left a summary. Raises
     Interrupted after Ctrl-C or SIGTERM, and for any other end the failure that the processes told of, or WorkError
-    naming the rank that died. All processes have ended in every case.
+    naming the rank that died. Raises Saved instead where the run has saved itself, to be gone on with. Output is added
+    to what is there. All processes have ended in every case.
     """
     exit_code = run_processes(config, folder, entry, options, on_tick, node)
+    if isinstance(saved := folder.told_failure(), Saved):
+        raise saved
     if folder.read_summary() is None:
         raise failure(folder, exit_code)
 
@@ -80,14 +86,17 @@ def run_processes(
     on_tick: Callable[[], None],
     node: Node = ALONE,
 ) -> int:
-    """`launch` on this node, without a verdict: torchrun's exit code. Raises Interrupted and what `on_tick` raises."""
-    with node.output(folder).open("wb") as output, _interruptible() as interrupted:
+    """`launch` on this node, without a verdict: torchrun's exit code. Raises Interrupted, unless the run has saved
+    itself then, and what `on_tick` raises."""
+    saves = entry == "train" and config.checkpoint is not None
+    patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING_SECONDS)} if saves else {}
+    with node.output(folder).open("ab") as output, _interruptible() as interrupted:
         process = subprocess.Popen(
             command(config, folder, entry, options, node),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=os.environ | environment(config, node),
+            env=os.environ | environment(config, node) | patience,
             cwd=ROOT,
             start_new_session=True,
             preexec_fn=end_with_parent,
@@ -96,9 +105,9 @@ def run_processes(
             while process.poll() is None and not interrupted.wait(0.2):
                 on_tick()
         finally:
-            _end(process)
+            _end(process, SAVING_SECONDS + GRACE_SECONDS if saves else GRACE_SECONDS)
     on_tick()
-    if interrupted.is_set():
+    if interrupted.is_set() and not isinstance(folder.told_failure(), Saved):
         raise Interrupted("interrupted: stopped before the end")
     return process.returncode
 
@@ -115,9 +124,9 @@ def _interruptible() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
     """End the whole group of processes: politely, then by force."""
-    for number, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, None)):
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
         if process.poll() is not None:
             break
         os.killpg(process.pid, number)

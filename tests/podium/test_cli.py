@@ -104,6 +104,16 @@ def test_an_unknown_option_or_number_is_wrong_use() -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("also", [("--runs", "2"), ("--recipe", "padded"), ("--set", "seed=3")])
+def test_a_run_is_gone_on_with_as_it_was_configured(also: tuple[str, ...]) -> None:
+    words = refused("run", "laptop", "--resume", "runs/laptop/x/run_0", *also)
+    assert "--resume goes on with one run as it was configured; leave out --runs, --recipe and --set" in words
+
+
+def test_a_folder_without_a_run_cannot_be_gone_on_with(tmp_path: Path) -> None:
+    assert f"{tmp_path}: holds no config.yaml" in refused("run", "laptop", "--resume", str(tmp_path))
+
+
 def test_an_unknown_recipe_is_wrong_use() -> None:
     assert refused("run", "laptop", "--recipe", "indxed").startswith("there is no recipe 'indxed' (did you mean")
 

@@ -39,6 +39,21 @@ def test_the_official_checker_accepts_an_open_run_that_was_aborted(open_config: 
     assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
 
 
+def test_a_run_that_was_begun_again_says_so_and_its_lines_are_accepted(
+    open_config: RunConfig, write_log: Any, tmp_path: Path
+) -> None:
+    whole = write_log(open_config).read_text(encoding="utf-8")
+    cut = whole.index("\n", whole.index('"eval_stop"')) + 1
+    path = tmp_path / "restarted.txt"
+    path.write_text(whole[:cut], encoding="utf-8")
+    with ResultLog(path) as log:
+        log.restarts(2, 2048)
+    path.write_text(path.read_text(encoding="utf-8") + whole[cut:], encoding="utf-8")
+    (event,) = [event for event in read_events(path) if event["key"] == "podium_restarted"]
+    assert (event["value"], event["metadata"]["epoch_num"]) == (2, 2048)
+    assert set(check_compliance(path, ["1.1.0", "5.0.0"]).values()) == {""}
+
+
 def test_the_lines_come_in_their_order(open_config: RunConfig, write_log: Any) -> None:
     found = keys(write_log(open_config))
     block = ["block_start", "block_stop", "eval_start", "eval_accuracy", "eval_stop"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.files import write_whole
 from podium.config import RunConfig, RunFolder, load_system
 from podium.progress import Progress, _News
 
@@ -81,3 +82,25 @@ def test_a_note_is_shown_as_it_is() -> None:
     out = io.StringIO()
     Progress(Console(file=out, width=100)).note("Making samples from part[a].txt, [/b]")
     assert out.getvalue() == "Making samples from part[a].txt, [/b] …\n"
+
+
+def test_a_file_that_was_begun_again_is_read_from_its_start(tmp_path: Path) -> None:
+    """A restarted run's metrics are cut to where its checkpoint was and grow again, not always to the same bytes."""
+    path = tmp_path / "metrics.jsonl"
+    news = _News(path)
+    append(path, line(STEP) + line(EVALUATION) + line(STEP))
+    assert len(list(news.lines())) == 3
+    write_whole(path, line(STEP))
+    append(path, line(EVALUATION) + line(STEP) + line(EVALUATION))
+    assert list(news.lines()) == [STEP, EVALUATION, STEP, EVALUATION]
+
+
+def test_evaluations_are_told_once_however_often_a_run_is_begun_again(tmp_path: Path, open_config: RunConfig) -> None:
+    out, folder = io.StringIO(), RunFolder(tmp_path)
+    with Progress(Console(file=out, width=100)).run(open_config, folder, "Run 1 of 1") as tick:
+        for _ in range(2):
+            write_whole(folder.metrics, line(STEP) + line(EVALUATION))
+            tick()
+        append(folder.metrics, line(EVALUATION | {"samples": 4096}))
+        tick()
+    assert [words.split(",")[1] for words in out.getvalue().splitlines()] == ["048 samples", "096 samples"]

@@ -83,6 +83,19 @@ def test_a_run_that_broke_off_is_a_result_that_says_aborted(set_of: Any, ended: 
     assert [e["metadata"]["status"] for e in read_events(path) if e["key"] == "run_stop"] == ["aborted"]
 
 
+def test_a_run_that_was_restarted_is_no_result_and_moves_nothing(tmp_path: Path, set_of: Any, ended: Any) -> None:
+    set_of("one").add(ended("a0"))
+    results, run = set_of("two"), ended("b0")
+    content = run.log.read_text(encoding="utf-8")
+    run.begin_again(None)
+    run.log.write_text(content, encoding="utf-8")
+    assert results.add(run) == run.restarted_result == run.path / "result.restarted.txt"
+    assert submitter(run.restarted_result) == "b0" and not run.log.exists()
+    assert results.files == []
+    assert tree(tmp_path / "results") == {"laptop/bert/result_0.txt": "a0"}
+    assert results.add(ended("b1")) == tmp_path / "results" / "laptop" / "bert" / "result_0.txt"
+
+
 def test_other_systems_and_other_files_stay_where_they_are(tmp_path: Path, set_of: Any, ended: Any) -> None:
     folder = tmp_path / "results" / "laptop" / "bert"
     folder.mkdir(parents=True)

@@ -16,14 +16,15 @@ from benchmarks.bert.checkpoint.podium import write_podium
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
 from podium.config import DataSettings, RunConfig, RunFolder, load_resolved
+from podium.config.checkpoints import FACTS, facts_of
 from podium.launching.caches import Cleared
 from podium.launching.crew import Crew
 from podium.mllog import read_events
 from podium.progress import Progress
 from podium.results import ResultSet
-from podium.running import FinishedRun, run_set
+from podium.running import FinishedRun, resume, run_set
 
 QUIET = Progress(Console(quiet=True))
 
@@ -126,6 +127,84 @@ def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfi
     with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
         next(run_set(open_config, 1, QUIET))
     next(runs)
+
+
+# Going on
+
+
+CHECKPOINT = f"""
+path = folder / "checkpoints" / "batch_00000003"
+path.mkdir(parents=True, exist_ok=True)
+(path / "rank_0.safetensors").touch()
+(path / {FACTS!r}).write_text({facts_of(3, 1234, 1, 0, "", {})!r})
+"""
+SAVE = (
+    CHECKPOINT
+    + """
+(folder / "failure.json").write_text(json.dumps({"exit_code": 143, "message": "asked to stop"}))
+sys.exit(143)
+"""
+)
+
+
+def test_a_run_that_has_saved_itself_is_no_result_and_is_gone_on_with(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved) as caught:
+        list(run_set(open_config, 3, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    words = f"asked to stop; `podium run laptop --resume {folder}` goes on after its first 1,234 samples"
+    assert str(caught.value) == words
+    assert not list((place / "results").rglob("*.txt"))
+    (place / "sample.txt").unlink()
+    implementation(
+        then="(folder / 'restarts.jsonl').write_text('{}\\n'); assert not (folder / 'failure.json').exists()"
+    )
+    config, run = resume(folder, "laptop", QUIET)
+    assert run.folder == folder and run.seed == config.seed == 7 and run.reached_target
+    assert run.result == folder / "result.restarted.txt"  # no submission finds it
+    assert run.compliant
+    assert not list((place / "results").rglob("*.txt"))
+    with pytest.raises(UsageError, match="this run has come to its end; start another one"):
+        resume(folder, "laptop", QUIET)
+
+
+def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkpoint_before(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then=CHECKPOINT + "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
+    with pytest.raises(Saved, match=r"^interrupted: stopped before the end; `podium run laptop --resume .* samples$"):
+        list(run_set(open_config, 1, QUIET))
+    assert not list((place / "results").rglob("*.txt"))
+
+
+def test_a_run_that_was_killed_says_how_to_go_on(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation("block_start", then=CHECKPOINT + "sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError, match=r"; its log says aborted: .*; `podium run laptop --resume .* 1,234 samples$"):
+        list(run_set(open_config, 1, QUIET))
+
+
+def test_what_would_fail_again_is_not_gone_on_with(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    failure = json.dumps({"exit_code": 1, "message": "the loss is nan"})
+    told = f"(folder / 'failure.json').write_text({failure!r}); sys.exit(1)"
+    implementation("block_start", then=CHECKPOINT + told, summarise=False)
+    with pytest.raises(WorkError, match=r"^the loss is nan; its log says aborted: ") as caught:
+        list(run_set(open_config, 1, QUIET))
+    assert "--resume" not in str(caught.value)
+
+
+def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    with pytest.raises(UsageError, match=r"holds no whole checkpoint to go on from; set checkpoint\.every_samples"):
+        resume(folder, "laptop", QUIET)
+    with pytest.raises(UsageError, match="is a run of laptop, and h200_1x is named; name laptop"):
+        resume(folder, "h200_1x", QUIET)
+    with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run"):
+        resume(folder.parent, "laptop", QUIET)
 
 
 # The initial checkpoint

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from benchmarks.errors import WorkError
 from implementations.pytorch.data.loader import GlobalBatch, Step
+from implementations.pytorch.training.not_finite import NotFinite
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import StepResult
 
@@ -26,7 +28,8 @@ class _Pending:
     line: dict[str, Any]
     whole: GlobalBatch
     numbers: Tensor
-    """Sums of both losses, gradient norm, rate, and whether the step was taken: float64 [5] on the host."""
+    """Sums of both losses, how many ranks ask to stop and to save, gradient norm, rate, and whether the step was
+    taken: float64 [7] on the host."""
     arrival: dist.Work | torch.cuda.Event
 
     def arrived(self) -> list[float]:
@@ -41,28 +44,52 @@ class _Pending:
 class Metrics:
     """Global losses of every step, summed over ranks while the next step runs, and evaluations.
 
-    Use as a context manager. One step late and on every rank, raises WorkError for a loss that is not a finite number
-    and for too many steps skipped in a row.
+    Use as a context manager. One step late and on every rank, raises NotFinite for a loss that is not a finite number
+    and WorkError for too many steps skipped in a row.
     """
 
-    def __init__(self, path: Path, processes: Processes) -> None:
+    def __init__(self, path: Path, processes: Processes, skipped: int = 0) -> None:
+        """Lines are added to the file. `skipped` steps in a row were the last before it was opened."""
         self._path, self._processes = path, processes
         self._file: IO[str] | None = None
         self._pending: _Pending | None = None
-        self._skipped = 0
+        self._skipped = skipped
+        self._flags = torch.eye(2, dtype=torch.float64, device=processes.device)[0]
+        self.asked_to_stop, self.asked_to_save = False, False
+        """Whether any rank has asked for it: known to all ranks at once, when the step's numbers have arrived."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether a step waits for its numbers."""
+        return self._pending is not None
+
+    @property
+    def skipped(self) -> int:
+        """Steps skipped for overflow since the last one that was taken."""
+        return self._skipped
+
+    @property
+    def length(self) -> int:
+        """Bytes of the file; 0 on a rank that does not write."""
+        return os.fstat(self._file.fileno()).st_size if self._file is not None else 0
 
     def __enter__(self) -> Self:
         if self._processes.first:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("w", encoding="utf-8", buffering=1)
+            self._file = self._path.open("a", encoding="utf-8", buffering=1)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
-    def step(self, number: int, samples: int, step: Step, result: StepResult) -> None:
-        """Take note of a finished step, the `number`-th, after which `samples` have been trained on."""
+    def step(
+        self, number: int, samples: int, step: Step, result: StepResult, stop: bool = False, save: bool = False
+    ) -> None:
+        """Take note of a finished step, the `number`-th, after which `samples` have been trained on.
+
+        `stop` and `save`: whether this rank asks all to stop, or to make a checkpoint.
+        """
         assert self._pending is None, "the step before is flushed first"
         line = {
             "event": "step",
@@ -74,9 +101,17 @@ class Metrics:
         }
         if step.whole.moved:
             line["moved"] = step.whole.moved
-        values = (result.masked_lm, result.next_sentence, result.gradient_norm, result.rate, result.taken)
+        asked = (self._flags[1 - stop], self._flags[1 - save])  # without a copy from the host, which would wait
+        values = (
+            result.masked_lm,
+            result.next_sentence,
+            *asked,
+            result.gradient_norm,
+            result.rate,
+            result.taken,
+        )
         numbers = torch.stack([value.double() for value in values])
-        work = dist.all_reduce(numbers[:2], async_op=True)
+        work = dist.all_reduce(numbers[:4], async_op=True)
         assert work is not None
         if numbers.is_cuda:
             work.wait()  # the stream waits, not the host
@@ -93,7 +128,9 @@ class Metrics:
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
-        masked_lm, next_sentence, norm, rate, taken = pending.arrived()
+        masked_lm, next_sentence, stop, save, norm, rate, taken = pending.arrived()
+        self.asked_to_stop = self.asked_to_stop or stop > 0
+        self.asked_to_save = self.asked_to_save or save > 0
         line = pending.line
         line["learning_rate"] = rate
         line["masked_lm_loss"] = masked_lm / pending.whole.masked
@@ -105,10 +142,7 @@ class Metrics:
             return self._skip(pending)
         self._skipped = 0
         if not math.isfinite(line["loss"]):
-            raise WorkError(
-                f"the loss of step {line['step']} is {line['loss']}; "
-                "lower optimizer.learning_rate or use precision fp32, and start again"
-            )
+            raise NotFinite(line["step"], line["loss"], pending.whole)
         self.write(line)
         return None
 

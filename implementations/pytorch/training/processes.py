@@ -5,12 +5,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from benchmarks.errors import UsageError
+from implementations.pytorch.training.meeting import agent_store, meeting_place
 from podium.config import RunConfig
+
+NAMING_SECONDS = 60.0
+"""By so much a collective outlasts the time allowed, in which the rank that holds up the others is named."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,8 @@ class Processes:
     rank: int
     ranks: int
     device: torch.device
+    place: str = ""
+    """Where in torchrun's store they have met; what else they leave for each other goes there too."""
 
     @property
     def first(self) -> bool:
@@ -45,20 +53,28 @@ class Processes:
 @contextmanager
 def joined(config: RunConfig) -> Iterator[Processes]:
     """Join the process group that torchrun's environment describes, with its share of the machine's cores."""
+    timeout = timedelta(seconds=config.launch.timeout_seconds + NAMING_SECONDS)
+    if config.launch.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("launch.device: found cuda, but torch sees no GPU here; allowed is cpu")
+    place, met = "", dict[str, Any]()
+    store: Any = agent_store(timeout)
+    if store is not None:
+        rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        place = meeting_place(store, rank, ranks, timeout)
+        store = dist.PrefixStore(place, store)  # type: ignore[attr-defined]
+        met = {"store": store, "rank": rank, "world_size": ranks}
     if config.launch.device == "cuda":
-        if not torch.cuda.is_available():
-            raise UsageError("launch.device: found cuda, but torch sees no GPU here; allowed is cpu")
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         _leave_default_stream(device)
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", device_id=device, timeout=timeout, **met)
     else:
         device = torch.device("cpu")
         torch.set_num_threads(_threads(config))
         keep_freed_memory()
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timeout, **met)
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), device)
+        yield Processes(dist.get_rank(), dist.get_world_size(), device, place)
     finally:
         dist.destroy_process_group()
 

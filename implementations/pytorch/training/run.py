@@ -1,13 +1,15 @@
 """A run from init_start to run_stop: initialise, warm up, train to the target, and tell where the time went."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import WorkError
+from benchmarks.errors import Saved, WorkError
 from benchmarks.files import write_whole
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.data.loader import GlobalBatch, Step
@@ -16,14 +18,18 @@ from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.optimization.build import build_schedule, used
 from implementations.pytorch.training.building import build_order, build_stepper, uses_graphs
+from implementations.pytorch.training.checkpointing import RunState, Saver, Standing, agreed_checkpoint
 from implementations.pytorch.training.evaluation import Accuracy, evaluate
 from implementations.pytorch.training.metrics import Metrics
+from implementations.pytorch.training.not_finite import NotFinite, with_samples
 from implementations.pytorch.training.overlapping import OverlappedEvaluation
 from implementations.pytorch.training.phases import PHASES, PhaseClock
 from implementations.pytorch.training.precision import matmul_peak
 from implementations.pytorch.training.processes import Processes
+from implementations.pytorch.training.stopping import StopRequest
 from implementations.pytorch.training.warmup import warm_up
-from podium.config import RunConfig, RunFolder
+from implementations.pytorch.training.watching import Watch, join_board
+from podium.config import Checkpoint, RunConfig, RunFolder
 from podium.mllog import ABORTED, SUCCESS, ResultLog
 
 
@@ -57,23 +63,54 @@ class Totals:
         self.moved += times * whole.moved
 
 
+@dataclass
+class Position:
+    """How far a run is, between two steps."""
+
+    next_evaluation: int
+    """Samples after which the next evaluation is due."""
+    batches: int = 0
+    """Global batches taken from the order, those of skipped steps included."""
+    block_start: int = 0
+    """Samples at which the block of the log began that is being trained, or comes next."""
+    in_block: bool = False
+    """Whether its first line is written."""
+
+
 class Run:
     """One run of one process; every rank holds one."""
 
-    def __init__(self, config: RunConfig, processes: Processes, folder: RunFolder, log: ResultLog | None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        processes: Processes,
+        folder: RunFolder,
+        log: ResultLog | None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """`checkpoint` is what the first rank has found to go on from; its log holds the lines up to there already."""
         self.config, self.processes, self.folder, self.log = config, processes, folder, log
         self.phases, self.totals = PhaseClock(), Totals()
+        self.position = Position(config.evaluation_interval)
         self.accuracy: Accuracy | None = None
         self.overlapped: OverlappedEvaluation | None = None
         self.evaluations, self.steps_thrown_away = 0, 0
+        self.saver: Saver | None = None
+        self.checkpoint = agreed_checkpoint(folder, processes, checkpoint)
+        self.skipped, self.seconds_before = 0, 0.0
+        if self.checkpoint:
+            facts = self.checkpoint.facts
+            self.totals, self.position = Totals(**facts["totals"]), Position(**facts["position"])
+            self.phases.seconds.update(facts["phases"])
+            self.skipped, self.seconds_before = facts["skipped"], facts["seconds"]
 
     def execute(self) -> bool:
         """Train to the target or the end of the samples allowed. True if the target was reached, or none was set."""
         self._initialise()
-        if self.log:
+        if self.log and not self.checkpoint:
             self.log.run_starts()
         self.processes.barrier()  # no rank reads data before the line above is written
-        self.started = perf_counter()
+        self.started = perf_counter() - self.seconds_before
         reached = self._train()
         self._summarise(reached)
         return reached or self.config.target_accuracy is None
@@ -83,15 +120,15 @@ class Run:
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
         assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
-        store, self.evaluation_store = SampleStore(config.data.store), SampleStore(config.data.evaluation_store)
+        self.store, self.evaluation_store = SampleStore(config.data.store), SampleStore(config.data.evaluation_store)
         vocabulary = Vocabulary.read(config.data.vocabulary)
-        for prepared in (store, self.evaluation_store):
+        for prepared in (self.store, self.evaluation_store):
             prepared.require(vocabulary, config.data.vocabulary)
         self.words = len(vocabulary.words)
-        self.order = build_order(config, store, self.words, processes.device)
+        self.order = build_order(config, self.store, self.words, processes.device)
         self.stepper = build_stepper(config, processes, self.words)
         self.precision = self.stepper.precision
-        if self.log:
+        if self.log and not self.checkpoint:
             schedule = build_schedule(config.optimizer)
             self.log.settings(config, used(self.stepper.optimizer, schedule), config.model_size.tensors(self.words))
         self.last_step = -(-config.max_samples // config.global_batch_size)
@@ -102,10 +139,14 @@ class Run:
         if config.evaluation.overlap == "training":
             examples = synthetic_step(self.order, 0, processes.rank, self.words).micro_batches
             self.overlapped = OverlappedEvaluation(self.stepper.model.module, processes, self.precision, examples)
+        if config.checkpoint or self.checkpoint:
+            self.state = RunState(self.stepper, processes)
+        if self.checkpoint:
+            self.state.load(self.checkpoint.path)
         self.loader = LOADERS[config.loader](
             self.order,
             processes.rank,
-            range(self.last_step),
+            range(self.position.batches, self.last_step),
             config.prefetch_batches,
             masked_slots=self.shapes.masked_slots if self.shapes else None,
             pins=processes.device.type == "cuda",
@@ -118,32 +159,43 @@ class Run:
     # On the clock
 
     def _train(self) -> bool:
-        config = self.config
-        with Metrics(self.folder.metrics, self.processes) as self.metrics, self.loader as steps:
+        config, position, processes = self.config, self.position, self.processes
+        with ExitStack() as stack:
+            self.watch = stack.enter_context(
+                Watch(processes, self.phases, self.folder, config.launch.timeout_seconds, join_board(processes))
+            )
+            self.metrics = stack.enter_context(Metrics(self.folder.metrics, processes, self.skipped))
+            if config.checkpoint:
+                self.stop_request = stack.enter_context(StopRequest())
+                saver = Saver(config.checkpoint, self.folder, processes, self.state, self.totals.samples)
+                self.saver = stack.enter_context(saver)
+            steps: Iterable[Step] = stack.enter_context(self.loader)
             self.evaluation_batches = evaluation_batches(
                 self.evaluation_store,
                 samples=config.evaluation_samples,
-                rank=self.processes.rank,
-                ranks=self.processes.ranks,
+                rank=processes.rank,
+                ranks=processes.ranks,
                 local_batch_size=config.evaluation.local_batch_size,
                 slot_width=self.order.slot_width,
                 pair_cost=self.order.deal.pair_cost,
                 sequence_cost=self.order.deal.sequence_cost,
             )
             self.phases.restart()
-            next_evaluation, block_start, in_block = config.evaluation_interval, 0, False
-            for number, step in enumerate(steps, start=1):
+            for number, step in enumerate(steps, start=position.batches + 1):
+                self.watch.batch = number
                 self.phases.lap("data_wait")
-                if self.log and not in_block:
-                    self.log.block_starts(block_start, next_evaluation - block_start)
-                in_block = True
+                if self.log and not position.in_block:
+                    self.log.block_starts(position.block_start, position.next_evaluation - position.block_start)
+                position.in_block = True
                 self._step(step)
-                if self._learns_of_the_target(block_start):
+                position.batches = number
+                if self._learns_of_the_target(position.block_start):
                     return self._stop(reached=True)
-                due = self.totals.samples >= next_evaluation or number == self.last_step
+                due = self.totals.samples >= position.next_evaluation or number == self.last_step
                 if due:
                     self._flush()  # which may find that the last step does not count
-                if self.totals.samples < next_evaluation and number < self.last_step:
+                if self.totals.samples < position.next_evaluation and number < self.last_step:
+                    self._save()
                     continue
                 if not self.totals.steps:
                     raise WorkError(
@@ -151,25 +203,63 @@ class Run:
                         "in fp16; lower it, or use precision fp32"
                     )
                 if self.log:
-                    self.log.block_stops(block_start, self.totals.samples)
+                    self.log.block_stops(position.block_start, self.totals.samples)
                 if self._evaluate(last=number == self.last_step):
                     return self._stop(reached=True)
-                block_start, in_block = self.totals.samples, False
-                next_evaluation = (block_start // config.evaluation_interval + 1) * config.evaluation_interval
+                position.block_start, position.in_block = self.totals.samples, False
+                interval = config.evaluation_interval
+                position.next_evaluation = (position.block_start // interval + 1) * interval
+                if number < self.last_step:
+                    self._save()
             return self._stop(reached=False)
 
     def _step(self, step: Step) -> None:
         result = self.stepper.take(step, self.phases)
         self._flush()
         self.totals.add(step.whole, self.config, self.words)
-        self.metrics.step(self.totals.steps, self.totals.samples, step, result)
+        stop, save = (self.stop_request.asked, self.saver.asks()) if self.saver else (False, False)
+        self.metrics.step(self.totals.steps, self.totals.samples, step, result, stop, save)
         self.phases.lap("optimizer")
 
     def _flush(self) -> None:
         """Write the step before; if overflow had it skipped, it counts neither as a step nor as samples."""
-        skipped = self.metrics.flush()
+        try:
+            skipped = self.metrics.flush()
+        except NotFinite as error:
+            raise with_samples(error, self.store, self.folder.not_finite) from None
         if skipped is not None:
             self.totals.add(skipped, self.config, self.words, times=-1)
+        if self.saver and self.saver.captured:
+            self.saver.keep(self._standing())
+
+    def _save(self) -> None:
+        """Make a checkpoint where one is due, and leave after it where any rank was asked to stop.
+
+        Raises Saved on all ranks together. Where the run stands is known when the numbers of the step before are here.
+        """
+        if self.saver is None:
+            return
+        stop = self.metrics.asked_to_stop
+        if not (stop or self.metrics.asked_to_save or self.saver.due(self.totals.samples)):
+            return
+        self.metrics.asked_to_save = False
+        self.saver.capture(self.totals.samples)
+        if stop or not self.metrics.pending:
+            self._flush()
+        if stop:
+            self.saver.finish()
+            self.processes.barrier()
+            raise Saved(f"asked to stop, and saved after {self.totals.samples:,} samples")
+
+    def _standing(self) -> Standing:
+        rest = {
+            "totals": asdict(self.totals),
+            "position": asdict(self.position),
+            "phases": dict(self.phases.seconds),
+            "skipped": self.metrics.skipped,
+            "seconds": perf_counter() - self.started,
+        }
+        return Standing(self.position.batches, self.totals.samples, self.metrics.length, rest)
 
     def _evaluate(self, last: bool) -> bool:
         """Evaluate now, or begin to beside the steps to come; whether the target is known to be reached."""
@@ -178,10 +268,9 @@ class Run:
         self.evaluated = replace(self.totals)
         if self.log:
             self.log.evaluation_starts(self.evaluated.samples)
+        batches = self.watch.alive(self.evaluation_batches)
         if self.overlapped is None:
-            return self._arrives(
-                evaluate(self.stepper.model.module, self.evaluation_batches, self.processes, self.precision)
-            )
+            return self._arrives(evaluate(self.stepper.model.module, batches, self.processes, self.precision))
         self.overlapped.begin(self.evaluation_batches)
         self.phases.lap("evaluation")
         return last and self._arrives(self.overlapped.finish())
@@ -257,6 +346,7 @@ class Run:
             "padding_share": 1 - totals.tokens / totals.slots,
             "max_over_mean_tokens": totals.max_over_mean_tokens / totals.steps,
             "moved_sequences": totals.moved,
+            "restarts": self.folder.restarts,
             "phases_ms": {
                 phase: 1000 * total / ranks / totals.steps for phase, total in zip(PHASES, phase_seconds, strict=True)
             },

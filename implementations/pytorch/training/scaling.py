@@ -51,6 +51,13 @@ class LossScaler:
         self._scaler.update()
         return self._one - found_inf
 
+    def tensors(self) -> dict[str, Tensor]:
+        """The scale and how long it has been held, where they live; none where losses are not scaled."""
+        if not self.enabled:
+            return {}
+        assert self._scaler._scale is not None and self._scaler._growth_tracker is not None, "a step was taken"
+        return {"scale": self._scaler._scale, "growth_tracker": self._scaler._growth_tracker}
+
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._scaler.state_dict()
         return state

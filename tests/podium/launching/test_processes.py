@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.errors import UsageError, WorkError
+from benchmarks.errors import Saved, UsageError, WorkError
 from podium import launching
-from podium.config import RunConfig, RunFolder
+from podium.config import Checkpointing, RunConfig, RunFolder
 from podium.launching import Interrupted, command, launch
 
 KILLED = """\
@@ -88,6 +88,61 @@ def test_the_command_runs_the_implementation_under_torchrun(open_config: RunConf
     assert "--nproc-per-node=3" in found
     assert found[-3:] == ["implementations.pytorch.train", str(run_folder.config), str(run_folder.path)]
     assert command(config, run_folder, "train", ["--caches-cleared"]) == [*found, "--caches-cleared"]
+
+
+def test_only_training_is_started_again(open_config: RunConfig, run_folder: RunFolder) -> None:
+    config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"max_restarts": 4})})
+    assert "--max-restarts=4" in command(config, run_folder, "train")
+    assert "--max-restarts=0" in command(open_config, run_folder, "train")
+    assert not any("restarts" in word for word in command(config, run_folder, "bench"))
+
+
+def test_a_run_that_has_saved_itself_is_no_failure(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
+) -> None:
+    failure = json.dumps({"exit_code": 143, "message": "saved after 32 samples"})
+    as_implementation(f"(folder / 'failure.json').write_text({failure!r}); sys.exit(143)")
+    with pytest.raises(Saved, match=r"^saved after 32 samples$") as caught:
+        start(open_config, run_folder)
+    assert caught.value.exit_code == 143
+
+
+SAVING = """
+def save(*_):
+    time.sleep(0.6)
+    (folder / "failure.json").write_text(json.dumps({"exit_code": 143, "message": "saved"}))
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+print(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT"), flush=True)
+(folder / "pids").write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_processes_that_make_checkpoints_get_the_time_to_save(
+    open_config: RunConfig,
+    run_folder: RunFolder,
+    as_implementation: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    monkeypatch.setattr(launching, "GRACE_SECONDS", 0.1)
+    as_implementation(SAVING)
+    thread = interrupt_when_begun(run_folder, number)
+    with pytest.raises(Saved, match=r"^saved$"):
+        start(open_config.model_copy(update={"checkpoint": Checkpointing()}), run_folder)
+    thread.join()
+    assert run_folder.output.read_text(encoding="utf-8") == f"{launching.SAVING_SECONDS}\n"
+
+
+def test_output_is_added_to_what_is_there(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, summary: dict[str, Any]
+) -> None:
+    run_folder.output.write_text("of the first attempt\n", encoding="utf-8")
+    as_implementation(f"print('of the second'); (folder / 'summary.json').write_text({json.dumps(summary)!r})")
+    start(open_config, run_folder)
+    assert run_folder.output.read_text(encoding="utf-8") == "of the first attempt\nof the second\n"
 
 
 def test_a_run_that_ends_by_itself(

@@ -15,6 +15,7 @@ from benchmarks.errors import WorkError
 from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.loader import Step, TrainingOrder
 from implementations.pytorch.training.metrics import MOST_SKIPPED, Metrics
+from implementations.pytorch.training.not_finite import NotFinite
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import StepResult
 
@@ -79,9 +80,43 @@ def test_a_loss_that_is_no_number_ends_the_run_one_step_late(
         metrics.step(1, 6, steps[0], result(1.0))
         metrics.flush()
         metrics.step(2, 12, steps[1], result(**{"masked_lm": 1.0, where: bad}))
-        with pytest.raises(WorkError, match=r"the loss of step 2 is (nan|inf); lower optimizer\.learning_rate"):
+        with pytest.raises(NotFinite, match=r"^the loss of step 2 is (nan|inf)$") as caught:
             metrics.flush()
+        assert caught.value.whole is steps[1].whole
     assert [line["step"] for line in lines_of(path)] == [1]
+
+
+@pytest.mark.parametrize("asked", [{"stop": True}, {"save": True}])
+def test_what_a_rank_asks_for_is_known_one_step_late(
+    tmp_path: Path, processes: Processes, steps: list[Step], asked: dict[str, bool]
+) -> None:
+    with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
+        metrics.step(1, 6, steps[0], result(1.0))
+        metrics.flush()
+        assert not metrics.asked_to_stop and not metrics.asked_to_save and not metrics.pending
+        metrics.step(2, 12, steps[1], result(1.0, taken=0.0), **asked)
+        assert not metrics.asked_to_stop and not metrics.asked_to_save and metrics.pending
+        metrics.flush()
+        assert (metrics.asked_to_stop, metrics.asked_to_save) == ("stop" in asked, "save" in asked)
+        metrics.step(2, 12, steps[2], result(1.0))
+        metrics.flush()
+        assert (metrics.asked_to_stop, metrics.asked_to_save) == ("stop" in asked, "save" in asked)
+
+
+def test_metrics_go_on_where_they_were(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    """Lines are added to those that are there, and steps skipped before count."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "step", "step": 6}\n', encoding="utf-8")
+    with Metrics(path, processes, skipped=MOST_SKIPPED - 2) as metrics:
+        assert metrics.length == 29
+        metrics.step(7, 42, steps[0], result(1.0, taken=0.0))
+        metrics.flush()
+        assert metrics.skipped == MOST_SKIPPED - 1
+        assert metrics.length == path.stat().st_size > 29
+        metrics.step(7, 42, steps[1], result(1.0, taken=0.0))
+        with pytest.raises(WorkError, match="40 steps in a row overflowed"):
+            metrics.flush()
+    assert lines_of(path)[0] == {"event": "step", "step": 6}
 
 
 def test_only_the_first_rank_writes(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:

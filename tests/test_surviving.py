@@ -1,0 +1,210 @@
+"""Runs that are killed, stopped and hung, on a copy of the project: what they end in, and that nothing is lost."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("benchmarks", "implementations", "podium", "systems")
+SETTINGS = ("target_accuracy=null", "evaluation.samples=64", "evaluation.interval_samples=160", "seed=5")
+SAVING = ("max_samples=640", "checkpoint.every_samples=90", "checkpoint.keep=99")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks by /proc"),
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project whose kernels are compiled: the run that compiles them rounds differently from later
+    ones (docs/lab-notebook.md)."""
+    home = tmp_path_factory.mktemp("podium")
+    for part in PARTS:
+        shutil.copytree(ROOT / part, home / part, ignore=shutil.ignore_patterns("__pycache__"))
+    finish(start(home, "max_samples=32"))
+    return home
+
+
+def start(home: Path, *settings: str, words: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "podium.cli", "run", "laptop", "--json", *words]
+    if not words:
+        command += [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
+    environment = os.environ | {"PYTHONPATH": str(home)}
+    return subprocess.Popen(
+        command, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[dict[str, Any], str]:
+    """What it printed as JSON, and its words."""
+    output, words = process.communicate(timeout=240)
+    assert process.returncode == code, words
+    assert "Traceback" not in words
+    return (json.loads(output) if output else {}), words
+
+
+def ranks(home: Path) -> dict[int, int]:
+    """Process ids of the ranks that run in this home."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+            values = dict(
+                pair.split(b"=", 1) for pair in (process / "environ").read_bytes().split(b"\0") if b"=" in pair
+            )
+        except OSError:
+            continue
+        if b"implementations.pytorch.train" in command and str(home).encode() in command and b"RANK" in values:
+            found[int(values[b"RANK"])] = int(process.name)
+    return found
+
+
+def in_training(home: Path, process: subprocess.Popen[str], samples: int) -> Path:
+    """The folder of a run that has just been trained on so many samples."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        folders = sorted((home / "runs" / "laptop").glob("*/run_0"))
+        metrics = folders[-1] / "metrics.jsonl" if folders else None
+        if metrics and not (folders[-1] / "summary.json").exists() and metrics.is_file():
+            lines = metrics.read_text(encoding="utf-8").splitlines()
+            if lines and lines[-1].endswith("}") and json.loads(lines[-1])["samples"] >= samples:
+                return folders[-1]
+        time.sleep(0.005)
+    process.kill()
+    raise AssertionError(process.communicate())
+
+
+def results(home: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (home / "results").rglob("*.txt")}
+
+
+def tensors(folder: Path) -> dict[str, bytes]:
+    """All tensors of all checkpoints, byte for byte."""
+    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("checkpoints/*/*.safetensors")}
+
+
+Reference = Callable[[int], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def reference(home: Path) -> Reference:
+    """What a run with so many processes ends in if nothing happens to it."""
+    made: dict[int, dict[str, Any]] = {}
+
+    def make(processes: int) -> dict[str, Any]:
+        if processes not in made:
+            made[processes], _ = finish(start(home, *SAVING, f"launch.processes_per_node={processes}"))
+        return made[processes]
+
+    return make
+
+
+def assert_same_run(found: dict[str, Any], expected: dict[str, Any], restarts: int) -> None:
+    """Every line, the weights and all else in the checkpoints, bit for bit; marked, and not among the results."""
+    folder, other = Path(found["run_folder"]), Path(expected["run_folder"])
+    assert (folder / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    last = "batch_00000034/rank_0.safetensors"  # of 40
+    mine, theirs = tensors(folder), tensors(other)
+    assert last in mine
+    assert all(mine[name] == theirs[name] for name in mine if name in theirs)
+    for key in ("samples", "steps", "accuracy", "padding_share", "max_over_mean_tokens", "moved_sequences"):
+        assert found[key] == expected[key]
+    assert (found["restarts"], expected["restarts"]) == (restarts, 0)
+    assert found["result_file"] == str(folder / "result.restarted.txt")
+    assert all(found["compliance"].values())
+    events, others = (
+        [
+            (event["key"], event["value"], {k: v for k, v in event["metadata"].items() if k not in ("file", "lineno")})
+            for event in (json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines())
+        ]
+        for path in (Path(found["result_file"]), other / "log.txt")
+    )
+    assert [event for event in events if event[0] != "podium_restarted"] == others
+    assert any(event[0] == "podium_restarted" for event in events)
+
+
+@pytest.fixture(autouse=True)
+def nothing_lives_on(home: Path) -> Any:
+    yield
+    assert ranks(home) == {}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, reference: Reference, processes: int) -> None:
+    expected = reference(processes)
+    keep_log(expected)
+    before = results(home)
+    process = start(home, *SAVING, f"launch.processes_per_node={processes}")
+    folder = in_training(home, process, 200)
+    process.send_signal(signal.SIGTERM)
+    _, words = finish(process, code=143)
+    assert "asked to stop, and saved after " in words.replace("\n", " ")
+    assert f"`podium run laptop --resume {folder}`" in words.replace("\n", "")
+    assert results(home) == before
+    found, _ = finish(start(home, words=("--resume", str(folder))))
+    assert_same_run(found, expected, restarts=1)
+    assert results(home) == before
+
+
+def keep_log(run: dict[str, Any]) -> None:
+    """The result of a run, before the next set moves it away."""
+    kept = Path(run["run_folder"]) / "log.txt"
+    if not kept.exists():
+        shutil.copy(run["result_file"], kept)
+
+
+@pytest.mark.parametrize(("rank", "samples"), [(0, 100), (1, 400)])
+def test_a_run_goes_on_after_a_rank_was_killed(home: Path, reference: Reference, rank: int, samples: int) -> None:
+    expected = reference(2)
+    keep_log(expected)
+    before = results(home)
+    process = start(home, *SAVING, "launch.processes_per_node=2", "launch.max_restarts=1")
+    folder = in_training(home, process, samples)
+    os.kill(ranks(home)[rank], signal.SIGKILL)
+    found, _ = finish(process)
+    assert found["run_folder"] == str(folder)
+    assert_same_run(found, expected, restarts=1)
+    assert results(home) == before
+
+
+def test_a_rank_that_hangs_is_named(home: Path) -> None:
+    process = start(home, "max_samples=100000", "launch.processes_per_node=2", "launch.timeout_seconds=4")
+    folder = in_training(home, process, 100)
+    stopped = ranks(home)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / "failure.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        os.kill(stopped, signal.SIGCONT)  # so that torchrun need not wait half a minute for it
+    _, words = finish(process, code=1)
+    words = " ".join(words.split())
+    assert f"rank 1 (process {stopped} on " in words
+    assert "gives no sign of life: all have stood still for 4 seconds" in words
+    assert "and 1 rank waits for it" in words
+
+
+def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(home: Path) -> None:
+    """Also where restarts are allowed: it would come to the same end again."""
+    settings = ("optimizer.learning_rate=1.0e+30", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
+    process = start(home, *SAVING, *settings, "launch.processes_per_node=2", "launch.max_restarts=2")
+    _, words = finish(process, code=1)
+    words = " ".join(words.split())
+    assert "the loss of step 2 is nan on samples" in words
+    assert "and 12 more, all of which are in" in words and "its log says aborted" in words
+    (told,) = (home / "runs").rglob("not_finite.json")
+    batch = json.loads(told.read_text(encoding="utf-8"))
+    assert [sample["rank"] for sample in batch["samples"]] == [0] * 8 + [1] * 8
+    assert all(Path(sample["shard"]).is_file() for sample in batch["samples"])
+    assert not (told.parent / "restarts.jsonl").exists()
