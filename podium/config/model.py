@@ -390,6 +390,15 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _checkpoints_fit(self) -> Self:
+        if self.checkpoint is not None and self.evaluation.overlap != "none":
+            raise ValueError(
+                "checkpoint is set, and evaluation.overlap is training: a checkpoint holds no evaluation that is under "
+                "way; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _capacity_fits(self) -> Self:
         if self.capacity_overflow is None:
             return self

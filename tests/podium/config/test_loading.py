@@ -544,3 +544,8 @@ def test_balancing_that_does_not_go_together_is_refused(settings: list[str], wor
 )
 def test_balancing_that_goes_together_is_taken(settings: list[str]) -> None:
     load_system("laptop", settings=settings)
+
+
+def test_a_checkpoint_holds_no_evaluation_that_is_under_way() -> None:
+    words = refused("laptop", settings=["checkpoint.every_samples=100", "evaluation.overlap=training"])
+    assert "checkpoint is set, and evaluation.overlap is training" in words
