@@ -68,6 +68,37 @@ def run(
 
 
 @app.command(
+    epilog="Example: [bold]podium doctor laptop --set launch.processes_per_node=2[/bold]",
+)
+def doctor(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Find out before a run what it would fail by: versions, GPUs, network, disks, data, description, rules.
+
+    Takes a training step of one layer on this machine, and has all ranks of the system meet. Exit code 1 if there is
+    an error.
+    """
+    from podium.doctor.examining import diagnose
+    from podium.doctor.findings import is_ready
+    from podium.doctor.telling import as_json as findings_json
+    from podium.doctor.telling import print_findings
+    from podium.progress import Progress
+
+    findings = diagnose(system, recipe, settings or [], Progress(errors).note)
+    if as_json:
+        print(json.dumps(findings_json(system, findings), indent=2))
+    else:
+        print_findings(Console(), findings)
+    if not is_ready(findings):
+        raise typer.Exit(1)
+
+
+@app.command(
     epilog="Example: [bold]podium bench laptop --layers 4 --hidden 512 --set global_batch_size=48 --ablate[/bold]",
 )
 def bench(
