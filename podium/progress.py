@@ -51,7 +51,7 @@ class Progress:
         )
         with bar:
             task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="")
-            news = _News(folder.metrics)
+            news = News(folder.metrics)
 
             def tick() -> None:
                 for line in news.lines():
@@ -72,7 +72,7 @@ def _accuracy(found: float, target: float | None) -> str:
     return f"accuracy {found:.4f}" + (f" of {target:.3f}" if target is not None else "")
 
 
-class _News:
+class News:
     """Lines added to a JSON-lines file since the last look."""
 
     def __init__(self, path: Path) -> None:

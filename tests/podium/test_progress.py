@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from podium.config import RunConfig, RunFolder, load_system
-from podium.progress import Progress, _News
+from podium.progress import News, Progress
 
 STEP = {"event": "step", "step": 1, "samples": 16}
 EVALUATION = {"event": "evaluation", "samples": 2048, "accuracy": 0.51239}
@@ -25,7 +25,7 @@ def append(path: Path, content: bytes) -> None:
 
 def test_news_are_the_whole_lines_since_the_last_look(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    news = _News(path)
+    news = News(path)
     assert list(news.lines()) == []
     append(path, line(STEP) + line(EVALUATION)[:10])
     assert list(news.lines()) == [STEP]
@@ -40,7 +40,7 @@ def test_every_cut_of_the_file_gives_every_line_once(tmp_path: Path) -> None:
     whole = line(STEP) + line(EVALUATION) + line(STEP)
     for size in range(1, 30):
         path = tmp_path / f"{size}.jsonl"
-        news, found = _News(path), []
+        news, found = News(path), []
         for start in range(0, len(whole), size):
             append(path, whole[start : start + size])
             found += list(news.lines())
