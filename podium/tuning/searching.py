@@ -103,20 +103,19 @@ def repeat(folder: Path, config: RunConfig, seeds: Sequence[int], workers: Worke
 def _work(commands: Iterator[list[str]], lacking: Callable[[], int], count: int) -> None:
     """Have `count` workers at work until nothing lacks that is not in work, or no command is left."""
     with _ending() as at_work:
-        more = True
-        while True:
-            for worker in [worker for worker in at_work if worker.ended]:
-                at_work.remove(worker)
-                worker.check()
-            lacks = lacking()
+        more, lacks = True, lacking()
+        while at_work or (more and lacks > 0):
             while more and len(at_work) < min(count, lacks):
                 words = next(commands, None)
                 more = words is not None
                 if words is not None:
                     at_work.append(Worker(words))
-            if not at_work and (lacks <= 0 or not more):
-                return
             time.sleep(LOOK_SECONDS)
+            done = [worker for worker in at_work if worker.ended]
+            for worker in done:
+                at_work.remove(worker)
+                worker.check()
+            lacks = lacking() if done else lacks
 
 
 class Worker:

@@ -37,7 +37,7 @@ sys.exit(main())
 """
 SPACE = {
     "system": "laptop",
-    "trials": 4,
+    "trials": 3,
     "seed": 1,
     "settings": {"optimizer.algorithm": "adamw"},
     "space": {"optimizer.learning_rate": {"kind": "log", "low": 1e-5, "high": 1e-1}},
@@ -62,7 +62,7 @@ class FakeTrainings:
 
 @pytest.fixture
 def trainings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTrainings:
-    monkeypatch.setattr("podium.tuning.searching.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("podium.tuning.searching.LOOK_SECONDS", 0.1)
     return FakeTrainings(tmp_path, monkeypatch)
 
 
