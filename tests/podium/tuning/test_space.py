@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from benchmarks.errors import UsageError
 from podium.config import RunConfig, load_system
@@ -136,3 +137,22 @@ def test_searches_belong_to_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("podium.tuning.space.SEARCHES", folder)
     assert searches_of("another") == ["mine"]
     assert searches_of("laptop") == []
+
+
+def test_ranges_are_drawn_from_as_their_kind_says(write_space: Any) -> None:
+    space = load_space(
+        write_space(
+            space={
+                "optimizer.learning_rate": LOG,
+                "optimizer.beta1": {"kind": "uniform", "low": 0.5, "high": 0.9},
+                "optimizer.warmup_steps": {"kind": "int", "low": 0, "high": 9},
+                "kernels": {"kind": "categorical", "choices": ["eager", "auto"]},
+            }
+        )
+    )
+    assert list(space.distributions().values()) == [
+        FloatDistribution(1e-4, 1e-2, log=True),
+        FloatDistribution(0.5, 0.9),
+        IntDistribution(0, 9),
+        CategoricalDistribution(("eager", "auto")),
+    ]
