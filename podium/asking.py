@@ -1,6 +1,7 @@
 """Ask an implementation something that needs no ranks: run one of its entry points as a process and read its answer."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Any
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.processes import end_with_parent
 from podium.config.loading import ROOT
+from podium.launching import SPIN_COUNT
 
 
 def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, Any]:
@@ -21,6 +23,7 @@ def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, An
         cwd=ROOT,
         capture_output=True,
         text=True,
+        env={"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ,
         preexec_fn=end_with_parent,
     )
     if done.returncode == UsageError.exit_code:

@@ -104,6 +104,37 @@ def run(
 
 
 @app.command(
+    epilog="Example: [bold]podium doctor laptop --set launch.processes_per_node=2[/bold]",
+)
+def doctor(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Find out before a run what it would fail by: versions, GPUs, network, disks, data, description, rules.
+
+    Takes a training step of one layer on this machine, and has all ranks of the system meet. Exit code 1 if there is
+    an error.
+    """
+    from podium.doctor.examining import diagnose
+    from podium.doctor.findings import is_ready
+    from podium.doctor.telling import as_json as findings_json
+    from podium.doctor.telling import print_findings
+    from podium.progress import Progress
+
+    findings = diagnose(system, recipe, settings or [], Progress(errors).note)
+    if as_json:
+        print(json.dumps(findings_json(system, findings), indent=2))
+    else:
+        print_findings(Console(), findings)
+    if not is_ready(findings):
+        raise typer.Exit(1)
+
+
+@app.command(
     epilog="Example: [bold]podium bench laptop --layers 4 --hidden 512 --set global_batch_size=48 --ablate[/bold]",
 )
 def bench(
@@ -250,6 +281,49 @@ def predict(
         print(json.dumps(predicted, indent=2))
     else:
         print_prediction(Console(), config, predicted)
+
+
+@app.command(
+    epilog="Example: [bold]podium tune laptop --search laptop_lamb --search laptop_adamw --trials 40[/bold]",
+)
+def tune(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    searches: Annotated[
+        list[str] | None,
+        typer.Option("--search", metavar="NAME", help="In systems/search, or a YAML file. Default: all of the system."),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Of each search, instead of what its file says.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Trainings at once; they share the system's threads.")] = 1,
+    repeats: Annotated[int, typer.Option(min=0, help="Of the best and of the shipped settings, other seeds.")] = 5,
+    folder: Annotated[Path | None, typer.Option(help="To write to and go on from. Default: runs/SYSTEM/tune.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, for all alike.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Search for settings that reach the target on fewer samples; several searches are compared on the same budget.
+
+    Every trial is a training; results/ is left alone. Give the same command again to go on where it was broken off.
+    Leaves report.json, tuning.svg and the best settings as YAML in the folder.
+    """
+    from podium.progress import Progress
+    from podium.tuning.telling import plot_tuned, print_tuned
+    from podium.tuning.tuning import Options, keep_report
+    from podium.tuning.tuning import as_json as tuned_json
+    from podium.tuning.tuning import tune as tune_system
+
+    def told(line: str) -> None:
+        errors.print(line, markup=False, highlight=False)
+
+    options = Options(tuple(searches or ()), trials, workers, repeats, folder)
+    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), told)
+    keep_report(tuned)
+    plot_tuned(tuned, tuned.folder / "tuning.svg")
+    if as_json:
+        print(json.dumps(tuned_json(tuned), indent=2))
+    else:
+        print_tuned(Console(), tuned)
 
 
 def main() -> None:

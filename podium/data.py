@@ -67,6 +67,20 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
     return config.model_copy(update={"data": resolved})
 
 
+def is_prepared(config: RunConfig) -> bool:
+    """Whether the samples of the text that a configuration names are there already; of anything else they are."""
+    data = config.data
+    if data.kind != "text":
+        return True
+    assert data.evaluation_text and data.vocabulary
+    files = (*data.text, data.evaluation_text, data.vocabulary)
+    if not all(path.is_file() for path in files):
+        return False
+    stores = _stores("text", files)
+    sources = (data.text, (data.evaluation_text,))
+    return all(_is_made(store, names) for store, names in zip(stores, sources, strict=True))
+
+
 def drop_from_page_cache(config: RunConfig) -> bool:
     """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where it cannot."""
     if not hasattr(os, "posix_fadvise"):
@@ -103,14 +117,23 @@ def _from_text(
     for key, path in named:
         if not path.is_file():
             raise UsageError(f"data.{key}: there is no file {path}; name one that exists")
-    folder = DATA / name / f"samples-{_digest((*texts, evaluation, vocabulary))}"
-    stores = (folder / "training", folder / "evaluation")
+    stores = _stores(name, (*texts, evaluation, vocabulary))
     for store, sources in zip(stores, (texts, (evaluation,)), strict=True):
-        if all((store / f"{source.name}.h5").is_file() for source in sources):
+        if _is_made(store, sources):
             continue
         on_progress(f"Making samples from {', '.join(source.name for source in sources)}")
         prepare(sources, vocabulary, store, processes=min(len(sources), os.cpu_count() or 1))
     return PreparedData(*stores, vocabulary)
+
+
+def _stores(name: str, files: tuple[Path, ...]) -> tuple[Path, Path]:
+    """Where the samples to train and to evaluate on belong that are made of these files."""
+    folder = DATA / name / f"samples-{_digest(files)}"
+    return folder / "training", folder / "evaluation"
+
+
+def _is_made(store: Path, sources: tuple[Path, ...]) -> bool:
+    return all((store / f"{source.name}.h5").is_file() for source in sources)
 
 
 def _digest(files: tuple[Path, ...]) -> str:

@@ -52,7 +52,7 @@ class Progress:
         )
         with bar:
             task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="")
-            news, told = _News(folder.metrics), 0
+            news, told = News(folder.metrics), 0
 
             def tick() -> None:
                 nonlocal told
@@ -75,7 +75,7 @@ def _accuracy(found: float, target: float | None) -> str:
     return f"accuracy {found:.4f}" + (f" of {target:.3f}" if target is not None else "")
 
 
-class _News:
+class News:
     """Lines added to a JSON-lines file since the last look; all of them where it was begun again."""
 
     def __init__(self, path: Path) -> None:

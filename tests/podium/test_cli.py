@@ -50,7 +50,7 @@ def texts(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "one", tmp_path / "two"
 
 
-@pytest.mark.parametrize("command", [("run",), ("bench",), ("data", "prepare")])
+@pytest.mark.parametrize("command", [("run",), ("bench",), ("doctor",), ("tune",), ("data", "prepare")])
 def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
     done = podium(*command, "--help")
     assert done.returncode == 0

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.files import write_whole
 from podium.config import RunConfig, RunFolder, load_system
-from podium.progress import Progress, _News
+from podium.progress import News, Progress
 
 STEP = {"event": "step", "step": 1, "samples": 16}
 EVALUATION = {"event": "evaluation", "samples": 2048, "accuracy": 0.51239}
@@ -26,7 +26,7 @@ def append(path: Path, content: bytes) -> None:
 
 def test_news_are_the_whole_lines_since_the_last_look(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    news = _News(path)
+    news = News(path)
     assert list(news.lines()) == []
     append(path, line(STEP) + line(EVALUATION)[:10])
     assert list(news.lines()) == [STEP]
@@ -41,7 +41,7 @@ def test_every_cut_of_the_file_gives_every_line_once(tmp_path: Path) -> None:
     whole = line(STEP) + line(EVALUATION) + line(STEP)
     for size in range(1, 30):
         path = tmp_path / f"{size}.jsonl"
-        news, found = _News(path), []
+        news, found = News(path), []
         for start in range(0, len(whole), size):
             append(path, whole[start : start + size])
             found += list(news.lines())
@@ -87,7 +87,7 @@ def test_a_note_is_shown_as_it_is() -> None:
 def test_a_file_that_was_begun_again_is_read_from_its_start(tmp_path: Path) -> None:
     """A restarted run's metrics are cut to where its checkpoint was and grow again, not always to the same bytes."""
     path = tmp_path / "metrics.jsonl"
-    news = _News(path)
+    news = News(path)
     append(path, line(STEP) + line(EVALUATION) + line(STEP))
     assert len(list(news.lines())) == 3
     write_whole(path, line(STEP))

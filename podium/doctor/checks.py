@@ -1,0 +1,68 @@
+"""All checks, in the order in which they are told."""
+
+from collections.abc import Callable, Iterable
+
+from podium.doctor.contents import check_closed_data, check_data, check_initial_checkpoint
+from podium.doctor.devices import (
+    check_all_reduce,
+    check_clocks,
+    check_gpus,
+    check_implementation,
+    check_load,
+    check_memory,
+    check_possible,
+    check_ranks,
+)
+from podium.doctor.examination import Examination
+from podium.doctor.findings import Finding
+from podium.doctor.places import (
+    check_caches,
+    check_open_files,
+    check_paths,
+    check_read_speed,
+    check_space,
+    check_writable,
+)
+from podium.doctor.rules import (
+    check_description,
+    check_division,
+    check_max_samples,
+    check_sample_count,
+    check_seed,
+)
+from podium.doctor.versions import check_libraries, check_python, check_torch
+
+Check = Callable[[Examination], Iterable[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    check_libraries,
+    check_torch,
+    check_implementation,
+    check_gpus,
+    check_memory,
+    check_load,
+    check_possible,
+    check_ranks,
+    check_all_reduce,
+    check_clocks,
+    check_paths,
+    check_writable,
+    check_space,
+    check_read_speed,
+    check_caches,
+    check_open_files,
+    check_data,
+    check_closed_data,
+    check_sample_count,
+    check_max_samples,
+    check_initial_checkpoint,
+    check_description,
+    check_division,
+    check_seed,
+)
+
+
+def findings_of(examination: Examination) -> list[Finding]:
+    """What every check says."""
+    return [finding for check in CHECKS for finding in check(examination)]

@@ -1,0 +1,54 @@
+"""What the checks look at: a system's configuration, its data, and what the implementation's processes told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bert.store import SampleStore
+from benchmarks.errors import PodiumError
+from podium.config import RunConfig
+from podium.config.loading import ROOT
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run reads and writes on this machine."""
+
+    runs: Path
+    results: Path
+    data: Path
+    project: Path = ROOT / "pyproject.toml"
+    """Whose pins say which versions were tested."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that takes long to find out was found out before the checks begin."""
+
+    config: RunConfig
+    """As the run would be given it."""
+    places: Places
+    prepared: RunConfig | None
+    """With its data prepared and every byte verified; None where they are not."""
+    data_fault: PodiumError | None
+    """Why not; None too where text is only to be prepared at the start of the run."""
+    device: Mapping[str, Any] | None
+    """What one process of the implementation sees: versions, GPUs, what is possible here."""
+    device_fault: str
+    """Why there is nothing of that."""
+    ranks: Mapping[str, Any] | None
+    """What all ranks of the system found together: bandwidth, clocks, who they are."""
+    ranks_fault: str
+    machine: Mapping[str, float] = field(default_factory=dict)
+    """`busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files."""
+
+    @cached_property
+    def store(self) -> SampleStore | None:
+        """The training samples, where they are sound."""
+        return SampleStore(self.prepared.data.store) if self.prepared and self.prepared.data.store else None
+
+    @property
+    def cuda(self) -> bool:
+        return self.config.launch.device == "cuda"

@@ -1,0 +1,144 @@
+"""What MLPerf asks of a submission, and whether the run can reach its target as it is set up."""
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
+from benchmarks.bert.rules import RULESETS
+from podium.doctor.examination import Examination
+from podium.doctor.findings import Finding, Verdict, judged
+
+NOT_STATED = ("", "not stated", "unknown", "todo", "tbd", "?")
+MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")
+NEAR = 1.5
+"""Batch sizes that are this many times as large or small tell something of each other's samples to target."""
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Samples that published runs at about a batch size trained on until the target."""
+
+    least: float
+    """Of any run."""
+    mean: float
+    """Of the system that needed fewest."""
+    greatest: float
+    """The median over systems of what their slowest run needed."""
+    systems: int
+
+
+def check_description(examination: Examination) -> Iterable[Finding]:
+    """Fields that say nothing, and those that this machine contradicts."""
+    described = examination.config.description.model_dump(by_alias=True)
+    silent = [
+        key
+        for key, value in described.items()
+        if str(value).strip().lower() in NOT_STATED and not (key in MAY_BE_EMPTY and not str(value).strip())
+    ]
+    found = f"{len(silent)} fields say nothing: {', '.join(silent)}" if silent else f"all {len(described)} fields"
+    advice = "fill them in under description: before a result is published"
+    yield judged("description", not silent, found, "all fields stated", advice, "warning")
+    yield from _check_counts(examination)
+
+
+def _check_counts(examination: Examination) -> Iterable[Finding]:
+    config = examination.config
+    known: tuple[tuple[str, int, Verdict], ...] = (
+        ("number_of_nodes", config.launch.nodes, "error"),
+        ("host_processor_vcpu_count", os.cpu_count() or 0, "warning"),
+    )
+    for key, there, fault in known:
+        stated = str(getattr(config.description, key)).strip()
+        if stated.isdecimal() and int(stated) != there:
+            found, advice = f"description.{key} is {stated}", "describe the system that is used"
+            yield Finding(key.replace("_", " "), fault, found, f"{there}, as is found", advice)
+
+
+def check_division(examination: Examination) -> Iterable[Finding]:
+    """The configuration was refused where it breaks a rule of the closed division; here is what is left to say."""
+    if examination.config.division == "closed":
+        yield Finding("closed division", "ok", "no rule is broken", f"rules of {RULESETS[0]} to {RULESETS[-1]}")
+
+
+def check_seed(examination: Examination) -> Iterable[Finding]:
+    seed = examination.config.seed
+    advice = "leave seed out: rulesets from 4.1.0 on refuse runs of one set that share a seed"
+    found = "drawn for every run" if seed is None else f"{seed} for every run"
+    yield judged("seed", seed is None, found, "another for every run", advice, "warning")
+
+
+def check_max_samples(examination: Examination) -> Iterable[Finding]:
+    """Against what published runs of that size and about that batch size needed, and what the store holds."""
+    config = examination.config
+    if config.target_accuracy is None:
+        yield Finding("max_samples", "warning", "no target accuracy", "a target", "no result counts without one")
+        return
+    if config.max_samples < config.evaluation_interval:
+        wanted = f"at least one evaluation interval, {config.evaluation_interval:,}"
+        advice = "set max_samples to what a run needs"
+        yield Finding("max_samples", "error", f"{config.max_samples:,}", wanted, advice)
+        return
+    known = needed_samples(config.size, config.global_batch_size)
+    if known is None:
+        yield Finding("max_samples", "ok", f"{config.max_samples:,}", "nothing is published near this batch size")
+        return
+    wanted = (
+        f"{known.least:,.0f} to {known.greatest:,.0f}, as {known.systems} published "
+        f"system{'s' if known.systems > 1 else ''} with about that batch"
+    )
+    advice = "set max_samples above what any run needed, else runs end as aborted"
+    good = config.max_samples >= known.greatest
+    fault: Verdict = "error" if config.max_samples < known.least else "warning"
+    yield judged("max_samples", good, f"{config.max_samples:,}", wanted, advice, fault)
+    yield from _check_schedule(examination, known)
+
+
+def _check_schedule(examination: Examination, known: Needed) -> Iterable[Finding]:
+    config, optimizer = examination.config, examination.config.optimizer
+    decayed = optimizer.decay_steps * config.global_batch_size
+    if optimizer.end_learning_rate == 0 and decayed < known.mean:
+        found = f"the rate is 0 from {decayed:,} samples on"
+        advice = "set optimizer.decay_steps to more, or optimizer.end_learning_rate above 0"
+        yield Finding("schedule", "error", found, f"a rate until {known.mean:,.0f} samples", advice)
+
+
+def check_sample_count(examination: Examination) -> Iterable[Finding]:
+    """Whether samples come more than once before the target, which the closed division does not allow."""
+    config, store = examination.config, examination.store
+    if store is None:
+        return
+    needed = math.ceil(config.max_samples / config.global_batch_size) * config.global_batch_size
+    known = needed_samples(config.size, config.global_batch_size)
+    if known is not None and config.target_accuracy is not None:
+        needed = min(needed, math.ceil(known.greatest))
+    times = f", so they come up to {needed / len(store):.1f} times" if needed > len(store) else ""
+    fault: Verdict = "error" if config.division == "closed" else "warning"
+    found, advice = f"{len(store):,}{times}", "prepare more text, all of it for the closed division"
+    yield judged("samples", len(store) >= needed, found, f"{needed:,} until the target", advice, fault)
+
+
+def needed_samples(size: str, batch: int) -> Needed | None:
+    """What is published of batch sizes near this one; None where nothing is."""
+    every = read_tiny_samples() if size == "tiny" else [*read_samples(), *_of_runs()]
+    near = [one for one in every if 1 / NEAR <= one.global_batch_size / batch <= NEAR]
+    if not near:
+        return None
+    return Needed(
+        min(one.least for one in near),
+        min(one.mean for one in near),
+        median(one.greatest for one in near),
+        len(near),
+    )
+
+
+def _of_runs() -> list[SamplesToTarget]:
+    return [SamplesToTarget.of(run) for run in read_runs() if run.converged]
+
+
+def breaks_closed_rule(sentence: str) -> bool:
+    """Whether a configuration was refused by a rule of the closed division."""
+    return re.search(r"\bclosed division, ", sentence) is not None

@@ -1,0 +1,89 @@
+"""Python and the libraries against what pyproject.toml pins and tests were made with."""
+
+import platform
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from podium.doctor.examination import Examination
+from podium.doctor.findings import Finding, judged
+
+OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
+INSTALL = "run ./run_tests.sh or `pip install --editable .` in the environment that runs are started from"
+VARIABLE = {"torch"}
+"""Judged by the range that is supported, since containers bring a build of their own."""
+
+
+def check_python(examination: Examination) -> Iterable[Finding]:
+    wanted = str(_project(examination.places.project)["requires-python"])
+    least = _numbers(wanted)
+    good = sys.version_info[: len(least)] >= least
+    yield judged("python", good, platform.python_version(), wanted, f"install Python {wanted} and set up .venv anew")
+
+
+def check_libraries(examination: Examination) -> Iterable[Finding]:
+    """Of this environment; a library that is missing is an error, another version than the pinned one a warning."""
+    pins = dict(_pin(need) for need in _project(examination.places.project)["dependencies"])
+    found = {name: installed(name) for name in pins if name not in VARIABLE}
+    missing = [f"{name} {pins[name]}" for name, version in found.items() if version is None]
+    others = [
+        f"{name} {version} instead of {pins[name]}"
+        for name, version in found.items()
+        if version is not None and version != pins[name]
+    ]
+    wanted = f"the {len(found)} pinned versions"
+    if missing:
+        yield Finding("libraries", "error", f"missing: {', '.join(missing)}", wanted, INSTALL)
+    if others:
+        yield Finding("libraries", "warning", ", ".join(others), wanted, f"not what was tested; {INSTALL}")
+    if not missing and not others:
+        yield Finding("libraries", "ok", wanted, wanted)
+
+
+def check_torch(examination: Examination) -> Iterable[Finding]:
+    """The one that the implementation's processes import, and that the description names."""
+    if examination.device is None:
+        return
+    version = str(examination.device["torch"])
+    range_ = f"{'.'.join(map(str, OLDEST_TORCH))} to {'.'.join(map(str, NEWEST_TORCH))}"
+    good = OLDEST_TORCH <= _numbers(version)[:2] <= NEWEST_TORCH
+    yield judged("torch", good, version, range_, "install a version of torch in that range")
+    named = re.search(r"\d+\.\d+[\d.]*", examination.config.description.framework)
+    if named and not _without_local(version).startswith(named[0].rstrip(".")):
+        yield Finding(
+            "framework",
+            "error",
+            f"description.framework is {examination.config.description.framework}",
+            f"the version that runs, {version}",
+            "write the version that runs into description.framework",
+        )
+
+
+def installed(name: str) -> str | None:
+    """The version without its local part (`+cpu`); None where there is none."""
+    try:
+        return _without_local(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _without_local(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def _project(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return dict(tomllib.load(file)["project"])
+
+
+def _pin(need: object) -> tuple[str, str]:
+    name, _, version = str(need).partition("==")
+    return name, version
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text.partition("+")[0]))

@@ -1,0 +1,108 @@
+"""A system in good order, as the checks look at it: real data in folders of the test, processes' answers as they are
+given by a sound machine."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bert.published.reading import SamplesToTarget
+from podium.config import RunConfig, load_system
+from podium.data import with_data
+from podium.doctor.examination import Examination, Places
+from podium.doctor.examining import prepared_data
+
+FAST = 5e11
+DESCRIBED = [
+    "description.host_processor_model_name=EPYC",
+    "description.host_processor_core_count=1",
+    f"description.host_processor_vcpu_count={os.cpu_count()}",
+    *(
+        f"description.{key}=stated"
+        for key in (
+            *("host_processor_frequency", "host_processor_caches", "host_processor_interconnect"),
+            *("host_memory_capacity", "host_storage_type", "host_storage_capacity", "host_memory_configuration"),
+            *("accelerator_host_interconnect", "accelerator_frequency", "accelerator_on-chip_memories"),
+            *("accelerator_memory_configuration", "cooling", "host_processors_per_node"),
+        )
+    ),
+]
+"""Settings that leave no field of a shipped system silent."""
+LAPTOP = [
+    *DESCRIBED,
+    "launch.processes_per_node=2",
+    "evaluation.samples=20",
+    "evaluation.interval_samples=256",
+    "max_samples=512",
+]
+
+
+@pytest.fixture(scope="session")
+def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An embedded text of a few articles, with its shards."""
+    folder = tmp_path_factory.mktemp("doctor") / "data"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("podium.data.DATA", folder)
+        patch.setattr("benchmarks.bert.text.embedded.ARTICLES_A_PART", 4)
+        patch.setattr("benchmarks.bert.text.embedded.EVALUATION_ARTICLES", 2)
+        patch.setattr("podium.data.os.cpu_count", lambda: 1)
+        with_data(load_system("laptop", settings=LAPTOP), lambda _: None)
+    return folder
+
+
+@pytest.fixture
+def data(made_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it that may be damaged; data of this test are there."""
+    shutil.copytree(made_data, tmp_path / "data")
+    monkeypatch.setattr("podium.data.DATA", tmp_path / "data")
+    monkeypatch.setattr("benchmarks.bert.text.embedded.ARTICLES_A_PART", 4)
+    monkeypatch.setattr("benchmarks.bert.text.embedded.EVALUATION_ARTICLES", 2)
+    monkeypatch.setattr("podium.doctor.rules.read_tiny_samples", lambda: [samples_to_target(10_000)])
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
+
+
+def samples_to_target(batch: int) -> SamplesToTarget:
+    """What is known of a batch size."""
+    return SamplesToTarget("own", "Podium", "laptop", "open", "adamw", batch, 400, 300, 500, 10, 10)
+
+
+def device_of(config: RunConfig) -> dict[str, Any]:
+    gpu = {"name": "NVIDIA H200", "free_bytes": 150 * 10**9, "total_bytes": 150 * 10**9 + 2**29}
+    asked = ("precision", "attention", "kernels", "cuda_graph", "loader", "step")
+    possible = [{"what": what, "found": "fine", "why_not": None} for what in asked]
+    gpus = [dict(gpu) for _ in range(config.launch.processes_per_node)] if config.launch.device == "cuda" else []
+    return {"torch": "2.13.0+cpu", "cuda": None, "gpus": gpus, "possible": possible}
+
+
+def ranks_of(config: RunConfig) -> dict[str, Any]:
+    one = {"host": "one", "python": "3.11.7", "torch": "2.13.0+cpu", "device": "cpu", "matmul_flops": FAST}
+    one |= {"missing_paths": [], "clock_seconds": [-1e-4, 1e-4], "clock_seconds_certain": 0.0}
+    ranks = [one | {"rank": rank, "missing_paths": []} for rank in range(config.launch.ranks)]
+    reduced = {"bytes": 2**21, "seconds": 1e-3, "bus_bandwidth": 2e10, "gradient_bytes": 2**21, "right": 1.0}
+    return {"ranks": ranks, "backend": "gloo", "all_reduce": reduced}
+
+
+@pytest.fixture
+def examine(places: Places, data: Path) -> Callable[..., Examination]:
+    """An examination of a configuration by settings, its data really prepared and verified."""
+
+    def make(*settings: str, system: str = "laptop") -> Examination:
+        small = LAPTOP if system == "laptop" else [*DESCRIBED, "evaluation.samples=20"]
+        config = load_system(system, settings=[*small, *settings])
+        sound = {"busy": 0.0, "processors": 2.0, "memory": 16 * 2.0**30, "limit": 20_000.0}
+        examination = Examination(
+            config, places, None, None, device_of(config), "", ranks_of(config), "", machine=sound
+        )
+        prepared, fault = prepared_data(config, lambda _: None)
+        return replace(examination, prepared=prepared, data_fault=fault)
+
+    return make

@@ -1,0 +1,131 @@
+"""The whole diagnosis, with the implementation's real processes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.errors import UsageError, WorkError
+from podium import cli
+from podium.config import RunConfig, RunFolder, load_system
+from podium.doctor import examining
+from podium.doctor.examination import Places
+from podium.doctor.examining import diagnose, examine
+from podium.doctor.findings import Finding
+from tests.podium.doctor.conftest import LAPTOP
+
+
+@pytest.fixture(autouse=True)
+def own_places(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.running.RUNS", places.runs)
+    monkeypatch.setattr("podium.results.RESULTS", places.results)
+
+
+def by_check(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.check: finding for finding in findings}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("data")
+def test_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """A step that is really taken, ranks that really meet; what is told here is told as a table and as JSON."""
+    settings = [word for setting in LAPTOP for word in ("--set", setting)]
+    cli.app(["doctor", "laptop", *settings, "--json"], standalone_mode=False)
+    told = json.loads(capsys.readouterr().out)
+    found = {finding["check"]: finding for finding in told["findings"]}
+    assert told["ready"] is True
+    assert told["system"] == "laptop"
+    assert found["step"]["verdict"] == "ok"
+    assert found["step"]["found"] == "8 samples, adamw"
+    assert found["ranks"]["found"].startswith("2 on ")
+    assert found["clocks"]["found"] == "alike"
+    assert "GB/s, all gradients in" in found["gloo all-reduce"]["found"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("data")
+def test_what_this_machine_does_not_have(places: Places) -> None:
+    """A GPU system on a machine without, and attention that only a GPU has: said by the real processes."""
+    no_gpu = by_check(diagnose("h200_1x", None, ["size=tiny", "evaluation.samples=20"], lambda _: None))
+    if no_gpu["GPUs"].verdict == "ok":
+        pytest.skip("there is a GPU here")
+    assert no_gpu["GPUs"].found == "0 visible"
+    assert "torch sees no GPU here" in no_gpu["ranks"].found
+    config = load_system("laptop", settings=[*LAPTOP, "attention=flash"])
+    device = examine(config, places, lambda _: None).device
+    assert device is not None
+    why_not = {asked["what"]: asked["why_not"] for asked in device["possible"]}
+    assert "needs bf16 or fp16 on cuda" in why_not["attention"]
+    assert "needs bf16 or fp16 on cuda" in why_not["step"]
+    assert why_not["kernels"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "words"),
+    [
+        ({"bert.dropout": 0.2}, "closed division", "Hyper-parameters: dropout is 0.2"),
+        ({"bert.seed": 3}, "closed division", "Random seeds"),
+        ({"bert.global_batch": 3}, "configuration", "there is no such key (did you mean global_batch_size?)"),
+        ({"launch.processes_per_node": 5}, "configuration", "allowed are multiples of 5"),
+    ],
+)
+def test_a_configuration_that_is_refused_is_a_finding(
+    write_system: Any, closed_changes: dict[str, Any], changes: dict[str, Any], check: str, words: str
+) -> None:
+    (finding,) = diagnose(str(write_system(closed_changes | changes)), None, [], lambda _: None)
+    assert (finding.check, finding.verdict) == (check, "error")
+    assert words in finding.found
+    assert finding.advice
+
+
+def test_a_system_that_there_is_not_is_wrong_use() -> None:
+    with pytest.raises(UsageError, match="there is no system 'lptop'"):
+        diagnose("lptop", None, [], lambda _: None)
+
+
+class Clock:
+    """Each look at it takes long."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 200.0
+        return self.now
+
+
+def test_ranks_that_hang_are_not_waited_for(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_implementation("time.sleep(60)")
+    monkeypatch.setattr("podium.doctor.examining.time", Clock())
+    with pytest.raises(WorkError, match="not all 1 ranks had met"):
+        examining._together(open_config, run_folder)
+
+
+@pytest.mark.usefixtures("data")
+def test_where_runs_cannot_be_written_the_rest_is_still_found(
+    places: Places, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_implementation("(folder / 'summary.json').write_text('{\"ranks\": []}')")
+    monkeypatch.setattr("podium.doctor.examining.ask", lambda *_: {"torch": "2.13.0"})
+    places.runs.write_text("in the way", encoding="utf-8")
+    examination = examine(load_system("laptop", settings=LAPTOP), places, lambda _: None)
+    assert examination.ranks == {"ranks": []}
+    assert examination.device == {"torch": "2.13.0"}
+
+
+def test_the_exit_code_tells_of_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    told = [Finding("one", "ok", "a [thing]", "it"), Finding("two", "warning", "b", "c", "do that")]
+    monkeypatch.setattr("podium.doctor.examining.diagnose", lambda *_: told)
+    cli.app(["doctor", "laptop"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert "a [thing]" in printed
+    assert "two: do that" in printed
+    assert printed.rstrip().endswith("ready: 1 warning")
+    told.append(Finding("three", "error", "d", "e", "f"))
+    assert cli.app(["doctor", "laptop"], standalone_mode=False) == 1
+    assert capsys.readouterr().out.rstrip().endswith("not ready: 1 error, 1 warning")
