@@ -31,7 +31,7 @@ with (folder / "metrics.jsonl").open("w", buffering=1) as metrics:
 WORKER = """
 import sys
 import podium.launching
-podium.launching.command = lambda config, folder, entry, options: [sys.executable, {path!r}, str(folder.path)]
+podium.launching.command = lambda config, folder, entry, options, node: [sys.executable, {path!r}, str(folder.path)]
 from podium.tuning.worker import main
 sys.exit(main())
 """
