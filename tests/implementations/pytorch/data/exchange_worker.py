@@ -4,6 +4,7 @@ Arguments: shard, file of the process group, rank, ranks, file to save to.
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -156,6 +157,7 @@ def main() -> None:
     dist.barrier()
     found["alone"] = fail_alone(order, rank, Path(rendezvous).with_name("done"))
     Path(out).write_text(json.dumps(found), encoding="utf-8")
+    os._exit(0)  # a thread of a rank that failed alone may still wait for the others: Python's own end would abort
 
 
 if __name__ == "__main__":
