@@ -150,9 +150,9 @@ def test_ranges_are_drawn_from_as_their_kind_says(write_space: Any) -> None:
             }
         )
     )
-    assert list(space.distributions().values()) == [
-        FloatDistribution(1e-4, 1e-2, log=True),
-        FloatDistribution(0.5, 0.9),
-        IntDistribution(0, 9),
-        CategoricalDistribution(("eager", "auto")),
-    ]
+    assert space.distributions() == {
+        "optimizer.learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
+        "optimizer.beta1": FloatDistribution(0.5, 0.9),
+        "optimizer.warmup_steps": IntDistribution(0, 9),
+        "kernels": CategoricalDistribution(("eager", "auto")),
+    }
