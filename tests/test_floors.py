@@ -13,7 +13,17 @@ PACKAGES = ("benchmarks", "podium", "implementations")
 CONTRACT = ("podium.config", "podium.mllog")
 GROUND_LIBRARIES = {"numpy", "numba", "h5py", "tokenizers", "safetensors", "google", "google_crc32c"}
 CONTRACT_LIBRARIES = {"numpy", "pydantic", "pydantic_core", "yaml", "mlperf_logging"}
-IMPLEMENTATION_LIBRARIES = {"numpy", "torch", "safetensors", "numba", "llvmlite", "apex", "nvidia", "triton", "transformers"}
+IMPLEMENTATION_LIBRARIES = {
+    "numpy",
+    "torch",
+    "safetensors",
+    "numba",
+    "llvmlite",
+    "apex",
+    "nvidia",
+    "triton",
+    "transformers",
+}
 
 
 def name_of(path: Path) -> str:
