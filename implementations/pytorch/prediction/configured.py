@@ -12,7 +12,7 @@ from benchmarks.errors import UsageError
 from implementations.pytorch.prediction.balance import Lengths
 from implementations.pytorch.prediction.constants import Constants
 from implementations.pytorch.prediction.machines import PROCESSORS, Machine, adapters_named, processor_named
-from implementations.pytorch.prediction.plan import FULL, VOCABULARY, Plan, optimizer_seconds, published_costs
+from implementations.pytorch.prediction.plan import FULL, HALF, VOCABULARY, Plan, optimizer_seconds, published_costs
 from implementations.pytorch.prediction.published import all_runs, all_samples, wikipedia
 from implementations.pytorch.prediction.samples import Estimate, curve
 from podium.config import RunConfig
@@ -56,7 +56,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         strategy=config.balancing,
         accumulation_steps=config.gradient_accumulation_steps,
         optimizer=config.optimizer.algorithm,
-        gradient_bytes=FULL,
+        gradient_bytes=FULL if config.gradient_wire == "fp32" else HALF,
         size=config.model_size,
         vocabulary=TINY_VOCABULARY if config.size == "tiny" else VOCABULARY,
         evaluation_samples=config.evaluation_samples,
@@ -96,7 +96,10 @@ def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
 
 
 def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
-    """Of the prepared store; without one, Wikipedia's."""
+    """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
+    if config.data.store is not None and not config.data.store.exists():
+        unsure.append(f"data.store {config.data.store} is not on this machine, so lengths are taken to be Wikipedia's")
+        return wikipedia()
     if config.data.store is not None:
         store = SampleStore(config.data.store)
         return Lengths(store.lengths.astype("int64"), store.masked_counts.astype("int64"), store.max_sequence_length)

@@ -14,7 +14,7 @@ from implementations.pytorch.prediction.constants import load_constants
 from implementations.pytorch.prediction.plan import Plan, optimizer_seconds, published_costs
 from implementations.pytorch.prediction.predicting import predict
 from implementations.pytorch.prediction.published import wikipedia
-from podium.config import Launch, RunConfig, load_system
+from podium.config import Launch, RunConfig, load_system, system_names
 
 CONSTANTS = load_constants()
 COSTS = StepCosts(0.006, 4e-6, 6e-9, 4e-6, 1e-6, median_relative_error=0.05)
@@ -78,6 +78,20 @@ def test_steps_of_other_settings_than_measured_are_unsure(costs_file: Path) -> N
     assert "recipe indexed, not padded" in sentence
     assert "global_batch_size 16, not 32" in sentence
     assert "kernels" not in sentence
+
+
+@pytest.mark.parametrize("name", [name for name in system_names() if name.startswith("dgxa100")])
+def test_a_system_whose_data_is_elsewhere_is_predicted(name: str) -> None:
+    """Their stores lie in a container's /data: what is asked for is asked before they are there."""
+    plan = plan_of_config(load_system(name), None, CONSTANTS)
+    assert plan.lengths is wikipedia()
+    assert about(plan, "/data/wikipedia is not on this machine")
+    assert predict(plan, CONSTANTS).seconds > 0
+
+
+def test_what_goes_over_the_wire_is_as_configured() -> None:
+    found = [plan_of_config(gpu(f"gradient_wire={wire}"), None, CONSTANTS) for wire in ("fp32", "bf16")]
+    assert [plan.gradient_bytes for plan in found] == [4, 2]
 
 
 def test_lengths_are_those_of_a_prepared_store(tiny_store: tuple[SampleStore, Path], costs_file: Path) -> None:
