@@ -1,0 +1,1 @@
+"""What goes to MLPerf: describing a system, checking a package harder than the official tools do, and making one."""
