@@ -156,16 +156,20 @@ class OptimizerSettings(Settings):
     end_learning_rate: float = Field(default=0.0, ge=0)
     backend: Literal["podium", "apex"] = "podium"
     """Who computes LAMB: Podium's own, or the fused kernels of NVIDIA's apex, where it is installed."""
-    sharded: Literal["auto", True, False] = "auto"
-    """Whether each rank updates some of LAMB's large tensors and sends them to the others; `auto`: from 256 ranks."""
+    sharded_from: int | None = Field(default=None, ge=1)
+    """From so many ranks on each rank updates some of LAMB's large tensors and sends them to the others; None: never.
+
+    It saves memory and the optimizer's time and costs sending the weights, which by `podium predict` takes longer on
+    every A100 system described here (docs/lab-notebook.md).
+    """
 
     @model_validator(mode="after")
     def _is_lambs(self) -> Self:
-        asked = "backend is apex" if self.backend == "apex" else "sharded is true" if self.sharded is True else None
+        asked = "backend is apex" if self.backend == "apex" else "sharded_from is set" if self.sharded_from else None
         if asked and self.algorithm != "lamb":
             raise ValueError(f"{asked}, which is for lamb alone, but algorithm is {self.algorithm}; leave it out")
-        if self.backend == "apex" and self.sharded is True:
-            raise ValueError("sharded is true, but backend is apex; allowed with it are auto and false")
+        if self.backend == "apex" and self.sharded_from:
+            raise ValueError("sharded_from is set, but backend is apex; leave one of them out")
         if self.backend == "apex" and self.weight_decay == 0:
             raise ValueError(
                 "backend is apex, which takes no trust ratios without weight decay, but weight_decay is 0; "

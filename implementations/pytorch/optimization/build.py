@@ -11,7 +11,7 @@ from torch.optim import AdamW, Optimizer
 from implementations.pytorch.optimization.apex_lamb import ApexLamb
 from implementations.pytorch.optimization.lamb import Lamb
 from implementations.pytorch.optimization.schedule import Schedule
-from implementations.pytorch.optimization.sharding import AUTO_RANKS, ShardedLamb
+from implementations.pytorch.optimization.sharding import ShardedLamb
 from podium.config import OptimizerSettings
 from podium.mllog import UsedOptimizer
 
@@ -22,7 +22,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     All groups share one rate, a 0-d tensor on the model's device, which `set_rate` changes. Neither optimizer asks the
     device for anything, so a step can be part of a CUDA graph.
     Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of each third.
-    LAMB is shared out over the ranks of the process group, if there is one, as `settings.sharded` says. Raises
+    LAMB is shared out over the ranks of the process group, if there is one, from `settings.sharded_from`
+    ranks on. Raises
     UsageError for a backend that is not installed.
     """
     fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
@@ -49,9 +50,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
 
 
 def _shards(settings: OptimizerSettings) -> bool:
-    if not dist.is_initialized():
-        return False
-    return dist.get_world_size() >= AUTO_RANKS if settings.sharded == "auto" else settings.sharded
+    least = settings.sharded_from
+    return least is not None and dist.is_initialized() and dist.get_world_size() >= least
 
 
 def _keep(rate: Tensor) -> Callable[[Optimizer], None]:

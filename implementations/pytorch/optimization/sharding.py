@@ -12,8 +12,6 @@ torch.distributed.optim.ZeroRedundancyOptimizer shares out whole tensors too, bu
 on what the loss scaler found; and its state is only had by gathering pickled objects on one rank.
 """
 
-import heapq
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,25 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from implementations.pytorch.optimization.lamb import Lamb
-
-LEAST_SHARED = 1 << 16
-AUTO_RANKS = 256
-"""From how many ranks on `optimizer.sharded: auto` shares out: below, sending the weights is known to cost more than
-updating them everywhere does."""
-
-
-def owners(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Which rank owns each tensor: the largest first, each to the rank that has the fewest elements until then.
-
-    Source: Graham's longest-processing-time rule; at most 4/3 of the best possible.
-    """
-    loads = [(0, rank) for rank in range(ranks)]
-    found = [0] * len(sizes)
-    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
-        load, rank = heapq.heappop(loads)
-        found[index] = rank
-        heapq.heappush(loads, (load + sizes[index], rank))
-    return found
+from implementations.pytorch.optimization.owners import LEAST_SHARED, owners
 
 
 class ShardedLamb(Lamb):

@@ -12,7 +12,15 @@ from benchmarks.errors import UsageError
 from implementations.pytorch.prediction.balance import Lengths
 from implementations.pytorch.prediction.constants import Constants
 from implementations.pytorch.prediction.machines import PROCESSORS, Machine, adapters_named, processor_named
-from implementations.pytorch.prediction.plan import FULL, HALF, VOCABULARY, Plan, optimizer_seconds, published_costs
+from implementations.pytorch.prediction.plan import (
+    FULL,
+    HALF,
+    VOCABULARY,
+    Plan,
+    Sharing,
+    optimizer_seconds,
+    published_costs,
+)
 from implementations.pytorch.prediction.published import all_runs, all_samples, wikipedia
 from implementations.pytorch.prediction.samples import Estimate, curve
 from podium.config import RunConfig
@@ -56,6 +64,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         strategy=config.balancing,
         accumulation_steps=config.gradient_accumulation_steps,
         optimizer=config.optimizer.algorithm,
+        sharing=_sharing(config, machine.ranks),
         gradient_bytes=FULL if config.gradient_wire == "fp32" else HALF,
         size=config.model_size,
         vocabulary=TINY_VOCABULARY if config.size == "tiny" else VOCABULARY,
@@ -93,6 +102,11 @@ def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
     if processor == "cpu" and nodes * per_node > 1:
         unsure.append("how fast processes on a CPU exchange gradients is assumed, not measured")
     return Machine(processor, nodes, per_node, adapters)
+
+
+def _sharing(config: RunConfig, ranks: int) -> Sharing:
+    least = config.optimizer.sharded_from
+    return "whole_tensors" if least is not None and ranks >= max(2, least) else "none"
 
 
 def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:

@@ -32,11 +32,15 @@ class Network:
     def reduce_scatter(self, size: float) -> float:
         """Seconds until every GPU has its share of the sum of `size` bytes."""
         ranks = self.nodes * self.gpus_per_node
-        if ranks == 1:
+        return self.broadcast((ranks - 1) / ranks * size)
+
+    def broadcast(self, size: float) -> float:
+        """Seconds until every GPU has `size` bytes that one of them had, in pieces that follow one another closely."""
+        if self.nodes * self.gpus_per_node == 1:
             return 0.0
         slowest = min([self.inside] * (self.gpus_per_node > 1) + [self.between] * (self.nodes > 1))
         hops = (self.gpus_per_node - 1) * self.hop_inside + ceil(log2(self.nodes)) * self.hop_between
-        return hops + (ranks - 1) / ranks * size / slowest
+        return hops + size / slowest
 
     def all_gather(self, size: float) -> float:
         """Seconds until every GPU has all of `size` bytes, of which each had its share."""

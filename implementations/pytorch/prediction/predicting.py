@@ -6,7 +6,7 @@ from implementations.pytorch.prediction.balance import load
 from implementations.pytorch.prediction.constants import Constants
 from implementations.pytorch.prediction.machines import PROCESSORS
 from implementations.pytorch.prediction.network import Network, buckets, exposed
-from implementations.pytorch.prediction.plan import HALF, Plan, optimizer_seconds
+from implementations.pytorch.prediction.plan import FULL, HALF, Plan, optimizer_seconds
 
 BACKWARD_SHARE = 2 / 3
 """Of a micro-batch's time."""
@@ -77,11 +77,13 @@ def step_of(plan: Plan, network: Network, constants: Constants) -> Split:
     compute = plan.accumulation_steps * plan.costs.step + samples.mean
     gradients = plan.gradient_bytes * plan.parameters
     count = buckets(gradients)
-    reduce = network.reduce_scatter if plan.sharded_optimizer else network.all_reduce
+    reduce = network.reduce_scatter if plan.sharing == "slices" else network.all_reduce
     backward = BACKWARD_SHARE * compute / plan.accumulation_steps  # no_sync: only the last micro-batch's hides any
     communication = exposed(count, reduce(gradients / count), backward)
-    if plan.sharded_optimizer:
+    if plan.sharing == "slices":
         communication += network.all_gather(HALF * plan.parameters)
+    if plan.sharing == "whole_tensors":
+        communication += sum(network.broadcast(FULL * size) for size in plan.shared_tensors)
     optimizer = optimizer_seconds(plan, constants)
     return Split(compute, samples.slowest - samples.mean, communication, optimizer, evaluation=0.0, data=0.0)
 

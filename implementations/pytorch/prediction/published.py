@@ -73,7 +73,7 @@ def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published:
         strategy=STRATEGY[run.family],
         accumulation_steps=run.accumulation_steps,
         optimizer=run.optimizer,
-        sharded_optimizer=run.family not in UNSHARDED,
+        sharing="none" if run.family in UNSHARDED else "slices",
         gradient_bytes=HALF,
     )
 

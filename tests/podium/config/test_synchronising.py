@@ -16,17 +16,17 @@ def test_unset_is_as_it_was() -> None:
     assert config.clipping is not None
     assert (config.clipping.max_norm, config.clipping.when) == (1.0, "after")
     assert (config.gradient_wire, config.gradient_bucket_mib) == ("fp32", None)
-    assert (config.optimizer.backend, config.optimizer.sharded) == ("podium", "auto")
-
-
-@pytest.mark.parametrize(("written", "meant"), [("auto", "auto"), ("true", True), ("false", False), ("yes", True)])
-def test_sharded_is_auto_or_a_truth_value(written: str, meant: Any) -> None:
-    config = load_system("laptop", settings=[LAMB, f"optimizer.sharded={written}"])
-    assert config.optimizer.sharded is meant or config.optimizer.sharded == meant == "auto"
+    assert (config.optimizer.backend, config.optimizer.sharded_from) == ("podium", None)
 
 
 def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
-    settings = ["clipping.when=bucket", "gradient_wire=bf16", "gradient_bucket_mib=2.5", LAMB, "optimizer.sharded=true"]
+    settings = [
+        "clipping.when=bucket",
+        "gradient_wire=bf16",
+        "gradient_bucket_mib=2.5",
+        LAMB,
+        "optimizer.sharded_from=2",
+    ]
     config = load_system("laptop", settings=settings)
     path = tmp_path / "config.yaml"
     write_resolved(config, path)
@@ -43,13 +43,16 @@ def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
         (["gradient_bucket_mib=0"], "--set: gradient_bucket_mib: found 0; allowed: greater than 0"),
         (["gradient_bucket_mib=true"], "--set: gradient_bucket_mib: found true; a truth value is not allowed here"),
         (["optimizer.backend=cuda"], "--set: optimizer.backend: found 'cuda'; allowed is 'podium', 'apex'"),
-        (["optimizer.sharded=some"], "optimizer.sharded: found 'some'; allowed is 'auto', True, False"),
-        (["optimizer.sharded=true"], "sharded is true, which is for lamb alone, but algorithm is adamw; leave it out"),
+        (["optimizer.sharded_from=0"], "optimizer.sharded_from: found 0; allowed: greater than or equal to 1"),
+        (
+            ["optimizer.sharded_from=2"],
+            "sharded_from is set, which is for lamb alone, but algorithm is adamw; leave it out",
+        ),
         (["optimizer.backend=apex"], "backend is apex, which is for lamb alone, but algorithm is adamw; leave it out"),
         ([LAMB, "optimizer.backend=apex"], "optimizer.backend is apex, which needs a GPU, but launch.device is cpu"),
         (
-            [LAMB, "optimizer.backend=apex", "optimizer.sharded=true"],
-            "sharded is true, but backend is apex; allowed with it are auto and false",
+            [LAMB, "optimizer.backend=apex", "optimizer.sharded_from=2"],
+            "sharded_from is set, but backend is apex; leave one of them out",
         ),
         (
             [LAMB, "optimizer.backend=apex", "optimizer.weight_decay=0"],

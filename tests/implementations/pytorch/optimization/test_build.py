@@ -87,7 +87,7 @@ def test_query_key_and_value_move_as_three_matrices_do(make_model: Models) -> No
 def test_used_is_what_was_set(algorithm: str, make_model: Models) -> None:
     settings = SETTINGS.model_copy(update={"algorithm": algorithm})
     found = vars(used(build_optimizer(make_model(), settings), build_schedule(settings)))
-    assert found == settings.model_dump(exclude={"backend", "sharded"})
+    assert found == settings.model_dump(exclude={"backend", "sharded_from"})
 
 
 @pytest.mark.parametrize(

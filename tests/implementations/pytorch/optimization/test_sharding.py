@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.bert.sizes import SIZES
-from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optimization import build
 from implementations.pytorch.optimization.build import build_optimizer
 from implementations.pytorch.optimization.lamb import Lamb
-from implementations.pytorch.optimization.sharding import LEAST_SHARED, ShardedLamb, owners, whole_state
+from implementations.pytorch.optimization.sharding import ShardedLamb, whole_state
 from implementations.pytorch.training.processes import Processes
 from podium.config import OptimizerSettings
 
@@ -104,36 +100,15 @@ def test_a_loaded_state_goes_on_bit_for_bit(ends: list[dict[bool, Any]], start: 
             assert not torch.equal(found["plain on"][0], found["plain"][0])
 
 
-@given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=60), ranks=st.integers(1, 20))
-def test_owners_are_even(sizes: list[int], ranks: int) -> None:
-    """No rank has more than Graham's bound allows: the mean and, but for one share of it, one tensor."""
-    found = owners(sizes, ranks)
-    loads = [sum(size for size, owner in zip(sizes, found, strict=True) if owner == rank) for rank in range(ranks)]
-    assert sum(loads) == sum(sizes)
-    assert max(loads) <= sum(sizes) / ranks + max(sizes) * (1 - 1 / ranks) + 1e-9
-
-
-def test_large_bert_is_shared_out_evenly_until_its_embedding_is_the_most() -> None:
-    with torch.device("meta"):
-        model = BertForPreTraining(SIZES["large"], 30_522, dropout_probability=0.0, making=Making(attention="padded"))
-    sizes = [p.numel() for p in model.parameters() if p.numel() >= LEAST_SHARED]
-    small = sum(p.numel() for p in model.parameters()) - sum(sizes)
-    assert small < 0.002 * sum(sizes)
-    for ranks, most in ((8, 1.02 / 8), (256, 31_254_528 / sum(sizes))):
-        found = owners(sizes, ranks)
-        loads = [sum(size for size, owner in zip(sizes, found, strict=True) if owner == rank) for rank in range(ranks)]
-        assert max(loads) / sum(sizes) <= most + 1e-12
-
-
 @pytest.mark.parametrize(
-    ("sharded", "ranks", "kind"),
-    [("auto", 255, Lamb), ("auto", 256, ShardedLamb), (True, 1, ShardedLamb), (False, 4096, Lamb)],
+    ("least", "ranks", "kind"),
+    [(256, 255, Lamb), (256, 256, ShardedLamb), (1, 1, ShardedLamb), (None, 4096, Lamb)],
 )
 def test_who_is_shared_out(
-    sharded: Any, ranks: int, kind: type, processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any
+    least: int | None, ranks: int, kind: type, processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any
 ) -> None:
     monkeypatch.setattr(build.dist, "get_world_size", lambda: ranks)
-    optimizer = build_optimizer(make_model(), SETTINGS.model_copy(update={"sharded": sharded}))
+    optimizer = build_optimizer(make_model(), SETTINGS.model_copy(update={"sharded_from": least}))
     assert type(optimizer) is kind
 
 

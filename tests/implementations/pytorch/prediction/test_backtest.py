@@ -113,9 +113,9 @@ def test_plans_are_what_was_published() -> None:
     published = known_samples(RUNS)
     by_name = {run.name: plan_of(run, CONSTANTS, published) for run in RUNS if run.family != "mosaicml"}
     samsung = by_name["2.0 Samsung samsung_supercomputer21_dgxa100_n128_pytorch"]
-    assert (samsung.strategy, samsung.optimizer, samsung.sharded_optimizer) == ("presorted", "adamw", False)
+    assert (samsung.strategy, samsung.optimizer, samsung.sharing) == ("presorted", "adamw", "none")
     assert samsung.machine.adapters == (4, 200)
     dell = by_name["2.1 Dell 2xXE8545x4A100-SXM-40GB"]
     assert (dell.strategy, dell.accumulation_steps, dell.machine.gpus_per_node) == ("exchanged", 2, 4)
-    assert dell.sharded_optimizer
+    assert dell.sharing == "slices"
     assert dell.gradient_bytes == 2

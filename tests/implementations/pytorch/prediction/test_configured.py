@@ -94,6 +94,13 @@ def test_what_goes_over_the_wire_is_as_configured() -> None:
     assert [plan.gradient_bytes for plan in found] == [4, 2]
 
 
+def test_an_optimizer_is_shared_as_configured_and_not_on_fewer_ranks() -> None:
+    config = gpu("optimizer.algorithm=lamb", "optimizer.sharded_from=16")
+    found = [plan_of_config(nodes(config, count, 8), None, CONSTANTS) for count in (1, 2)]
+    assert [plan.sharing for plan in found] == ["none", "whole_tensors"]
+    assert plan_of_config(nodes(gpu("optimizer.algorithm=lamb"), 64, 8), None, CONSTANTS).sharing == "none"
+
+
 def test_lengths_are_those_of_a_prepared_store(tiny_store: tuple[SampleStore, Path], costs_file: Path) -> None:
     config, (store, _) = load_system("laptop"), tiny_store
     data = config.data.model_copy(update={"store": store.paths[0].parent})

@@ -30,14 +30,14 @@ PLAN = Plan(
 FREE = Network(8, 8, inside=float("inf"), between=float("inf"), hop_inside=0.0, hop_between=0.0)
 
 plans = st.builds(
-    lambda machine, local, accumulation, strategy, optimizer, sharded, gradient_bytes: replace(
+    lambda machine, local, accumulation, strategy, optimizer, sharing, gradient_bytes: replace(
         PLAN,
         machine=machine,
         global_batch_size=machine.ranks * local * accumulation,
         accumulation_steps=accumulation,
         strategy=strategy,
         optimizer=optimizer,
-        sharded_optimizer=sharded,
+        sharing=sharing,
         gradient_bytes=gradient_bytes,
     ),
     machine=st.builds(
@@ -51,7 +51,7 @@ plans = st.builds(
     accumulation=st.sampled_from([1, 2]),
     strategy=st.sampled_from(["padded", "random", "exchanged", "indexed"]),
     optimizer=st.sampled_from(["lamb", "adamw"]),
-    sharded=st.booleans(),
+    sharing=st.sampled_from(["none", "slices", "whole_tensors"]),
     gradient_bytes=st.sampled_from([2, 4]),
 )
 
@@ -104,12 +104,26 @@ def test_a_step_by_hand() -> None:
     assert step.communication == pytest.approx(exposed(count, reduced, step.compute * 2 / 3))
 
 
-def test_a_sharded_optimizer_gathers_values_and_updates_its_share() -> None:
-    plan, network = replace(PLAN, sharded_optimizer=True, gradient_bytes=2), network_of(PLAN, CONSTANTS)
+def test_an_optimizer_shared_in_slices_gathers_values_and_updates_its_share() -> None:
+    plan, network = replace(PLAN, sharing="slices", gradient_bytes=2), network_of(PLAN, CONSTANTS)
     step = step_of(plan, network, CONSTANTS)
     hidden = exposed(26, network.reduce_scatter(2 * PARAMETERS / 26), step.compute * 2 / 3)
     assert step.communication == pytest.approx(hidden + network.all_gather(2 * PARAMETERS))
     assert optimizer_seconds(plan, CONSTANTS) == pytest.approx(optimizer_seconds(PLAN, CONSTANTS) / 64)
+
+
+def test_an_optimizer_shared_by_whole_tensors_sends_each_from_its_owner() -> None:
+    plan, network = replace(PLAN, sharing="whole_tensors"), network_of(PLAN, CONSTANTS)
+    matrices = 24 * 12 * 1024**2 + (30_522 + 512 + 1 + 1) * 1024 + 2 * 1024**2 - 2 * 1024
+    assert sum(plan.shared_tensors) == matrices
+    assert max(plan.shared_tensors) == 30_522 * 1024
+    step, unshared = (step_of(one, network, CONSTANTS) for one in (plan, PLAN))
+    hops = 24 * 4 + 4  # tensors of a layer: q, k and v together, output, up, down; word and position embeddings, two
+    assert len(plan.shared_tensors) == hops
+    sent = hops * (7 * CONSTANTS.hop_inside + 3 * CONSTANTS.hop_between) + 4 * matrices / network.between
+    assert step.communication == pytest.approx(unshared.communication + sent)
+    largest = (30_522 * 1024 + PARAMETERS - matrices) / PARAMETERS
+    assert step.optimizer == pytest.approx(largest * unshared.optimizer, rel=1e-6)
 
 
 def test_with_accumulation_only_the_last_micro_batch_hides_communication() -> None:

@@ -22,7 +22,7 @@ PLAN = Plan(
     costs=published_costs("a100_sxm", CONSTANTS),
     samples=Estimate(2.6e6, 2.2e6, 2.9e6),
     strategy="exchanged",
-    sharded_optimizer=True,
+    sharing="slices",
     gradient_bytes=HALF,
 )
 
