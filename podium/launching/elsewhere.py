@@ -15,6 +15,7 @@ from benchmarks.errors import UsageError
 from benchmarks.files import make_folder
 from podium.config import RunConfig
 from podium.config.loading import ROOT, SYSTEMS, system_path
+from podium.launching.job import attend, name_of, output_options
 
 INSIDE = Path("/workspace/podium")
 """Where docker/Dockerfile puts the repository."""
@@ -39,12 +40,14 @@ def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: i
 
 
 def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
-    """Be that command from now on. UsageError where the launcher is not installed here."""
+    """Be that command from now on, or wait for it and end as it does. UsageError where the launcher is not here."""
     if shutil.which(words[0]) is None:
         raise UsageError(f"launch.launcher is {config.launch.launcher}, but there is no {words[0]} here; install it")
     for name in (*SHARED, f"runs/{config.system}"):
         make_folder(ROOT / name)
     os.chdir(ROOT)
+    if config.launch.launcher == "slurm":
+        sys.exit(attend(config.system, words))
     os.execvp(words[0], list(words))  # noqa: S606 — nothing of it goes through a shell
 
 
@@ -81,8 +84,8 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
     if node_rank:
         raise UsageError(f"--node-rank: found {node_rank}, but launch.launcher is slurm, which numbers nodes itself")
     container = config.launch.container
-    words = ["sbatch", "--wait", f"--job-name=podium-{config.system}", f"--nodes={config.launch.nodes}"]
-    words += ["--ntasks-per-node=1", f"--chdir={ROOT}", f"--output={ROOT}/runs/{config.system}/slurm-%j.txt"]
+    words = ["sbatch", "--wait", f"--job-name={name_of(config.system)}", f"--nodes={config.launch.nodes}"]
+    words += ["--ntasks-per-node=1", f"--chdir={ROOT}", *output_options(config.system)]
     words += [*config.launch.slurm_options, str(ROOT / "docker" / "slurm.sub")]
     if container is None:
         words += ["--python", sys.executable]

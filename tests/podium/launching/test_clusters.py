@@ -205,14 +205,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("slurm")
 def test_a_slurm_job_makes_the_same_run(home: Path, one_host: list[dict[str, Any]]) -> None:
-    """`podium run` submits docker/slurm.sub, waits for the job, and the job leaves a compliant result."""
-    before = set((home / "runs" / "laptop").iterdir())
-    submitted = finished(start(home, "--json", settings=("launch.launcher=slurm", "launch.nodes=2")))
-    assert submitted.startswith("Submitted batch job ")
-    new = set((home / "runs" / "laptop").iterdir()) - before
-    (output,) = (path for path in new if path.name.startswith("slurm-"))
-    text = output.read_text(encoding="utf-8")
-    found = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    """`podium run` submits docker/slurm.sub, waits for the job and prints what it printed: a compliant result."""
+    found = json.loads(finished(start(home, "--json", settings=("launch.launcher=slurm", "launch.nodes=2"))))
     assert all(found["compliance"].values()) and found["compliance"]
     assert Path(found["result_file"]) == home / "results" / "laptop" / "bert" / "result_0.txt"
     assert_same(metrics(Path(found["run_folder"])), one_host)
