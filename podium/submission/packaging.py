@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.errors import UsageError, WorkError
@@ -158,9 +159,9 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Chos
 
 
 def _unlike(configs: Sequence[RunConfig]) -> Iterable[str]:
-    """What the resolved configurations of the runs do not have in common, besides their seeds and how they are told."""
-    first, *others = (config.model_dump(mode="json", exclude={"seed", "description"}) for config in configs)
-    for other in others:
+    """The first key in which the resolved configurations differ, seeds and descriptions left out."""
+    settings = [config.model_dump(mode="json", exclude={"seed", "description"}) for config in configs]
+    for first, other in pairwise(settings):
         for key in first:
             if first[key] != other[key]:
                 yield f"the resolved configurations differ in {key}: {first[key]} and {other[key]}"
