@@ -131,7 +131,7 @@ def same_framework(text: str, found: str) -> bool:
     """Whether the version that is named is the one that runs."""
     name, version = found.split(" ", 1)
     named = re.search(r"\d+\.\d+[\d.]*", text)
-    return name.lower() in text.lower() and (named is None or version.startswith(named[0].rstrip(".")))
+    return name.lower() in text.lower() and (named is None or f"{version}.".startswith(f"{named[0].rstrip('.')}."))
 
 
 WAYS: dict[str, Callable[[str, str], bool]] = {
