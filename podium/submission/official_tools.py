@@ -127,10 +127,12 @@ def answer(job: Job) -> Answer:
         warnings.simplefilter("always", UserWarning)
         try:
             found |= TOOLS[job["tool"]](job)
-        except Exception as error:  # noqa: BLE001: whatever a tool breaks by is told, and the next job goes on
+        except Exception as error:  # noqa: BLE001
             found["crash"] = traceback.format_exception_only(error)[-1].strip()[:MAX_WORD_LENGTH]
     found["words"] = list(_words.said)
-    found["words"] += [("WARNING", str(w.message)[:MAX_WORD_LENGTH]) for w in warned[:MAX_WORDS] if w.category is UserWarning]
+    found["words"] += [
+        ("WARNING", str(w.message)[:MAX_WORD_LENGTH]) for w in warned[:MAX_WORDS] if w.category is UserWarning
+    ]
     found["printed"] = printed.getvalue()[: MAX_WORDS * MAX_WORD_LENGTH].splitlines()[:MAX_WORDS]
     return found
 
@@ -160,7 +162,7 @@ def adapt() -> None:
 
     @lru_cache(64)
     def rules(text: str) -> Any:
-        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506: the tool's own, strings alone
+        return yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
 
     class Rules:
         """In the place of the yaml module."""
@@ -168,7 +170,7 @@ def adapt() -> None:
         BaseLoader = yaml.BaseLoader
 
         @staticmethod
-        def load(file: Any, Loader: Any) -> Any:  # noqa: N803
+        def load(file: Any, Loader: Any) -> Any:
             return rules(file.read())
 
     mlp_parser.parse_file = parse_once

@@ -28,7 +28,9 @@ def screen_log(path: Path, shown_path: str) -> Finding | None:
         elif TOKEN in line and is_deep(line):
             message = f"this event has more than {MAX_DEPTH} brackets within brackets; log a flat value"
         if message is not None:
-            return Finding(shown_path, "unsafe_log", "error", message + "; the official tools were not run on it", line=number)
+            return Finding(
+                shown_path, "unsafe_log", "error", message + "; the official tools were not run on it", line=number
+            )
     return None
 
 
@@ -61,7 +63,7 @@ def is_deep(text: bytes) -> bool:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines from 1, ended as Python's universal newlines have it; of a longer one MAX_LINE_BYTES + 1 bytes, then no more."""
+    """Lines from 1, ended as Python's universal newlines have it; a longer one than MAX_LINE_BYTES ends it."""
     number = 0
     with path.open("rb") as file:
         rest = b""
