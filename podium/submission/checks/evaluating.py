@@ -85,8 +85,8 @@ def _schedule(run: Run, ruleset: Ruleset) -> Findings:
         return
     distance, found = max(late, key=lambda pair: abs(pair[0]))
     message = (
-        f"an evaluation comes {interval + distance:,.0f} samples after the one before it, or after the start, for "
-        f"batch size {batch:,.0f}; the rules say every {interval:,}, and {len(late)} of {len(off)} are more than a batch off"
+        f"an evaluation comes {interval + distance:,.0f} samples after the one before it, or after the start; for "
+        f"batch size {batch:,.0f} the rules say every {interval:,}; {len(late)} of {len(off)} are more than a batch off"
     )
     if abs(distance) > GRANULE + 2 * batch:
         yield run.error("evaluation_schedule", message, found.line)
