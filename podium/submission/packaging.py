@@ -6,7 +6,7 @@ by every check there is, and renamed.
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,9 @@ from podium import running
 from podium.config import RunConfig, load_system
 from podium.config.loading import ROOT
 from podium.mllog import PREFIX
+from podium.reading.log import read_log
+from podium.submission.checks import subjects
+from podium.submission.checks.configured import check_configured
 from podium.submission.choosing import Choice, choose, refusals
 from podium.submission.code import Code, code_of, licence_files, third_party, unpack
 from podium.submission.describing import stated, system_json
@@ -33,7 +36,7 @@ from podium.submission.readme import (
 )
 from podium.submission.resolved import submitted, system_file
 from podium.submission.rulesets import Ruleset
-from podium.submission.runs import find_records, read_runs, restarted_between
+from podium.submission.runs import Record, Run, find_records, read_runs, restarted_between
 from podium.submission.scaling import SCALING, Convergence, convergence
 from podium.submission.scripts import Placed, init_datasets, run_and_time, setup, write_script
 
@@ -148,6 +151,8 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Chos
             "not known how they were configured; name the folder of all runs with --runs"
         )
     reasons += [f"same settings: {words}" for words in _unlike([record.config for record in kept])]
+    if choice:
+        reasons += _not_as_configured(choice.chosen, records)
     if reasons or choice is None:
         raise WorkError("\n".join(f"{now.system}: {reason}" for reason in reasons))
     code = code_of(choice.chosen, records, wish.allow_other_code, wish.repository)
@@ -166,6 +171,16 @@ def _unlike(configs: Sequence[RunConfig]) -> Iterable[str]:
             if first[key] != other[key]:
                 yield f"the resolved configurations differ in {key}: {first[key]} and {other[key]}"
                 return
+
+
+def _not_as_configured(runs: Sequence[Run], records: Mapping[Path, Record]) -> Iterator[str]:
+    """What logs say of the settings against the configuration that is kept with each run."""
+    for run in runs:
+        config = records[run.path].config if run.path in records else None
+        if config is not None and config.seed is not None:
+            log = subjects.Run(run.name, read_log(run.path), None)
+            for finding in check_configured(log, {config.seed: config}):
+                yield f"{finding.rule}: {run.name}: {finding.message}"
 
 
 def _distinct(systems: Sequence[Chosen]) -> None:

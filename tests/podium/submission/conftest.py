@@ -122,7 +122,7 @@ def make_set(tmp_path: Path, write_system: Any, write_log: Any, repository: Path
         changes: dict[str, Any] | None = None,
         name: str = "mine",
         failed: Sequence[int] = (),
-        accuracies: Callable[[int], tuple[float, ...]] = lambda number: (0.4, 0.73),
+        accuracies: Callable[[int], tuple[float, ...]] = lambda number: (0.4 + number / 1000, 0.73 + number / 1000),
         source: Source | None = None,
     ) -> MadeSet:
         system = write_system({"description.system_name": name, **(changes or {})}, name=name)
@@ -159,7 +159,7 @@ def closed_set(make_set: Any, closed_changes: dict[str, Any]) -> Any:
 
     def make(evaluations: Sequence[int] = (16, 17) * 5, name: str = "large") -> MadeSet:
         def accuracies(number: int) -> tuple[float, ...]:
-            return (*[0.5 + 0.01 * n for n in range(evaluations[number] - 1)], 0.7204)
+            return (*[0.5 + 0.01 * n + number / 1000 for n in range(evaluations[number] - 1)], 0.7204 + number / 10_000)
 
         made = make_set(changes=closed_changes, name=name, accuracies=accuracies)
         assert isinstance(made, MadeSet)

@@ -14,6 +14,7 @@ import yaml
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from podium.config import load_system
 from podium.source import Source
+from podium.submission.checking import check
 from podium.submission.findings import Finding
 from podium.submission.packaging import Packaged, Wish, package, stripped
 from podium.submission.rulesets import Ruleset, ruleset
@@ -23,7 +24,13 @@ PODIUM_FILES = {"setup.sh", "init_datasets.sh", "run_and_time.sh", "README.md"}
 
 
 def make(wish: Wish, *findings: Finding) -> Packaged:
+    """With a judge that finds just these."""
     return package(wish, lambda path, rules: findings, lambda words: None)
+
+
+def make_judged(wish: Wish) -> Packaged:
+    """With the judge that the command has."""
+    return package(wish, lambda path, rules: check(path, rules).findings, lambda words: None)
 
 
 def files_of(folder: Path) -> set[str]:
@@ -75,7 +82,8 @@ def test_stripping_keeps_events_and_edits_nothing() -> None:
 
 
 def test_an_open_package_is_what_the_official_tools_want(make_set: Any, wish: Any, official: Any) -> None:
-    made = make(wish(make_set([60.5 + 3 * number for number in range(10)])))
+    made = make_judged(wish(make_set([60.5 + 3 * number for number in range(10)])))
+    assert made.findings == ()
     assert "PACKAGE CHECKER FOUND NO ERRORS" in official("package_checker", made.folder, "training", "5.0.0")
     assert "WARNING" not in official("package_checker", made.folder, "training", "5.0.0")
     assert "ALL CHECKS PASSED" in official("repo_checker", made.folder, "training", "5.0.0")
@@ -87,9 +95,10 @@ def test_an_open_package_is_what_the_official_tools_want(make_set: Any, wish: An
 
 
 def test_a_closed_package_is_scaled_as_the_official_tools_scale(closed_set: Any, wish: Any, official: Any) -> None:
-    """16 and 17 evaluations of 150,000 samples: 2.4 to 2.55 million, 2.475 in the mean, or 2.4 and less: scaled."""
-    made = make(wish(closed_set(evaluations=[16] * 9 + [17])))
+    """16 evaluations of 150,000 samples are fewer than the reference needs, and within what is accepted."""
+    made = make_judged(wish(closed_set(evaluations=[16] * 9 + [17])))
     (one,) = made.systems
+    assert [finding for finding in made.findings if finding.severity == "error"] == []
     assert one.convergence is not None and one.convergence.passed
     assert one.convergence.samples == 2_400_000
     assert one.convergence.reference_samples == pytest.approx(2_414_421, abs=1)
@@ -214,6 +223,21 @@ def test_runs_that_break_a_rule_are_refused_with_every_reason(make_set: Any, wis
     edit(made_set.logs[2], set_value("opt_base_learning_rate", 1.0))
     words = r"mine: same settings: .*opt_base_learning_rate(.|\n)*mine: a seed of its own: "
     refused(wish(made_set), WorkError, words)
+
+
+def test_a_log_that_tells_other_settings_than_the_run_had_is_refused(make_set: Any, wish: Any) -> None:
+    """All ten alike, as they are where a default is logged instead of what is used."""
+    made_set = make_set()
+    for log in made_set.logs:
+        edit(log, set_value("opt_adamw_weight_decay", 0.0))
+    refused(wish(made_set), WorkError, r"not_as_configured: result_9.txt: opt_adamw_weight_decay is 0.0, .* 0\.01")
+
+
+def test_converging_faster_than_the_reference_allows_is_rejected(closed_set: Any, wish: Any) -> None:
+    asked = wish(closed_set(evaluations=[14] * 10))
+    with pytest.raises(WorkError, match=r"rejected under ruleset 5.0.0(.|\n)*RCP"):
+        make_judged(asked)
+    assert not asked.out.exists()
 
 
 def test_another_organisation_is_refused_and_not_written_into_logs(make_set: Any, wish: Any) -> None:
