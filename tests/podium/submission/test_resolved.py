@@ -25,6 +25,7 @@ def test_every_key_comes_back(open_config: RunConfig, tmp_path: Path, recipe: st
     config = load_system("laptop", recipe, ["precision=fp32", "phases=[]", "capacity_overflow=null"])
     config = config.model_copy(update={"seed": 5})
     told = submitted(config, config)
+    assert told.seed is None
     assert again(told, tmp_path) == config.model_copy(update={"seed": None})
 
 
