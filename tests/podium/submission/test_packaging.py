@@ -1,6 +1,7 @@
 """Packages: laid out as MLPerf wants, accepted by the official tools, and not there at all where anything is wrong."""
 
 import csv
+import io
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from podium.config import load_system
@@ -18,6 +20,7 @@ from podium.submission.checking import check
 from podium.submission.findings import Finding
 from podium.submission.packaging import Packaged, Wish, package, stripped
 from podium.submission.rulesets import Ruleset, ruleset
+from podium.submission.showing import print_packaged
 from tests.podium.submission.conftest import commit_all, edit, resolved, set_value, source_of
 
 PODIUM_FILES = {"setup.sh", "init_datasets.sh", "run_and_time.sh", "README.md"}
@@ -35,6 +38,14 @@ def make_judged(wish: Wish) -> Packaged:
 
 def files_of(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink()}
+
+
+def shown(made: Packaged) -> str:
+    """What a person is told of a package."""
+    console = Console(width=200, file=io.StringIO())
+    print_packaged(console, made)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def summary_score(text: str) -> float:
@@ -117,12 +128,16 @@ def test_a_closed_package_is_scaled_as_the_official_tools_scale(closed_set: Any,
 def test_scaling_is_written_only_where_the_rules_ask_for_it(closed_set: Any, wish: Any, tmp_path: Path) -> None:
     slower, faster = closed_set(evaluations=[17] * 10, name="slower"), closed_set(evaluations=[16] * 10, name="faster")
     made = make(wish(slower, faster))
+    assert re.search(r"scaled +│ +no ", shown(made)) and re.search(
+        r"scaled by \(scaling.json\) +│ +1\.00600", shown(made)
+    )
     assert [one.convergence and one.convergence.factor == 1 for one in made.systems] == [True, False]
     assert [path.parent.parent.name for path in made.folder.rglob("scaling.json")] == ["faster"]
     earlier = make(wish(slower, out=tmp_path / "earlier", ruleset=ruleset("2.0.0")))
     (one,) = earlier.systems
     assert one.convergence is not None and one.convergence.passed and one.convergence.factor > 1.005
     assert not list(earlier.folder.rglob("scaling.json"))
+    assert f"{one.convergence.factor:.6f}, not applied under this ruleset" in shown(earlier)
 
 
 def test_several_systems_in_one_package(make_set: Any, closed_set: Any, wish: Any, official: Any) -> None:
