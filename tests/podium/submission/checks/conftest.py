@@ -159,6 +159,11 @@ class Copy:
         self.system.write_text(json.dumps(kept), encoding="utf-8")
 
 
+@pytest.fixture(scope="session")
+def plant_in() -> Callable[[Path, Path], Copy]:
+    return lambda package, folder: Copy(Path(shutil.copytree(package, folder)))
+
+
 @pytest.fixture
 def copy(good_package: Path, tmp_path: Path) -> Copy:
     return Copy(Path(shutil.copytree(good_package, tmp_path / "ORG")))
