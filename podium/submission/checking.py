@@ -67,7 +67,8 @@ def check(
     """Check a package, a folder of packages, one system's results, one log, or an archive of any of these.
 
     Works on a copy that is gone afterwards, whatever happens. `starting` is called with the number of logs, `told` with
-    the numbers of logs judged since, from any thread. Raises UsageError where `path` holds no results.
+    the numbers of logs judged since, from any thread. `runs` is a folder of Podium's own runs: logs of these must say
+    what they were configured with. Raises UsageError where `path` holds no results.
     """
     if runs is not None and not runs.is_dir():
         raise UsageError(

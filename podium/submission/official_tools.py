@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 MEMORY_BYTES = 4 << 30
+"""What the process may take, unless it is told otherwise in its only argument."""
 MAX_FILE_BYTES = 64 << 20
 MAX_REMEMBERED = 4 << 20
 """Bytes of a log of which the parsed events are kept for the next tool."""
@@ -243,7 +244,8 @@ def _event_lines(path: str) -> list[int]:
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    memory_bytes = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -70,6 +70,8 @@ def of_compliance(answer: dict[str, Any], path: str) -> list[Finding]:
 def of_package(answer: dict[str, Any], path: str, folder: Path, ruleset: Ruleset) -> list[Finding]:
     """The package checker on one system's results; `folder` is where it ran."""
     tool = "package_checker"
+    if "'conv_epoch'" in (answer["crash"] or ""):
+        return [crashed(tool, "no samples are counted before run_stop; log train_samples before run_stop", path)]
     if answer["crash"]:
         return [crashed(tool, _plain(answer["crash"], folder), path)]
     found = [f for level, words in answer["words"] for f in _package(level, _plain(words, folder), path, ruleset)]
