@@ -114,6 +114,12 @@ def check(
         ),
     ],
     ruleset: Annotated[str, typer.Option(help="The rules of a round, 1.1.0 to 5.0.0.")] = "5.0.0",
+    runs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Podium's own runs, such as runs/laptop: their logs must say what they were configured with."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Check anybody's package: all official checkers on a copy of it, and what they let through.
@@ -134,6 +140,7 @@ def check(
             rules,
             starting=lambda logs: bar.update(task, total=logs),
             told=lambda logs: bar.advance(task, logs),
+            runs=runs,
         )
     if as_json:
         print(json.dumps(report_json(report), indent=2))

@@ -11,7 +11,8 @@ from typing import Literal
 from benchmarks.errors import UsageError
 from podium.reading.package import Package, find_packages
 from podium.submission.checks import check_package
-from podium.submission.copying import Limits, Tally, copy_file, copy_tree
+from podium.submission.checks.configured import configurations_in
+from podium.submission.copying import Limits, Tally, copy_file, copy_tree, shown
 from podium.submission.findings import Finding, is_accepted
 from podium.submission.official import Official, Score, Verdict, ask_official
 from podium.submission.rulesets import Ruleset
@@ -61,12 +62,18 @@ def check(
     starting: Callable[[int], None] = lambda logs: None,
     told: Callable[[int], None] = lambda logs: None,
     limits: Limits | None = None,
+    runs: Path | None = None,
 ) -> Report:
     """Check a package, a folder of packages, one system's results, one log, or an archive of any of these.
 
     Works on a copy that is gone afterwards, whatever happens. `starting` is called with the number of logs, `told` with
-    the numbers of logs judged since, from any thread. Raises UsageError where `path` holds no results.
+    the numbers of logs judged since, from any thread. `runs` is a folder of Podium's own runs: logs of these must say
+    what they were configured with. Raises UsageError where `path` holds no results.
     """
+    if runs is not None and not runs.is_dir():
+        raise UsageError(
+            f"--runs {runs}: there is no such folder; name the one with Podium's own runs, such as runs/laptop"
+        )
     if not path.exists():
         raise UsageError(f"{path}: there is no such file or folder; name a package, a folder of results, or a log")
     with tempfile.TemporaryDirectory(prefix="podium-check-") as folder:
@@ -77,8 +84,16 @@ def check(
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
         starting(sum(len(result.logs) for package in packages for result in package.results))
-        official = ask_official(packages, root, scratch, ruleset, told)
-        own = [finding for package in packages for finding in _own(package, root, ruleset)]
+        own: list[Finding] = []
+        configurations = configurations_in(runs) if runs is not None else {}
+
+        def check_own() -> None:
+            for package in packages:
+                prefix = PurePosixPath(package.root.relative_to(root))
+                for finding in check_package(package, ruleset, configurations):
+                    own.append(replace(finding, path=shown(str(prefix / finding.path))))
+
+        official = ask_official(packages, root, scratch, ruleset, told, meanwhile=check_own)
     return _report(path, ruleset, packages, official, [*tally.findings, *official.findings, *own])
 
 
@@ -132,15 +147,6 @@ def _packages(path: Path, copy: Path, tally: Tally) -> list[Package]:
         if tally.findings:
             return []
         raise UsageError(str(error).replace(str(copy), str(path))) from None
-
-
-def _own(package: Package, root: Path, ruleset: Ruleset) -> list[Finding]:
-    """What Podium's own checks find, with paths relative to `root`."""
-    prefix = package.root.relative_to(root)
-    return [
-        replace(finding, path=(PurePosixPath(prefix) / finding.path).as_posix())
-        for finding in check_package(package, ruleset)
-    ]
 
 
 def _report(

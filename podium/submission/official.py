@@ -77,10 +77,12 @@ def ask_official(
     scratch: Path,
     ruleset: Ruleset,
     told: Callable[[int], None] = lambda logs: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Official:
     """Run the official tools on packages below `root`, a copy of our own; `scratch` is an empty folder for more copies.
 
-    Paths in what is returned are relative to `root`. `told` is called with the number of logs judged, from any thread.
+    Paths in what is returned are relative to `root`. `told` is called with the number of logs judged, from any thread;
+    `meanwhile` is called once, in this thread, while the tools are at work.
     """
     tasks = sorted(_tasks(packages, root), key=lambda task: -sum(len(result.logs) for result in task.results))
     processes = SimpleQueue[ToolProcess]()
@@ -99,7 +101,9 @@ def ask_official(
 
     executor = ThreadPoolExecutor(at_once)
     try:
-        for found in executor.map(run, tasks):
+        answers = executor.map(run, tasks)
+        meanwhile()
+        for found in answers:
             whole.verdicts |= found.verdicts
             whole.findings += found.findings
             whole.scores += found.scores

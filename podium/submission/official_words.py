@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ _PACKAGE: tuple[tuple[str, str, Severity | None], ...] = (
 """Patterns of the package checker's words → rule and severity; None where another finding says the same."""
 
 
+_OF_FILE = re.compile(r"Result file \S*/(?P<name>[^/ ]+\.txt) (?P<text>.*)")
+
+
 def of_compliance(answer: dict[str, Any], path: str) -> list[Finding]:
     """The compliance checker on one log."""
     tool = "compliance_checker"
@@ -66,9 +70,12 @@ def of_compliance(answer: dict[str, Any], path: str) -> list[Finding]:
 def of_package(answer: dict[str, Any], path: str, folder: Path, ruleset: Ruleset) -> list[Finding]:
     """The package checker on one system's results; `folder` is where it ran."""
     tool = "package_checker"
+    if "'conv_epoch'" in (answer["crash"] or ""):
+        return [crashed(tool, "no samples are counted before run_stop; log train_samples before run_stop", path)]
     if answer["crash"]:
         return [crashed(tool, _plain(answer["crash"], folder), path)]
     found = [f for level, words in answer["words"] for f in _package(level, _plain(words, folder), path, ruleset)]
+    found = [replace(f, message=f.message + _figures(answer["words"])) if f.rule == "rcp" else f for f in found]
     verdicts = [words for _, words in answer["words"] if words.startswith("PACKAGE CHECKER FOUND")]
     if not verdicts:
         found.append(crashed(tool, "it ended without a verdict", path))
@@ -152,14 +159,28 @@ def _package(level: str, words: str, path: str, ruleset: Ruleset) -> Iterator[Fi
             return
         if rule == "seed":
             for line in words.strip()[match.end() :].splitlines():
+                named = _OF_FILE.match(line)
+                place, text = (f"{path}/{named['name']}", named["text"]) if named else (path, line)
                 if ruleset.seeds_checked:
-                    yield Finding(path, rule, "error", _short(line), tool)
+                    yield Finding(place, rule, "error", _short(text), tool)
                 else:
-                    yield Finding(path, rule, "warning", f"{_short(line)} (no rule of {ruleset.name} yet)", tool)
+                    yield Finding(place, rule, "warning", f"{_short(text)} (no rule of {ruleset.name} yet)", tool)
         else:
             yield Finding(path, rule, severity, _short(words), tool)
         return
     yield Finding(path, "package", "error" if level == "ERROR" else "warning", _short(words), tool)
+
+
+def _figures(said: Sequence[tuple[str, str]]) -> str:
+    """What the RCP checker compared, of what it said."""
+    text = "\n".join(words for _, words in said)
+    figures = [
+        re.search(rf"{name}'?: (?:np\.float64\()?([0-9.]+)", text) for name in ("mean epochs", "RCP Mean", "Min Epochs")
+    ]
+    if not all(figures):
+        return ""
+    found, mean, least = (float(match[1]) for match in figures if match)
+    return f": {found:,.0f} samples on average; the reference takes {mean:,.0f}, and the least accepted is {least:,.0f}"
 
 
 def _plain(words: str, folder: Path) -> str:

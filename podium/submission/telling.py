@@ -18,13 +18,13 @@ MAX_ALIKE = 3
 """Files of a folder that are named where the same is found in more of them."""
 
 _STYLES = {"passed": "green", "failed": "red", "unread": "red", "not run": "red"}
-_MARKS = {"error": Text("✗", "red"), "warning": Text("!", "yellow")}
+_MARKS = {"error": ("✗", "red"), "warning": ("!", "yellow")}
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report with its verdict; all texts as they were found, control characters escaped."""
+    """The report with its verdict; plain types alone."""
     whole = asdict(report)
-    return {"accepted": report.accepted, "summary": summary(report), **{k: v for k, v in whole.items()}}
+    return {"accepted": report.accepted, "summary": summary(report), **whole}
 
 
 def summary(report: Report) -> str:
@@ -44,7 +44,7 @@ def summary(report: Report) -> str:
 def print_report(console: Console, report: Report) -> None:
     """A line for each folder of files that are alike, below it what was found, and the verdict last."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("file", "official", "podium", "", "found by", "what"):
+    for heading in ("file", "official", "podium", "what"):
         table.add_column(heading, overflow="fold")
     for row in _rows(report):
         table.add_row(*row)
@@ -69,7 +69,7 @@ def _rows(report: Report) -> Iterator[tuple[Text, ...]]:
     for place in sorted(places):
         for verdicts, alike in _groups(by_folder.get(place, [])):
             official, podium = (Text(verdict, _STYLES[verdict]) for verdict in verdicts)
-            yield Text(_names(place, [file.path for file in alike])), official, podium, Text(), Text(), Text()
+            yield Text(_names(place, [file.path for file in alike])), official, podium, Text()
         findings = [finding for finding in report.findings if _folder(finding.path) == place]
         alike_findings: dict[tuple[str, str, str, str], list[Finding]] = {}
         for finding in findings:
@@ -77,7 +77,7 @@ def _rows(report: Report) -> Iterator[tuple[Text, ...]]:
             alike_findings.setdefault(key, []).append(finding)
         for (severity, source, _, message), same in alike_findings.items():
             names = Text("  " + _names(place, [_with_line(finding) for finding in same], named=True))
-            yield names, Text(), Text(), _MARKS[severity], Text(source), Text(shown(message))
+            yield names, Text(), Text(), Text.assemble(_MARKS[severity], " ", (source, "bold"), f": {shown(message)}")
 
 
 def _groups(files: list[FileVerdict]) -> list[tuple[tuple[str, str], list[FileVerdict]]]:
@@ -90,6 +90,8 @@ def _groups(files: list[FileVerdict]) -> list[tuple[tuple[str, str], list[FileVe
 def _names(place: str, paths: list[str], named: bool = False) -> str:
     """One path, or a folder and how many of its files; with `named`, a few of them by name."""
     paths = list(dict.fromkeys(paths))
+    if named and paths == [place]:
+        return "all of it"
     if len(paths) == 1:
         return shown(paths[0].removeprefix(f"{place}/") if named and paths[0] != place else paths[0])
     names = [path.removeprefix(f"{place}/") for path in paths]

@@ -19,7 +19,8 @@ MAX_ANSWER_BYTES = 8 << 20
 class ToolProcess:
     """Starts its process at the first job, and anew after one that took it down."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int = official_tools.MEMORY_BYTES) -> None:
+        self._memory_bytes = memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self._folder = tempfile.TemporaryDirectory(prefix="podium-tools-")
@@ -53,7 +54,7 @@ class ToolProcess:
         if self._process is None:
             environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, "-P", official_tools.__file__],
+                [sys.executable, "-P", official_tools.__file__, str(self._memory_bytes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
