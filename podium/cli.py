@@ -12,6 +12,7 @@ from rich.console import Console
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from podium.console import errors, tell
 from podium.data_cli import data
+from podium.submit_cli import submit
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +22,7 @@ app = typer.Typer(
     help="MLPerf Training's BERT: time it on a system, and get a result file that the official checkers accept.",
 )
 app.add_typer(data, name="data")
+app.add_typer(submit, name="submit")
 
 
 @app.command(

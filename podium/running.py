@@ -24,6 +24,7 @@ from podium.launching.crew import Crew, gathered
 from podium.mllog import run_status
 from podium.progress import Progress
 from podium.results import ResultSet
+from podium.source import source_here, write_source
 
 RUNS = ROOT / "runs"
 
@@ -142,6 +143,7 @@ def _run_once(
     seed = config.seed if config.seed is not None else secrets.randbelow(LARGEST_SEED + 1)
     config = config.model_copy(update={"seed": seed})
     write_resolved(config, folder.config)
+    write_source(folder.source, source_here())
     cleared = crew.clear_caches(config, folder.config)
     if number == 0:
         progress.note(cleared.words)

@@ -24,6 +24,11 @@ class RunFolder:
         return self.path / "config.yaml"
 
     @property
+    def source(self) -> Path:
+        """Which code makes the run, as JSON."""
+        return self.path / "source.json"
+
+    @property
     def log(self) -> Path:
         """The result log while it is being written."""
         return self.path / "result.partial.txt"

@@ -1,5 +1,6 @@
 """What the harness's tests share: systems in files of their own, configurations, and the log of a run."""
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -169,3 +170,28 @@ SUMMARY: dict[str, Any] = {
 def summary() -> dict[str, Any]:
     """A summary as the implementation leaves it."""
     return changed(SUMMARY, {})
+
+
+WritePackage = Callable[[], Path]
+
+
+@pytest.fixture
+def write_package(tmp_path: Path, closed_config: RunConfig, write_log: WriteLog) -> WritePackage:
+    """Writes a package of ten closed runs that the official tools accept, and returns its folder."""
+
+    def write() -> Path:
+        root, name = tmp_path / "ORG", closed_config.description.system_name
+        for number in range(10):
+            config = closed_config.model_copy(update={"seed": 1000 + number})
+            accuracies = (*(0.4 + 0.01 * step + 1e-4 * number for step in range(15)), 0.73)
+            write_log(config, accuracies, f"ORG/results/{name}/bert/result_{number}.txt")
+        (root / "systems").mkdir()
+        fields = closed_config.description.model_dump(by_alias=True)
+        (root / "systems" / f"{name}.json").write_text(json.dumps(fields), encoding="utf-8")
+        code = root / "benchmarks" / "bert" / "implementations" / "podium"
+        code.mkdir(parents=True)
+        (code / "README.md").write_text("./run_and_time.sh\n", encoding="utf-8")
+        (code / "train.py").write_text("print('training')\n", encoding="utf-8")
+        return root
+
+    return write

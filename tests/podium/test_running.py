@@ -25,6 +25,7 @@ from podium.mllog import read_events
 from podium.progress import Progress
 from podium.results import ResultSet
 from podium.running import FinishedRun, resume, run_set
+from podium.source import read_source, source_here
 
 QUIET = Progress(Console(quiet=True))
 
@@ -72,6 +73,7 @@ def test_runs_become_results_with_seeds_of_their_own(place: Path, open_config: R
     assert seeds[0] != seeds[1]
     assert load_resolved(runs[0].folder / "config.yaml").data.kind == "store"
     assert runs[0].folder.parent == runs[1].folder.parent
+    assert all(read_source(RunFolder(run.folder).source) == source_here() for run in runs)
     assert not (runs[0].folder / "result.partial.txt").exists()
     list(run_set(config, 1, QUIET))
     assert [path.name for path in (place / "results/laptop/bert").iterdir()] == ["result_0.txt"]

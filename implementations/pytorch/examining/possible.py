@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, UsageError
+from implementations.pytorch.examining.device import visible_device
 from implementations.pytorch.kernels.choose import resolve_kernels
 from implementations.pytorch.measuring.samples import mixed_lengths
 from implementations.pytorch.measuring.sides import Podium
@@ -26,21 +27,13 @@ WORDS = 512
 
 def examine_device(config: RunConfig) -> dict[str, Any]:
     """Versions, GPUs, and for each thing that the configuration asks what it comes to here or why it cannot be."""
-    found = _device()
+    found = visible_device()
     if config.launch.device == "cuda" and not found["gpus"]:
         return found | {"possible": []}
     device = torch.device(config.launch.device)
     if device.type == "cpu":
         torch.set_num_threads(config.launch.threads)
     return found | {"possible": [_tried(what, ask, config, device) for what, ask in ASKED.items()]}
-
-
-def _device() -> dict[str, Any]:
-    gpus = []
-    for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        free, total = torch.cuda.mem_get_info(number)
-        gpus.append({"name": torch.cuda.get_device_name(number), "free_bytes": free, "total_bytes": total})
-    return {"torch": torch.__version__, "cuda": torch.version.cuda, "gpus": gpus}
 
 
 def _precision(config: RunConfig, device: torch.device) -> str:

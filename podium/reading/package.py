@@ -1,0 +1,157 @@
+"""A package of results, as ORG/systems and ORG/results lay it out: what files there are and what the systems say.
+
+Nothing is opened but system descriptions. Symbolic links and special files are never followed or opened: they are told
+as files that are something else.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.errors import UsageError, WorkError
+from podium.reading.json_text import parse
+
+MAX_DESCRIPTION = 1 << 20
+LOGS = "result_*.txt"
+
+
+@dataclass(frozen=True)
+class SystemFile:
+    """systems/NAME.json."""
+
+    path: Path
+    name: str
+    fields: Mapping[str, Any] | None
+    """What it says; None where it cannot be read."""
+    problem: str | None
+    """Why it cannot be read, or what is odd about it, as a sentence fragment."""
+
+
+@dataclass(frozen=True)
+class ResultFolder:
+    """results/SYSTEM/BENCHMARK, a set of runs."""
+
+    path: Path
+    system: str
+    benchmark: str
+    logs: tuple[Path, ...]
+    """result_*.txt, in the order of the numbers in their names."""
+    others: tuple[Path, ...]
+    """Whatever else the folder holds."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """What one organisation submits."""
+
+    root: Path
+    name: str
+    systems: tuple[SystemFile, ...]
+    results: tuple[ResultFolder, ...]
+
+    def system(self, name: str) -> SystemFile | None:
+        return next((system for system in self.systems if system.name == name), None)
+
+
+def find_packages(path: Path) -> list[Package]:
+    """The packages in `path`, in the order of their names.
+
+    `path` is an ORG folder; a folder of such folders, as a round's repository; the results of one system, or of one
+    benchmark of it; or one log. Raises UsageError where it is none of these, WorkError where it cannot be read.
+    """
+    try:
+        found = _find(path)
+    except OSError as error:
+        raise WorkError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+    if not found:
+        raise UsageError(
+            f"{path}: holds no results; name a folder with systems/ and results/, a folder of such folders, a folder "
+            f"with {LOGS}, or one log"
+        )
+    return found
+
+
+def _find(path: Path) -> list[Package]:
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such file or folder; name a package, a folder of results, or a log")
+    if not path.is_dir():
+        folder = path.absolute().parent
+        alone = ResultFolder(path.parent, folder.parent.name, folder.name, (path,), ())
+        return [Package(path.parent, folder.name, (), (alone,))]
+    if _is_package(path):
+        return [_package(path)]
+    whole = path.absolute()
+    result = _results(path, whole.parent.name, whole.name)
+    if result.logs:
+        return [Package(path, whole.name, (), (result,))]
+    results = [_results(folder, whole.name, folder.name) for folder in _folders(path)]
+    if any(result.logs for result in results):
+        return [Package(path, whole.name, (), tuple(results))]
+    return [_package(folder) for folder in _folders(path) if _is_package(folder)]
+
+
+def _is_package(folder: Path) -> bool:
+    return any(part.is_dir() and not part.is_symlink() for part in (folder / "systems", folder / "results"))
+
+
+def _package(root: Path) -> Package:
+    systems = [_system(path) for path in _entries(root / "systems") if path.suffix == ".json" and _is_file(path)]
+    results = [
+        _results(benchmark, system.name, benchmark.name)
+        for system in _folders(root / "results")
+        for benchmark in _folders(system)
+    ]
+    return Package(root, root.absolute().name, tuple(systems), tuple(results))
+
+
+def _results(folder: Path, system: str, benchmark: str) -> ResultFolder:
+    logs: list[Path] = []
+    others: list[Path] = []
+    for path in _entries(folder):
+        (logs if path.match(LOGS) and _is_file(path) else others).append(path)
+    return ResultFolder(folder, system, benchmark, tuple(sorted(logs, key=_number)), tuple(others))
+
+
+def _system(path: Path) -> SystemFile:
+    fields, problem = _description(path)
+    return SystemFile(path, path.stem, fields, problem)
+
+
+def _description(path: Path) -> tuple[Mapping[str, Any] | None, str | None]:
+    with path.open("rb") as file:
+        content = file.read(MAX_DESCRIPTION + 1)
+    if len(content) > MAX_DESCRIPTION:
+        return None, f"is larger than {MAX_DESCRIPTION:,} bytes"
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return None, f"is not UTF-8 at byte {error.start:,}"
+    if text.startswith("\ufeff"):
+        return None, "begins with a byte order mark, which JSON does not allow"
+    try:
+        fields, odd = parse(text)
+    except ValueError as error:
+        return None, str(error)
+    if not isinstance(fields, dict):
+        return None, "is no JSON object"
+    return fields, "; ".join(odd) or None
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What a folder holds, by name; nothing where it is no folder or a link to one."""
+    return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    return (path for path in _entries(folder) if path.is_dir() and not path.is_symlink())
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _number(path: Path) -> tuple[list[int], str]:
+    """Sorts result_2.txt before result_10.txt."""
+    return [int(digits) for digits in re.findall(r"\d{1,4000}", path.stem)], path.name

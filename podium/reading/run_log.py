@@ -1,0 +1,186 @@
+"""What the events of a log say about its run. What a log does not say is None, never a guess."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bert.rules import TARGET_ACCURACY
+from podium.reading.lines import Event, Oddity
+
+FEWEST_SAMPLES = 1_000
+"""An epoch_num below it cannot be a number of samples at which anybody evaluates."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One logged accuracy."""
+
+    time_ms: float
+    samples: float | None
+    """Trained on until then; None where epoch_num does not count samples."""
+    accuracy: float
+    line: int
+
+    @property
+    def passes(self) -> bool:
+        return TARGET_ACCURACY <= self.accuracy < 1.0
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """A log as it was read."""
+
+    path: Path
+    events: tuple[Event, ...]
+    oddities: tuple[Oddity, ...]
+
+    @cached_property
+    def by_key(self) -> Mapping[str, Sequence[Event]]:
+        """The events of each key, in the log's order."""
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event.key, []).append(event)
+        return found
+
+    def first(self, key: str) -> Event | None:
+        events = self.by_key.get(key)
+        return events[0] if events else None
+
+    def all(self, key: str) -> Sequence[Event]:
+        return self.by_key.get(key, ())
+
+    def text(self, key: str) -> str | None:
+        """The value of the key's first event, if it is a text."""
+        event = self.first(key)
+        return event.value if event is not None and isinstance(event.value, str) else None
+
+    def number(self, key: str) -> float | None:
+        """The value of the key's first event, if it is a number or a list of one."""
+        event = self.first(key)
+        return None if event is None else as_number(event.value)
+
+    @cached_property
+    def run_start_ms(self) -> float | None:
+        return _time(self.first("run_start"))
+
+    @cached_property
+    def run_stop_ms(self) -> float | None:
+        return _time(self.first("run_stop"))
+
+    @property
+    def seconds(self) -> float | None:
+        """From run_start to run_stop."""
+        if self.run_start_ms is None or self.run_stop_ms is None:
+            return None
+        return (self.run_stop_ms - self.run_start_ms) / 1e3
+
+    @property
+    def status(self) -> str | None:
+        """Of run_stop, as spelled: success or aborted."""
+        stop = self.first("run_stop")
+        status = stop.metadata.get("status") if stop is not None else None
+        return status if isinstance(status, str) else None
+
+    @cached_property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """Every eval_accuracy that is a number, in the log's order."""
+        in_samples = self.epochs_are_samples
+        found = []
+        for event in self.all("eval_accuracy"):
+            accuracy = as_number(event.value)
+            if accuracy is not None:
+                samples = as_number(event.metadata.get("epoch_num")) if in_samples else None
+                found.append(Evaluation(event.time_ms, samples, accuracy, event.line))
+        return tuple(found)
+
+    @cached_property
+    def passing(self) -> Evaluation | None:
+        """The first evaluation that reaches the target."""
+        return next((evaluation for evaluation in self.evaluations if evaluation.passes), None)
+
+    @cached_property
+    def epochs_are_samples(self) -> bool:
+        """Whether evaluations count in samples: see `epoch_doubt`."""
+        return not self.epoch_doubt
+
+    @cached_property
+    def epoch_doubt(self) -> str:
+        """Why the evaluations' epoch_num cannot be numbers of samples, or "".
+
+        They can where each is a number, none is below a thousand or below the global batch, and they grow from
+        evaluation to evaluation.
+        """
+        counts = [as_number(event.metadata.get("epoch_num")) for event in self.all("eval_accuracy")]
+        if None in counts:
+            return "is missing or no number in an evaluation"
+        numbers = [count for count in counts if count is not None]
+        least = max(FEWEST_SAMPLES, self.global_batch_size or 0)
+        if len(numbers) > 1 and len(set(numbers)) == 1:
+            return f"is {numbers[0]:g} in all evaluations"
+        if numbers and min(numbers) < least:
+            return f"is {min(numbers):g} in an evaluation, too few to be samples"
+        if any(after <= before for before, after in pairwise(numbers)):
+            return "does not grow from evaluation to evaluation"
+        return ""
+
+    @property
+    def samples_to_target(self) -> float | None:
+        """Samples trained on when the target was first reached, for a run that says success.
+
+        By the passing evaluation's epoch_num where it counts samples, else by train_samples; None where the target was
+        not reached.
+        """
+        if self.passing is None or self.status != "success":
+            return None
+        return self.passing.samples if self.passing.samples is not None else self.train_samples
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """Every logged seed that is an integer."""
+        numbers = (as_number(event.value) for event in self.all("seed"))
+        return tuple(int(number) for number in numbers if number is not None and number == int(number))
+
+    @cached_property
+    def global_batch_size(self) -> float | None:
+        return self.number("global_batch_size")
+
+    @property
+    def train_samples(self) -> float | None:
+        return self.number("train_samples")
+
+    @property
+    def eval_samples(self) -> float | None:
+        return self.number("eval_samples")
+
+    @property
+    def benchmark(self) -> str | None:
+        return self.text("submission_benchmark")
+
+    @property
+    def division(self) -> str | None:
+        return self.text("submission_division")
+
+    @property
+    def org(self) -> str | None:
+        return self.text("submission_org")
+
+    @property
+    def platform(self) -> str | None:
+        return self.text("submission_platform")
+
+
+def as_number(value: Any) -> float | None:
+    """A finite number, or the only element of a list of one; None for anything else."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _time(event: Event | None) -> float | None:
+    return None if event is None else event.time_ms

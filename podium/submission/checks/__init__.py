@@ -1,0 +1,47 @@
+"""What the official tools let through or get wrong: one function a check, in tables by what they look at.
+
+An error is what the rules reject, or what makes a score worth nothing. What published and accepted packages do is at
+most a warning: something that a reviewer would ask about.
+"""
+
+from collections.abc import Mapping
+
+from podium.config import RunConfig
+from podium.reading.package import Package
+from podium.submission.checks.clock import CLOCK
+from podium.submission.checks.configured import check_configured
+from podium.submission.checks.damage import DAMAGE
+from podium.submission.checks.evaluating import EVALUATING
+from podium.submission.checks.layout import LAYOUT
+from podium.submission.checks.sets import SETS
+from podium.submission.checks.settings import SETTINGS
+from podium.submission.checks.subjects import whole
+from podium.submission.checks.systems import SYSTEMS
+from podium.submission.findings import Finding
+from podium.submission.rulesets import Ruleset
+
+RUN_CHECKS = {**DAMAGE, **CLOCK, **EVALUATING, **SETTINGS}
+SET_CHECKS = {**SETS}
+PACKAGE_CHECKS = {**SYSTEMS, **LAYOUT}
+
+
+def check_package(
+    package: Package, ruleset: Ruleset, configurations: Mapping[int, RunConfig] | None = None
+) -> list[Finding]:
+    """Everything that Podium finds in a package, in the order of files and lines.
+
+    `configurations` are those of Podium's own runs, by their seeds (`configured.configurations_in`): a log of such a
+    run is compared with what was configured. Raises WorkError for a file that cannot be read.
+    """
+    everything = whole(package)
+    found: list[Finding] = []
+    for check_whole in PACKAGE_CHECKS.values():
+        found.extend(check_whole(everything, ruleset))
+    for runs in everything.sets:
+        for check_set in SET_CHECKS.values():
+            found.extend(check_set(runs, ruleset))
+        for run in runs.runs:
+            for check_run in RUN_CHECKS.values():
+                found.extend(check_run(run, ruleset))
+            found.extend(check_configured(run, configurations or {}))
+    return sorted(set(found), key=lambda one: (one.path, one.line or 0, one.rule, one.message))

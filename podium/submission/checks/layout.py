@@ -1,0 +1,146 @@
+"""The tree of a package: the code that made the results, files where they belong, names that git can bear."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from podium.reading.package import ResultFolder
+from podium.submission.checks.sets import fingerprint
+from podium.submission.checks.subjects import Findings, Run, Whole, shown
+from podium.submission.findings import Finding
+from podium.submission.rulesets import Ruleset
+
+MAX_ENTRIES = 100_000
+MAX_PATH = 255
+LARGEST = 50 << 20
+"""Bytes of a file; repo_checker's limit, from GitHub's."""
+FORBIDDEN = frozenset('<>:"|?*\\')
+"""What Windows cannot check out."""
+RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
+READMES = ("readme.md", "readme.txt", "readme.rst", "readme")
+
+
+def _code(whole: Whole, ruleset: Ruleset) -> Findings:
+    """Without benchmarks/ these may be results whose code is elsewhere: a question. Half of it is wrong."""
+    root = whole.package.root
+    if not (root / "results").is_dir() or not whole.sets:
+        return
+    if not (root / "benchmarks").is_dir():
+        yield Finding(
+            ".", "code_missing", "warning", "there is no benchmarks/; the code that made the results is submitted too"
+        )
+        return
+    benchmark = root / "benchmarks" / "bert"
+    implementations = benchmark / "implementations"
+    found = _folders(implementations)
+    if not found:
+        message = "there is no benchmarks/bert/implementations/NAME; the code that made the results belongs there"
+        yield Finding("benchmarks", "code_missing", "error", message)
+    for folder in found:
+        if not any(_file(folder, READMES)):
+            message = "has no README; it gives the exact command that runs the benchmark"
+            yield Finding(whole.relative(folder), "readme_missing", "error", message)
+        if not any(path.suffix in (".py", ".sh", ".cc", ".cpp", ".cu", ".sub") for path in folder.rglob("*")):
+            yield Finding(whole.relative(folder), "code_missing", "error", "holds no code")
+    for runs in whole.sets:
+        folder = benchmark / runs.folder.system
+        if not folder.is_dir():
+            message = (
+                f"there is no benchmarks/bert/{runs.folder.system}; the rules want its set-up and run scripts there"
+            )
+            yield Finding("benchmarks/bert", "system_code_missing", "warning", message)
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _file(folder: Path, names: tuple[str, ...]) -> Iterator[bool]:
+    return (path.name.lower() in names and path.is_file() for path in folder.iterdir())
+
+
+def _names(whole: Whole, ruleset: Ruleset) -> Findings:
+    """Names that break a checkout: with git and repo_checker an error, elsewhere a question."""
+    lower: dict[str, str] = {}
+    for number, path in enumerate(_walk(whole.package.root)):
+        if number == MAX_ENTRIES:
+            yield Finding(
+                ".", "too_many_files", "error", f"holds more than {MAX_ENTRIES:,} files; it was looked at no further"
+            )
+            return
+        name, whole_name = path.name, whole.relative(path)
+        told = whole_name.encode("utf-8", "backslashreplace").decode()
+        if name.startswith(".") or " " in name:
+            message = "the name begins with a dot or has a space, which repo_checker refuses; rename it"
+            yield Finding(told, "file_name", "error", message)
+        elif any(ord(letter) < 32 or letter in FORBIDDEN or 0xD800 <= ord(letter) < 0xE000 for letter in name):
+            yield Finding(
+                told, "file_name", "error", "the name has characters that not every system can check out; rename it"
+            )
+        elif name.endswith(".") or name.split(".")[0].lower() in RESERVED:
+            yield Finding(told, "file_name", "warning", "the name cannot be checked out on Windows; rename it")
+        if len(whole_name) > MAX_PATH:
+            yield Finding(
+                told, "file_name", "warning", f"the path has {len(whole_name)} characters; keep it to {MAX_PATH}"
+            )
+        other = lower.setdefault(whole_name.lower(), whole_name)
+        if other != whole_name:
+            yield Finding(
+                told, "file_name", "warning", f"differs from {other} in case alone; some systems keep one of them"
+            )
+        if path.is_symlink():
+            yield Finding(
+                told, "link", "warning", "is a symbolic link, which was not followed; put the file itself there"
+            )
+        elif path.is_file() and path.stat().st_size > LARGEST:
+            yield Finding(told, "file_size", "error", f"is larger than {LARGEST >> 20} MiB; GitHub takes none")
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    """Everything below a folder, links not followed, in the order of names."""
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        yield from (Path(folder) / name for name in sorted([*folders, *files]))
+
+
+def _places(whole: Whole, ruleset: Ruleset) -> Findings:
+    """Files between the folders of systems and benchmarks, and benchmarks that are not checked."""
+    root = whole.package.root
+    if not (root / "results").is_dir():
+        return
+    systems = root / "systems"
+    for path in sorted(systems.iterdir()) if systems.is_dir() else ():
+        if path.suffix != ".json":
+            message = "is no description; systems/ holds NAME.json alone"
+            yield Finding(whole.relative(path), "unknown_file", "warning", message)
+    for above in (root / "results", *_folders(root / "results")):
+        for path in sorted(above.iterdir()):
+            if not path.is_dir() and path.name != "package_checker_params":
+                message = "lies among folders of results; results/SYSTEM/BENCHMARK holds the logs"
+                yield Finding(whole.relative(path), "unknown_file", "warning", message)
+    for folder in whole.package.results:
+        if folder.benchmark != "bert" and whole.package.systems:
+            yield Finding(whole.relative(folder.path), "benchmark_unknown", "warning", _unknown(folder))
+
+
+def _unknown(folder: ResultFolder) -> str:
+    near = " (bert is spelled so)" if folder.benchmark.casefold() in ("bert", "bert-large", "bert_large") else ""
+    return f"results of {shown(folder.benchmark)} were not checked: Podium knows bert alone{near}"
+
+
+def _shared(whole: Whole, ruleset: Ruleset) -> Findings:
+    """One run submitted for two systems."""
+    seen: dict[tuple[object, ...], Run] = {}
+    for runs in whole.sets:
+        marks = [(fingerprint(run), run) for run in runs.runs]
+        for mark, run in marks:
+            if mark is not None and mark in seen:
+                message = f"is the same run as {seen[mark].path}; a run is submitted for one system"
+                yield run.error("copied", message)
+        seen.update((mark, run) for mark, run in marks if mark is not None and mark not in seen)
+
+
+LAYOUT: Mapping[str, Callable[[Whole, Ruleset], Findings]] = MappingProxyType(
+    {"code": _code, "names": _names, "places": _places, "shared": _shared}
+)

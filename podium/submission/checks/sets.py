@@ -1,0 +1,126 @@
+"""A set of runs: ten of them, on one setting, with seeds of their own, one after another, and none copied."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+from podium.submission.checks.settings import RANGES
+from podium.submission.checks.subjects import Findings, Run, RunSet, shown
+from podium.submission.rulesets import Ruleset
+
+RUNS = 10
+ALLOWED_FAILED = 1
+ALLOWED_FILES = ("package_checker_params",)
+SAME = (
+    *RANGES,
+    "start_warmup_step",
+    "opt_lamb_learning_rate_decay_poly_power",
+    "opt_end_learning_rate",
+    "opt_name",
+    "eval_samples",
+    "submission_benchmark",
+    "submission_division",
+    "submission_org",
+    "submission_platform",
+)
+"""Keys whose value is one in all runs of a set."""
+
+
+def _count(runs: RunSet, ruleset: Ruleset) -> Findings:
+    """A single log without a package is looked at as one run, not as a set."""
+    alone = len(runs.runs) == 1 and runs.system is None
+    if len(runs.runs) != RUNS and not alone:
+        yield runs.error("run_count", f"holds {len(runs.runs)} result_*.txt; a set has exactly {RUNS} runs")
+
+
+def _failed(runs: RunSet, ruleset: Ruleset) -> Findings:
+    failed = [run for run in runs.runs if not run.converged]
+    names = ", ".join(run.log.path.name for run in failed[:5])
+    if len(failed) > ALLOWED_FAILED:
+        yield runs.error(
+            "not_converged", f"{len(failed)} runs did not converge ({names}); one is allowed, as the slowest of the ten"
+        )
+    elif failed:
+        yield runs.warning("one_not_converged", f"{names} did not converge, and counts as the slowest of the ten")
+
+
+def _seeds(runs: RunSet, ruleset: Ruleset) -> Findings:
+    counts = Counter(run.log.seeds for run in runs.runs if run.log.seeds)
+    for seeds, count in counts.items():
+        if count > 1:
+            message = f"{count} runs have the seed {', '.join(map(str, seeds[:3]))}; every run has a seed of its own"
+            yield (runs.error if ruleset.seeds_checked else runs.warning)("seed_repeated", message)
+
+
+def _same_settings(runs: RunSet, ruleset: Ruleset) -> Findings:
+    for key in SAME:
+        values: dict[str, tuple[Any, str]] = {}
+        for run in runs.runs:
+            event = run.log.first(key)
+            if event is not None:
+                values.setdefault(_canonical(event.value), (event.value, run.log.path.name))
+        if len(values) > 1:
+            told = ", ".join(f"{shown(value)} in {name}" for value, name in list(values.values())[:3])
+            yield runs.error("settings_differ", f"{key} is {told}; the runs of a set have one setting")
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(float(value) if isinstance(value, int) and abs(value) < 1 << 53 else value, sort_keys=True)
+
+
+def _copies(runs: RunSet, ruleset: Ruleset) -> Findings:
+    seen: dict[tuple[Any, ...], Run] = {}
+    for run in runs.runs:
+        mark = fingerprint(run)
+        if mark is not None and mark in seen:
+            yield run.error(
+                "copied", f"is the same run as {seen[mark].log.path.name}; every result is a run of its own"
+            )
+        elif mark is not None:
+            seen[mark] = run
+
+
+def fingerprint(run: Run) -> tuple[Any, ...] | None:
+    """What two logs share if they are of one run: the accuracies of its evaluations; None for a log without."""
+    if not run.log.evaluations:
+        return None
+    return tuple(evaluation.accuracy for evaluation in run.log.evaluations)
+
+
+def _overlaps(runs: RunSet, ruleset: Ruleset) -> Findings:
+    """Runs that lie in one another: on one system they cannot, but sets were accepted that alike machines shared."""
+    timed = [run for run in runs.runs if run.log.seconds is not None and run.log.seconds > 0]
+    timed.sort(key=lambda run: run.log.run_start_ms or 0.0)
+    for before, after in pairwise(timed):
+        left = (before.log.run_stop_ms or 0.0) - (after.log.run_start_ms or 0.0)
+        if left > 0:
+            yield after.warning(
+                "overlap",
+                f"the run begins {left / 1e3:,.1f} s before {before.log.path.name} ends; the runs of a set are "
+                f"consecutive, on one system",
+                after.log.first("run_start"),
+            )
+
+
+def _others(runs: RunSet, ruleset: Ruleset) -> Findings:
+    allowed = (*ALLOWED_FILES, "scaling.json") if ruleset.scaled else ALLOWED_FILES
+    for path in runs.folder.others:
+        if path.name not in allowed:
+            what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
+            yield runs.warning("unknown_file", f"{shown(path.name)} is {what} that is no result; take it out")
+
+
+SETS: Mapping[str, Callable[[RunSet, Ruleset], Findings]] = MappingProxyType(
+    {
+        "count": _count,
+        "failed": _failed,
+        "seeds": _seeds,
+        "same_settings": _same_settings,
+        "copies": _copies,
+        "overlaps": _overlaps,
+        "others": _others,
+    }
+)

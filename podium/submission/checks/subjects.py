@@ -1,0 +1,98 @@
+"""What checks look at: one run, a set of runs, a package; each makes findings that name its file."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podium.reading.lines import Event
+from podium.reading.log import RunLog, read_log
+from podium.reading.package import Package, ResultFolder, SystemFile
+from podium.submission.findings import Finding, Severity
+
+Findings = Iterator[Finding]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One log, and what the package says of its system."""
+
+    path: str
+    """Relative to the package, with forward slashes."""
+    log: RunLog
+    system: Mapping[str, Any] | None
+    """The system's description, if there is one that can be read."""
+
+    def error(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
+        return self._finding(rule, "error", message, line)
+
+    def warning(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
+        return self._finding(rule, "warning", message, line)
+
+    def _finding(self, rule: str, severity: Severity, message: str, line: int | Event | None) -> Finding:
+        number = line.line if isinstance(line, Event) else line
+        return Finding(self.path, rule, severity, message, line=number)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log or the description says closed, however it is spelled."""
+        return "closed" in (_plain(self.log.division), _plain((self.system or {}).get("division")))
+
+    @property
+    def converged(self) -> bool:
+        """Whether the run counts as one that reached the target: it says success."""
+        return self.log.status == "success"
+
+
+@dataclass(frozen=True)
+class RunSet:
+    """The runs of one system."""
+
+    path: str
+    folder: ResultFolder
+    system: SystemFile | None
+    runs: tuple[Run, ...]
+
+    def error(self, rule: str, message: str) -> Finding:
+        return Finding(self.path, rule, "error", message)
+
+    def warning(self, rule: str, message: str) -> Finding:
+        return Finding(self.path, rule, "warning", message)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A package with its sets of BERT runs."""
+
+    package: Package
+    sets: tuple[RunSet, ...]
+
+    def relative(self, path: Path) -> str:
+        return relative_to(self.package, path)
+
+
+def relative_to(package: Package, path: Path) -> str:
+    """As findings name a file of the package."""
+    return path.relative_to(package.root).as_posix()
+
+
+def whole(package: Package) -> Whole:
+    """Read every log of a package's BERT results."""
+    sets = []
+    for folder in package.results:
+        if folder.benchmark == "bert" or not package.systems:
+            system = package.system(folder.system)
+            fields = system.fields if system is not None else None
+            runs = tuple(Run(relative_to(package, path), read_log(path), fields) for path in folder.logs)
+            sets.append(RunSet(relative_to(package, folder.path), folder, system, runs))
+    return Whole(package, tuple(sets))
+
+
+def shown(value: Any) -> str:
+    """A value from a log for a sentence: short, and on one line."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _plain(value: Any) -> str:
+    return value.strip().casefold() if isinstance(value, str) else ""

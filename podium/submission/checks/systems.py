@@ -1,0 +1,115 @@
+"""The descriptions of systems: readable, whole, text alone, spelled as the rules spell, named as their results are."""
+
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, get_args
+
+from podium.config.description import Description, Status
+from podium.reading.package import SystemFile
+from podium.submission.checks.settings import DIVISIONS
+from podium.submission.checks.subjects import Findings, Whole, shown
+from podium.submission.findings import Finding
+from podium.submission.rulesets import Ruleset
+
+FIELDS = tuple(info.alias or name for name, info in Description.model_fields.items())
+"""The 33 that MLPerf requires."""
+STATUSES: tuple[str, ...] = get_args(Status)
+OLD_STATUSES = ("available", "available on-premise", "available cloud", "onprem", "cloud", "preview", "research", "rdi")
+"""As accepted before the four were fixed, in any case."""
+READ_AS_TEXT = (
+    "submitter",
+    "division",
+    "status",
+    "system_name",
+    "host_processor_model_name",
+    "host_processor_core_count",
+    "accelerator_model_name",
+    "accelerators_per_node",
+    "framework",
+)
+"""Where anything but text makes the official checker crash, or skip a check."""
+COUNTED = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
+WHOLE_NUMBER = re.compile(r"\d{1,9}(\.0+)?")
+
+
+def _systems(whole: Whole, ruleset: Ruleset) -> Findings:
+    for system in whole.package.systems:
+        path = whole.relative(system.path)
+        if system.problem:
+            severity = "error" if system.fields is None else "warning"
+            yield Finding(path, "system_json", severity, f"the description {system.problem}")  # type: ignore[arg-type]
+        if system.fields is not None:
+            for check in (_missing, _kinds, _values, _name):
+                yield from check(path, system, system.fields, ruleset)
+
+
+def _missing(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
+    missing = [name for name in FIELDS if name not in fields]
+    if missing:
+        message = (
+            f"there is no {', '.join(missing[:5])}{' …' * (len(missing) > 5)}; MLPerf requires {len(FIELDS)} fields"
+        )
+        yield Finding(path, "system_field_missing", "error", message)
+
+
+def _kinds(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
+    for name in FIELDS:
+        value = fields.get(name, "")
+        if not isinstance(value, str):
+            message = f"{name} is {shown(value)}; every value is text: write it in quotes"
+            yield Finding(path, "system_not_text", "error" if name in READ_AS_TEXT else "warning", message)
+
+
+def _values(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
+    division, status = fields.get("division"), fields.get("status")
+    if isinstance(division, str) and division not in DIVISIONS:
+        yield Finding(
+            path,
+            "system_division",
+            "error",
+            f"division is {shown(division)}; allowed are closed and open, so spelled: otherwise the reference and seed "
+            f"checks are skipped",
+        )
+    if isinstance(status, str) and status not in STATUSES:
+        known = status.casefold() in OLD_STATUSES
+        if ruleset.status_checked or not known:
+            severity = "error" if ruleset.status_checked else "warning"
+            allowed = ", ".join(f'"{one}"' for one in STATUSES)
+            yield Finding(path, "system_status", severity, f"status is {shown(status)}; allowed are {allowed}")  # type: ignore[arg-type]
+    for name in ("submitter", "system_name", "framework", "operating_system", "host_processor_model_name"):
+        if isinstance(fields.get(name), str) and not fields[name].strip():
+            yield Finding(path, "system_empty", "warning", f"{name} is empty; name it")
+    for name in COUNTED:
+        value = fields.get(name)
+        if isinstance(value, str) and not WHOLE_NUMBER.fullmatch(value.strip()):
+            yield Finding(path, "system_number", "warning", f"{name} is {shown(value)}, not a whole number")
+
+
+def _name(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
+    found = fields.get("system_name")
+    if isinstance(found, str) and found != system.name:
+        message = f"system_name is {shown(found)}, but the file is named {system.name}.json; all three names are one"
+        yield Finding(path, "system_name", "warning", message)
+
+
+def _described(whole: Whole, ruleset: Ruleset) -> Findings:
+    """Every folder of results has a description, unless only results were given."""
+    known = {system.name for system in whole.package.systems}
+    if not known and not (whole.package.root / "results").is_dir():
+        return
+    for name in sorted({folder.system for folder in whole.package.results} - known):
+        message = f"there is no systems/{name}.json; every system with results is described there"
+        yield Finding(f"results/{name}", "system_missing", "error", message)
+
+
+def _submitters(whole: Whole, ruleset: Ruleset) -> Findings:
+    names = {str(system.fields.get("submitter")) for system in whole.package.systems if system.fields}
+    if len({name.casefold() for name in names}) > 1:
+        told = ", ".join(sorted(names)[:4])
+        yield Finding("systems", "submitters", "warning", f"the systems have several submitters: {told}")
+
+
+SYSTEMS: Mapping[str, Callable[[Whole, Ruleset], Findings]] = MappingProxyType(
+    {"systems": _systems, "described": _described, "submitters": _submitters}
+)

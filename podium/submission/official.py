@@ -1,0 +1,296 @@
+"""MLPerf's own checkers on a package: each on a copy of its own, with limits, and what they say as findings.
+
+Around their known defects: packages are given system by system, so that one that a tool breaks by hides no other; each
+tool gets a fresh copy, since the package checker and the summarizer write scaling.json; samples are counted by
+train_samples where a log's epoch_num cannot be samples.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+from benchmarks.errors import PodiumError
+from podium.reading.log import read_log
+from podium.reading.package import Package, ResultFolder
+from podium.submission import official_words as words
+from podium.submission.findings import Finding
+from podium.submission.rulesets import Ruleset
+from podium.submission.screening import screen_description, screen_log
+from podium.submission.tool_process import ToolProcess
+
+Verdict = Literal["passed", "failed", "unread", "not run"]
+"""`unread`: the tool broke off; `not run`: it was not given the file, for a reason that is a finding."""
+
+LOG_SECONDS = 60.0
+"""A log of 1.5 MB takes 0.1 s."""
+FOLDER_SECONDS = 180.0
+PATIENCE = 3
+"""Jobs of one package that may run into their time limit; after that the tools are not run on the rest of it."""
+
+_PARAMETERS = ("rcp-bypass", "seed-checker-bypass")
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the official summarizer makes of one system's results."""
+
+    path: str
+    minutes: float | None
+    """Time-to-train without scaling for RCPs, unless the package brings a scaling.json of its own."""
+    scaling: float | None
+    """The factor by which the package checker scales it; None where it does not."""
+    samples_from: Literal["epoch_num", "train_samples"] | None
+    """What the RCP check counted samples by; None where it does not apply: in the open division."""
+
+
+@dataclass
+class Official:
+    """The official tools' words on packages."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """Of the compliance checker on each log, and of the system checker on each description, by path."""
+    findings: list[Finding] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+
+
+@dataclass
+class _Task:
+    """What one process is asked about one package: a system's results, or all besides the results."""
+
+    package: Package
+    prefix: str
+    results: tuple[ResultFolder, ...]
+    late: list[str]
+    """Of the package: what ran into its time limit."""
+
+
+def ask_official(
+    packages: list[Package],
+    root: Path,
+    scratch: Path,
+    ruleset: Ruleset,
+    told: Callable[[int], None] = lambda logs: None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Official:
+    """Run the official tools on packages below `root`, a copy of our own; `scratch` is an empty folder for more copies.
+
+    Paths in what is returned are relative to `root`. `told` is called with the number of logs judged, from any thread;
+    `meanwhile` is called once, in this thread, while the tools are at work.
+    """
+    tasks = sorted(_tasks(packages, root), key=lambda task: -sum(len(result.logs) for result in task.results))
+    processes = SimpleQueue[ToolProcess]()
+    at_once = max(1, min(len(os.sched_getaffinity(0)), 16, len(tasks)))
+    whole = Official()
+    pool = [ToolProcess() for _ in range(at_once)]
+    for process in pool:
+        processes.put(process)
+
+    def run(task: _Task) -> Official:
+        process = processes.get()
+        try:
+            return _run(task, process, root, scratch, ruleset, told)
+        finally:
+            processes.put(process)
+
+    executor = ThreadPoolExecutor(at_once)
+    try:
+        answers = executor.map(run, tasks)
+        meanwhile()
+        for found in answers:
+            whole.verdicts |= found.verdicts
+            whole.findings += found.findings
+            whole.scores += found.scores
+    finally:
+        for process in pool:
+            process.stop()
+        executor.shutdown(cancel_futures=True)
+        for process in pool:
+            process.close()
+    return whole
+
+
+def _tasks(packages: list[Package], root: Path) -> Iterator[_Task]:
+    for package in packages:
+        late: list[str] = []
+        prefix = package.root.relative_to(root).as_posix()
+        yield _Task(package, prefix, (), late)
+        for system in dict.fromkeys(result.system for result in package.results):
+            yield _Task(package, prefix, tuple(r for r in package.results if r.system == system), late)
+
+
+def _run(
+    task: _Task, process: ToolProcess, root: Path, scratch: Path, ruleset: Ruleset, told: Callable[[int], None]
+) -> Official:
+    found = Official()
+    asking = _Asking(task, process, root, ruleset)
+    if not task.results:
+        _ask_about_package(asking, found)
+    for result in task.results:
+        _ask_about_results(asking, found, result, scratch, told)
+    return found
+
+
+class _Asking:
+    """Asks a process about files of one package, until too many answers were late."""
+
+    def __init__(self, task: _Task, process: ToolProcess, root: Path, ruleset: Ruleset) -> None:
+        self.package, self.prefix, self.late = task.package, task.prefix, task.late
+        self.root, self.ruleset = root, ruleset
+        self._process = process
+
+    @property
+    def is_patient(self) -> bool:
+        return len(self.late) < PATIENCE
+
+    def ask(self, tool: str, path: Path, seconds: float = FOLDER_SECONDS, **more: Any) -> dict[str, Any]:
+        answer = self._process.ask(tool, path, self.ruleset.name, seconds, **more)
+        if answer.get("late"):
+            self.late.append(tool)
+        return answer
+
+    def shown(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+def _ask_about_package(asking: _Asking, found: Official) -> None:
+    """The system description checker on every description, the repository checker on all of it."""
+    for system in asking.package.systems:
+        path = asking.shown(system.path)
+        unsafe = screen_description(system.path, path)
+        if unsafe is not None or not asking.is_patient:
+            found.verdicts[path] = "not run"
+            found.findings.append(unsafe or _impatient(path))
+            continue
+        answer = asking.ask("system_desc_checker", system.path, LOG_SECONDS)
+        found.verdicts[path] = "unread" if answer["crash"] else "passed" if answer["valid"] else "failed"
+        found.findings += words.of_description(answer, path)
+    is_package = (asking.package.root / "systems").is_dir() or (asking.package.root / "results").is_dir()
+    if is_package and asking.ruleset.repo_checker:
+        answer = asking.ask("repo_checker", asking.package.root)
+        found.findings += words.of_repository(answer, asking.prefix, asking.package.root)
+
+
+def _ask_about_results(
+    asking: _Asking, found: Official, result: ResultFolder, scratch: Path, told: Callable[[int], None]
+) -> None:
+    """The compliance checker on every log, then the package checker and the summarizer on all logs together."""
+    folder = asking.shown(result.path)
+    judged: dict[str, list[Finding]] = {}
+    for log in result.logs:
+        path = asking.shown(log)
+        unsafe = screen_log(log, path)
+        if unsafe is not None or not asking.is_patient:
+            found.verdicts[path] = "not run"
+            judged[path] = [unsafe or _impatient(path)]
+        else:
+            answer = asking.ask("compliance_checker", log, LOG_SECONDS)
+            judged[path] = words.of_compliance(answer, path)
+            if answer.get("refused"):
+                found.verdicts[path] = "not run"
+            else:
+                found.verdicts[path] = "unread" if answer["crash"] else "passed" if answer["valid"] else "failed"
+        told(1)
+    about_folder: list[Finding] = []
+    outcomes = [found.verdicts[asking.shown(log)] for log in result.logs]
+    if result.benchmark == "bert" and (asking.package.root / "systems").is_dir():
+        if {"unread", "not run"} & set(outcomes):
+            about_folder.append(_not_run(folder, "a log of it could not be read"))
+        elif not asking.is_patient:
+            about_folder.append(_impatient(folder))
+        else:
+            about_folder = _ask_about_set(asking, found, result, scratch)
+    if any(finding.rule == "one_failed" for finding in about_folder):
+        judged = {path: [_accepted(f) for f in of_log] for path, of_log in judged.items()}
+    found.findings += [finding for of_log in judged.values() for finding in of_log]
+    found.findings += about_folder + list(_parameters(asking, result))
+
+
+def _ask_about_set(asking: _Asking, found: Official, result: ResultFolder, scratch: Path) -> list[Finding]:
+    """The tools that take a whole package, on copies that hold this one set of results."""
+    folder, system = asking.shown(result.path), asking.package.system(result.system)
+    if system is None or screen_description(system.path, "") is not None:
+        return [_not_run(folder, f"systems/{result.system}.json is missing or cannot be given to them")]
+    closed = system.fields is not None and system.fields.get("division") == "closed"
+    by_train_samples = closed and _counts_by_train_samples(result)
+    for_package, for_summary = (_alone(asking.package, result, scratch / f"{tool}") for tool in ("package", "summary"))
+    answer = asking.ask("package_checker", for_package, train_samples=by_train_samples)
+    findings = words.of_package(answer, folder, for_package, asking.ruleset)
+    summed = asking.ask("result_summarizer", for_summary)
+    findings += words.of_summary(summed, folder, for_summary)
+    found.scores.append(
+        Score(
+            path=folder,
+            minutes=summed.get("minutes"),
+            scaling=_scaling(for_package, result) if asking.ruleset.scaled and closed else None,
+            samples_from=None if not closed else "train_samples" if by_train_samples else "epoch_num",
+        )
+    )
+    return findings
+
+
+def _alone(package: Package, result: ResultFolder, target: Path) -> Path:
+    """A package of one set of results, by hard links: the tools unlink scaling.json before they write it."""
+    target.mkdir(exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=target)) / package.name
+    systems, results = place / "systems", place / "results" / result.system
+    systems.mkdir(parents=True)
+    results.mkdir(parents=True)
+    system = package.system(result.system)
+    assert system is not None
+    os.link(system.path, systems / system.path.name)
+    above = result.path.parent / "package_checker_params"
+    if above.is_file():
+        os.link(above, results / above.name)
+    shutil.copytree(result.path, results / result.benchmark, copy_function=os.link)
+    return place
+
+
+def _scaling(package: Path, result: ResultFolder) -> float | None:
+    path = package / "results" / result.system / result.benchmark / "scaling.json"
+    try:
+        factor = json.loads(path.read_text(encoding="utf-8"))["scaling_factor"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return float(factor) if isinstance(factor, int | float) else None
+
+
+def _counts_by_train_samples(result: ResultFolder) -> bool:
+    """Whether epoch_num of a log cannot be a number of samples, so that the RCP check needs --bert-train-samples."""
+    for log in result.logs:
+        try:
+            if not read_log(log).epochs_are_samples:
+                return True
+        except PodiumError:
+            continue
+    return False
+
+
+def _parameters(asking: _Asking, result: ResultFolder) -> Iterator[Finding]:
+    """The tool compares whole lines with their ends, so that a flag counts on a last line without an end alone."""
+    for path in (result.path / "package_checker_params", result.path.parent / "package_checker_params"):
+        if not path.is_file():
+            continue
+        for number, line in enumerate(path.read_bytes()[:4096].splitlines(keepends=True), 1):
+            if line.decode("latin-1").strip() in _PARAMETERS and line.decode("latin-1") not in _PARAMETERS:
+                message = "the package checker ignores this flag, for the line's end; write it last, without a line end"
+                yield Finding(asking.shown(path), "ignored_flag", "warning", message, line=number)
+
+
+def _accepted(finding: Finding) -> Finding:
+    """Of the one log of a set that may fail: the slowest run, which is dropped."""
+    return Finding(finding.path, finding.rule, "warning", finding.message, finding.source, finding.line)
+
+
+def _impatient(path: str) -> Finding:
+    return _not_run(path, f"{PATIENCE} of this package ran into their time limit before")
+
+
+def _not_run(path: str, why: str) -> Finding:
+    return Finding(path, "not_run", "error", f"the official tools were not run on this, since {why}; mend that first")

@@ -1,0 +1,170 @@
+"""Where each bound lies: what is just allowed is not found, and what is just not allowed is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.reading.package import find_packages
+from podium.submission.checks import check_package
+from podium.submission.findings import Finding
+from podium.submission.rulesets import ruleset
+
+Event = dict[str, Any]
+
+
+def check(root: Path, rules: str = "5.0.0") -> list[Finding]:
+    return [finding for package in find_packages(root) for finding in check_package(package, ruleset(rules))]
+
+
+def rules_of(root: Path, rules: str = "5.0.0") -> set[str]:
+    return {finding.rule for finding in check(root, rules)}
+
+
+def at(events: list[Event], key: str, which: int = 0) -> Event:
+    return [event for event in events if event["key"] == key][which]
+
+
+def move(key: str, ms: float, which: int = 0) -> Callable[[list[Event]], None]:
+    def change(events: list[Event]) -> None:
+        at(events, key, which)["time_ms"] += ms
+
+    return change
+
+
+@pytest.mark.parametrize(("accuracy", "right"), [(0.72, True), (0.7199999, False), (0.9999, True), (1.0, False)])
+def test_the_target_is_0_720_and_itself_enough(copy: Any, accuracy: float, right: bool) -> None:
+    copy.edit(lambda events: at(events, "eval_accuracy", -1).update(value=accuracy))
+    assert ("run_stop_status" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(("ms", "right"), [(-2_000, True), (-2_100, False)])
+def test_times_may_go_back_as_far_as_ranks_differ(copy: Any, ms: float, right: bool) -> None:
+    copy.edit(move("block_start", ms, 3))
+    assert ("times_backwards" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(("ms", "right"), [(-2_040, True), (-2_060, False)])
+def test_run_stop_may_be_as_early_as_ranks_differ(copy: Any, ms: float, right: bool) -> None:
+    """It is 50 ms after the evaluation."""
+    copy.edit(move("run_stop", ms))
+    assert ("run_stop_early" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(("ms", "right"), [(91_900, True), (92_000, False)])
+def test_run_stop_may_be_an_evaluation_late(copy: Any, ms: float, right: bool) -> None:
+    copy.edit(move("run_stop", ms))
+    assert ("run_stop_late" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(
+    ("division", "minutes", "right"),
+    [("closed", 29.9, True), ("closed", 30, False), ("open", 239, True), ("open", 240, False)],
+)
+def test_initialisation_takes_as_long_as_the_division_allows(
+    copy: Any, division: str, minutes: float, right: bool
+) -> None:
+    copy.describe(division=division)
+    copy.edit(lambda events: at(events, "submission_division").update(value=division), range(10))
+    copy.edit(move("init_start", 20_000 - 60_000 * minutes))
+    assert ("initialisation" not in rules_of(copy.root)) == right
+
+
+def test_round_1_1_has_half_an_hour_in_open_too(copy: Any) -> None:
+    copy.describe(division="open")
+    copy.edit(lambda events: at(events, "submission_division").update(value="open"), range(10))
+    copy.edit(move("init_start", -60_000 * 31))
+    assert "initialisation" in rules_of(copy.root, "1.1.0") and "initialisation" not in rules_of(copy.root, "2.0.0")
+
+
+@pytest.mark.parametrize(
+    ("more", "severity"),
+    [(-80 - 448, None), (-80, None), (448 - 80, None), (449 - 80, "warning"), (25_800, "warning"), (25_900, "error")],
+)
+def test_the_first_evaluation_is_a_batch_off_at_most(copy: Any, more: int, severity: str | None) -> None:
+    """The first one is 80 samples late, at the end of a batch; all others follow as before."""
+
+    def change(events: list[Event]) -> None:
+        for event in events:
+            if event["key"] == "eval_accuracy":
+                event["metadata"]["epoch_num"] += more
+
+    copy.edit(change)
+    found = {finding.severity for finding in check(copy.root) if finding.rule == "evaluation_schedule"}
+    assert found == ({severity} if severity else set())
+
+
+def test_the_open_division_is_free_in_schedule_and_samples(copy: Any) -> None:
+    def change(events: list[Event]) -> None:
+        at(events, "submission_division")["value"] = "open"
+        at(events, "eval_samples")["value"] = 20
+        at(events, "opt_name")["value"] = "adamw"
+        at(events, "train_samples")["value"] *= 3
+        at(events, "opt_learning_rate_training_steps")["value"] *= 3
+        for event in events:
+            if event["key"] == "eval_accuracy":
+                event["metadata"]["epoch_num"] *= 3
+
+    copy.describe(division="open")
+    copy.edit(change, range(10))
+    assert rules_of(copy.root) == set()
+
+
+@pytest.mark.parametrize(("more", "right"), [(448, True), (449, False), (-448, True), (-449, False)])
+def test_train_samples_are_a_batch_off_at_most(copy: Any, more: int, right: bool) -> None:
+    copy.edit(lambda events: at(events, "train_samples").update(value=at(events, "train_samples")["value"] + more))
+    assert ("train_samples" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(("rules", "severity"), [("4.0.0", "warning"), ("4.1.0", "error"), ("5.0.0", "error")])
+def test_seeds_are_asked_for_from_4_1_on(copy: Any, rules: str, severity: str) -> None:
+    copy.edit(lambda events: at(events, "seed").update(value=101))
+    copy.edit(lambda events: events.remove(at(events, "seed")), [5])
+    found = {finding.rule: finding.severity for finding in check(copy.root, rules)}
+    assert found == {"seed_repeated": severity, "seed_missing": severity}
+
+
+@pytest.mark.parametrize(("rules", "wanted"), [("4.0.0", {"org", "log_status"}), ("4.1.0", {"org"}), ("5.0.0", set())])
+def test_names_are_asked_for_as_long_as_the_rulesets_do(copy: Any, rules: str, wanted: set[str]) -> None:
+    for key in ("submission_org", "submission_status"):
+        copy.edit(lambda events, key=key: events.remove(at(events, key)))
+    assert rules_of(copy.root, rules) == wanted
+
+
+@pytest.mark.parametrize(("rules", "allowed"), [("2.0.0", False), ("2.1.0", True), ("5.0.0", True)])
+def test_scaling_json_belongs_to_the_results_where_scores_are_scaled(copy: Any, rules: str, allowed: bool) -> None:
+    (copy.results / "scaling.json").touch()
+    (copy.results / "package_checker_params").touch()
+    assert ("unknown_file" not in rules_of(copy.root, rules)) == allowed
+
+
+def test_a_statement_said_by_every_rank_is_said_once(copy: Any) -> None:
+    copy.edit(lambda events: events.insert(9, dict(at(events, "opt_base_learning_rate"))), range(10))
+    assert rules_of(copy.root) == set()
+
+
+def test_one_run_for_two_systems(copy: Any) -> None:
+    other = copy.root / "results" / "other" / "bert"
+    other.mkdir(parents=True)
+    for path in copy.results.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    found = [finding for finding in check(copy.root) if finding.rule == "copied"]
+    assert len(found) == 10 and found[0].path == "results/other/bert/result_0.txt"
+    assert "results/mine/bert/result_0.txt" in found[0].message
+
+
+def test_findings_name_file_and_line(copy: Any) -> None:
+    copy.edit(lambda events: at(events, "eval_samples").update(value=20), range(10))
+    found = check(copy.root)[3]
+    line = copy.log().read_text().splitlines()[(found.line or 0) - 1]
+    assert '"eval_samples"' in line
+    assert (found.path, found.severity, found.source) == ("results/mine/bert/result_3.txt", "error", "podium")
+    assert found.message == "eval_samples is 20; in the closed division it is 10,000"
+
+
+def test_parts_of_a_package_are_checked_as_far_as_they_go(copy: Any) -> None:
+    assert check(copy.results) == [] and check(copy.results.parent) == []
+    assert check(copy.log()) == []
+    copy.log(5).unlink()
+    assert {finding.rule for finding in check(copy.results)} == {"run_count"}

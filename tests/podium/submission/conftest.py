@@ -1,0 +1,197 @@
+"""Sets of runs as `podium run` leaves them, of any length and with any times, and a repository that made them."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.files import make_folder
+from podium.config import RunConfig, RunFolder, load_system, write_resolved
+from podium.config.loading import ROOT
+from podium.source import Source, code_hash, commit_of, write_source
+from podium.submission.packaging import Wish
+from podium.submission.rulesets import ruleset
+
+START_MS = 1_700_000_000_000
+GAP_MS = 1_000_000
+GIT = ["git", "-c", "user.name=Tester", "-c", "user.email=tester@example.org", "-c", "commit.gpgsign=false"]
+
+
+@pytest.fixture(scope="session")
+def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small one with the files that a package needs of Podium's own, and with what must be left out."""
+    root = tmp_path_factory.mktemp("repository")
+    for name in ("pyproject.toml", "README.md", "setup.sh", "run_and_time.sh"):
+        shutil.copy(ROOT / name, root / name)
+    for name in ("benchmarks/one.py", "implementations/two.py", "podium/three.py"):
+        make_folder((root / name).parent)
+        (root / name).write_text(f"NAME = {name!r}\n", encoding="utf-8")
+    make_folder(root / ".ci")
+    (root / ".ci" / "run").write_text("true\n", encoding="utf-8")
+    (root / ".gitignore").write_text("/runs/\n", encoding="utf-8")
+    (root / "a name with spaces.txt").write_text("left out\n", encoding="utf-8")
+    (root / "link").symlink_to("/etc/passwd")
+    subprocess.run([*GIT, "init", "--quiet", str(root)], check=True)
+    commit_all(root, "First")
+    return root
+
+
+@pytest.fixture
+def repository(made_repository: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    return Path(shutil.copytree(made_repository, tmp_path / "repository", symlinks=True))
+
+
+def commit_all(root: Path, message: str) -> str:
+    subprocess.run([*GIT, "-C", str(root), "add", "--all"], check=True)
+    subprocess.run([*GIT, "-C", str(root), "commit", "--quiet", "--message", message], check=True)
+    commit = commit_of(root)
+    assert commit is not None
+    return commit
+
+
+def source_of(root: Path) -> Source:
+    return Source(code_hash(root), commit_of(root))
+
+
+@dataclass(frozen=True)
+class MadeSet:
+    """Where the results and the run folders of a set are, below the folders that are named on the command line."""
+
+    system: Path
+    results: Path
+    runs: Path
+
+    @property
+    def name(self) -> str:
+        return self.system.stem
+
+    @property
+    def logs(self) -> list[Path]:
+        folder = self.results / self.name / "bert"
+        return sorted(folder.glob("result_*.txt"), key=lambda path: int(path.stem.rpartition("_")[2]))
+
+    def folder(self, number: int) -> Path:
+        return self.runs / self.name / "set" / f"run_{number}"
+
+
+def edit(log: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Have a log's events changed in place."""
+    events = [json.loads(line.partition(" ")[2]) for line in log.read_text(encoding="utf-8").splitlines()]
+    change(events)
+    log.write_text("".join(f":::MLLOG {json.dumps(event)}\n" for event in events), encoding="utf-8")
+
+
+def set_value(key: str, value: Any) -> Callable[[list[dict[str, Any]]], None]:
+    def change(events: list[dict[str, Any]]) -> None:
+        found = [event for event in events if event["key"] == key]
+        assert found
+        for event in found:
+            event["value"] = value
+
+    return change
+
+
+def set_times(start_ms: float, seconds: float) -> Callable[[list[dict[str, Any]]], None]:
+    """The run lasts so long, its events evenly spread, and what is before it takes a second."""
+
+    def change(events: list[dict[str, Any]]) -> None:
+        keys = [event["key"] for event in events]
+        first, last = keys.index("run_start"), keys.index("run_stop")
+        for number, event in enumerate(events):
+            share = min(1.0, max(0.0, (number - first) / (last - first)))
+            event["time_ms"] = round(start_ms + share * 1000 * seconds) if number >= first else round(start_ms - 1000)
+
+    return change
+
+
+@pytest.fixture
+def make_set(tmp_path: Path, write_system: Any, write_log: Any, repository: Path) -> Any:
+    """Runs of a system, each lasting so many seconds; those in `failed` do not reach the target."""
+
+    def make(
+        seconds: Sequence[float] = tuple(range(100, 110)),
+        changes: dict[str, Any] | None = None,
+        name: str = "mine",
+        failed: Sequence[int] = (),
+        accuracies: Callable[[int], tuple[float, ...]] = lambda number: (0.4 + number / 1000, 0.73 + number / 1000),
+        source: Source | None = None,
+    ) -> MadeSet:
+        system = write_system({"description.system_name": name, **(changes or {})}, name=name)
+        config = load_system(str(system))
+        made = MadeSet(system, tmp_path / "results", tmp_path / "runs")
+        for number, duration in enumerate(seconds):
+            seeded = config.model_copy(update={"seed": 1000 + number})
+            given = (0.3, 0.4) if number in failed else accuracies(number)
+            log = write_log(seeded, given, name=f"results/{name}/bert/result_{number}.txt")
+            edit(log, set_times(START_MS + GAP_MS * number, duration))
+            folder = RunFolder(make_folder(made.folder(number)))
+            write_resolved(seeded, folder.config)
+            write_source(folder.source, source or source_of(repository))
+        return made
+
+    return make
+
+
+@pytest.fixture
+def wish(tmp_path: Path, repository: Path) -> Any:
+    """A wish for a package of these sets."""
+
+    def make(*sets: MadeSet, **more: Any) -> Wish:
+        given = {"out": tmp_path / "out", "org": "Podium", "ruleset": ruleset("5.0.0"), "repository": repository}
+        given |= {"results": sets[0].results, "runs": sets[0].runs}
+        return Wish(**(given | {"systems": tuple(str(one.system) for one in sets)} | more))
+
+    return make
+
+
+@pytest.fixture
+def closed_set(make_set: Any, closed_changes: dict[str, Any]) -> Any:
+    """Ten closed runs at batch size 448, of so many evaluations each; an evaluation comes every 150,000 samples."""
+
+    def make(evaluations: Sequence[int] = (16, 17) * 5, name: str = "large") -> MadeSet:
+        def accuracies(number: int) -> tuple[float, ...]:
+            return (*[0.5 + 0.01 * n + number / 1000 for n in range(evaluations[number] - 1)], 0.7204 + number / 10_000)
+
+        made = make_set(changes=closed_changes, name=name, accuracies=accuracies)
+        assert isinstance(made, MadeSet)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Any:
+    """What an official tool prints about a copy of a package."""
+
+    def ask(tool: str, package: Path, *arguments: str, of: str = "") -> str:
+        copy = tmp_path / f"copy_{len(list(tmp_path.glob('copy_*')))}"
+        shutil.copytree(package, copy / package.name)
+        done = subprocess.run(
+            [sys.executable, "-m", f"mlperf_logging.{tool}", str(copy / package.name / of), *arguments],
+            cwd=copy,
+            env=os.environ | {"COLUMNS": "300"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        csv = copy / "summary.csv"
+        text = done.stdout + done.stderr + (csv.read_text(encoding="utf-8") if csv.is_file() else "")
+        assert "Traceback" not in text, text
+        return re.sub(re.escape(str(copy)), "", text)
+
+    return ask
+
+
+def resolved(made: MadeSet, number: int = 0) -> RunConfig:
+    from podium.config import load_resolved
+
+    return load_resolved(made.folder(number) / "config.yaml")

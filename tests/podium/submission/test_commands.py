@@ -1,0 +1,120 @@
+"""`podium submit describe` and `package`: what they print, write and refuse, and their exit codes."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium import cli
+from podium.config.loading import ROOT
+from podium.source import commit_of, source_here
+
+DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpus": []}
+
+
+@pytest.fixture
+def podium(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in this process: exit code, standard output, standard error."""
+    monkeypatch.setattr("podium.asking.ask", lambda implementation, entry, options: DEVICE)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["podium", *arguments])
+        try:
+            cli.main()
+            code: Any = 0
+        except SystemExit as error:
+            code = error.code or 0
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def test_describe_writes_mlperfs_json(podium: Any, tmp_path: Path) -> None:
+    out = tmp_path / "laptop.json"
+    code, shown, told = podium("submit", "describe", "laptop", "--out", str(out))
+    assert code == 0 and "host_processor_vcpu_count" in shown and "warning" not in told
+    assert json.loads(out.read_text(encoding="utf-8"))["host_processor_vcpu_count"] == "not stated"
+
+
+def test_describe_fills_only_when_asked_and_says_what(podium: Any, tmp_path: Path) -> None:
+    out = tmp_path / "laptop.json"
+    code, shown, told = podium("submit", "describe", "laptop", "--fill", "--json", "--out", str(out))
+    document = json.loads(shown)
+    assert code == 0 and document["description"] == json.loads(out.read_text(encoding="utf-8"))
+    assert "host_processor_vcpu_count" in document["filled"]
+    for name in document["filled"]:
+        assert f'  {name}: "' in told
+    assert {"field", "file", "detected", "verdict"} == set(document["fields"][0])
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 0), (("--strict",), 1)])
+def test_a_difference_is_a_warning_unless_strict(
+    podium: Any, write_system: Any, options: tuple[str, ...], code: int
+) -> None:
+    system = write_system({"description.host_processor_vcpu_count": 100_000})
+    found, _, told = podium("submit", "describe", str(system), *options)
+    assert found == code
+    assert "warning: host_processor_vcpu_count is stated as '100000', and this machine tells" in told
+
+
+def test_a_system_whose_framework_does_not_start_is_described_all_the_same(
+    podium: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.errors import WorkError
+
+    def fail(*_: Any) -> None:
+        raise WorkError("libcudart.so.13 is missing")
+
+    monkeypatch.setattr("podium.asking.ask", fail)
+    code, shown, told = podium("submit", "describe", "laptop")
+    assert code == 0 and "framework and GPUs cannot be told: libcudart.so.13 is missing" in told
+    assert "PyTorch 2.13.0" in shown
+
+
+@pytest.mark.skipif(commit_of(ROOT) is None, reason="Podium is not in a git repository here")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_package(podium: Any, make_set: Any, tmp_path: Path, as_json: bool) -> None:
+    made = make_set([100 + n for n in range(12)], source=source_here())
+    words = ["submit", "package", str(made.system), "--out", str(tmp_path / "out"), "--org", "Podium"]
+    words += ["--results", str(made.results), "--runs", str(made.runs), "--allow-other-code"]
+    code, shown, told = podium(*words, *(["--json"] if as_json else []))
+    assert code == 0, told
+    folder = tmp_path / "out" / "Podium"
+    assert (folder / "results/mine/bert/result_9.txt").is_file()
+    if as_json:
+        document = json.loads(shown)
+        assert document["package"] == str(folder)
+        (one,) = document["systems"]
+        assert one["window"] == 1 and one["score_seconds"] == 105.5 and len(one["window_scores"]) == 3
+        assert one["convergence"] is None and not one["scaled"]
+    else:
+        assert "3 windows of 10 consecutive runs" in shown and "105.500 s" in shown and str(folder) in shown
+        assert shown.count("taken") == 2  # of the window, and in the caption
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "code"),
+    [
+        (("--ruleset", "6.0.0"), "there is no such ruleset for BERT", 2),
+        (("--division", "Closed"), "--division: found 'Closed', allowed is closed or open", 2),
+        (("--org", "../up"), "--org: found '../up'", 2),
+        (("--org", "Another"), "logs are not edited", 1),
+    ],
+)
+def test_refusals_are_sentences(
+    podium: Any,
+    make_set: Any,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    told: str,
+    code: int,
+) -> None:
+    made = make_set()
+    given = ["submit", "package", str(made.system), "--out", str(tmp_path / "out"), "--org", "Podium"]
+    given += ["--results", str(made.results), "--runs", str(made.runs), *words]
+    found, shown, error = podium(*given)
+    assert (found, shown) == (code, "") and told in error
+    assert not (tmp_path / "out").exists()
