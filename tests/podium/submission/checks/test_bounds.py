@@ -80,9 +80,9 @@ def test_round_1_1_has_half_an_hour_in_open_too(copy: Any) -> None:
 
 @pytest.mark.parametrize(
     ("more", "severity"),
-    [(-80 - 448, None), (-80, None), (448 - 80, None), (449 - 80, "warning"), (25_800, "warning"), (25_900, "error")],
+    [(-1_580, None), (-80, None), (1_420, None), (1_421, "warning"), (25_800, "warning"), (25_900, "error")],
 )
-def test_the_first_evaluation_is_a_batch_off_at_most(copy: Any, more: int, severity: str | None) -> None:
+def test_the_first_evaluation_is_a_hundredth_off_at_most(copy: Any, more: int, severity: str | None) -> None:
     """The first one is 80 samples late, at the end of a batch; all others follow as before."""
 
     def change(events: list[Event]) -> None:
