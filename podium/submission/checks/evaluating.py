@@ -85,7 +85,7 @@ def _schedule(run: Run, ruleset: Ruleset) -> Findings:
         return
     distance, found = max(late, key=lambda pair: abs(pair[0]))
     message = (
-        f"an evaluation comes {interval + distance:,.0f} samples after the one before it, or after the start; for batch "
+        f"an evaluation comes {interval + distance:,.0f} samples after the one before it or after the start; for batch "
         f"size {batch:,.0f} the rules say every {interval:,}; so far off are {len(late)} of {len(off)}"
     )
     if abs(distance) > GRANULE + 2 * batch:
