@@ -168,3 +168,24 @@ def test_parts_of_a_package_are_checked_as_far_as_they_go(copy: Any) -> None:
     assert check(copy.log()) == []
     copy.log(5).unlink()
     assert {finding.rule for finding in check(copy.results)} == {"run_count"}
+
+
+def test_links_out_of_the_package_are_not_followed(copy: Any, tmp_path: Path) -> None:
+    outside = tmp_path / "outside" / "code"
+    outside.mkdir(parents=True)
+    (outside / ".hidden").touch()
+    implementations = copy.root / "benchmarks" / "bert" / "implementations"
+    (implementations / "linked").symlink_to(outside)
+    (copy.root / "results" / "linked").symlink_to(outside.parent)
+    found = [(finding.rule, finding.path) for finding in check(copy.root)]
+    assert sorted(found) == [
+        ("link", "benchmarks/bert/implementations/linked"),
+        ("link", "results/linked"),
+    ]
+
+
+def test_code_in_folders_below_counts(copy: Any) -> None:
+    implementation = copy.root / "benchmarks" / "bert" / "implementations" / "podium"
+    (implementation / "src").mkdir()
+    (implementation / "train.py").rename(implementation / "src" / "train.py")
+    assert check(copy.root) == []
