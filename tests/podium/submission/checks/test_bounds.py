@@ -189,3 +189,41 @@ def test_code_in_folders_below_counts(copy: Any) -> None:
     (implementation / "src").mkdir()
     (implementation / "train.py").rename(implementation / "src" / "train.py")
     assert check(copy.root) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "severity"),
+    [
+        ('"value": 10000,', '"value": NaN,', "error"),
+        ('"value": 10000,', '"value": "10000",', "error"),
+        ('"key": "block_start",', '"key": "block_start", "step": NaN,', "warning"),
+        ('"INTERVAL_START"', '"START"', "warning"),
+        (":::MLLOG {", ":::MLLOG {{", "error"),
+        (":::MLLOG {", "0: :::MLLOG {", None),
+        ("}\n", "}\r\n", None),
+    ],
+)
+def test_damage_is_an_error_where_something_is_lost(copy: Any, old: str, new: str, severity: str | None) -> None:
+    for number in range(10):
+        copy.log(number).write_bytes(copy.log(number).read_bytes().replace(old.encode(), new.encode()))
+    found = [finding.severity for finding in check(copy.root)]
+    assert min(found, default=None) == severity
+
+
+@pytest.mark.parametrize(("described", "severity"), [("closed", "error"), ("open", "warning")])
+def test_a_log_may_be_held_to_harder_rules_than_its_system_but_not_to_easier(
+    copy: Any, described: str, severity: str
+) -> None:
+    """An open system whose logs say closed was accepted; a closed one whose logs say open escapes the closed rules."""
+    copy.describe(division=described)
+    logged = {"closed": "open", "open": "closed"}[described]
+    copy.edit(lambda events: at(events, "submission_division").update(value=logged), range(10))
+    assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("division_differs", severity)}
+
+
+@pytest.mark.parametrize(
+    ("field", "severity"), [("accelerators_per_node", "error"), ("number_of_nodes", "warning"), ("division", "error")]
+)
+def test_a_field_that_is_no_text_is_an_error_where_official_tools_read_it(copy: Any, field: str, severity: str) -> None:
+    copy.describe(**{field: 8})
+    assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("system_not_text", severity)}
