@@ -57,6 +57,7 @@ DAMAGED = {
     "token": "line(s) have a damaged token",
     "json": "line(s) cannot be read",
     "fields": "line(s) are no events",
+    "event": "line(s) are events with an odd metadata or event_type",
     "not_utf8": "line(s) are not UTF-8 and read as Latin-1",
     "odd_json": "line(s) hold numbers or keys that JSON does not have",
     "cut_off": "last line is cut off",
@@ -165,7 +166,7 @@ def _read(content: bytes | None, ending: bytes) -> tuple[Event | None, list[tupl
     odd.extend(("odd_json", what) for what in odd_json)
     event, wrong = _event(fields)
     if wrong:
-        odd.append(("fields", wrong))
+        odd.append(("fields" if event is None else "event", wrong))
     return event, odd
 
 

@@ -66,7 +66,8 @@ def _unit(run: Run, ruleset: Ruleset) -> Findings:
 
 
 def _schedule(run: Run, ruleset: Ruleset) -> Findings:
-    """In closed. A whole number of batches is as near to the schedule as anybody can be: one batch off is right.
+    """In closed. A whole number of batches is as near to the schedule as anybody can be: one batch off, or a hundredth
+    of the interval, is right.
 
     More than a step of the formula's rounding beyond that, in whole batches, breaks the rule; less, as of a
     neighbouring batch size or where the first evaluation comes late, was accepted in both rounds: a question.
@@ -79,13 +80,13 @@ def _schedule(run: Run, ruleset: Ruleset) -> Findings:
     off = [
         (after - before - interval, found) for (before, after), found in zip(pairwise(at), log.evaluations, strict=True)
     ]
-    late = [(distance, found) for distance, found in off if abs(distance) > batch]
+    late = [(distance, found) for distance, found in off if abs(distance) > max(batch, interval / 100)]
     if not late:
         return
     distance, found = max(late, key=lambda pair: abs(pair[0]))
     message = (
-        f"an evaluation comes {interval + distance:,.0f} samples after the one before it, or after the start; for "
-        f"batch size {batch:,.0f} the rules say every {interval:,}; {len(late)} of {len(off)} are more than a batch off"
+        f"an evaluation comes {interval + distance:,.0f} samples after the one before it or after the start; for batch "
+        f"size {batch:,.0f} the rules say every {interval:,}; so far off are {len(late)} of {len(off)}"
     )
     if abs(distance) > GRANULE + 2 * batch:
         yield run.error("evaluation_schedule", message, found.line)

@@ -18,6 +18,7 @@ LARGEST = 50 << 20
 FORBIDDEN = frozenset('<>:"|?*\\')
 """What Windows cannot check out."""
 RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
+CODE = (".py", ".sh", ".sub", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".cuh")
 READMES = ("readme.md", "readme.txt", "readme.rst", "readme")
 
 
@@ -41,7 +42,7 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
         if not any(_file(folder, READMES)):
             message = "has no README; it gives the exact command that runs the benchmark"
             yield Finding(whole.relative(folder), "readme_missing", "error", message)
-        if not any(path.suffix in (".py", ".sh", ".cc", ".cpp", ".cu", ".sub") for path in folder.rglob("*")):
+        if not any(path.suffix in CODE for path in _walk(folder)):
             yield Finding(whole.relative(folder), "code_missing", "error", "holds no code")
     for runs in whole.sets:
         folder = benchmark / runs.folder.system
@@ -53,7 +54,10 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    """In the order of names; links are not followed."""
+    if not folder.is_dir() or folder.is_symlink():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _file(folder: Path, names: tuple[str, ...]) -> Iterator[bool]:

@@ -126,7 +126,7 @@ def test_an_event_with_odd_fields_is_read_and_told(line: Line) -> None:
     no_metadata = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "b", "value": 1, "metadata": null}'
     events, oddities = read(f"{text}\n:::MLLOG {no_metadata}\n")
     assert [(event.kind, dict(event.metadata)) for event in events][1] == ("POINT_IN_TIME", {})
-    assert kinds(oddities) == ["fields", "fields"] and "'POINT'" in oddities[0].what
+    assert kinds(oddities) == ["event", "event"] and "'POINT'" in oddities[0].what
 
 
 def test_a_damaged_token_is_told() -> None:

@@ -36,7 +36,7 @@ FOUND = {
         "eval_accuracy_repeated": 1,
     },
     "v2.1": {
-        "evaluation_schedule": 145,
+        "evaluation_schedule": 122,
         "platform": 100,
         "system_not_text": 95,
         "weight_decay_zero": 90,
