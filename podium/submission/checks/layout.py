@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from podium.reading.package import ResultFolder
-from podium.submission.checks.sets import fingerprint
+from podium.submission.checks.sets import fingerprints
 from podium.submission.checks.subjects import Findings, Run, Whole, shown
 from podium.submission.findings import Finding
 from podium.submission.rulesets import Ruleset
@@ -137,12 +137,14 @@ def _shared(whole: Whole, ruleset: Ruleset) -> Findings:
     """One run submitted for two systems."""
     seen: dict[tuple[object, ...], Run] = {}
     for runs in whole.sets:
-        marks = [(fingerprint(run), run) for run in runs.runs]
-        for mark, run in marks:
-            if mark is not None and mark in seen:
-                message = f"is the same run as {seen[mark].path}; a run is submitted for one system"
-                yield run.error("copied", message)
-        seen.update((mark, run) for mark, run in marks if mark is not None and mark not in seen)
+        marks = [(fingerprints(run), run) for run in runs.runs]
+        for own, run in marks:
+            first = next((seen[mark] for mark in own if mark in seen), None)
+            if first is not None:
+                yield run.error("copied", f"is the same run as {first.path}; a run is submitted for one system")
+        for own, run in marks:
+            for mark in own:
+                seen.setdefault(mark, run)
 
 
 LAYOUT: Mapping[str, Callable[[Whole, Ruleset], Findings]] = MappingProxyType(

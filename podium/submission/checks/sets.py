@@ -74,20 +74,29 @@ def _canonical(value: Any) -> str:
 def _copies(runs: RunSet, ruleset: Ruleset) -> Findings:
     seen: dict[tuple[Any, ...], Run] = {}
     for run in runs.runs:
-        mark = fingerprint(run)
-        if mark is not None and mark in seen:
-            yield run.error(
-                "copied", f"is the same run as {seen[mark].log.path.name}; every result is a run of its own"
-            )
-        elif mark is not None:
-            seen[mark] = run
+        marks = fingerprints(run)
+        first = next((seen[mark] for mark in marks if mark in seen), None)
+        if first is not None:
+            yield run.error("copied", f"is the same run as {first.log.path.name}; every result is a run of its own")
+        for mark in marks:
+            seen.setdefault(mark, run)
 
 
-def fingerprint(run: Run) -> tuple[Any, ...] | None:
-    """What two logs share if they are of one run: the accuracies of its evaluations; None for a log without."""
-    if not run.log.evaluations:
-        return None
-    return tuple(evaluation.accuracy for evaluation in run.log.evaluations)
+TELLING = 3
+"""So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most."""
+
+
+def fingerprints(run: Run) -> list[tuple[Any, ...]]:
+    """Marks of which two logs of one run share at least one: the same accuracies, of several evaluations, or after the
+    same times, or with the same seeds. None for a log without evaluations."""
+    evaluations, start = run.log.evaluations, run.log.run_start_ms
+    if not evaluations:
+        return []
+    accuracies = tuple(evaluation.accuracy for evaluation in evaluations)
+    marks: list[tuple[Any, ...]] = [("seeds", accuracies, *run.log.seeds)] if run.log.seeds else []
+    if start is not None:
+        marks.append(("times", accuracies, *(evaluation.time_ms - start for evaluation in evaluations)))
+    return [*marks, ("accuracies", accuracies)] if len(accuracies) >= TELLING else marks
 
 
 def _overlaps(runs: RunSet, ruleset: Ruleset) -> Findings:

@@ -154,6 +154,25 @@ def test_one_run_for_two_systems(copy: Any) -> None:
     assert "results/mine/bert/result_0.txt" in found[0].message
 
 
+@pytest.mark.parametrize(("evaluations", "same_seed", "right"), [(1, False, True), (1, True, False), (3, False, False)])
+def test_runs_may_meet_in_few_accuracies_by_chance(copy: Any, evaluations: int, same_seed: bool, right: bool) -> None:
+    """Runs 3 and 4 are of other times; their seeds and their last evaluations are made alike."""
+
+    def shorten(events: list[Event]) -> None:
+        found = [event for event in events if event["key"] == "eval_accuracy"]
+        for number, event in enumerate(found[-evaluations:]):
+            event["value"] = 0.5 if number < evaluations - 1 else 0.75
+            event["time_ms"] += copy_number
+        for event in found[:-evaluations]:
+            events.remove(event)
+        if same_seed:
+            at(events, "seed")["value"] = 17
+
+    for copy_number in (3, 4):
+        copy.edit(shorten, [copy_number])
+    assert ("copied" not in rules_of(copy.root)) == right
+
+
 def test_findings_name_file_and_line(copy: Any) -> None:
     copy.edit(lambda events: at(events, "eval_samples").update(value=20), range(10))
     found = check(copy.root)[3]
