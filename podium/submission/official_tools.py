@@ -243,11 +243,17 @@ def _event_lines(path: str) -> list[int]:
         return [number for number, line in enumerate(file, 1) if ":::MLLOG " in line]
 
 
+def _limit(kind: int, most: int) -> None:
+    """Set one of this process's limits, or keep the one that whoever started Podium has set, if that is less."""
+    _, hard = resource.getrlimit(kind)
+    least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (least, least))
+
+
 def main() -> None:
-    memory_bytes = int(sys.argv[1])
-    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_AS, int(sys.argv[1]))
+    _limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)
+    _limit(resource.RLIMIT_CORE, 0)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.basicConfig(level=logging.INFO, handlers=[_words])

@@ -64,6 +64,13 @@ def test_links_are_named_by_where_they_lead_and_never_followed(source: Path, tmp
     assert all("symbolic link" in finding.message and finding.severity == "error" for finding in tally.findings)
 
 
+def test_a_file_that_becomes_a_link_meanwhile_is_not_followed(source: Path, tmp_path: Path) -> None:
+    (source / "link").symlink_to(source / "two.txt")
+    tally = Tally(Limits())
+    copy_file(source / "link", tmp_path / "copy", tally, PurePosixPath("link"))
+    assert rules(tally) == {("link", "unreadable")} and not (tmp_path / "copy").exists()
+
+
 @pytest.mark.parametrize(
     ("place", "goal", "inside"),
     [

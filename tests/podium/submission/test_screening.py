@@ -65,6 +65,7 @@ def test_a_long_line_is_not_read_to_its_end(tmp_path: Path) -> None:
         (b"[" * 101, True),
         (b"[]" * 5000, False),
         (b"]" * 1000 + b"[" * 100, False),
+        (b"]" * 1000 + b"[" * 101, True),
         (b"{[" * 50 + b"]}" * 50 + b"{" * 100, False),
         (b"{[" * 50 + b"]" + b"{" * 2, True),
     ],

@@ -1,0 +1,82 @@
+"""Every published BERT log of rounds 2.0 and 2.1 gets from `podium submit check` the official checker's own verdict."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from podium.submission.checking import Report, check
+from podium.submission.copying import Limits, Tally
+from podium.submission.rulesets import ruleset
+from podium.submission.unpacking import unpack
+
+SHARED = Path("/work/shared/data")
+
+
+@pytest.fixture(scope="module", params=["2.0", "2.1"])
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A round's ruleset, and its packages."""
+    archive = SHARED / f"published-bert-v{request.param}.tar.xz"
+    if not archive.is_file():
+        pytest.skip(f"{archive} is not here")
+    folder, tally = tmp_path_factory.mktemp("published") / "round", Tally(Limits())
+    unpack(archive, folder, tally)
+    assert tally.whole and tally.findings == []
+    inner = [path for path in folder.iterdir() if path.is_dir()]
+    return f"{request.param}.0", inner[0] if len(inner) == 1 else folder
+
+
+def alone(log: Path, rules: str, folder: Path) -> str:
+    """What the official compliance checker says when it is run by itself."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mlperf_logging.compliance_checker",
+            "--usage",
+            "training",
+            "--ruleset",
+            rules,
+            str(log),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return "passed" if done.returncode == 0 and "SUCCESS" in done.stderr else "failed"
+
+
+def agree(report: Report, root: Path, logs: Sequence[str], folder: Path) -> dict[str, int]:
+    """Assert that both verdicts are the same for these logs, and count them by the verdict."""
+    verdicts = {file.path: file.official for file in report.files}
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda log: alone(root / log, report.ruleset, folder), logs))
+    assert {log: verdicts[log] for log in logs} == dict(zip(logs, found, strict=True))
+    return {verdict: found.count(verdict) for verdict in ("passed", "failed")}
+
+
+@pytest.mark.parametrize("organisation", ["Baidu", "Intel-HabanaLabs"])
+def test_packages_of_two_organisations(published: tuple[str, Path], organisation: str, tmp_path: Path) -> None:
+    rules, root = published
+    report = check(root / organisation, ruleset(rules))
+    logs = [file.path for file in report.files if not file.path.endswith(".json")]
+    assert len(logs) >= 10
+    failed = [file.path for file in report.files if file.official == "failed"]
+    agree(report, root / organisation, sorted({*failed[:2], *logs[:3]}), tmp_path)
+    assert not any("could not read" in finding.message for finding in report.findings)
+
+
+@pytest.mark.slow
+def test_every_log_of_a_round(published: tuple[str, Path], tmp_path: Path) -> None:
+    """2.1.0 asks for opt_lamb_epsilon today, and its round logged opt_epsilon: 400 of its 470 logs fail since."""
+    rules, root = published
+    report = check(root, ruleset(rules))
+    logs = [file.path for file in report.files if not file.path.endswith(".json")]
+    counts = agree(report, root, logs, tmp_path)
+    assert counts == {"2.0.0": {"passed": 523, "failed": 7}, "2.1.0": {"passed": 70, "failed": 400}}[rules]
+    assert not any("could not read" in finding.message for finding in report.findings)
