@@ -6,4 +6,5 @@ source ./setup.sh test
 .venv/bin/ruff check
 .venv/bin/ruff format --check
 .venv/bin/mypy
-exec .venv/bin/pytest "$@"
+# Two tests at once, those of a file together: most of them wait for processes that start.
+exec .venv/bin/pytest --numprocesses 2 --dist loadfile "$@"
