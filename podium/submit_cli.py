@@ -89,8 +89,8 @@ def package(
     from benchmarks.errors import UsageError
     from podium.progress import Progress
     from podium.submission.checking import check as check_path
-    from podium.submission.packaging import Wish
-    from podium.submission.packaging import package as make_package
+    from podium.submission.packaging.making import Wish
+    from podium.submission.packaging.making import package as make_package
     from podium.submission.rulesets import ruleset
     from podium.submission.showing import packaged_json, print_packaged
 

@@ -30,6 +30,7 @@ def attend(system: str, words: Sequence[str]) -> int:
         said, _ = sbatch.communicate()
     except WorkError:
         sbatch.kill()
+        sbatch.wait()
         named = f"--me --name={name_of(system)}"
         raise WorkError(
             f"interrupted; the Slurm job goes on without being waited for: see it with `squeue {named}`, end it with "

@@ -14,7 +14,7 @@ from podium.submission.checks import check_package
 from podium.submission.checks.configured import configurations_in
 from podium.submission.copying import Limits, Tally, copy_file, copy_tree, shown
 from podium.submission.findings import Finding, is_accepted
-from podium.submission.official import Official, Score, Verdict, ask_official
+from podium.submission.official.asking import Official, Score, Verdict, ask_official
 from podium.submission.rulesets import Ruleset
 from podium.submission.unpacking import archive_stem, is_archive, unpack
 

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from podium.submission.choosing import RUNS, Choice
 from podium.submission.describing import Field
-from podium.submission.packaging import Chosen, Packaged
-from podium.submission.scaling import Convergence
+from podium.submission.packaging.choosing import RUNS, Choice
+from podium.submission.packaging.making import Chosen, Packaged
+from podium.submission.packaging.scaling import Convergence
 
 STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "cannot be told": "dim"}
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.bert.sizes import SIZES
 from podium.config import RunConfig, load_resolved, load_system, system_names, write_resolved
 
-PUBLISHED = Path("/work/shared/data")
+PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data"
 WANTED = {
     "academic_t4",
     "dgxa100_n1",

@@ -17,7 +17,7 @@ from benchmarks.files import make_folder
 from podium.config import RunConfig, RunFolder, load_system, write_resolved
 from podium.config.loading import ROOT
 from podium.source import Source, code_hash, commit_of, write_source
-from podium.submission.packaging import Wish
+from podium.submission.packaging.making import Wish
 from podium.submission.rulesets import ruleset
 
 START_MS = 1_700_000_000_000

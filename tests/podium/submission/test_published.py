@@ -13,7 +13,7 @@ from podium.submission.copying import Limits, Tally
 from podium.submission.rulesets import ruleset
 from podium.submission.unpacking import unpack
 
-SHARED = Path("/work/shared/data")
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 @pytest.fixture(scope="module", params=["2.0", "2.1"])
@@ -71,7 +71,7 @@ def test_packages_of_two_organisations(published: tuple[str, Path], organisation
     assert not any("could not read" in finding.message for finding in report.findings)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_log_of_a_round(published: tuple[str, Path], tmp_path: Path) -> None:
     """2.1.0 asks for opt_lamb_epsilon today, and its round logged opt_epsilon: 400 of its 470 logs fail since."""
     rules, root = published

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from podium.submission.checking import FileVerdict, Report
 from podium.submission.findings import Finding
-from podium.submission.official import Score
+from podium.submission.official.asking import Score
 from podium.submission.telling import as_json, print_report, summary
 
 FOLDER = "results/S/bert"

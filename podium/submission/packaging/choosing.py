@@ -15,7 +15,7 @@ from mlperf_logging.mllog import constants
 
 from podium.config.description import Description
 from podium.report import score_seconds
-from podium.submission.runs import Run
+from podium.submission.packaging.runs import Run
 
 RUNS = 10
 MOST_NOT_CONVERGED = 1

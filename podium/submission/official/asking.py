@@ -19,11 +19,11 @@ from typing import Any, Literal
 from benchmarks.errors import PodiumError
 from podium.reading.log import read_log
 from podium.reading.package import Package, ResultFolder
-from podium.submission import official_words as words
 from podium.submission.findings import Finding
+from podium.submission.official import words
+from podium.submission.official.process import ToolProcess
+from podium.submission.official.screening import screen_description, screen_log
 from podium.submission.rulesets import Ruleset
-from podium.submission.screening import screen_description, screen_log
-from podium.submission.tool_process import ToolProcess
 
 Verdict = Literal["passed", "failed", "unread", "not run"]
 """`unread`: the tool broke off; `not run`: it was not given the file, for a reason that is a finding."""

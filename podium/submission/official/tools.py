@@ -1,4 +1,4 @@
-"""The process in which MLPerf's own tools run, one job after the other: `podium.submission.official` speaks to it.
+"""The process in which MLPerf's own tools run, one job after the other; `asking` speaks to it.
 
 A job is a line of JSON on standard input, its answer a line on standard output. The tools are called as their own
 command lines call them, with four differences that change no verdict: what one of them has parsed or judged is

@@ -47,7 +47,7 @@ def convergence(logs: Sequence[Path], ruleset: Ruleset) -> Convergence:
         for number, log in enumerate(logs):
             shutil.copyfile(log, folder / f"result_{number}.txt")
         done = subprocess.run(
-            [sys.executable, "-m", "podium.submission.rcp", str(folder), ruleset.name],
+            [sys.executable, "-m", "podium.submission.official.rcp", str(folder), ruleset.name],
             cwd=ROOT,
             capture_output=True,
             text=True,

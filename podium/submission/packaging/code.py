@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import make_folder
 from podium.source import Source, code_hash, commit_of, git
-from podium.submission.runs import Record, Run
+from podium.submission.packaging.runs import Record, Run
 
 LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", "NOTICE")
 

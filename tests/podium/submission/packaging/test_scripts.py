@@ -12,7 +12,7 @@ import pytest
 from benchmarks.bert.store import SampleStore
 from podium.config import Container, DataSettings, RunConfig
 from podium.config.loading import ROOT
-from podium.submission.scripts import Placed, init_datasets, run_and_time, setup, write_script
+from podium.submission.packaging.scripts import Placed, init_datasets, run_and_time, setup, write_script
 
 PLACED = Placed("mine", "podium")
 STORES = DataSettings(

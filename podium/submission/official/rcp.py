@@ -1,4 +1,4 @@
-"""The official RCP check as a process: `python -m podium.submission.rcp FOLDER RULESET` prints one JSON object.
+"""The official RCP check as a process: `python -m podium.submission.official.rcp FOLDER RULESET`, one JSON object.
 
 FOLDER holds a result's logs and is written to: the official checker leaves scaling.json in it where the score has to be
 scaled. The record that it compares with and the mean that it finds are only in its log messages, and are taken from
@@ -24,7 +24,7 @@ class _Overhear(logging.Handler):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="podium.submission.rcp", description=__doc__)
+    parser = argparse.ArgumentParser(prog="podium.submission.official.rcp", description=__doc__)
     parser.add_argument("folder", help="a copy of results/SYSTEM/bert")
     parser.add_argument("ruleset")
     arguments = parser.parse_args()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from podium.submission import screening
-from podium.submission.screening import is_deep, screen_description, screen_log
+from podium.submission.official import screening
+from podium.submission.official.screening import is_deep, screen_description, screen_log
 
 EVENT = b':::MLLOG {"key": "x", "value": '
 

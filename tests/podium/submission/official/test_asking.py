@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from podium.reading.package import find_packages
-from podium.submission import official
 from podium.submission.findings import Finding
-from podium.submission.official import Official, ask_official
+from podium.submission.official import asking
+from podium.submission.official.asking import Official, ask_official
 from podium.submission.rulesets import ruleset
 
 FOLDER = "results/laptop/bert"
@@ -192,10 +192,10 @@ def test_a_log_that_is_not_safe_is_not_given_to_any_tool(write_package: Any, ask
 def test_a_tool_that_is_too_late_too_often_is_not_asked_again(
     write_package: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(official, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "LOG_SECONDS", 0.0)
     found = ask(write_package())
     late = [f for f in found.findings if "did not end within" in f.message]
-    assert official.PATIENCE <= len(late) <= official.PATIENCE + 1  # two processes may both be at it
+    assert asking.PATIENCE <= len(late) <= asking.PATIENCE + 1  # two processes may both be at it
     assert {"unread", "not run"} == set(found.verdicts.values())
     assert len(found.findings) >= 11
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from benchmarks.errors import WorkError
 from podium.config import RunConfig
-from podium.submission.official_tools import LastToken
-from podium.submission.tool_process import ToolProcess
+from podium.submission.official.process import ToolProcess
+from podium.submission.official.tools import LastToken
 
 TOKEN = ":::MLLOG "
 

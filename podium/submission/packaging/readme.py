@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from podium.config import RunConfig
-from podium.submission.choosing import RUNS, Choice
-from podium.submission.code import Code
-from podium.submission.scaling import Convergence
-from podium.submission.scripts import Placed
+from podium.submission.packaging.choosing import RUNS, Choice
+from podium.submission.packaging.code import Code
+from podium.submission.packaging.scaling import Convergence
+from podium.submission.packaging.scripts import Placed
 
 PROJECT_README = "README_PODIUM.md"
 """What the project's own README is called in a package, whose README says how the submitted runs are made."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from podium.config import load_system
 from podium.mllog import RESTARTED
-from podium.submission.choosing import RULES, choose, median_window, refusals, window_scores
-from podium.submission.runs import read_run, read_runs
+from podium.submission.packaging.choosing import RULES, choose, median_window, refusals, window_scores
+from podium.submission.packaging.runs import read_run, read_runs
 from tests.podium.submission.conftest import edit, set_times, set_value
 
 SECONDS = st.one_of(st.floats(1, 1e5), st.just(math.inf))

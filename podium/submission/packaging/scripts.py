@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.config import RunConfig
-from podium.submission.choosing import RUNS
-from podium.submission.resolved import on_host
+from podium.submission.packaging.choosing import RUNS
+from podium.submission.packaging.resolved import on_host
 
 PODIUM = ".venv/bin/podium"
 

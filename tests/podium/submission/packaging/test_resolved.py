@@ -7,7 +7,7 @@ import pytest
 
 from podium.config import Container, DataSettings, RunConfig, load_system
 from podium.config.loading import ROOT
-from podium.submission.resolved import on_host, submitted, system_file
+from podium.submission.packaging.resolved import on_host, submitted, system_file
 
 STORES = DataSettings(
     store=Path("/lustre/wiki"), evaluation_store=Path("/lustre/eval"), vocabulary=Path("/lustre/words.txt")

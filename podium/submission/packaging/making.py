@@ -21,12 +21,12 @@ from podium.mllog import PREFIX
 from podium.reading.log import read_log
 from podium.submission.checks import subjects
 from podium.submission.checks.configured import check_configured
-from podium.submission.choosing import Choice, choose, refusals
-from podium.submission.code import Code, code_of, licence_files, third_party, unpack
 from podium.submission.describing import stated, system_json
 from podium.submission.findings import Finding, is_accepted
-from podium.submission.names import checked_name
-from podium.submission.readme import (
+from podium.submission.packaging.choosing import Choice, choose, refusals
+from podium.submission.packaging.code import Code, code_of, licence_files, third_party, unpack
+from podium.submission.packaging.names import checked_name
+from podium.submission.packaging.readme import (
     PROJECT_README,
     Submitted,
     code_readme,
@@ -34,11 +34,11 @@ from podium.submission.readme import (
     system_readme,
     third_party_notice,
 )
-from podium.submission.resolved import submitted, system_file
+from podium.submission.packaging.resolved import submitted, system_file
+from podium.submission.packaging.runs import Record, Run, find_records, read_runs, restarted_between
+from podium.submission.packaging.scaling import SCALING, Convergence, convergence
+from podium.submission.packaging.scripts import Placed, init_datasets, run_and_time, setup, write_script
 from podium.submission.rulesets import Ruleset
-from podium.submission.runs import Record, Run, find_records, read_runs, restarted_between
-from podium.submission.scaling import SCALING, Convergence, convergence
-from podium.submission.scripts import Placed, init_datasets, run_and_time, setup, write_script
 
 BENCHMARK = "bert"
 IMPLEMENTATION = "podium"

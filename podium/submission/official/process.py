@@ -1,4 +1,4 @@
-"""A process of `official_tools`, asked one job after the other, with a time limit for each."""
+"""A process of `tools`, asked one job after the other, with a time limit for each."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from benchmarks.errors import WorkError
-from podium.submission import official_tools
+from podium.submission.official import tools
 
 MAX_ANSWER_BYTES = 8 << 20
 
@@ -19,7 +19,7 @@ MAX_ANSWER_BYTES = 8 << 20
 class ToolProcess:
     """Starts its process at the first job, and anew after one that took it down."""
 
-    def __init__(self, memory_bytes: int = official_tools.MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = tools.MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
@@ -54,7 +54,7 @@ class ToolProcess:
         if self._process is None:
             environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, "-P", official_tools.__file__, str(self._memory_bytes)],
+                [sys.executable, "-P", tools.__file__, str(self._memory_bytes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

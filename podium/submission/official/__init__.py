@@ -1,0 +1,1 @@
+"""MLPerf's own checkers, asked with limits, and what they say as findings."""
