@@ -10,7 +10,7 @@ import pytest
 from benchmarks.bert.published import read_runs, read_samples, read_scores, read_tiny_samples
 from benchmarks.bert.published.reading import PublishedRun
 
-SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
+SHARED = Path(__file__).resolve().parents[5] / "shared" / "data"
 RUNS = {run.name: run for run in read_runs()}
 
 
