@@ -29,6 +29,7 @@ from podium.doctor.rules import (
     check_max_samples,
     check_sample_count,
     check_seed,
+    check_target,
 )
 from podium.doctor.versions import check_libraries, check_python, check_torch
 
@@ -60,6 +61,7 @@ CHECKS: tuple[Check, ...] = (
     check_description,
     check_division,
     check_seed,
+    check_target,
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
-from benchmarks.bert.rules import RULESETS
+from benchmarks.bert.rules import RULESETS, TARGET_ACCURACY
 from podium.doctor.examination import Examination
 from podium.doctor.findings import Finding, Verdict, judged
 
@@ -69,6 +69,16 @@ def check_seed(examination: Examination) -> Iterable[Finding]:
     advice = "leave seed out: rulesets from 4.1.0 on refuse runs of one set that share a seed"
     found = "drawn for every run" if seed is None else f"{seed} for every run"
     yield judged("seed", seed is None, found, "another for every run", advice, "warning")
+
+
+def check_target(examination: Examination) -> Iterable[Finding]:
+    """A run ends at its first evaluation that reaches the target, and its log is judged by that one."""
+    target = examination.config.target_accuracy
+    if target is not None:
+        found = f"target_accuracy is {target:g}"
+        wanted = f"{TARGET_ACCURACY:g} or more, as MLPerf asks of both divisions"
+        advice = "leave bert.target_accuracy out: a run that ends below MLPerf's target can never be submitted"
+        yield judged("target", target >= TARGET_ACCURACY, found, wanted, advice, "warning")
 
 
 def check_max_samples(examination: Examination) -> Iterable[Finding]:

@@ -1,6 +1,7 @@
 """Planted faults, one at a time in a system that is otherwise in good order: each is found, by its check, with what to
 do. The list below is what `podium doctor` is known to find."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,8 @@ def test_a_torch_that_is_not_supported(examine: Examine, version: str) -> None:
 def test_a_framework_that_is_not_the_one_described(examine: Examine) -> None:
     found(told(examine(), torch="2.12.1+cu130"), "framework", "error", "PyTorch 2.13.0")
     assert "framework" not in worries(told(examine("description.framework=PyTorch 2.13"), torch="2.13.0+cpu"))
+    assert "framework" in worries(told(examine("description.framework=PyTorch 2.1"), torch="2.13.0+cpu"))
+    assert "framework" in worries(told(examine("description.framework=PyTorch 2.11.1"), torch="2.11.10+cpu"))
 
 
 # Devices and ranks
@@ -247,6 +250,29 @@ def test_a_path_that_a_node_does_not_mount(examine: Examine) -> None:
 def test_a_folder_that_cannot_be_written(examine: Examine, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("in the way", encoding="utf-8")
     found(examine(), f"{name} folder", "error", "a file is in the way")
+
+
+@pytest.mark.parametrize("name", ["runs", "results", "data"])
+def test_a_file_system_that_is_read_only(
+    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """There a file cannot be removed either, whether it is there or not."""
+    folder = tmp_path / name
+    folder.mkdir(exist_ok=True)
+    examination = examine()
+    really = {"open": Path.open, "unlink": Path.unlink}
+
+    def refusing(what: str) -> Any:
+        def called(path: Path, *arguments: Any, **options: Any) -> Any:
+            if path.parent == folder and path.name.endswith(("doctor.tmp", ".partial")):
+                raise OSError(errno.EROFS, "Read-only file system", str(path))
+            return really[what](path, *arguments, **options)
+
+        return called
+
+    for what in really:
+        monkeypatch.setattr(Path, what, refusing(what))
+    found(examination, f"{name} folder", "error", "Read-only file system")
 
 
 def test_a_disk_that_is_slow_to_write(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,6 +424,11 @@ def test_a_fixed_seed(examine: Examine) -> None:
 def test_no_evaluation_before_the_end(examine: Examine) -> None:
     found(examine("max_samples=255"), "max_samples", "error", "255")
     found(examine("target_accuracy=null"), "max_samples", "warning", "no target")
+
+
+def test_a_target_below_mlperfs(examine: Examine) -> None:
+    found(examine("target_accuracy=0.719"), "target", "warning", "target_accuracy is 0.719")
+    assert worries(examine("target_accuracy=0.73")) == {}
 
 
 def known(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
