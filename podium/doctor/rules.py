@@ -32,7 +32,7 @@ class Needed:
 
 
 def check_description(examination: Examination) -> Iterable[Finding]:
-    """Fields that say nothing, and those that this machine contradicts."""
+    """Fields that say nothing."""
     described = examination.config.description.model_dump(by_alias=True)
     silent = [
         key
@@ -42,15 +42,14 @@ def check_description(examination: Examination) -> Iterable[Finding]:
     found = f"{len(silent)} fields say nothing: {', '.join(silent)}" if silent else f"all {len(described)} fields"
     advice = "fill them in under description: before a result is published"
     yield judged("description", not silent, found, "all fields stated", advice, "warning")
-    yield from _check_counts(examination)
 
 
-def _check_counts(examination: Examination) -> Iterable[Finding]:
+def check_counts(examination: Examination) -> Iterable[Finding]:
+    """Numbers that the configuration or this machine contradicts."""
     config = examination.config
-    known: tuple[tuple[str, int, Verdict], ...] = (
-        ("number_of_nodes", config.launch.nodes, "error"),
-        ("host_processor_vcpu_count", os.cpu_count() or 0, "warning"),
-    )
+    known: list[tuple[str, int, Verdict]] = [("number_of_nodes", config.launch.nodes, "error")]
+    if examination.machine:
+        known.append(("host_processor_vcpu_count", os.cpu_count() or 0, "warning"))
     for key, there, fault in known:
         stated = str(getattr(config.description, key)).strip()
         if stated.isdecimal() and int(stated) != there:

@@ -202,6 +202,15 @@ def test_ranks_on_another_number_of_nodes(examine: Examine) -> None:
     found(ranks(examine(), 1, host="two"), "ranks", "error", "2 on one, two")
 
 
+def test_nodes_that_share_a_host_and_ranks_that_are_missing(examine: Examine) -> None:
+    rendezvous = "launch.rendezvous=a:29500"
+    two = examine("launch.nodes=2", "launch.processes_per_node=1", "description.number_of_nodes=2", rendezvous)
+    found(two, "ranks", "warning", "2 on one")
+    assert worries(ranks(two, 1, host="two")) == {}
+    assert two.ranks is not None
+    found(replace(two, ranks={**two.ranks, "ranks": two.ranks["ranks"][:1]}), "ranks", "error", "1 on one")
+
+
 @pytest.mark.parametrize(("what", "value"), [("torch", "2.12.0"), ("python", "3.12.1"), ("device", "NVIDIA H100")])
 def test_ranks_that_differ(examine: Examine, what: str, value: str) -> None:
     found(ranks(examine(), 1, **{what: value}), f"{what} of ranks", "error", value)
