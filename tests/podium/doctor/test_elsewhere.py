@@ -143,6 +143,13 @@ def test_what_only_the_nodes_see_is_left_to_them(write_system: Any) -> None:
     assert found(str(write_system(launch)))["mounts"].verdict == "error"
 
 
+@pytest.mark.usefixtures("caught")
+def test_a_path_that_is_under_no_mount_is_left_to_the_container() -> None:
+    """An image may hold it."""
+    with pytest.raises(Became):
+        found("dgxa100_n1", "data.store=/other/wikipedia", "data.vocabulary=/database/vocab.txt")
+
+
 def test_a_number_where_slurm_numbers_is_wrong_use() -> None:
     with pytest.raises(UsageError, match=r"^--node-rank: found 1, but launch\.launcher is slurm"):
         diagnose("dgxa100_n8", None, [], lambda _: None, node_rank=1)
