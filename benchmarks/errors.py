@@ -17,6 +17,10 @@ class WorkError(PodiumError):
     exit_code = 1
 
 
+class Interrupted(WorkError):
+    """The user or a scheduler asked Podium to stop."""
+
+
 class Saved(PodiumError):
     """The work was asked to stop (SIGTERM, Ctrl-C) and has saved itself: it can go on where it left off."""
 

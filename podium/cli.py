@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from benchmarks.errors import Interrupted, PodiumError, UsageError
 from podium.console import errors, tell
 from podium.data_cli import data
 from podium.submit_cli import submit
@@ -115,11 +115,17 @@ def doctor(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    node_rank: Annotated[
+        int,
+        typer.Option(
+            "--node-rank", min=0, help="Of several nodes, this one's number; the first one tells what is found."
+        ),
+    ] = 0,
 ) -> None:
     """Find out before a run what it would fail by: versions, GPUs, network, disks, data, description, rules.
 
-    Takes a training step of one layer on this machine, and has all ranks of the system meet. Exit code 1 if there is
-    an error.
+    Takes a training step of one layer, and has all ranks of the system meet; in the container or on the nodes of the
+    Slurm job that `podium run` would start. Exit code 1 if there is an error.
     """
     from podium.doctor.examining import diagnose
     from podium.doctor.findings import is_ready
@@ -127,7 +133,9 @@ def doctor(
     from podium.doctor.telling import print_findings
     from podium.progress import Progress
 
-    findings = diagnose(system, recipe, settings or [], Progress(errors).note)
+    findings = diagnose(system, recipe, settings or [], Progress(errors).note, as_json, node_rank)
+    if findings is None:
+        return
     if as_json:
         print(json.dumps(findings_json(system, findings), indent=2))
     else:
@@ -340,7 +348,7 @@ def main() -> None:
 
 
 def _interrupt(*_: object) -> None:
-    raise WorkError("interrupted")
+    raise Interrupted("interrupted")
 
 
 if __name__ == "__main__":

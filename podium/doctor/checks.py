@@ -15,6 +15,7 @@ from podium.doctor.devices import (
 )
 from podium.doctor.examination import Examination
 from podium.doctor.findings import Finding
+from podium.doctor.mounts import check_mounts
 from podium.doctor.places import (
     check_caches,
     check_open_files,
@@ -24,11 +25,13 @@ from podium.doctor.places import (
     check_writable,
 )
 from podium.doctor.rules import (
+    check_counts,
     check_description,
     check_division,
     check_max_samples,
     check_sample_count,
     check_seed,
+    check_target,
 )
 from podium.doctor.versions import check_libraries, check_python, check_torch
 
@@ -58,11 +61,25 @@ CHECKS: tuple[Check, ...] = (
     check_max_samples,
     check_initial_checkpoint,
     check_description,
+    check_counts,
     check_division,
     check_seed,
+    check_target,
 )
+CHECKS_HERE: tuple[Check, ...] = (
+    check_mounts,
+    check_writable,
+    check_space,
+    check_max_samples,
+    check_description,
+    check_counts,
+    check_division,
+    check_seed,
+    check_target,
+)
+"""Those that need none of the machines that would make the run, but the repository's folder, which they share."""
 
 
-def findings_of(examination: Examination) -> list[Finding]:
+def findings_of(examination: Examination, checks: Iterable[Check] = CHECKS) -> list[Finding]:
     """What every check says."""
-    return [finding for check in CHECKS for finding in check(examination)]
+    return [finding for check in checks for finding in check(examination)]

@@ -118,17 +118,20 @@ def check_possible(examination: Examination) -> Iterable[Finding]:
 
 
 def check_ranks(examination: Examination) -> Iterable[Finding]:
-    """As many as configured, on as many nodes, all alike and equally fast."""
+    """As many as configured, on as many nodes, all alike and equally fast.
+
+    Nodes that share a host make a run, if no result for a submission.
+    """
     if examination.ranks is None:
         return
     ranks, launch = examination.ranks["ranks"], examination.config.launch
     hosts = {rank["host"] for rank in ranks}
     good = len(ranks) == launch.ranks and len(hosts) == launch.nodes
+    fault: Verdict = "warning" if len(ranks) == launch.ranks and len(hosts) < launch.nodes else "error"
     found = f"{len(ranks)} on {', '.join(sorted(hosts))}"
     advice = "see that the launcher starts one set of processes on every node, and that hosts have names of their own"
-    yield judged(
-        "ranks", good, found, f"{launch.ranks} on {launch.nodes} node{'s' if launch.nodes > 1 else ''}", advice
-    )
+    wanted = f"{launch.ranks} on {launch.nodes} node{'s' if launch.nodes > 1 else ''}"
+    yield judged("ranks", good, found, wanted, advice, fault)
     for what in ("python", "torch", "device"):
         kinds = sorted({rank[what] for rank in ranks})
         if len(kinds) > 1:

@@ -42,7 +42,8 @@ class Examination:
     """What all ranks of the system found together: bandwidth, clocks, who they are."""
     ranks_fault: str
     machine: Mapping[str, float] = field(default_factory=dict)
-    """`busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files."""
+    """`busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files.
+    Empty where this machine is none of those that would make the run."""
 
     @cached_property
     def store(self) -> SampleStore | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.errors import PodiumError
 from benchmarks.files import FEW_FILES, make_folder
+from podium.config import RunConfig
 from podium.doctor.disk import read_speed, write_speed
 from podium.doctor.examination import Examination
 from podium.doctor.findings import Finding, judged
@@ -27,18 +28,23 @@ FASTEST_SAMPLES = {"cpu": 500, "cuda": 1_500}
 LEAST_WRITE = 10e6
 
 
-def check_paths(examination: Examination) -> Iterable[Finding]:
-    """Every file and folder that the configuration names, on this machine and as the ranks see them."""
-    data = examination.config.data
+def named_paths(config: RunConfig) -> dict[str, Path]:
+    """Every file and folder that is read, by its key."""
+    data = config.data
     named = {
         "data.store": data.store,
         "data.evaluation_store": data.evaluation_store,
         "data.evaluation_text": data.evaluation_text,
         "data.vocabulary": data.vocabulary,
-        "initial_checkpoint": examination.config.initial_checkpoint,
+        "initial_checkpoint": config.initial_checkpoint,
         **{f"data.text[{number}]": path for number, path in enumerate(data.text)},
     }
-    given = {key: path for key, path in named.items() if path is not None}
+    return {key: path for key, path in named.items() if path is not None}
+
+
+def check_paths(examination: Examination) -> Iterable[Finding]:
+    """Every file and folder that the configuration names, on this machine and as the ranks see them."""
+    given = named_paths(examination.config)
     faults = [f"{key}: {path} {_fault(path)}" for key, path in given.items() if _fault(path)]
     for rank in examination.ranks["ranks"] if examination.ranks else ():
         faults += [f"rank {rank['rank']} on {rank['host']} cannot read {path}" for path in rank["missing_paths"]]

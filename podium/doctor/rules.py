@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
-from benchmarks.bert.rules import RULESETS
+from benchmarks.bert.rules import RULESETS, TARGET_ACCURACY
 from podium.doctor.examination import Examination
 from podium.doctor.findings import Finding, Verdict, judged
 
@@ -32,7 +32,7 @@ class Needed:
 
 
 def check_description(examination: Examination) -> Iterable[Finding]:
-    """Fields that say nothing, and those that this machine contradicts."""
+    """Fields that say nothing."""
     described = examination.config.description.model_dump(by_alias=True)
     silent = [
         key
@@ -42,15 +42,14 @@ def check_description(examination: Examination) -> Iterable[Finding]:
     found = f"{len(silent)} fields say nothing: {', '.join(silent)}" if silent else f"all {len(described)} fields"
     advice = "fill them in under description: before a result is published"
     yield judged("description", not silent, found, "all fields stated", advice, "warning")
-    yield from _check_counts(examination)
 
 
-def _check_counts(examination: Examination) -> Iterable[Finding]:
+def check_counts(examination: Examination) -> Iterable[Finding]:
+    """Numbers that the configuration or this machine contradicts."""
     config = examination.config
-    known: tuple[tuple[str, int, Verdict], ...] = (
-        ("number_of_nodes", config.launch.nodes, "error"),
-        ("host_processor_vcpu_count", os.cpu_count() or 0, "warning"),
-    )
+    known: list[tuple[str, int, Verdict]] = [("number_of_nodes", config.launch.nodes, "error")]
+    if examination.machine:
+        known.append(("host_processor_vcpu_count", os.cpu_count() or 0, "warning"))
     for key, there, fault in known:
         stated = str(getattr(config.description, key)).strip()
         if stated.isdecimal() and int(stated) != there:
@@ -69,6 +68,16 @@ def check_seed(examination: Examination) -> Iterable[Finding]:
     advice = "leave seed out: rulesets from 4.1.0 on refuse runs of one set that share a seed"
     found = "drawn for every run" if seed is None else f"{seed} for every run"
     yield judged("seed", seed is None, found, "another for every run", advice, "warning")
+
+
+def check_target(examination: Examination) -> Iterable[Finding]:
+    """A run ends at its first evaluation that reaches the target, and its log is judged by that one."""
+    target = examination.config.target_accuracy
+    if target is not None:
+        found = f"target_accuracy is {target:g}"
+        wanted = f"{TARGET_ACCURACY:g} or more, as MLPerf asks of both divisions"
+        advice = "leave bert.target_accuracy out: a run that ends below MLPerf's target can never be submitted"
+        yield judged("target", target >= TARGET_ACCURACY, found, wanted, advice, "warning")
 
 
 def check_max_samples(examination: Examination) -> Iterable[Finding]:

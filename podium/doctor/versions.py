@@ -53,7 +53,7 @@ def check_torch(examination: Examination) -> Iterable[Finding]:
     good = OLDEST_TORCH <= _numbers(version)[:2] <= NEWEST_TORCH
     yield judged("torch", good, version, range_, "install a version of torch in that range")
     named = re.search(r"\d+\.\d+[\d.]*", examination.config.description.framework)
-    if named and not _without_local(version).startswith(named[0].rstrip(".")):
+    if named and not _is_of(_numbers(version), _numbers(named[0])):
         yield Finding(
             "framework",
             "error",
@@ -61,6 +61,11 @@ def check_torch(examination: Examination) -> Iterable[Finding]:
             f"the version that runs, {version}",
             "write the version that runs into description.framework",
         )
+
+
+def _is_of(version: tuple[int, ...], named: tuple[int, ...]) -> bool:
+    """Whether a version is one that is named by its first numbers: 2.13.0 is of 2.13, and not of 2.1."""
+    return version[: len(named)] == named
 
 
 def installed(name: str) -> str | None:

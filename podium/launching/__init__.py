@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from benchmarks.errors import Interrupted as Interrupted
 from benchmarks.errors import PodiumError, Saved, WorkError
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder
@@ -26,10 +27,6 @@ Alone on a machine that makes no difference; beside any other load, threads that
 long (docs/lab-notebook.md). A value in the environment is kept.
 """
 INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
-
-
-class Interrupted(WorkError):
-    """The user or a scheduler asked Podium to stop."""
 
 
 def command(

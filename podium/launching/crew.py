@@ -1,8 +1,9 @@
 """Several nodes that make a run together, as the first of them sees it.
 
-On every node the same `podium run` is started, with a --node-rank of its own. The first one prepares data, keeps the
-results and tells the others (launching/following.py) over TCP when to clear their caches and when to start torchrun;
-torchrun's processes then meet by its rendezvous. The repository's runs/ and data/ are shared by all nodes.
+On every node the same `podium run` or `podium doctor` is started, with a --node-rank of its own. The first one prepares
+data, keeps the results and tells the others (launching/following.py) over TCP when to clear their caches and when to
+start torchrun; torchrun's processes then meet by its rendezvous. The repository's runs/ and data/ are shared by all
+nodes.
 """
 
 import socket
@@ -108,7 +109,7 @@ class Crew:
         return answer
 
     def _lost(self, rank: int, error: LostError) -> WorkError:
-        return WorkError(f"{self._name(rank)} was lost ({error}); see what `podium run` said there")
+        return WorkError(f"{self._name(rank)} was lost ({error}); see what Podium said there")
 
     def _name(self, rank: int) -> str:
         return f"node {rank} ({self._others[rank][0]})"
@@ -165,8 +166,8 @@ def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
                     wire.close()
                 which = ", ".join(map(str, sorted(missing)))
                 raise WorkError(
-                    f"nodes {which} have not come to {host}:{port} in {GATHERING_SECONDS:.0f} s; start `podium run` "
-                    "there with its --node-rank"
+                    f"nodes {which} have not come to {host}:{port} in {GATHERING_SECONDS:.0f} s; start the same "
+                    "command there with its --node-rank"
                 ) from None
             wire = Wire(connection)
             rank, name = _welcome(wire, config, missing)

@@ -1,4 +1,5 @@
-"""The launchers that have a whole `podium run` go on elsewhere: in a container here, or on the nodes of a Slurm job.
+"""The launchers that have a whole `podium run` or `podium doctor` go on elsewhere: in a container here, or on the nodes
+of a Slurm job.
 
 There the same command runs with launch.launcher=torchrun. Docker's options are those that NVIDIA's container asks for
 (shared memory, locked memory, stack); numbers of the user who starts it, so that results are that user's.
@@ -31,12 +32,13 @@ def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json:
     return [*words, *(["--json"] if as_json else [])]
 
 
-def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: int) -> list[str]:
-    """The command that has `podium run` with these options go on where the system's launcher says.
+def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: int, command: str = "run") -> list[str]:
+    """The command that has `podium COMMAND` with these options go on where the system's launcher says.
 
-    `system` is a name in systems/ or a path. UsageError for a node's number where the launcher numbers nodes itself.
+    `command` is run or doctor, `system` a name in systems/ or a path. UsageError for a node's number where the launcher
+    numbers nodes itself.
     """
-    return WRAPPERS[config.launch.launcher](config, system_path(system), options, node_rank)
+    return WRAPPERS[config.launch.launcher](config, system_path(system), options, node_rank, command)
 
 
 def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
@@ -51,10 +53,10 @@ def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
     os.execvp(words[0], list(words))  # noqa: S606 — nothing of it goes through a shell
 
 
-def _inner(system: str, options: Sequence[str]) -> list[str]:
-    """The arguments of `podium` where the run goes on: what was asked for, started by torchrun."""
+def _inner(command: str, system: str, options: Sequence[str]) -> list[str]:
+    """The arguments of `podium` where it goes on: what was asked for, started by torchrun."""
     direct = ("launch.launcher=torchrun", "launch.container=null", "launch.slurm_options=[]")
-    return ["run", system, *options, *(word for setting in direct for word in ("--set", setting))]
+    return [command, system, *options, *(word for setting in direct for word in ("--set", setting))]
 
 
 def _mounts(config: RunConfig, system: Path) -> list[str]:
@@ -68,7 +70,7 @@ def _mounts(config: RunConfig, system: Path) -> list[str]:
     return [*own, f"{system.resolve()}:{INSIDE / 'systems' / system.stem}.yaml:ro", *named]
 
 
-def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: int) -> list[str]:
+def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: int, command: str) -> list[str]:
     assert config.launch.container is not None
     rank = ["--node-rank", str(node_rank)] if config.launch.nodes > 1 else []
     words = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host"]
@@ -77,16 +79,17 @@ def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: 
     words += [f"--device={INFINIBAND}"] if INFINIBAND.exists() else []
     words += [f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp", "--env=USER=podium"]
     words += [f"--volume={mount}" for mount in _mounts(config, system)]
-    return [*words, config.launch.container.image, "podium", *_inner(system.stem, [*options, *rank])]
+    return [*words, config.launch.container.image, "podium", *_inner(command, system.stem, [*options, *rank])]
 
 
-def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: int) -> list[str]:
+def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: int, command: str) -> list[str]:
     if node_rank:
         raise UsageError(f"--node-rank: found {node_rank}, but launch.launcher is slurm, which numbers nodes itself")
     container = config.launch.container
     words = ["sbatch", "--wait", f"--job-name={name_of(config.system)}", f"--nodes={config.launch.nodes}"]
     words += ["--ntasks-per-node=1", f"--chdir={ROOT}", *output_options(config.system)]
     words += [*config.launch.slurm_options, str(ROOT / "docker" / "slurm.sub")]
+    words += ["--doctor"] if command == "doctor" else []
     if container is None:
         words += ["--python", sys.executable]
     else:
@@ -97,4 +100,7 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
     return [*words, "--", named, *options]
 
 
-WRAPPERS: dict[str, Callable[[RunConfig, Path, Sequence[str], int], list[str]]] = {"docker": _docker, "slurm": _slurm}
+WRAPPERS: dict[str, Callable[[RunConfig, Path, Sequence[str], int, str], list[str]]] = {
+    "docker": _docker,
+    "slurm": _slurm,
+}

@@ -1,4 +1,4 @@
-"""`podium run --node-rank N` on every node but the first: does what the first one says, and when."""
+"""Podium with --node-rank N, on every node but the first: does what the first one says, and when."""
 
 import socket
 import time
@@ -36,7 +36,7 @@ def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
             if order["do"] != "stop":  # one that came after all had ended has nothing to stop
                 wire.send(_obeyed(order, node, wire))
     except LostError as error:
-        raise WorkError(f"node 0 was lost ({error}); see what `podium run` said there") from None
+        raise WorkError(f"node 0 was lost ({error}); see what Podium said there") from None
     finally:
         wire.close()
 
@@ -52,15 +52,15 @@ def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise WorkError(
-                    f"launch.rendezvous: nobody answers at {host}:{port} ({error.strerror or error}); start `podium "
-                    "run` on that node"
+                    f"launch.rendezvous: nobody answers at {host}:{port} ({error.strerror or error}); start the same "
+                    "command on that node"
                 ) from None
             time.sleep(0.5)
     try:
         wire.send({"node": rank, "host": socket.gethostname(), "system": config.system})
         answer = wire.receive(60.0) or {"refused": "no answer"}
     except LostError as error:
-        raise WorkError(f"node 0 was lost ({error}); see what `podium run` said there") from None
+        raise WorkError(f"node 0 was lost ({error}); see what Podium said there") from None
     if answer.get("refused"):
         raise UsageError(f"node 0 refused this node: {answer['refused']}")
     return wire

@@ -1,4 +1,4 @@
-"""A Slurm job that `podium run` submitted: waited for, and what it printed is shown as if it had run here."""
+"""A Slurm job that Podium submitted: waited for, and what it printed is shown as if it had run here."""
 
 import re
 import subprocess
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.errors import WorkError
+from benchmarks.errors import Interrupted, WorkError
 from podium.config.loading import ROOT
 
 
@@ -23,7 +23,7 @@ def output_options(system: str) -> list[str]:
 def attend(system: str, words: Sequence[str]) -> int:
     """Submit the job, wait until it has ended, show what it printed, and give its exit code.
 
-    Raises WorkError where Slurm does not take the job, and on an interruption, which does not end the job.
+    Raises WorkError where Slurm does not take the job, and Interrupted on an interruption, which does not end the job.
     """
     sbatch = subprocess.Popen(list(words), stdout=subprocess.PIPE, text=True)
     try:
@@ -32,7 +32,7 @@ def attend(system: str, words: Sequence[str]) -> int:
         sbatch.kill()
         sbatch.wait()
         named = f"--me --name={name_of(system)}"
-        raise WorkError(
+        raise Interrupted(
             f"interrupted; the Slurm job goes on without being waited for: see it with `squeue {named}`, end it with "
             f"`scancel {named}`"
         ) from None

@@ -17,8 +17,8 @@ def torchrun(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
     wanted = config.launch
     if wanted.launcher != "torchrun":
         raise UsageError(
-            f"launch.launcher is {wanted.launcher}, which only `podium run` starts; on the machine itself set "
-            "launch.launcher=torchrun, launch.container=null and launch.slurm_options=[]"
+            f"launch.launcher is {wanted.launcher}, which only `podium run` and `podium doctor` start; on the machine "
+            "itself set launch.launcher=torchrun, launch.container=null and launch.slurm_options=[]"
         )
     words = ["-m", "torch.distributed.run", *(["--standalone"] if wanted.nodes == 1 else _met(config, folder, node))]
     words += [f"--nnodes={wanted.nodes}", f"--nproc-per-node={wanted.processes_per_node}"]
@@ -30,8 +30,8 @@ def torchrun(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
 def _met(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
     if config.launch.rendezvous is None or node.address is None:
         raise UsageError(
-            f"launch.nodes is {config.launch.nodes}: several nodes work together in `podium run` alone, and need "
-            "launch.rendezvous; set launch.nodes=1 for this machine by itself"
+            f"launch.nodes is {config.launch.nodes}: several nodes work together in `podium run` and `podium doctor` "
+            "alone, and need launch.rendezvous; set launch.nodes=1 for this machine by itself"
         )
     is_host = "true" if node.rank == 0 else "false"
     return [

@@ -1,18 +1,20 @@
 """The whole diagnosis, with the implementation's real processes."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.errors import UsageError, WorkError
+from benchmarks.errors import Interrupted, UsageError, WorkError
 from podium import cli
 from podium.config import RunConfig, RunFolder, load_system
 from podium.doctor import examining
 from podium.doctor.examination import Places
 from podium.doctor.examining import diagnose, examine
 from podium.doctor.findings import Finding
+from podium.launching.crew import Crew
 from tests.podium.doctor.conftest import LAPTOP
 
 
@@ -101,7 +103,7 @@ def test_ranks_that_hang_are_not_waited_for(
     as_implementation("time.sleep(60)")
     monkeypatch.setattr("podium.doctor.examining.time", Clock())
     with pytest.raises(WorkError, match="not all 1 ranks had met"):
-        examining._together(open_config, run_folder)
+        examining._together(open_config, run_folder, Crew())
 
 
 @pytest.mark.usefixtures("data")
@@ -114,6 +116,42 @@ def test_where_runs_cannot_be_written_the_rest_is_still_found(
     examination = examine(load_system("laptop", settings=LAPTOP), places, lambda _: None)
     assert examination.ranks == {"ranks": []}
     assert examination.device == {"torch": "2.13.0"}
+
+
+@pytest.mark.usefixtures("data")
+def test_nodes_that_do_not_meet_are_found_and_the_rest_is_examined(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podium.doctor.examining.ask", lambda *_: {"torch": "2.13.0"})
+    monkeypatch.setattr("podium.launching.crew.GATHERING_SECONDS", 0.0)
+    two = [*LAPTOP, "launch.nodes=2", "launch.processes_per_node=1"]
+    nowhere = examine(load_system("laptop", settings=two), places, lambda _: None)
+    assert "launch.rendezvous is missing; name HOST:PORT" in nowhere.ranks_fault
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    alone = examine(
+        load_system("laptop", settings=[*two, f"launch.rendezvous=127.0.0.1:{port}"]), places, lambda _: None
+    )
+    assert f"nodes 1 have not come to 127.0.0.1:{port + 1} in 0 s; start the same command there" in alone.ranks_fault
+    for examination in (nowhere, alone):
+        assert examination.ranks is None
+        assert examination.device == {"torch": "2.13.0"}
+        assert examination.store is not None
+
+
+@pytest.mark.usefixtures("data")
+def test_an_interruption_ends_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise Interrupted("interrupted")
+
+    config = load_system("laptop", settings=LAPTOP)
+    for what in ("gathered", "ask", "launch", "data_module.with_data"):
+        with monkeypatch.context() as patch:
+            patch.setattr("podium.doctor.examining.ask", lambda *_: {})
+            patch.setattr("podium.doctor.examining.launch", lambda *_: None)
+            patch.setattr(f"podium.doctor.examining.{what}", interrupted)
+            with pytest.raises(Interrupted):
+                examine(config, places, lambda _: None)
 
 
 def test_the_exit_code_tells_of_errors(

@@ -1,6 +1,7 @@
 """Planted faults, one at a time in a system that is otherwise in good order: each is found, by its check, with what to
 do. The list below is what `podium doctor` is known to find."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,8 @@ def test_a_torch_that_is_not_supported(examine: Examine, version: str) -> None:
 def test_a_framework_that_is_not_the_one_described(examine: Examine) -> None:
     found(told(examine(), torch="2.12.1+cu130"), "framework", "error", "PyTorch 2.13.0")
     assert "framework" not in worries(told(examine("description.framework=PyTorch 2.13"), torch="2.13.0+cpu"))
+    assert "framework" in worries(told(examine("description.framework=PyTorch 2.1"), torch="2.13.0+cpu"))
+    assert "framework" in worries(told(examine("description.framework=PyTorch 2.11.1"), torch="2.11.10+cpu"))
 
 
 # Devices and ranks
@@ -199,6 +202,15 @@ def test_ranks_on_another_number_of_nodes(examine: Examine) -> None:
     found(ranks(examine(), 1, host="two"), "ranks", "error", "2 on one, two")
 
 
+def test_nodes_that_share_a_host_and_ranks_that_are_missing(examine: Examine) -> None:
+    rendezvous = "launch.rendezvous=a:29500"
+    two = examine("launch.nodes=2", "launch.processes_per_node=1", "description.number_of_nodes=2", rendezvous)
+    found(two, "ranks", "warning", "2 on one")
+    assert worries(ranks(two, 1, host="two")) == {}
+    assert two.ranks is not None
+    found(replace(two, ranks={**two.ranks, "ranks": two.ranks["ranks"][:1]}), "ranks", "error", "1 on one")
+
+
 @pytest.mark.parametrize(("what", "value"), [("torch", "2.12.0"), ("python", "3.12.1"), ("device", "NVIDIA H100")])
 def test_ranks_that_differ(examine: Examine, what: str, value: str) -> None:
     found(ranks(examine(), 1, **{what: value}), f"{what} of ranks", "error", value)
@@ -247,6 +259,29 @@ def test_a_path_that_a_node_does_not_mount(examine: Examine) -> None:
 def test_a_folder_that_cannot_be_written(examine: Examine, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("in the way", encoding="utf-8")
     found(examine(), f"{name} folder", "error", "a file is in the way")
+
+
+@pytest.mark.parametrize("name", ["runs", "results", "data"])
+def test_a_file_system_that_is_read_only(
+    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """There a file cannot be removed either, whether it is there or not."""
+    folder = tmp_path / name
+    folder.mkdir(exist_ok=True)
+    examination = examine()
+    really = {"open": Path.open, "unlink": Path.unlink}
+
+    def refusing(what: str) -> Any:
+        def called(path: Path, *arguments: Any, **options: Any) -> Any:
+            if path.parent == folder and path.name.endswith(("doctor.tmp", ".partial")):
+                raise OSError(errno.EROFS, "Read-only file system", str(path))
+            return really[what](path, *arguments, **options)
+
+        return called
+
+    for what in really:
+        monkeypatch.setattr(Path, what, refusing(what))
+    found(examination, f"{name} folder", "error", "Read-only file system")
 
 
 def test_a_disk_that_is_slow_to_write(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,6 +433,11 @@ def test_a_fixed_seed(examine: Examine) -> None:
 def test_no_evaluation_before_the_end(examine: Examine) -> None:
     found(examine("max_samples=255"), "max_samples", "error", "255")
     found(examine("target_accuracy=null"), "max_samples", "warning", "no target")
+
+
+def test_a_target_below_mlperfs(examine: Examine) -> None:
+    found(examine("target_accuracy=0.719"), "target", "warning", "target_accuracy is 0.719")
+    assert worries(examine("target_accuracy=0.73")) == {}
 
 
 def known(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:

@@ -42,11 +42,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("podium")
     for part in PARTS:
         shutil.copytree(ROOT / part, home / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", home)
     return home
 
 
-def start(home: Path, *arguments: str, settings: tuple[str, ...] = (), within: tuple[str, ...] = ()) -> Any:
-    words = [*within, sys.executable, "-m", "podium.cli", "run", "laptop", *arguments]
+def start(
+    home: Path, *arguments: str, settings: tuple[str, ...] = (), within: tuple[str, ...] = (), command: str = "run"
+) -> Any:
+    words = [*within, sys.executable, "-m", "podium.cli", command, "laptop", *arguments]
     for setting in (*SETTINGS, *settings):
         words += ["--set", setting]
     environment = os.environ | {"PYTHONPATH": str(home)}
@@ -101,6 +104,33 @@ def run_on_two(home: Path, address: str, within: tuple[tuple[str, ...], ...]) ->
 def test_two_nodes_on_this_machine_make_the_same_run_as_one(home: Path, one_host: list[dict[str, Any]]) -> None:
     found = run_on_two(home, "127.0.0.1", ((), ()))
     assert_same(metrics(Path(found["run_folder"])), one_host)
+
+
+def assert_examined(found: dict[str, Any]) -> None:
+    """All ranks of two nodes have met; that both are this machine is told."""
+    findings = {finding["check"]: finding for finding in found["findings"]}
+    assert found["ready"] is True
+    assert findings["ranks"]["verdict"] == "warning"
+    assert findings["ranks"]["found"] == f"2 on {socket.gethostname()}"
+    assert findings["clocks"]["found"] == "alike"
+    assert findings["gloo all-reduce"]["wanted"] == "0.05 GB/s"
+    assert "GB/s, all gradients in" in findings["gloo all-reduce"]["found"]
+
+
+def test_two_nodes_are_examined_together(home: Path) -> None:
+    """`podium doctor` on both: the first one tells of all, the other says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1] - 1
+    settings = ("launch.nodes=2", f"launch.rendezvous=127.0.0.1:{port}", "description.number_of_nodes=2")
+    ranks = [("--node-rank", str(rank), "--json") for rank in (0, 1)]
+    nodes = [start(home, *rank, settings=settings, command="doctor") for rank in ranks]
+    try:
+        outputs = [finished(node) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+    assert outputs[1] == ""
+    assert_examined(json.loads(outputs[0]))
 
 
 @pytest.fixture
@@ -210,3 +240,10 @@ def test_a_slurm_job_makes_the_same_run(home: Path, one_host: list[dict[str, Any
     assert all(found["compliance"].values()) and found["compliance"]
     assert Path(found["result_file"]) == home / "results" / "laptop" / "bert" / "result_0.txt"
     assert_same(metrics(Path(found["run_folder"])), one_host)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_slurm_jobs_nodes_are_examined(home: Path) -> None:
+    """`podium doctor` submits the same job, which examines its nodes instead."""
+    settings = ("launch.launcher=slurm", "launch.nodes=2", "description.number_of_nodes=2")
+    assert_examined(json.loads(finished(start(home, "--json", settings=settings, command="doctor"))))

@@ -158,7 +158,7 @@ def test_a_node_that_dies_ends_the_run_and_is_named(config: RunConfig, run_folde
     thread = threading.Thread(target=kill)
     thread.start()
     with (
-        pytest.raises(WorkError, match=r"^node 1 \(.*\) was lost \(.*\); see what `podium run` said there$"),
+        pytest.raises(WorkError, match=r"^node 1 \(.*\) was lost \(.*\); see what Podium said there$"),
         gathered(config, quiet) as crew,
     ):
         make_run(crew, config, run_folder)
@@ -198,7 +198,9 @@ def test_processes_elsewhere_end_when_the_run_fails_here(
 def test_nodes_that_do_not_come_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crews, "GATHERING_SECONDS", 0.1)
     three = config.model_copy(update={"launch": config.launch.model_copy(update={"nodes": 3})})
-    with pytest.raises(WorkError, match=r"^nodes 1, 2 have not come to 127\.0\.0\.1:\d+ in 0 s; start `podium run`"):
+    with pytest.raises(
+        WorkError, match=r"^nodes 1, 2 have not come to 127\.0\.0\.1:\d+ in 0 s; start the same command"
+    ):
         gathered(three, quiet).__enter__()
 
 

@@ -112,6 +112,7 @@ ASKED = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
 def test_a_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> None:
     arguments = ["--python", "python", "laptop", "--set", "seed=1 2"]
     assert said(fakes, "python", arguments) == ["-m", "podium.cli", *ASKED]
+    assert said(fakes, "python", ["--doctor", *arguments]) == ["-m", "podium.cli", "doctor", *ASKED[1:]]
     asked = said(fakes, "srun", arguments)
     assert asked[:4] == ["--ntasks-per-node=1", "--cpus-per-task=96", "--cpu-bind=none", "--kill-on-bad-exit=0"]
 

@@ -51,8 +51,11 @@ def test_gpus_are_bound_by_torchrun_and_cores_by_us(run_folder: RunFolder) -> No
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        (TWO, "several nodes work together in `podium run` alone"),
-        (("launch.launcher=slurm",), "launch.launcher is slurm, which only `podium run` starts; .*launcher=torchrun"),
+        (TWO, "several nodes work together in `podium run` and `podium doctor` alone"),
+        (
+            ("launch.launcher=slurm",),
+            "launch.launcher is slurm, which only `podium run` and `podium doctor` start; .*launcher=torchrun",
+        ),
     ],
 )
 def test_what_one_machine_cannot_start_is_refused(run_folder: RunFolder, settings: tuple[str, ...], match: str) -> None:

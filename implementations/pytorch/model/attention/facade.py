@@ -12,8 +12,8 @@ from torch import Tensor
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
-from implementations.pytorch.model.attention.flash import flash
-from implementations.pytorch.model.attention.grouped import HALVES, grouped
+from implementations.pytorch.model.attention.flash import CAPABILITY, flash, is_had
+from implementations.pytorch.model.attention.grouped import grouped
 from implementations.pytorch.model.attention.nested import nested
 from implementations.pytorch.model.attention.padded import padded
 
@@ -32,9 +32,12 @@ def attend(qkv_T3HK: Tensor, batch: RaggedBatch, *, backend: str, kernels: Kerne
 
 def require(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise UsageError for a backend that this device does not have, or not for activations of this type."""
-    if backend == "flash" and (device.type != "cuda" or dtype not in HALVES):
+    if backend == "flash" and not is_had(device, dtype):
         where = f"{str(dtype).removeprefix('torch.')} on {device.type}"
+        if device.type == "cuda":
+            where += " of compute capability {}.{}".format(*torch.cuda.get_device_capability(device))
         allowed = ", ".join(name for name in BACKENDS if name != "flash")
         raise UsageError(
-            f"attention: found flash with {where}, but it needs bf16 or fp16 on cuda; allowed here are {allowed}"
+            f"attention: found flash with {where}, but it needs bf16 or fp16 on cuda of compute capability "
+            f"{'.'.join(map(str, CAPABILITY))} or more; allowed here are {allowed}"
         )

@@ -1,7 +1,7 @@
 """PyTorch's variable-length flash attention, which has dropout, on a GPU.
 
 Source: Dao, arXiv 2307.08691, as PyTorch carries it. The public `varlen_attn` has no dropout; the operator below does,
-and is private to PyTorch: this is the one place that calls it. It takes float16 and bfloat16.
+and is private to PyTorch: this is the one place that calls it. It takes float16 and bfloat16, on GPUs from Ampere on.
 """
 
 import torch
@@ -10,8 +10,16 @@ from torch import Tensor
 from implementations.pytorch.data.batch import RaggedBatch, round_up
 from implementations.pytorch.kernels.interface import Kernels
 
+HALVES = (torch.float16, torch.bfloat16)
+CAPABILITY = (8, 0)
+"""The first NVIDIA GPUs that PyTorch's flash attention runs on; a T4 is 7.5."""
 LENGTH_STEP = 512
 """The longest length is told in steps of this, so that it is the same for all batches that a graph is replayed on."""
+
+
+def is_had(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a device has flash attention for activations of this type."""
+    return device.type == "cuda" and dtype in HALVES and torch.cuda.get_device_capability(device) >= CAPABILITY
 
 
 def flash(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:

@@ -3,26 +3,24 @@
 Source: the grouped multi-stream attention of arXiv 2208.08124, with cut-offs found for each batch unless given.
 On a GPU a group is a slice of the tokens, given to variable-length flash attention with the group's own longest length,
 so that kernels are launched for the length there is; each group has a stream of its own, and the longest, which is the
-first, that of all other work. On a CPU, and in types that flash attention does not take, a group is one dense product.
+first, that of all other work. On a CPU, on GPUs older than Ampere, and in types that flash attention does not take, a
+group is one dense product.
 """
 
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
-from implementations.pytorch.model.attention.flash import varlen
+from implementations.pytorch.model.attention.flash import is_had, varlen
 from implementations.pytorch.model.attention.padded import dense, with_spare_slots
 from implementations.pytorch.model.attention.rectangles import merge, split
 from implementations.pytorch.model.attention.streams import side_by_side, streams_of
 
-HALVES = (torch.float16, torch.bfloat16)
-
 
 def grouped(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
-    if qkv_T3HK.is_cuda and qkv_T3HK.dtype in HALVES and batch.slot_width is None:
+    if batch.slot_width is None and is_had(qkv_T3HK.device, qkv_T3HK.dtype):
         return _slices(qkv_T3HK, batch, probability)
     contexts = [
         dense(q_HRWK, k_HRWK, v_HRWK, group.key_counts, kernels, probability)

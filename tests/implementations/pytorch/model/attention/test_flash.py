@@ -20,6 +20,8 @@ from implementations.pytorch.data.batch import collate
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.model.attention import attend, require
 from implementations.pytorch.model.attention import grouped as grouped_module
+from implementations.pytorch.training.precision import COMPUTE_TYPES
+from podium.config import load_system
 
 Maker = Callable[..., list[Sample]]
 Error = Callable[[Tensor, Tensor], float]
@@ -155,7 +157,18 @@ def test_the_longest_length_is_the_same_for_all_batches(monkeypatch: pytest.Monk
     assert seen == [512, 512, 512]
 
 
-def test_it_is_refused_where_it_does_not_run() -> None:
+@pytest.fixture
+def capability(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Says what GPU there is."""
+
+    def say(major: int, minor: int) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, minor))
+
+    return say
+
+
+def test_it_is_refused_where_it_does_not_run(capability: Callable[[int, int], None]) -> None:
+    capability(9, 0)
     with pytest.raises(UsageError, match="attention: found flash with bfloat16 on cpu, but it needs bf16 or fp16 on"):
         require("flash", CPU, torch.bfloat16)
     with pytest.raises(UsageError, match="allowed here are padded, grouped, nested"):
@@ -163,3 +176,46 @@ def test_it_is_refused_where_it_does_not_run() -> None:
     require("flash", CUDA, torch.float16)
     for backend in ("padded", "grouped", "nested"):
         require(backend, CPU, torch.float32)
+
+
+def test_it_is_refused_on_gpus_before_ampere(capability: Callable[[int, int], None]) -> None:
+    capability(7, 5)
+    with pytest.raises(UsageError, match=r"with float16 on cuda of compute capability 7\.5, but it .* 8\.0 or more"):
+        require("flash", CUDA, torch.float16)
+    for backend in ("padded", "grouped", "nested"):
+        require(backend, CUDA, torch.float16)
+    capability(8, 0)
+    require("flash", CUDA, torch.bfloat16)
+
+
+def test_the_system_of_t4s_names_attention_that_they_have(capability: Callable[[int, int], None]) -> None:
+    capability(7, 5)
+    config = load_system("academic_t4")
+    assert config.attention == "nested"  # unpadded, by PyTorch's choice of kernels
+    require(config.attention, CUDA, COMPUTE_TYPES[config.precision])
+
+
+class OnCuda:
+    """As much of a tensor as grouped attention asks before it chooses."""
+
+    device, dtype = CUDA, torch.float16
+
+
+@pytest.mark.parametrize(("version", "slices"), [((8, 0), True), ((7, 5), False)])
+def test_groups_are_given_to_it_where_there_is_one(
+    version: tuple[int, int],
+    slices: bool,
+    capability: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    make_samples: Maker,
+) -> None:
+    """Elsewhere every group is a rectangle, as on a CPU."""
+    capability(*version)
+    batch = collate(make_samples([5, 3]), None, 1)
+    went: list[str] = []
+    monkeypatch.setattr(grouped_module, "_slices", lambda *_: went.append("slices"))
+    monkeypatch.setattr(grouped_module, "split", lambda *_: [(None, None, None)] * len(batch.groups))
+    monkeypatch.setattr(grouped_module, "dense", lambda *_: went.append("dense"))
+    monkeypatch.setattr(grouped_module, "merge", lambda *_: torch.zeros(8, 1, 1))
+    attend(OnCuda(), batch, backend="grouped", kernels=EAGER, probability=0.0)  # type: ignore[arg-type]
+    assert set(went) == ({"slices"} if slices else {"dense"})
