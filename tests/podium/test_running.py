@@ -19,6 +19,7 @@ from benchmarks.bert.sizes import LARGE, TINY, Size
 from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
 from podium.config import DataSettings, RunConfig, RunFolder, load_resolved
 from podium.config.checkpoints import FACTS, facts_of
+from podium.config.holding import held_with_others
 from podium.launching.caches import Cleared
 from podium.launching.crew import Crew
 from podium.mllog import read_events
@@ -205,6 +206,51 @@ def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunCon
         resume(folder, "h200_1x", QUIET)
     with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run"):
         resume(folder.parent, "laptop", QUIET)
+
+
+def saved(place: Path, config: RunConfig, implementation: Any) -> RunFolder:
+    """A run that was stopped and has saved itself."""
+    implementation("block_start", then=SAVE, summarise=False)
+    before = set((place / "runs").rglob("run_0"))
+    with pytest.raises(Saved):
+        list(run_set(config, 1, QUIET))
+    (path,) = set((place / "runs").rglob("run_0")) - before
+    (place / "sample.txt").unlink()
+    return RunFolder(path)
+
+
+def test_a_resume_that_fails_early_leaves_the_results_of_another_set(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    """Its rank is killed before it can mark the run as restarted."""
+    stopped = saved(place, open_config, implementation)
+    implementation()
+    (other,) = run_set(open_config, 1, QUIET)
+    result = other.result.read_bytes()
+    (place / "sample.txt").unlink()
+    implementation("block_start", then="os.kill(os.getpid(), signal.SIGKILL)", summarise=False)
+    with pytest.raises(WorkError, match=rf"killed by SIGKILL.*; its log says aborted: {stopped.restarted_result}; "):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.restarts
+    assert other.result.read_bytes() == result
+    assert [path.name for path in (place / "results").rglob("*.txt")] == ["result_0.txt"]
+    assert not (stopped.path / "replaced_results").exists()
+
+
+def test_a_run_whose_processes_still_live_is_not_gone_on_with(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    with held_with_others(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.gone_on_with and stopped.told_failure()
+
+
+def test_runs_that_cannot_be_written_are_a_sentence(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (place / "runs" / "laptop" / ".lock").mkdir(parents=True)
+    with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); see who may write"):
+        list(run_set(open_config, 1, QUIET))
 
 
 # The initial checkpoint
