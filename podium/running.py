@@ -16,6 +16,7 @@ from benchmarks.files import make_folder
 from podium.compliance import check_compliance
 from podium.config import RunConfig, RunFolder, load_resolved, newest_checkpoint, write_resolved
 from podium.config.holding import alone_with, require_nobody
+from podium.config.kept import require_kept
 from podium.config.loading import ROOT
 from podium.costs import with_measured_costs
 from podium.data import with_data
@@ -98,10 +99,12 @@ def resume(folder: Path, system: str, progress: Progress) -> tuple[RunConfig, Fi
     with gathered(config, progress.note) as crew, _alone(make_folder(RUNS / config.system)):
         if run.read_summary() is not None:
             raise UsageError(f"{folder}: this run has come to its end; start another one")
-        if newest_checkpoint(run.checkpoints) is None:
+        checkpoint = newest_checkpoint(run.checkpoints)
+        if checkpoint is None:
             raise UsageError(
                 f"{folder}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
             )
+        require_kept(checkpoint, config, run.config)
         require_nobody(
             run.lock,
             f"{folder}: processes of this run are still at work, such as some that save themselves after their "

@@ -18,6 +18,7 @@ from benchmarks.files import unwritable
 from benchmarks.processes import end_with_parent
 from podium.config import Checkpoint, RunConfig, RunFolder, load_resolved, newest_checkpoint
 from podium.config.holding import held_with_others
+from podium.config.kept import require_kept
 from podium.mllog import ResultLog
 
 
@@ -75,6 +76,8 @@ def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tup
     checkpoint = None
     if again:
         checkpoint = newest_checkpoint(folder.checkpoints)
+        if checkpoint is not None:
+            require_kept(checkpoint, config, folder.config)
         folder.begin_again(checkpoint)
     log = ResultLog(folder.log)
     if checkpoint is None:

@@ -17,8 +17,8 @@ from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
-from podium.config import DataSettings, RunConfig, RunFolder, load_resolved
-from podium.config.checkpoints import FACTS, facts_of
+from podium.config import DataSettings, RunConfig, RunFolder, load_resolved, write_resolved
+from podium.config.checkpoints import FACTS
 from podium.config.holding import held_with_others
 from podium.launching.caches import Cleared
 from podium.launching.crew import Crew
@@ -134,10 +134,13 @@ def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfi
 
 
 CHECKPOINT = f"""
+from podium.config import load_resolved
+from podium.config.checkpoints import facts_of
+from podium.config.kept import kept
 path = folder / "checkpoints" / "batch_00000003"
 path.mkdir(parents=True, exist_ok=True)
 (path / "rank_0.safetensors").touch()
-(path / {FACTS!r}).write_text({facts_of(3, 1234, 1, 0, "", {})!r})
+(path / {FACTS!r}).write_text(facts_of(3, 1234, 1, 0, "", kept(load_resolved(folder / "config.yaml")), {{}}))
 """
 SAVE = (
     CHECKPOINT
@@ -242,6 +245,17 @@ def test_a_run_whose_processes_still_live_is_not_gone_on_with(
 ) -> None:
     stopped = saved(place, open_config, implementation)
     with held_with_others(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.gone_on_with and stopped.told_failure()
+
+
+def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    config = load_resolved(stopped.config)
+    write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
+    with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, as .*put that back"):
         resume(stopped.path, "laptop", QUIET)
     assert not stopped.gone_on_with and stopped.told_failure()
 
