@@ -1,5 +1,6 @@
 """Files that are whole or not there at all, and how many of them may be open."""
 
+import errno
 import fcntl
 import glob
 import hashlib
@@ -74,6 +75,29 @@ def require_readable(files: Sequence[Path], kind: str) -> None:
             raise UsageError(f"{file}: this is a folder; give the {kind}s in it") from None
         except OSError as error:
             raise UsageError(f"{file}: the {kind} cannot be read ({error.strerror})") from error
+
+
+def unwritable(path: Path, error: OSError) -> WorkError:
+    """What to raise where a file or a folder cannot be written for this error; a full disk is called that."""
+    why = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return WorkError(f"{path}: the disk is full ({why}); make room on it")
+    return WorkError(f"{path}: cannot be written ({why}); see who may write there")
+
+
+def require_room(folder: Path) -> None:
+    """Raises WorkError unless a file of 64 KiB can be written into the folder. It is removed again."""
+    probe = folder / f".room.{secrets.token_hex(4)}{UNFINISHED}"
+    try:
+        with probe.open("xb") as file:
+            file.write(bytes(65536))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    finally:
+        with suppress(OSError):
+            probe.unlink()
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Self
 from mlperf_logging.mllog import constants, mllog
 
 from benchmarks.errors import WorkError
-from benchmarks.files import write_whole
+from benchmarks.files import unwritable, write_whole
 from podium.config.model import RunConfig
 
 ROOT = str(Path(__file__).resolve().parents[1])
@@ -57,7 +57,11 @@ class ResultLog:
         self.close()
 
     def close(self) -> None:
-        self._handler.close()
+        """WorkError where a line is left over that the disk did not take."""
+        try:
+            self._handler.close()
+        except OSError as error:
+            raise unwritable(self.path, error) from None
 
     def event(self, key: str, value: Any, **metadata: Any) -> None:
         """A point in time."""

@@ -40,12 +40,13 @@ class ResultSet:
         """Give an ended run's log its place; a log without run_stop is closed as aborted first.
 
         None where the run did not get as far as run_start: then there is no result. The log of a run that was restarted
-        is no result either, and stays in the run's folder under a name that says so. Raises WorkError where the result
-        cannot be written; its log is then still in the run's folder.
+        or resumed is no result either, whatever it holds: it stays in the run's folder under a name that says so, and
+        the results that are there stay where they are. Raises WorkError where the result cannot be written; its log is
+        then still in the run's folder.
         """
         if not close_as_aborted(run.log, run.samples_trained()):
             return None
-        if run.restarts:
+        if run.gone_on_with:
             _move(run.log, run.restarted_result)
             return run.restarted_result
         try:

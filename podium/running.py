@@ -1,9 +1,8 @@
 """`podium run`: a set of consecutive runs on a system, from the data to the verdict on every result."""
 
-import fcntl
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +15,8 @@ from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
 from benchmarks.files import make_folder
 from podium.compliance import check_compliance
 from podium.config import RunConfig, RunFolder, load_resolved, newest_checkpoint, write_resolved
+from podium.config.holding import alone_with, require_nobody
+from podium.config.kept import require_kept
 from podium.config.loading import ROOT
 from podium.costs import with_measured_costs
 from podium.data import with_data
@@ -99,10 +100,18 @@ def resume(folder: Path, system: str, progress: Progress) -> tuple[RunConfig, Fi
     with gathered(config, progress.note) as crew, _alone(make_folder(RUNS / config.system)):
         if run.read_summary() is not None:
             raise UsageError(f"{folder}: this run has come to its end; start another one")
-        if newest_checkpoint(run.checkpoints) is None:
+        checkpoint = newest_checkpoint(run.checkpoints)
+        if checkpoint is None:
             raise UsageError(
                 f"{folder}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
             )
+        require_kept(checkpoint, config, run.config)
+        require_nobody(
+            run.lock,
+            f"{folder}: processes of this run are still at work, such as some that save themselves after their "
+            "`podium run` was killed; wait for their end",
+        )
+        run.mark_resumed()
         run.forget_failure()
         return config, _see_through(config, run, "Resumed run", results, progress, crew, entry_options(False))
 
@@ -120,15 +129,12 @@ def check_checkpoint(config: RunConfig) -> None:
     PodiumCheckpoint(config.initial_checkpoint).require(config.model_size, words)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold this system's runs: results of two sets made at once would mix. UsageError if another process holds them."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UsageError(f"{folder}: another `podium run` is at work on this system; wait for its end") from None
-        yield
+def _alone(folder: Path) -> AbstractContextManager[None]:
+    """Hold this system's runs: results of two sets made at once would mix.
+
+    UsageError if another process holds them, WorkError if nothing can be written there.
+    """
+    return alone_with(folder / ".lock", f"{folder}: another `podium run` is at work on this system; wait for its end")
 
 
 def _run_once(
@@ -187,7 +193,7 @@ def _see_through(
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
-    if folder.restarts:
+    if folder.gone_on_with:
         progress.note(f"The run was restarted, so that it is no result; its log stays in {result}")
     progress.note("Asking the official compliance checker")
     assert config.seed is not None

@@ -6,14 +6,19 @@ stop (SIGTERM) and has saved itself. Started in a FOLDER that a run has begun in
 """
 
 import argparse
+import errno
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.errors import PodiumError
+from benchmarks.files import unwritable
 from benchmarks.processes import end_with_parent
 from podium.config import Checkpoint, RunConfig, RunFolder, load_resolved, newest_checkpoint
+from podium.config.holding import held_with_others
+from podium.config.kept import require_kept
 from podium.mllog import ResultLog
 
 
@@ -26,11 +31,25 @@ def main() -> int:
     end_with_parent()
     folder = RunFolder(arguments.folder)
     try:
-        return _train(arguments.config, folder, arguments.caches_cleared)
+        with held_with_others(folder.lock), _full_disk_told(folder):
+            return _train(arguments.config, folder, arguments.caches_cleared)
     except PodiumError as error:
-        print(error, file=sys.stderr)
-        folder.tell_failure(error)
+        with suppress(PodiumError):  # the disk may be full: the harness finds that out by itself
+            folder.tell_failure(error)
+        with suppress(OSError):
+            print(error, file=sys.stderr)
         return error.exit_code
+
+
+@contextmanager
+def _full_disk_told(folder: RunFolder) -> Iterator[None]:
+    """Raises WorkError for a full disk, whoever was writing."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise unwritable(Path(error.filename) if error.filename else folder.path, error) from error
 
 
 def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
@@ -57,6 +76,8 @@ def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tup
     checkpoint = None
     if again:
         checkpoint = newest_checkpoint(folder.checkpoints)
+        if checkpoint is not None:
+            require_kept(checkpoint, config, folder.config)
         folder.begin_again(checkpoint)
     log = ResultLog(folder.log)
     if checkpoint is None:

@@ -4,6 +4,7 @@ A checkpoint is whole when its facts and the file of every rank are there. Each 
 name and renamed, so that nobody has to wait for anybody: the last file that comes makes it whole.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -12,9 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT, VERSION = "podium-run", 1
+FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
 NAME = "batch_{:08d}"
+KNOWN: Mapping[str, type] = {
+    **dict.fromkeys(("batches", "samples", "ranks", "metrics_bytes"), int),
+    **dict.fromkeys(("log", "digest"), str),
+    "configuration": dict,
+}
+"""The facts that harness and implementation share, and their types."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +63,26 @@ def rank_file(checkpoint: Path, rank: int) -> Path:
     return checkpoint / f"rank_{rank}.safetensors"
 
 
-def facts_of(batches: int, samples: int, ranks: int, metrics_bytes: int, log: str, rest: Mapping[str, Any]) -> str:
-    """The content of a checkpoint's facts; `rest` is the implementation's own."""
+def facts_of(
+    batches: int,
+    samples: int,
+    ranks: int,
+    metrics_bytes: int,
+    log: str,
+    configuration: Mapping[str, Any],
+    rest: Mapping[str, Any],
+) -> str:
+    """The content of a checkpoint's facts. `configuration` is what the run was made with, as podium/config/kept.py
+    gives it, and `rest` the implementation's own."""
     known = {"batches": batches, "samples": samples, "ranks": ranks, "metrics_bytes": metrics_bytes, "log": log}
-    return json.dumps({"format": FORMAT, "version": VERSION, **known, **rest}, indent=1) + "\n"
+    facts = {"format": FORMAT, "version": VERSION, **known, "configuration": configuration, **rest}
+    return json.dumps({**facts, "digest": facts_digest(facts)}, indent=1) + "\n"
+
+
+def facts_digest(facts: Mapping[str, Any]) -> str:
+    """SHA-256 over all facts but the digest itself, in hexadecimal."""
+    others = {key: value for key, value in facts.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -67,6 +90,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     try:
         facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
         known = (facts["format"], facts["version"]) == (FORMAT, VERSION)
+        known = known and all(isinstance(facts[key], kind) for key, kind in KNOWN.items())
         whole = all(rank_file(path, rank).is_file() for rank in range(facts["ranks"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -64,6 +64,15 @@ class RunFolder:
         return self.path / "not_finite.json"
 
     @property
+    def lock(self) -> Path:
+        """Held by all processes of the run as long as they live (podium/config/holding.py)."""
+        return self.path / ".lock"
+
+    @property
+    def _resumed(self) -> Path:
+        return self.path / "resumed"
+
+    @property
     def _failure(self) -> Path:
         return self.path / "failure.json"
 
@@ -74,7 +83,16 @@ class RunFolder:
     @property
     def begun(self) -> bool:
         """Whether processes have written here before: those that start now begin again."""
-        return self.log.exists() or self.metrics.exists() or self.restarts > 0
+        return self.log.exists() or self.metrics.exists() or self.gone_on_with
+
+    @property
+    def gone_on_with(self) -> bool:
+        """Whether the run was restarted, or `podium run --resume` has set out to: its log is no result."""
+        return self._resumed.exists() or self.restarts > 0
+
+    def mark_resumed(self) -> None:
+        """Say that the run is gone on with, before any process of it starts: it may die before it can say so."""
+        write_whole(self._resumed, "")
 
     @property
     def restarts(self) -> int:

@@ -8,18 +8,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
 
 from benchmarks.errors import Interrupted as Interrupted
 from benchmarks.errors import PodiumError, Saved, WorkError
+from benchmarks.files import require_room, unwritable
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder
+from podium.config.holding import held_with_others
 from podium.config.loading import ROOT
+from podium.config.patience import asked, torchrun_seconds
 from podium.launching.node import ALONE, Node, interface_of
 from podium.launching.torchrun import torchrun
 
 GRACE_SECONDS = 10.0
-SAVING_SECONDS = 60
-"""What processes that save themselves get instead, from torchrun and a little more from here."""
+"""How long processes have to leave that were asked to; those that save themselves get torchrun's patience besides."""
 SPIN_COUNT = "2000"
 """How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
 
@@ -65,8 +69,8 @@ def launch(
 
     What the processes print goes to output.txt. Returns when they ended by themselves and left a summary. Raises
     Interrupted after Ctrl-C or SIGTERM, and for any other end the failure that the processes told of, or WorkError
-    naming the rank that died. Raises Saved instead where the run has saved itself, to be gone on with. Output is added
-    to what is there. All processes have ended in every case.
+    naming the disk that is full or the rank that died. Raises Saved instead where the run has saved itself, to be gone
+    on with. Output is added to what is there. All processes have ended in every case.
     """
     exit_code = run_processes(config, folder, entry, options, on_tick, node)
     if isinstance(saved := folder.told_failure(), Saved):
@@ -84,10 +88,18 @@ def run_processes(
     node: Node = ALONE,
 ) -> int:
     """`launch` on this node, without a verdict: torchrun's exit code. Raises Interrupted, unless the run has saved
-    itself then, and what `on_tick` raises."""
+    itself then, WorkError where nothing can be written into the folder, and what `on_tick` raises.
+
+    torchrun holds the run's folder too, so that it is held while any of its processes lives, should this one be killed.
+    """
     saves = entry == "train" and config.checkpoint is not None
-    patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVING_SECONDS)} if saves else {}
-    with node.output(folder).open("ab") as output, _interruptible() as interrupted:
+    patience = asked() if saves else {}
+    saving_seconds = torchrun_seconds(os.environ | patience) if saves else 0
+    with (
+        held_with_others(folder.lock) as lock,
+        _opened(node.output(folder)) as output,
+        _interruptible() as interrupted,
+    ):
         process = subprocess.Popen(
             command(config, folder, entry, options, node),
             stdout=output,
@@ -97,16 +109,24 @@ def run_processes(
             cwd=ROOT,
             start_new_session=True,
             preexec_fn=end_with_parent,
+            pass_fds=(lock,),
         )
         try:
             while process.poll() is None and not interrupted.wait(0.2):
                 on_tick()
         finally:
-            _end(process, SAVING_SECONDS + GRACE_SECONDS if saves else GRACE_SECONDS)
+            _end(process, saving_seconds + GRACE_SECONDS)
     on_tick()
     if interrupted.is_set() and not isinstance(folder.told_failure(), Saved):
         raise Interrupted("interrupted: stopped before the end")
     return process.returncode
+
+
+def _opened(output: Path) -> IO[bytes]:
+    try:
+        return output.open("ab")
+    except OSError as error:
+        raise unwritable(output, error) from None
 
 
 @contextmanager
@@ -136,10 +156,17 @@ def _end(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
 
 
 def failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumError:
-    """Why the processes of this node ended before the run did: what they told, or else what torchrun printed."""
+    """Why the processes of this node ended before the run did: what they told, or else what torchrun printed.
+
+    Neither is there on a disk that is full, which is why that is looked for first.
+    """
     told = folder.told_failure()
     if told is not None:
         return told
+    try:
+        require_room(folder.path)
+    except WorkError as error:
+        return error
     text = node.output(folder).read_text(encoding="utf-8", errors="replace")
     _, _, root_cause = text.rpartition("Root Cause")
     died = re.search(r"^\s*rank\s*:\s*(\d+).*?^\s*exitcode\s*:\s*(-?\d+)", root_cause, re.DOTALL | re.MULTILINE)

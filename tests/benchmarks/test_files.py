@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import make_folder, remove_unfinished, write_whole
+from benchmarks.files import make_folder, remove_unfinished, require_room, write_whole
 
 
 def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -76,3 +76,15 @@ def test_a_folder_is_made_with_those_above_it_or_a_sentence_says_why_not(
     monkeypatch.setattr(Path, "mkdir", fail)
     with pytest.raises(WorkError, match=r"other: the folder cannot be made \(No space left on device\); see who may"):
         make_folder(tmp_path / "other")
+
+
+def test_room_is_found_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_room(tmp_path)
+    with pytest.raises(WorkError, match=r"nothing: cannot be written \(No such file or directory\); see who"):
+        require_room(tmp_path / "nothing")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(
+        WorkError, match=rf"^{tmp_path}: the disk is full \(No space left on device\); make room on it$"
+    ):
+        require_room(tmp_path)
+    assert not list(tmp_path.iterdir())

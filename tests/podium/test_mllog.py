@@ -225,3 +225,10 @@ def test_where_there_is_no_log_there_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     assert not close_as_aborted(tmp_path / "empty.txt")
     assert list(tmp_path.iterdir()) == [tmp_path / "empty.txt"]
+
+
+def test_a_full_disk_is_a_sentence_and_stays_one_when_the_log_is_closed() -> None:
+    with pytest.raises(WorkError, match=r"/dev/full: the disk is full \(No space left on device\)"):  # noqa: SIM117
+        with ResultLog(Path("/dev/full")) as log:
+            with pytest.raises(WorkError, match=r"/dev/full: the log cannot be written"):
+                log.run_starts()

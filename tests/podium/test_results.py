@@ -145,3 +145,15 @@ def test_samples_of_an_aborted_run_are_those_of_its_last_step(
     assert path is not None
     samples = [event["value"] for event in read_events(path) if event["key"] == "train_samples"]
     assert samples == [77777777]
+
+
+def test_the_log_of_a_resumed_run_is_no_result_even_if_it_died_before_it_could_say_so(
+    tmp_path: Path, set_of: Any, ended: Any
+) -> None:
+    set_of("one").add(ended("a"))
+    run = ended("b")
+    run.mark_resumed()
+    assert not run.restarts
+    assert set_of("two").add(run) == run.restarted_result == tmp_path / "b" / "result.restarted.txt"
+    assert tree(tmp_path / "results") == {"laptop/bert/result_0.txt": "a"}
+    assert not (tmp_path / "runs").exists()

@@ -17,8 +17,9 @@ from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
-from podium.config import DataSettings, RunConfig, RunFolder, load_resolved
-from podium.config.checkpoints import FACTS, facts_of
+from podium.config import DataSettings, RunConfig, RunFolder, load_resolved, write_resolved
+from podium.config.checkpoints import FACTS
+from podium.config.holding import held_with_others
 from podium.launching.caches import Cleared
 from podium.launching.crew import Crew
 from podium.mllog import read_events
@@ -135,10 +136,13 @@ def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfi
 
 
 CHECKPOINT = f"""
+from podium.config import load_resolved
+from podium.config.checkpoints import facts_of
+from podium.config.kept import kept
 path = folder / "checkpoints" / "batch_00000003"
 path.mkdir(parents=True, exist_ok=True)
 (path / "rank_0.safetensors").touch()
-(path / {FACTS!r}).write_text({facts_of(3, 1234, 1, 0, "", {})!r})
+(path / {FACTS!r}).write_text(facts_of(3, 1234, 1, 0, "", kept(load_resolved(folder / "config.yaml")), {{}}))
 """
 SAVE = (
     CHECKPOINT
@@ -207,6 +211,62 @@ def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunCon
         resume(folder, "h200_1x", QUIET)
     with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run"):
         resume(folder.parent, "laptop", QUIET)
+
+
+def saved(place: Path, config: RunConfig, implementation: Any) -> RunFolder:
+    """A run that was stopped and has saved itself."""
+    implementation("block_start", then=SAVE, summarise=False)
+    before = set((place / "runs").rglob("run_0"))
+    with pytest.raises(Saved):
+        list(run_set(config, 1, QUIET))
+    (path,) = set((place / "runs").rglob("run_0")) - before
+    (place / "sample.txt").unlink()
+    return RunFolder(path)
+
+
+def test_a_resume_that_fails_early_leaves_the_results_of_another_set(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    """Its rank is killed before it can mark the run as restarted."""
+    stopped = saved(place, open_config, implementation)
+    implementation()
+    (other,) = run_set(open_config, 1, QUIET)
+    result = other.result.read_bytes()
+    (place / "sample.txt").unlink()
+    implementation("block_start", then="os.kill(os.getpid(), signal.SIGKILL)", summarise=False)
+    with pytest.raises(WorkError, match=rf"killed by SIGKILL.*; its log says aborted: {stopped.restarted_result}; "):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.restarts
+    assert other.result.read_bytes() == result
+    assert [path.name for path in (place / "results").rglob("*.txt")] == ["result_0.txt"]
+    assert not (stopped.path / "replaced_results").exists()
+
+
+def test_a_run_whose_processes_still_live_is_not_gone_on_with(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    with held_with_others(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.gone_on_with and stopped.told_failure()
+
+
+def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    config = load_resolved(stopped.config)
+    write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
+    with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, as .*put that back"):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.gone_on_with and stopped.told_failure()
+
+
+def test_runs_that_cannot_be_written_are_a_sentence(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (place / "runs" / "laptop" / ".lock").mkdir(parents=True)
+    with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); see who may write"):
+        list(run_set(open_config, 1, QUIET))
 
 
 # The initial checkpoint

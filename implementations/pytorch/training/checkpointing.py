@@ -8,6 +8,7 @@ one file system for it. Where the run stands is known from counts alone, since t
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -15,14 +16,13 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.errors import WorkError
-from benchmarks.files import make_folder, whole_file, write_whole
+from benchmarks.files import make_folder, write_whole
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import Stepper
+from implementations.pytorch.training.tensor_files import TensorFile, write_tensors
 from podium.config import Checkpoint, Checkpointing, RunFolder
 from podium.config.checkpoints import (
     FACTS,
@@ -32,6 +32,7 @@ from podium.config.checkpoints import (
     read_checkpoint,
     remove_old_checkpoints,
 )
+from podium.config.kept import digest_of
 
 RANDOM, DEVICE_RANDOM = "random.cpu", "random.device"
 
@@ -98,7 +99,7 @@ class RunState:
     @torch.no_grad()
     def load(self, checkpoint: Path) -> None:
         """Bring all of it to what it was, in place. WorkError for a file that cannot be read or does not fit."""
-        first, own = _Tensors(rank_file(checkpoint, 0)), _Tensors(rank_file(checkpoint, self._processes.rank))
+        first, own = TensorFile(rank_file(checkpoint, 0)), TensorFile(rank_file(checkpoint, self._processes.rank))
         for name, tensor in (self._model | self._steps()).items():
             first.copy_to(name, tensor)
         for owner, state in self._optimizer():
@@ -107,7 +108,7 @@ class RunState:
                 if owner == 0
                 else own
                 if owner == self._processes.rank
-                else _Tensors(rank_file(checkpoint, owner))
+                else TensorFile(rank_file(checkpoint, owner))
             )
             for name, tensor in state.items():
                 file.copy_to(name, tensor)
@@ -121,31 +122,30 @@ class RunState:
             torch.cuda.set_rng_state(own.get(DEVICE_RANDOM))
 
 
-class _Tensors:
-    """A file of tensors."""
+def stamp_of(batches: int, rank: int, configuration: Mapping[str, Any]) -> dict[str, str]:
+    """Whose file of tensors it is: of which checkpoint, rank and configuration."""
+    return {"batches": str(batches), "rank": str(rank), "configuration": digest_of(configuration)}
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._file: Any = safe_open(path, framework="pt")
-            self._names = set(self._file.keys())  # type: ignore[no-untyped-call]
-        except (OSError, SafetensorError) as error:
-            raise WorkError(f"{path}: cannot be read ({error}); remove this checkpoint's folder") from error
 
-    def get(self, name: str) -> Tensor:
-        if name not in self._names:
-            raise WorkError(f"{self._path}: holds no {name}; go on with the version and packages that wrote it")
-        tensor: Tensor = self._file.get_tensor(name)
-        return tensor
+def verify_tensors(checkpoint: Checkpoint, rank: int) -> None:
+    """Read what a rank has written and raise WorkError unless it is that, byte for byte.
 
-    def copy_to(self, name: str, tensor: Tensor) -> None:
-        found = self.get(name)
-        if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
-            raise WorkError(
-                f"{self._path}: {name} is {found.dtype} {list(found.shape)}, and the run has {tensor.dtype} "
-                f"{list(tensor.shape)}; go on with the configuration that wrote it"
-            )
-        tensor.copy_(found)
+    Every rank does so with its own file, so that all files are seen to and each is once.
+    """
+    stamp = stamp_of(checkpoint.batches, rank, checkpoint.facts["configuration"])
+    TensorFile(rank_file(checkpoint.path, rank)).require(stamp)
+
+
+@contextmanager
+def own_facts(checkpoint: Checkpoint) -> Iterator[Mapping[str, Any]]:
+    """What is to be gone on from. WorkError where it is not what is looked for."""
+    try:
+        yield checkpoint.facts
+    except (KeyError, TypeError, ValueError) as error:
+        raise WorkError(
+            f"{checkpoint.path / FACTS}: is not what this version of Podium goes on from ({error}); go on with the "
+            "version that wrote it"
+        ) from error
 
 
 class Saver:
@@ -157,10 +157,17 @@ class Saver:
     """
 
     def __init__(
-        self, settings: Checkpointing, folder: RunFolder, processes: Processes, state: RunState, samples: int
+        self,
+        settings: Checkpointing,
+        folder: RunFolder,
+        processes: Processes,
+        state: RunState,
+        samples: int,
+        configuration: Mapping[str, Any],
     ) -> None:
-        """`samples` have been trained on already."""
+        """`samples` have been trained on already; `configuration` is as podium/config/kept.py gives it."""
         self._settings, self._folder, self._processes, self._state = settings, folder, processes, state
+        self._configuration = configuration
         self._next_samples = self._after(samples)
         self._last, self._asked = monotonic(), False
         self._copies: dict[str, Tensor] = {}
@@ -231,28 +238,18 @@ class Saver:
             self._arrival.synchronize()
         folder, rank = self._folder, self._processes.rank
         path = make_folder(checkpoint_path(folder.checkpoints, standing.batches))
-        _write_tensors(rank_file(path, rank), self._copies)
+        stamp = stamp_of(standing.batches, rank, self._configuration)
+        write_tensors(rank_file(path, rank), self._copies, stamp)
         if rank == 0:
             for file in (folder.log, folder.metrics):
                 _to_disk(file)
             log = folder.log.read_bytes()[:log_bytes].decode("utf-8")
             known = standing.batches, standing.samples, self._processes.ranks, standing.metrics_bytes
-            write_whole(path / FACTS, facts_of(*known, log, standing.rest))
+            write_whole(path / FACTS, facts_of(*known, log, self._configuration, standing.rest))
         for place in (path, folder.checkpoints):
             _to_disk(place)
         if rank == 0:
             remove_old_checkpoints(folder.checkpoints, self._settings.keep)
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    with whole_file(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        try:
-            save_file(dict(tensors), temporary)
-        except SafetensorError as error:
-            raise WorkError(f"{path}: cannot be written ({error}); see that the disk has space") from error
-        temporary.chmod(mode)  # the library keeps its files to the user alone
 
 
 def _to_disk(path: Path) -> None:

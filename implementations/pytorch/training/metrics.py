@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.errors import WorkError
+from benchmarks.files import unwritable
 from implementations.pytorch.data.loader import GlobalBatch, Step
 from implementations.pytorch.training.not_finite import NotFinite
 from implementations.pytorch.training.processes import Processes
@@ -76,12 +77,20 @@ class Metrics:
     def __enter__(self) -> Self:
         if self._processes.first:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a", encoding="utf-8", buffering=1)
+            try:
+                self._file = self._path.open("a", encoding="utf-8", buffering=1)
+            except OSError as error:
+                raise unwritable(self._path, error) from None
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._file is None:
+            return
+        try:
             self._file.close()
+        except OSError as error:  # of a line that the disk did not take, which has been told already
+            if kind is None:
+                raise unwritable(self._path, error) from None
 
     def step(
         self, number: int, samples: int, step: Step, result: StepResult, stop: bool = False, save: bool = False
@@ -158,5 +167,10 @@ class Metrics:
         return pending.whole
 
     def write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
+        """Add a line to the file. WorkError where the disk does not take it."""
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise unwritable(self._path, error) from None

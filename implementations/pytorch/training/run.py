@@ -18,7 +18,14 @@ from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.optimization.build import build_schedule, used
 from implementations.pytorch.training.building import build_order, build_stepper, uses_graphs
-from implementations.pytorch.training.checkpointing import RunState, Saver, Standing, agreed_checkpoint
+from implementations.pytorch.training.checkpointing import (
+    RunState,
+    Saver,
+    Standing,
+    agreed_checkpoint,
+    own_facts,
+    verify_tensors,
+)
 from implementations.pytorch.training.evaluation import Accuracy, evaluate
 from implementations.pytorch.training.metrics import Metrics
 from implementations.pytorch.training.not_finite import NotFinite, with_samples
@@ -30,6 +37,7 @@ from implementations.pytorch.training.stopping import StopRequest
 from implementations.pytorch.training.warmup import warm_up
 from implementations.pytorch.training.watching import Watch, join_board
 from podium.config import Checkpoint, RunConfig, RunFolder
+from podium.config.kept import kept
 from podium.mllog import ABORTED, SUCCESS, ResultLog
 
 
@@ -99,10 +107,10 @@ class Run:
         self.checkpoint = agreed_checkpoint(folder, processes, checkpoint)
         self.skipped, self.seconds_before = 0, 0.0
         if self.checkpoint:
-            facts = self.checkpoint.facts
-            self.totals, self.position = Totals(**facts["totals"]), Position(**facts["position"])
-            self.phases.seconds.update(facts["phases"])
-            self.skipped, self.seconds_before = facts["skipped"], facts["seconds"]
+            with own_facts(self.checkpoint) as facts:
+                self.totals, self.position = Totals(**facts["totals"]), Position(**facts["position"])
+                self.phases.seconds.update(facts["phases"])
+                self.skipped, self.seconds_before = facts["skipped"], facts["seconds"]
 
     def execute(self) -> bool:
         """Train to the target or the end of the samples allowed. True if the target was reached, or none was set."""
@@ -142,6 +150,7 @@ class Run:
         if config.checkpoint or self.checkpoint:
             self.state = RunState(self.stepper, processes)
         if self.checkpoint:
+            verify_tensors(self.checkpoint, processes.rank)
             self.state.load(self.checkpoint.path)
         self.loader = LOADERS[config.loader](
             self.order,
@@ -167,7 +176,8 @@ class Run:
             self.metrics = stack.enter_context(Metrics(self.folder.metrics, processes, self.skipped))
             if config.checkpoint:
                 self.stop_request = stack.enter_context(StopRequest())
-                saver = Saver(config.checkpoint, self.folder, processes, self.state, self.totals.samples)
+                at = self.totals.samples
+                saver = Saver(config.checkpoint, self.folder, processes, self.state, at, kept(config))
                 self.saver = stack.enter_context(saver)
             steps: Iterable[Step] = stack.enter_context(self.loader)
             self.evaluation_batches = evaluation_batches(

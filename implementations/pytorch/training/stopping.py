@@ -3,24 +3,26 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from benchmarks.errors import Saved
-
-GRACE_SECONDS = 50.0
-"""So long after SIGTERM a process is ended that has not left by itself: another rank may hang or have died."""
+from podium.config.patience import saving_seconds
 
 
 class StopRequest:
     """Whether SIGTERM has come. Use as a context manager, in the main thread.
 
+    A process that has not left by itself after `grace_seconds` is ended, with a word about it: another rank may hang or
+    have died. Without them they are as long as the installed torchrun's patience allows (podium/config/patience.py).
+
     The signal is noticed by a thread, so that it is even where the main thread waits for another rank.
     """
 
-    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(self, grace_seconds: float | None = None) -> None:
         self.asked = False
-        self._grace_seconds = grace_seconds
+        self._grace_seconds = saving_seconds() if grace_seconds is None else grace_seconds
         self._left = threading.Event()
 
     def __enter__(self) -> Self:
@@ -42,11 +44,17 @@ class StopRequest:
         self._thread.join()
         os.close(self._read)
 
+    @property
+    def _words(self) -> str:
+        return f"asked to stop, and not saved within {self._grace_seconds:g} seconds: gives up"
+
     def _wait(self) -> None:
         """Python writes the number of each signal that it handles into the pipe; closed, it is at its end."""
         while number := os.read(self._read, 1):
             if number[0] == signal.SIGTERM:
                 self.asked = True
                 if not self._left.wait(self._grace_seconds):
+                    with suppress(OSError):
+                        os.write(2, f"process {os.getpid()}: {self._words}\n".encode())
                     os._exit(Saved.exit_code)
                 return

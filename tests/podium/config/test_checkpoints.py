@@ -22,7 +22,8 @@ def write(folder: Path, batches: int, ranks: int = 2) -> Path:
     path.mkdir(parents=True)
     for rank in range(ranks):
         rank_file(path, rank).touch()
-    (path / FACTS).write_text(facts_of(batches, 10 * batches, ranks, 7, "a log\n", {"own": [1]}), encoding="utf-8")
+    facts = facts_of(batches, 10 * batches, ranks, 7, "a log\n", {"seed": 5}, {"own": [1]})
+    (path / FACTS).write_text(facts, encoding="utf-8")
     return path
 
 
@@ -62,10 +63,14 @@ def change(key: str, value: Any) -> Any:
         lambda path: (path / FACTS).unlink(),
         lambda path: (path / FACTS).write_text("{"),
         lambda path: (path / FACTS).write_text("[]"),
-        change("version", 2),
+        change("version", 1),
         change("format", "other"),
         change("ranks", 3),
         change("ranks", None),
+        change("batches", "2"),
+        change("samples", None),
+        change("digest", None),
+        change("configuration", None),
     ],
 )
 def test_what_is_not_whole_is_no_checkpoint(tmp_path: Path, spoil: Any) -> None:

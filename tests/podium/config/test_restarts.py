@@ -75,3 +75,9 @@ def test_a_failure_comes_back_as_what_it_was(tmp_path: Path, kind: type[WorkErro
     folder.forget_failure()
     folder.forget_failure()
     assert folder.told_failure() is None
+
+
+def test_a_resumed_run_is_begun_again_whatever_is_left_of_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.mark_resumed()
+    assert folder.begun and folder.gone_on_with and folder.restarts == 0

@@ -1,5 +1,6 @@
 """A run's processes, seen to their end: whatever the end is, it is told in a sentence and nothing lives on."""
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from benchmarks.errors import Saved, UsageError, WorkError
 from podium import launching
 from podium.config import Checkpointing, RunConfig, RunFolder
+from podium.config.holding import require_nobody
 from podium.launching import Interrupted, command, launch
 
 KILLED = """\
@@ -133,7 +135,7 @@ def test_processes_that_make_checkpoints_get_the_time_to_save(
     with pytest.raises(Saved, match=r"^saved$"):
         start(open_config.model_copy(update={"checkpoint": Checkpointing()}), run_folder)
     thread.join()
-    assert run_folder.output.read_text(encoding="utf-8") == f"{launching.SAVING_SECONDS}\n"
+    assert run_folder.output.read_text(encoding="utf-8") == "60\n"
 
 
 def test_output_is_added_to_what_is_there(
@@ -325,3 +327,39 @@ def test_torchrun_still_prints_what_is_looked_for(
         done = subprocess.run(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, check=False)
     failure = launching.failure(run_folder, done.returncode)
     assert str(failure).startswith("rank 0 was killed by SIGKILL, so the run was aborted")
+
+
+def test_the_launcher_holds_the_run_s_folder_too(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, summary: dict[str, Any]
+) -> None:
+    """So that it is held if Podium is killed. By what it inherits: it knows nothing of locks."""
+    as_implementation(
+        "print([os.readlink(f'/proc/self/fd/{n}') for n in range(3, 99) if os.path.exists(f'/proc/self/fd/{n}')])\n"
+        f"(folder / 'summary.json').write_text({json.dumps(summary)!r})"
+    )
+    start(open_config, run_folder)
+    assert f"'{run_folder.lock}'" in run_folder.output.read_text(encoding="utf-8")
+    require_nobody(run_folder.lock, "nobody holds it any more")
+
+
+def test_a_full_disk_is_named_where_nothing_could_be_told(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    as_implementation("sys.exit(1)")
+    with pytest.raises(
+        WorkError, match=rf"^{run_folder.path}: the disk is full \(No space left on device\); make room"
+    ):
+        start(open_config, run_folder)
+
+
+def test_output_that_cannot_be_written_is_a_sentence(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
+) -> None:
+    as_implementation("pass")
+    run_folder.output.mkdir()
+    with pytest.raises(WorkError, match=r"output\.txt: cannot be written \(Is a directory\)"):
+        start(open_config, run_folder)

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,31 @@ from benchmarks.errors import WorkError
 from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training import checkpointing
-from implementations.pytorch.training.checkpointing import RunState, Saver, Standing, agreed_checkpoint
+from implementations.pytorch.training.checkpointing import (
+    RunState,
+    Saver,
+    Standing,
+    agreed_checkpoint,
+    own_facts,
+    verify_tensors,
+)
 from implementations.pytorch.training.phases import PhaseClock
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import Stepper
-from podium.config import Checkpointing, Clipping, LossScaling, RunConfig, RunFolder, newest_checkpoint
+from podium.config import (
+    Checkpoint,
+    Checkpointing,
+    Clipping,
+    LossScaling,
+    RunConfig,
+    RunFolder,
+    newest_checkpoint,
+    whole_checkpoints,
+)
 from podium.config.checkpoints import checkpoint_path, rank_file
 
 Maker = Callable[..., tuple[Stepper, TrainingOrder]]
+MADE_WITH = {"seed": 5}
 
 
 @pytest.fixture
@@ -73,7 +91,7 @@ def saver_of(
     stepper: Stepper, processes: Processes, folder: RunFolder, samples: int = 0, **settings: Any
 ) -> tuple[Saver, RunState]:
     state = RunState(stepper, processes)
-    return Saver(Checkpointing(**settings), folder, processes, state, samples), state
+    return Saver(Checkpointing(**settings), folder, processes, state, samples, MADE_WITH), state
 
 
 @pytest.mark.parametrize(("algorithm", "precision"), [("lamb", "fp32"), ("adamw", "bf16"), ("lamb", "fp16")])
@@ -184,7 +202,8 @@ def test_minutes_are_the_first_rank_s_and_asked_for_once(start: Maker, processes
     saver, state = saver_of(stepper, processes, folder, every_minutes=0.2 / 60)
     assert not saver.asks()
     time.sleep(0.25)
-    second = Saver(Checkpointing(every_minutes=0.1 / 60), folder, Processes(1, 2, processes.device), state, samples=0)
+    beside = Processes(1, 2, processes.device)
+    second = Saver(Checkpointing(every_minutes=0.1 / 60), folder, beside, state, 0, MADE_WITH)
     assert [saver.asks(), saver.asks(), second.asks()] == [True, False, False]
     saver.capture(1)
     assert not saver.asks()
@@ -197,13 +216,13 @@ def test_the_step_goes_on_while_a_checkpoint_is_written(
 ) -> None:
     stepper, _ = start()
     saver, _ = saver_of(stepper, processes, folder)
-    whole = checkpointing._write_tensors
+    whole = checkpointing.write_tensors
 
     def slowly(*arguments: Any) -> None:
         time.sleep(0.5)
         whole(*arguments)
 
-    monkeypatch.setattr(checkpointing, "_write_tensors", slowly)
+    monkeypatch.setattr(checkpointing, "write_tensors", slowly)
     with saver:
         saver.capture(16)
         begun = time.monotonic()
@@ -236,7 +255,7 @@ def test_lines_that_came_later_are_not_in_the_checkpoint_s_log(
 ) -> None:
     stepper, _ = start()
     saver, _ = saver_of(stepper, processes, folder)
-    monkeypatch.setattr(checkpointing, "_write_tensors", lambda *_: time.sleep(0.3))
+    monkeypatch.setattr(checkpointing, "write_tensors", lambda *_: time.sleep(0.3))
     saver.capture(16)
     saver.keep(Standing(1, 16, 0, {}))
     with folder.log.open("a", encoding="utf-8") as log:
@@ -302,3 +321,54 @@ def test_all_go_on_from_what_the_first_has_found(start: Maker, processes: Proces
     assert found and agreed_checkpoint(folder, processes, found) == found
     with pytest.raises(WorkError, match="rank 0 does not see this checkpoint; ranks need one file system"):
         agreed_checkpoint(RunFolder(folder.path / "elsewhere"), processes, found)
+
+
+@pytest.fixture
+def two(start: Maker, processes: Processes, folder: RunFolder) -> list[Checkpoint]:
+    """Two checkpoints of a run."""
+    stepper, _ = start()
+    saver, _ = saver_of(stepper, processes, folder)
+    with saver:
+        for batches in (1, 2):
+            saver.capture(16 * batches)
+            saver.keep(Standing(batches, 16 * batches, 0, {"totals": {"steps": batches}}))
+    return whole_checkpoints(folder.checkpoints)
+
+
+def test_what_was_written_is_known_again(two: list[Checkpoint]) -> None:
+    for checkpoint in two:
+        assert checkpoint.facts["configuration"] == MADE_WITH
+        verify_tensors(checkpoint, 0)
+
+
+def test_a_file_of_another_checkpoint_rank_or_run_is_refused(
+    two: list[Checkpoint], start: Maker, processes: Processes, folder: RunFolder
+) -> None:
+    first, second = (rank_file(checkpoint.path, 0) for checkpoint in two)
+    whole = second.read_bytes()
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(WorkError, match=rf"^{second}: is not this checkpoint's: its batches is 1, and 2 is right; put"):
+        verify_tensors(two[1], 0)
+    rank_file(two[1].path, 1).write_bytes(whole)
+    with pytest.raises(WorkError, match=r"rank_1\.safetensors: is not this checkpoint's: its rank is 0, and 1 is"):
+        verify_tensors(two[1], 1)
+    state = RunState(start()[0], processes)
+    with Saver(Checkpointing(), folder, processes, state, 0, {"seed": 6}) as saver:
+        saver.capture(32)
+        saver.keep(Standing(2, 32, 0, {}))
+    with pytest.raises(WorkError, match="is not this checkpoint's: its configuration is "):
+        verify_tensors(two[1], 0)
+    save_file({"x": torch.zeros(1)}, second)
+    with pytest.raises(WorkError, match="is not this checkpoint's: its batches is None"):
+        verify_tensors(two[1], 0)
+
+
+def test_facts_without_what_is_gone_on_from_are_a_sentence(two: list[Checkpoint]) -> None:
+    for wrong in (lambda facts: facts["position"], lambda facts: SimpleNamespace(**facts["totals"], **{"steps": 1})):
+        with (
+            pytest.raises(WorkError, match=r"batch_00000002/facts\.json: is not what this version of Podium goes on"),
+            own_facts(two[1]) as facts,
+        ):
+            wrong(facts)
+    with own_facts(two[1]) as facts:
+        assert facts["totals"] == {"steps": 2}

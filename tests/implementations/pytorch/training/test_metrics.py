@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,3 +157,27 @@ def test_nothing_but_skipped_steps_ends_the_run(tmp_path: Path, processes: Proce
                 metrics.flush()
         with pytest.raises(WorkError, match="40 steps in a row overflowed in fp16; lower"):
             metrics.flush()
+
+
+FULL = Path("/dev/full")
+"""Linux's own stand-in for a disk that is full."""
+
+
+def test_a_full_disk_is_a_sentence(processes: Processes) -> None:
+    words = r"^/dev/full: the disk is full \(No space left on device\); make room on it$"
+    with pytest.raises(WorkError, match=words), Metrics(FULL, processes) as metrics:
+        metrics.write({"event": "evaluation"})
+
+
+def test_another_failure_is_not_hidden_by_a_line_that_was_left_over(processes: Processes) -> None:
+    with pytest.raises(WorkError, match="something else"), Metrics(FULL, processes) as metrics:
+        with suppress(WorkError):
+            metrics.write({"event": "evaluation"})
+        raise WorkError("something else")
+    with pytest.raises(WorkError, match="the disk is full"), Metrics(FULL, processes) as metrics, suppress(WorkError):
+        metrics.write({"event": "evaluation"})
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path, processes: Processes) -> None:
+    with pytest.raises(WorkError, match=r"cannot be written \(Is a directory\); see who"), Metrics(tmp_path, processes):
+        pass

@@ -1,0 +1,87 @@
+"""A rank from its start to its end, whatever happens in between: it holds the run's folder, and tells what failed."""
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.errors import UsageError, WorkError
+from implementations.pytorch import train
+from podium.config import RunFolder
+from podium.config.holding import require_nobody
+
+Main = Callable[[Callable[[], int]], int]
+
+
+@pytest.fixture
+def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
+    """A rank that does this instead of training."""
+
+    def run(does: Callable[[], int]) -> int:
+        monkeypatch.setattr(train, "_train", lambda *_: does())
+        monkeypatch.setattr(train, "end_with_parent", lambda: None)
+        monkeypatch.setattr(sys, "argv", ["train", str(tmp_path / "config.yaml"), str(tmp_path)])
+        return train.main()
+
+    return run
+
+
+def fails(error: Exception) -> Callable[[], int]:
+    def fail() -> int:
+        raise error
+
+    return fail
+
+
+def full(path: str | None = None) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def test_the_folder_is_held_while_the_rank_lives(main: Main, tmp_path: Path) -> None:
+    def trains() -> int:
+        with pytest.raises(UsageError, match="held"):
+            require_nobody(RunFolder(tmp_path).lock, "held")
+        return 0
+
+    assert main(trains) == 0
+    require_nobody(RunFolder(tmp_path).lock, "held")
+
+
+@pytest.mark.parametrize(("path", "named"), [("/x/metrics", "/x/metrics"), (None, None)])
+def test_a_full_disk_is_told_whoever_was_writing(
+    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str | None, named: str | None
+) -> None:
+    words = f"{named or tmp_path}: the disk is full (No space left on device); make room on it"
+    assert main(fails(full(path))) == 1
+    assert str(RunFolder(tmp_path).told_failure()) == words
+    assert capsys.readouterr().err == words + "\n"
+
+
+def test_what_cannot_be_told_on_a_full_disk_ends_without_a_traceback(
+    main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fsync(_: int) -> None:
+        raise full()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert main(fails(UsageError("no such key"))) == 2
+    assert RunFolder(tmp_path).told_failure() is None
+    assert capsys.readouterr().err == "no such key\n"
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert main(fails(WorkError("x"))) == 1
+
+
+class Full(io.StringIO):
+    """What is printed on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise full()
+
+
+def test_other_errors_are_defects(main: Main) -> None:
+    with pytest.raises(PermissionError):
+        main(fails(PermissionError(errno.EACCES, "no")))
