@@ -39,7 +39,9 @@ def run(
     resumed: Annotated[
         Path | None,
         typer.Option(
-            "--resume", metavar="FOLDER", help="Go on with the run in this folder from its last checkpoint instead."
+            "--resume",
+            metavar="FOLDER",
+            help="Go on with the run in this folder from its last checkpoint instead; of --set launch.KEY=VALUE alone.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
@@ -59,33 +61,36 @@ def run(
     target, 143 if it was asked to stop (SIGTERM, Ctrl-C) and has saved itself, where `checkpoint` is set.
     """
     from podium.config import load_system
-    from podium.launching.elsewhere import become, run_options, wrapped
+    from podium.launching.elsewhere import become, resume_options, run_options, wrapped
     from podium.launching.following import follow
     from podium.progress import Progress
     from podium.report import as_json as report_json
     from podium.report import print_report
-    from podium.running import FinishedRun, resume, run_set
+    from podium.running import FinishedRun, resumable, resume, run_folder, run_set
 
-    if resumed is not None and (recipe or settings or runs != 1 or dry_run or node_rank):
-        raise UsageError(
-            "--resume goes on with one run as it was configured; leave out --runs, --recipe, --set, --dry-run and "
-            "--node-rank"
-        )
-    config = load_system(system, recipe, settings or [])
-    options = run_options(runs, recipe, settings or [], as_json)
+    settings = settings or []
+    folder = run_folder(resumed) if resumed is not None else None
+    if folder is None:
+        config = load_system(system, recipe, settings)
+        options = run_options(runs, recipe, settings, as_json)
+    elif recipe or runs != 1:
+        raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
+    else:
+        config = resumable(folder.path, system, settings)
+        options = resume_options(config, folder.path, settings, as_json)
     if dry_run:
         from podium.launching.dry_run import commands
 
-        print("\n".join(commands(config, system, options, runs, node_rank)))
+        print("\n".join(commands(config, system, options, runs, node_rank, folder)))
         return
-    if config.launch.launcher != "torchrun" and resumed is None:
+    if config.launch.launcher != "torchrun":
         become(config, wrapped(config, system, options, node_rank))
     if node_rank > 0:
         return follow(config, node_rank, Progress(errors).note)
     finished: list[FinishedRun] = []
     try:
-        if resumed is not None:
-            config, one = resume(resumed, Path(system).stem, Progress(errors))
+        if folder is not None:
+            config, one = resume(folder.path, system, Progress(errors), settings)
             finished.append(one)
         else:
             for one in run_set(config, runs, Progress(errors)):

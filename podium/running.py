@@ -1,7 +1,7 @@
 """`podium run`: a set of consecutive runs on a system, from the data to the verdict on every result."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ from benchmarks.bert.rules import LARGEST_SEED
 from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
 from benchmarks.files import make_folder
 from podium.compliance import check_compliance
-from podium.config import RunConfig, RunFolder, load_resolved, newest_checkpoint, write_resolved
+from podium.config import RunConfig, RunFolder, load_resumed, newest_checkpoint, whole_checkpoints, write_resolved
 from podium.config.holding import alone_with, require_nobody
 from podium.config.kept import require_kept
 from podium.config.loading import ROOT
@@ -22,6 +22,7 @@ from podium.costs import with_measured_costs
 from podium.data import with_data
 from podium.launching import Interrupted, launch
 from podium.launching.crew import Crew, gathered
+from podium.launching.elsewhere import seen_anywhere
 from podium.mllog import run_status
 from podium.progress import Progress
 from podium.results import ResultSet
@@ -85,35 +86,50 @@ def entry_options(caches_cleared: bool) -> list[str]:
     return ["--caches-cleared"] if caches_cleared else []
 
 
-def resume(folder: Path, system: str, progress: Progress) -> tuple[RunConfig, FinishedRun]:
-    """Go on with a run that broke off, from its last checkpoint, in its own folder; its configuration is the one kept.
+def resumable(folder: Path, system: str, settings: Sequence[str] = ()) -> RunConfig:
+    """The configuration that a run which broke off goes on with: its own, started as system and `settings` say.
 
-    Raises UsageError where there is nothing to go on with, and else what `run_set` does.
+    Changes nothing. `system` is a name in systems/ or a path. Raises UsageError where there is nothing to go on with.
     """
-    run = RunFolder(folder.resolve())
-    if not run.config.is_file():
-        raise UsageError(f"{folder}: holds no {run.config.name}; name the folder of a run, runs/SYSTEM/DATE_TIME/run_N")
-    config = load_resolved(run.config)
-    if config.system != system:
-        raise UsageError(f"{folder}: is a run of {config.system}, and {system} is named; name {config.system}")
+    run = run_folder(folder)
+    config = load_resumed(run, system, settings)
+    if run.read_summary() is not None:
+        raise UsageError(f"{folder}: this run has come to its end; start another one")
+    checkpoint = newest_checkpoint(run.checkpoints)
+    if checkpoint is None:
+        raise UsageError(
+            f"{folder}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
+        )
+    require_kept(checkpoint, config, run.config)
+    return config
+
+
+def resume(
+    folder: Path, system: str, progress: Progress, settings: Sequence[str] = ()
+) -> tuple[RunConfig, FinishedRun]:
+    """Go on with a run that broke off, from its last checkpoint, in its own folder, as `resumable` configures it.
+
+    Raises what `resumable` and `run_set` do.
+    """
+    run, config = run_folder(folder), resumable(folder, system, settings)
     results = ResultSet(config.system, replaced=run.path / "replaced_results")
-    with gathered(config, progress.note) as crew, _alone(make_folder(RUNS / config.system)):
-        if run.read_summary() is not None:
-            raise UsageError(f"{folder}: this run has come to its end; start another one")
-        checkpoint = newest_checkpoint(run.checkpoints)
-        if checkpoint is None:
-            raise UsageError(
-                f"{folder}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
-            )
-        require_kept(checkpoint, config, run.config)
+    with _alone(make_folder(RUNS / config.system)):
+        config = resumable(folder, system, settings)  # whoever held these runs may have gone on with this one
         require_nobody(
             run.lock,
             f"{folder}: processes of this run are still at work, such as some that save themselves after their "
             "`podium run` was killed; wait for their end",
         )
-        run.mark_resumed()
-        run.forget_failure()
-        return config, _see_through(config, run, "Resumed run", results, progress, crew, entry_options(False))
+        with gathered(config, progress.note) as crew:
+            write_resolved(config, run.config)  # all nodes read there how to start
+            run.mark_resumed()
+            run.forget_failure()
+            return config, _see_through(config, run, "Resumed run", results, progress, crew, entry_options(False))
+
+
+def run_folder(folder: Path) -> RunFolder:
+    """The folder of a run as it was named: from the current folder where it exists there, else from the repository."""
+    return RunFolder((folder if folder.exists() else ROOT / folder).resolve())
 
 
 def check_checkpoint(config: RunConfig) -> None:
@@ -182,12 +198,11 @@ def _see_through(
         crew.finish()
     except PodiumError as error:
         crew.stop()
-        way = _way_on(config, folder)
+        words = str(error)
+        way = _way_on(config, folder, words)
         if isinstance(error, Saved | Interrupted) and way:
-            raise Saved(f"{error}; {way}") from None
-        words = f"{error}; {_place(results, folder)}"
-        if folder.told_failure(final_only=True):
-            way = ""
+            raise Saved(f"{words}; {way}") from None
+        words = f"{words}; {_place(results, folder)}"
         raise type(error)(f"{words}; {way}" if way else words) from None
     result = results.add(folder)
     summary = folder.read_summary()
@@ -200,13 +215,23 @@ def _see_through(
     return FinishedRun(result, folder.path, config.seed, summary, check_compliance(result))
 
 
-def _way_on(config: RunConfig, folder: RunFolder) -> str:
-    """How to go on with a run that broke off; nothing where it has no checkpoint."""
-    checkpoint = newest_checkpoint(folder.checkpoints)
-    if checkpoint is None:
+def _way_on(config: RunConfig, folder: RunFolder, words: str) -> str:
+    """How to go on with a run that broke off with these words; nothing where it cannot.
+
+    A checkpoint that the words name is one that could not be read: the run goes on from the one before it. A loss that
+    is not finite comes again with the same batch.
+    """
+    whole = [checkpoint for checkpoint in whole_checkpoints(folder.checkpoints) if str(checkpoint.path) not in words]
+    told = folder.told_failure(final_only=True)
+    final = told is not None and not isinstance(told, Saved)
+    if not whole or (final and folder.not_finite.is_file()):
         return ""
-    system = config.system
-    return f"`podium run {system} --resume {folder.path}` goes on after its first {checkpoint.samples:,} samples"
+    mended = "once that is mended, " if final else ""
+    nodes = ", given on each node with its --node-rank unless Slurm does" if config.launch.nodes > 1 else ""
+    return (
+        f"{mended}`podium run {config.system} --resume {seen_anywhere(folder.path)}` goes on after its first "
+        f"{whole[-1].samples:,} samples{nodes}"
+    )
 
 
 def _place(results: ResultSet, folder: RunFolder) -> str:

@@ -8,6 +8,7 @@ from podium.config.launch import Container, Launch
 from podium.config.loading import load_resolved, load_system, system_names, write_resolved
 from podium.config.model import Checkpointing, Evaluation, RunConfig
 from podium.config.optimizing import Clipping, LossScaling, OptimizerSettings
+from podium.config.resuming import load_resumed
 
 __all__ = [
     "Checkpoint",
@@ -23,6 +24,7 @@ __all__ = [
     "RunConfig",
     "RunFolder",
     "load_resolved",
+    "load_resumed",
     "load_system",
     "newest_checkpoint",
     "system_names",

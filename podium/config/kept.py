@@ -8,28 +8,18 @@ from typing import Any
 
 from benchmarks.errors import UsageError, WorkError
 from podium.config.checkpoints import FACTS, Checkpoint, facts_digest
+from podium.config.launch import FREE, FREE_ON_GPU
 from podium.config.model import RunConfig
 
-FREE = {"checkpoint"}
-"""Keys that may be another when a run is gone on with: they change no number of it."""
-FREE_OF_LAUNCH = {
-    "launcher",
-    "binding",
-    "caches",
-    "rendezvous",
-    "container",
-    "slurm_options",
-    "max_restarts",
-    "timeout_seconds",
-}
-"""And of `launch`. Nodes and processes a node stay: they say who takes which samples and in which order is summed."""
+FREE_BESIDE_LAUNCH = {"checkpoint"}
+"""Keys that may be others when a run is gone on with: they change no number of it."""
 MOST_NAMED = 3
 
 
 def kept(config: RunConfig) -> dict[str, Any]:
     """All of a configuration that a run's numbers and its log depend on, as JSON holds it."""
-    document = config.model_dump(mode="json", by_alias=True, exclude=FREE | {"launch"})
-    left_out = FREE_OF_LAUNCH | ({"threads_per_process"} if config.launch.device == "cuda" else set())
+    document = config.model_dump(mode="json", by_alias=True, exclude=FREE_BESIDE_LAUNCH | {"launch"})
+    left_out = {*FREE, *(FREE_ON_GPU if config.launch.device == "cuda" else ())}
     return {**document, "launch": config.launch.model_dump(mode="json", by_alias=True, exclude=left_out)}
 
 

@@ -10,6 +10,12 @@ from podium.config.settings import Settings
 MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
 RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
 LARGEST_PORT = 65_535
+PLACE = ("launcher", "container", "slurm_options")
+"""Keys that say where a run goes on."""
+FREE = (*PLACE, "rendezvous", "binding", "caches", "max_restarts", "timeout_seconds")
+"""Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
+who takes which samples and in which order sums add up, and threads on a CPU do the latter."""
+FREE_ON_GPU = ("threads_per_process",)
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
 

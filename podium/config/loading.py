@@ -40,7 +40,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
         raise UsageError(f"{path}: section {missing[0]!r} is missing or holds no keys; add it")
 
     own = dict(document["bert"])
-    overrides = _parse_settings(settings)
+    overrides = parse_settings(settings)
     for source, given, reserved in (
         (f"{path}: bert.", own, ("system", "description", "launch")),
         (f"{COMMAND_LINE} ", overrides, ("system",)),
@@ -183,7 +183,7 @@ def _one_line(error: Exception) -> str:
     return words if len(words) <= 200 else words[:197] + "…"
 
 
-def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     """key=value pairs as a nested mapping; `bert.` may be left out, and values are read as YAML."""
     values: dict[str, Any] = {}
     for setting in settings:

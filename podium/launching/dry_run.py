@@ -12,10 +12,18 @@ from podium.launching.node import ALONE, Node, address_towards
 from podium.running import entry_options, new_set_folder
 
 
-def commands(config: RunConfig, system: str, options: Sequence[str], runs: int, node_rank: int) -> list[str]:
+def commands(
+    config: RunConfig,
+    system: str,
+    options: Sequence[str],
+    runs: int,
+    node_rank: int,
+    resumed: RunFolder | None = None,
+) -> list[str]:
     """One line a command, in the order in which they would be run; a line that begins with # says what is beside it.
 
-    Folders are named for the time, so that a run a moment later has another. Several nodes: this node's commands.
+    Folders are named for the time, so that a run a moment later has another; `resumed` is that of a run that is gone
+    on with. Several nodes: this node's commands.
     """
     if config.launch.launcher != "torchrun":
         return [shlex.join(wrapped(config, system, options, node_rank))]
@@ -26,10 +34,11 @@ def commands(config: RunConfig, system: str, options: Sequence[str], runs: int, 
             f"# node {node_rank} of {config.launch.nodes}: once all have met, each runs this with a --local-addr of "
             "its own, and node 0 alone with is_host=true; node 0 names the folder"
         )
-    folder = new_set_folder(config)
+    new = new_set_folder(config)
+    folders = [resumed] if resumed else [RunFolder(new / f"run_{number}") for number in range(runs)]
     variables = [f"{name}={value}" for name, value in environment(config, node).items()]
-    for number in range(runs):
-        words = command(config, RunFolder(folder / f"run_{number}"), "train", entry_options(True), node)
+    for folder in folders:
+        words = command(config, folder, "train", entry_options(resumed is None), node)
         lines.append(f"cd {shlex.quote(str(ROOT))} && {shlex.join(['env', *variables, *words])}")
     return lines
 

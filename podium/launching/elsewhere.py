@@ -32,6 +32,26 @@ def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json:
     return [*words, *(["--json"] if as_json else [])]
 
 
+def resume_options(config: RunConfig, folder: Path, settings: Sequence[str], as_json: bool) -> list[str]:
+    """The options of `podium run` that go on with the run in this folder, wherever it goes on.
+
+    UsageError for a folder that the container does not see.
+    """
+    seen = seen_anywhere(folder)
+    if seen.is_absolute() and config.launch.container is not None:
+        raise UsageError(
+            f"{folder}: the run goes on in a container (launch.container), which sees {ROOT / 'runs'} alone; move the "
+            "run's folder back there"
+        )
+    return ["--resume", str(seen), *run_options(1, None, settings, as_json)]
+
+
+def seen_anywhere(folder: Path) -> Path:
+    """A run's folder from the repository's on, as containers and other nodes see it too; else its whole path."""
+    folder, runs = folder.resolve(), (ROOT / "runs").resolve()
+    return "runs" / folder.relative_to(runs) if folder.is_relative_to(runs) else folder
+
+
 def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: int, command: str = "run") -> list[str]:
     """The command that has `podium COMMAND` with these options go on where the system's launcher says.
 

@@ -104,10 +104,10 @@ def test_an_unknown_option_or_number_is_wrong_use() -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("also", [("--runs", "2"), ("--recipe", "padded"), ("--set", "seed=3"), ("--dry-run",)])
+@pytest.mark.parametrize("also", [("--runs", "2"), ("--recipe", "padded")])
 def test_a_run_is_gone_on_with_as_it_was_configured(also: tuple[str, ...]) -> None:
     words = refused("run", "laptop", "--resume", "runs/laptop/x/run_0", *also)
-    assert "--resume goes on with one run as it was configured; leave out --runs, --recipe, --set, --dry-run" in words
+    assert "--resume goes on with one run as it was configured; leave out --runs and --recipe" in words
 
 
 def test_a_folder_without_a_run_cannot_be_gone_on_with(tmp_path: Path) -> None:

@@ -193,11 +193,101 @@ def test_a_run_that_was_killed_says_how_to_go_on(place: Path, open_config: RunCo
 
 def test_what_would_fail_again_is_not_gone_on_with(place: Path, open_config: RunConfig, implementation: Any) -> None:
     failure = json.dumps({"exit_code": 1, "message": "the loss is nan"})
-    told = f"(folder / 'failure.json').write_text({failure!r}); sys.exit(1)"
+    told = f"(folder / 'not_finite.json').touch(); (folder / 'failure.json').write_text({failure!r}); sys.exit(1)"
     implementation("block_start", then=CHECKPOINT + told, summarise=False)
     with pytest.raises(WorkError, match=r"^the loss is nan; its log says aborted: ") as caught:
         list(run_set(open_config, 1, QUIET))
     assert "--resume" not in str(caught.value)
+
+
+def checkpointed(batches: int, samples: int) -> str:
+    """CHECKPOINT, after other numbers of batches and samples."""
+    return CHECKPOINT.replace("00000003", f"{batches:08}").replace("1234", str(samples))
+
+
+DISK = "result.partial.txt: cannot be written (No space left on device)"
+NEWEST = "batch_00000005/rank_0.safetensors: cannot be read (too short); remove this checkpoint's folder"
+
+
+@pytest.mark.parametrize(
+    ("failure", "checkpoints", "way"),
+    [
+        (DISK, [(3, 1234), (5, 2468)], "2,468"),  # whole ones are there
+        (NEWEST, [(3, 1234), (5, 2468)], "1,234"),  # the one before it is
+        (NEWEST, [(5, 2468)], ""),
+        (DISK, [], ""),
+    ],
+)
+def test_what_can_be_mended_is_gone_on_with_from_a_checkpoint_that_is_whole(
+    place: Path,
+    open_config: RunConfig,
+    implementation: Any,
+    failure: str,
+    checkpoints: list[tuple[int, int]],
+    way: str,
+) -> None:
+    where = "'checkpoints/'" if failure.startswith("batch") else "''"
+    told = f"words = str(folder / ({where} + {failure!r}))\n"
+    told += "(folder / 'failure.json').write_text(json.dumps({'exit_code': 1, 'message': words})); sys.exit(1)"
+    implementation("block_start", then="".join(checkpointed(*one) for one in checkpoints) + told, summarise=False)
+    with pytest.raises(WorkError) as caught:
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    words = str(caught.value)
+    assert failure in words and "; its log says aborted: " in words
+    offered = f"; once that is mended, `podium run laptop --resume {folder}` goes on after its first {way} samples"
+    assert words.endswith(offered) if way else "--resume" not in words
+
+
+def test_a_wrong_resume_is_told_before_other_nodes_are_waited_for(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    monkeypatch.setattr("podium.running.gathered", lambda *_: pytest.fail("nodes are waited for"))
+    with pytest.raises(UsageError, match="holds no whole checkpoint"):
+        resume(folder, "laptop", QUIET)
+    with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was made with 1"):
+        resume(folder, "laptop", QUIET, ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
+    RunFolder(folder).checkpoints.mkdir()
+    (folder / "summary.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UsageError, match="has come to its end"):
+        resume(folder, "laptop", QUIET)
+
+
+def test_a_resume_beside_another_run_is_told_before_other_nodes_are_waited_for(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    (place / "sample.txt").unlink()
+    implementation()
+    runs = run_set(open_config, 2, QUIET)
+    next(runs)
+    monkeypatch.setattr("podium.running.gathered", lambda *_: pytest.fail("nodes are waited for"))
+    with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
+        resume(folder, "laptop", QUIET)
+    runs.close()
+
+
+def test_nodes_read_in_the_folder_how_a_run_is_started_anew(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    (place / "sample.txt").unlink()
+    before = load_resolved(folder / "config.yaml")
+    implementation(then="(folder / 'restarts.jsonl').write_text('{}\\n')")
+    config, _ = resume(folder, "laptop", QUIET, ["launch.rendezvous=b:29500", "launch.max_restarts=2"])
+    launch = before.launch.model_copy(update={"rendezvous": "b:29500", "max_restarts": 2})
+    assert config == before.model_copy(update={"launch": launch})
+    assert load_resolved(folder / "config.yaml") == config
 
 
 def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
