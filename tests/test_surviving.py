@@ -156,6 +156,28 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, refere
     assert results(home) == before
 
 
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(home: Path, reference: Reference) -> None:
+    expected = reference(1)
+    keep_log(expected)
+    before = results(home)
+    process = start(home, *SAVING)
+    folder = in_training(home, process, 300)
+    process.send_signal(signal.SIGTERM)
+    finish(process, code=143)
+    checkpoint = max((folder / "checkpoints").iterdir())
+    file = checkpoint / "rank_0.safetensors"
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 4000] = bytes(4000)
+    file.write_bytes(content)
+    _, words = finish(start(home, words=("--resume", str(folder))), code=1)
+    assert "rank_0.safetensors: is damaged: its tensors are not those that were written" in " ".join(words.split())
+    shutil.rmtree(checkpoint)
+    found, _ = finish(start(home, words=("--resume", str(folder))))
+    assert_same_run(found, expected, restarts=2)
+    assert results(home) == before
+
+
 def keep_log(run: dict[str, Any]) -> None:
     """The result of a run, before the next set moves it away."""
     kept = Path(run["run_folder"]) / "log.txt"

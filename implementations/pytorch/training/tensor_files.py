@@ -4,6 +4,7 @@ safetensors files, in whose own header stand the owner's stamp and a digest of a
 file is, and no rank has to tell it to another. BLAKE2b is as fast on processors without instructions for SHA-256.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +18,8 @@ from torch import Tensor
 from benchmarks.errors import WorkError
 from benchmarks.files import whole_file
 
+STAMP = "podium"
+"""The only key of a header's metadata, whose value is JSON: safetensors writes several in an order of chance."""
 CONTENT = "content_blake2b"
 DIGEST_BYTES = 32
 
@@ -37,7 +40,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], stamp: Mapping[str,
         temporary.touch()
         mode = temporary.stat().st_mode
         try:
-            save_file(dict(tensors), temporary, metadata={**stamp, CONTENT: content})
+            save_file(dict(tensors), temporary, metadata={STAMP: json.dumps({**stamp, CONTENT: content})})
         except SafetensorError as error:
             raise WorkError(f"{path}: cannot be written ({error}); see that the disk has space") from error
         temporary.chmod(mode)  # the library keeps its files to the user alone
@@ -56,7 +59,7 @@ class TensorFile:
 
     def require(self, stamp: Mapping[str, str]) -> None:
         """WorkError unless it is the one that was written with this stamp, with all that was written. Reads all."""
-        said = self._file.metadata() or {}
+        said = self._said()
         advice = f"remove the folder {self._path.parent}, and the run goes on from the checkpoint before it"
         for key, value in stamp.items():
             if said.get(key) != value:
@@ -66,6 +69,14 @@ class TensorFile:
                 )
         if content_digest((name, self.get(name)) for name in sorted(self._names)) != said.get(CONTENT):
             raise WorkError(f"{self._path}: is damaged: its tensors are not those that were written; {advice}")
+
+    def _said(self) -> dict[str, Any]:
+        """The stamp and the digest; nothing where the file has none."""
+        try:
+            said = json.loads((self._file.metadata() or {})[STAMP])
+        except (KeyError, ValueError):
+            return {}
+        return said if isinstance(said, dict) else {}
 
     def get(self, name: str) -> Tensor:
         if name not in self._names:

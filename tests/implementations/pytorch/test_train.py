@@ -11,8 +11,10 @@ import pytest
 
 from benchmarks.errors import UsageError, WorkError
 from implementations.pytorch import train
-from podium.config import RunFolder
+from podium.config import RunConfig, RunFolder
+from podium.config.checkpoints import FACTS, checkpoint_path, facts_of, rank_file
 from podium.config.holding import require_nobody
+from podium.config.kept import kept
 
 Main = Callable[[Callable[[], int]], int]
 
@@ -85,3 +87,22 @@ class Full(io.StringIO):
 def test_other_errors_are_defects(main: Main) -> None:
     with pytest.raises(PermissionError):
         main(fails(PermissionError(errno.EACCES, "no")))
+
+
+def test_what_cannot_be_gone_on_from_is_refused_before_anything_is_touched(
+    tmp_path: Path, make_config: Callable[..., RunConfig]
+) -> None:
+    """Also where torchrun starts ranks again by itself."""
+    folder, config = RunFolder(tmp_path), make_config()
+    folder.metrics.write_text("0123456789", encoding="utf-8")
+    path = checkpoint_path(folder.checkpoints, 1)
+    path.mkdir(parents=True)
+    rank_file(path, 0).touch()
+    (path / FACTS).write_text(facts_of(1, 16, 1, 4, "", kept(config), {}), encoding="utf-8")
+    with pytest.raises(UsageError, match="seed is 77 and was "):
+        train._open_log(config.model_copy(update={"seed": 77}), folder, False)
+    assert folder.metrics.read_text(encoding="utf-8") == "0123456789" and not folder.restarts
+    log, checkpoint = train._open_log(config, folder, False)
+    log.close()
+    assert checkpoint and checkpoint.batches == 1
+    assert folder.metrics.read_text(encoding="utf-8") == "0123" and folder.restarts == 1

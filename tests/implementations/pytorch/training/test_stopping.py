@@ -8,7 +8,10 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from implementations.pytorch.training.stopping import StopRequest
+from podium.config.patience import VARIABLE, saving_seconds
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -45,6 +48,13 @@ def test_other_signals_ask_for_nothing() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_it_is_as_patient_as_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "15")
+    assert StopRequest()._grace_seconds == saving_seconds()
+    monkeypatch.delenv(VARIABLE)
+    assert StopRequest()._grace_seconds == saving_seconds() == 20
+
+
 def test_who_does_not_leave_is_ended_even_while_it_waits_in_a_library() -> None:
     program = (
         "import ctypes, os, signal, sys\n"
@@ -54,12 +64,16 @@ def test_who_does_not_leave_is_ended_even_while_it_waits_in_a_library() -> None:
         "    wait = ctypes.CDLL(None).pause\n"
         "    while True: wait()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         assert process.stdout and process.stdout.readline()
         begun = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
         assert time.monotonic() - begun > 0.25
+        words = f"process {process.pid}: asked to stop, and not saved within 0.3 seconds: gives up\n"
+        assert process.stderr and process.stderr.read().decode() == words
     finally:
         process.kill()
