@@ -149,7 +149,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, refere
     process.send_signal(signal.SIGTERM)
     _, words = finish(process, code=143)
     assert "asked to stop, and saved after " in words.replace("\n", " ")
-    assert f"`podium run laptop --resume {folder}`" in words.replace("\n", "")
+    assert f"`podium run laptop --resume {folder.relative_to(home)}`" in " ".join(words.split())
     assert results(home) == before
     found, _ = finish(start(home, words=("--resume", str(folder))))
     assert_same_run(found, expected, restarts=1)

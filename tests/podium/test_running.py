@@ -274,6 +274,24 @@ def test_a_resume_beside_another_run_is_told_before_other_nodes_are_waited_for(
     runs.close()
 
 
+def test_a_run_that_another_has_seen_to_its_end_meanwhile_is_not_gone_on_with(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+
+    @contextmanager
+    def alone(_: Path) -> Iterator[None]:
+        (folder / "summary.json").write_text("{}", encoding="utf-8")
+        yield
+
+    monkeypatch.setattr("podium.running._alone", alone)
+    with pytest.raises(UsageError, match="has come to its end"):
+        resume(folder, "laptop", QUIET)
+
+
 def test_nodes_read_in_the_folder_how_a_run_is_started_anew(
     place: Path, open_config: RunConfig, implementation: Any
 ) -> None:

@@ -58,6 +58,7 @@ def test_how_it_is_started_may_be_set_anew(kept: Any) -> None:
         ("launch.processes_per_node=2", "launch.processes_per_node: found 2, but the run was made with 1; "),
         ("launch.threads_per_process=1", "launch.threads_per_process: found 1, but the run was made with 2"),
         ("dropout=0", "dropout: a run goes on as it was configured; with --resume leave it out, or start another run"),
+        ("optimizer.beta1=0.5", "optimizer: a run goes on as it was configured"),
         ("bert.seed=3", "seed: a run goes on as it was configured"),
         ("launch=3", "launch: a run goes on as it was configured"),
         ("launch.bindings=none", "launch.bindings: there is no such key (did you mean binding?)"),

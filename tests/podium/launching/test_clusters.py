@@ -47,10 +47,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(
-    home: Path, *arguments: str, settings: tuple[str, ...] = (), within: tuple[str, ...] = (), command: str = "run"
+    home: Path,
+    *arguments: str,
+    settings: tuple[str, ...] = (),
+    within: tuple[str, ...] = (),
+    usual: tuple[str, ...] = SETTINGS,
+    command: str = "run",
 ) -> Any:
     words = [*within, sys.executable, "-m", "podium.cli", command, "laptop", *arguments]
-    for setting in (*SETTINGS, *settings):
+    for setting in (*usual, *settings):
         words += ["--set", setting]
     environment = os.environ | {"PYTHONPATH": str(home)}
     return subprocess.Popen(words, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -62,9 +67,9 @@ def finished(process: Any) -> str:
     return str(output)
 
 
-def metrics(run_folder: Path) -> list[dict[str, Any]]:
+def metrics(run_folder: Path, steps: int = 10) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [line["event"] for line in lines] == ["step"] * 10 + ["evaluation"]
+    assert [line["event"] for line in lines] == ["step"] * steps + ["evaluation"]
     return lines
 
 
@@ -131,6 +136,66 @@ def test_two_nodes_are_examined_together(home: Path) -> None:
             node.kill()
     assert outputs[1] == ""
     assert_examined(json.loads(outputs[0]))
+
+
+LONG_STEPS = 100
+LONG = ("max_samples=1600", "evaluation.interval_samples=1600", "checkpoint.every_samples=320")
+"""Long enough to be stopped on its way, by a Slurm too."""
+
+
+@pytest.fixture(scope="module")
+def one_long(home: Path) -> list[dict[str, Any]]:
+    """Metrics of one machine with two processes that nobody stops."""
+    found = json.loads(finished(start(home, "--json", settings=("launch.processes_per_node=2", *LONG))))
+    return metrics(Path(found["run_folder"]), LONG_STEPS)
+
+
+def in_training(home: Path, samples: int) -> Path:
+    """The folder of a run that has just been trained on so many samples and has not ended."""
+    deadline = time.monotonic() + SECONDS
+    before = set((home / "runs").rglob("metrics.jsonl"))
+    while time.monotonic() < deadline:
+        for path in set((home / "runs").rglob("metrics.jsonl")) - before:
+            if f'"samples": {samples}' in path.read_text(encoding="utf-8"):
+                return path.parent
+        time.sleep(0.005)
+    raise AssertionError("the run has not begun")
+
+
+def assert_went_on(found: dict[str, Any], folder: Path, one_long: list[dict[str, Any]]) -> None:
+    assert found["run_folder"] == str(folder)
+    assert found["restarts"] == 1
+    assert found["result_file"] == str(folder / "result.restarted.txt")
+    assert all(found["compliance"].values()) and found["compliance"]
+    assert_same(metrics(folder, LONG_STEPS), one_long)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1]) - 1
+
+
+def test_two_nodes_go_on_by_the_same_command_on_each(home: Path, one_long: list[dict[str, Any]]) -> None:
+    """At a meeting place of their own: the first one's is taken by then."""
+    ranks = ("0", "1")
+    many = ("launch.nodes=2", f"launch.rendezvous=127.0.0.1:{free_port()}", *LONG)
+    nodes = [start(home, "--node-rank", rank, settings=many) for rank in ranks]
+    try:
+        folder = in_training(home, 48)
+        nodes[0].send_signal(signal.SIGTERM)
+        words = [node.communicate(timeout=SECONDS)[1] for node in nodes]
+        assert nodes[0].returncode == 143, words[0]
+        told = " ".join(words[0].split())
+        assert f"`podium run laptop --resume {folder.relative_to(home)}` goes on after its first " in told
+        assert "samples, given on each node with its --node-rank unless Slurm does" in told
+        again = ("--json", "--resume", str(folder.relative_to(home)))
+        new = (f"launch.rendezvous=127.0.0.1:{free_port()}",)
+        nodes += [start(home, *again, "--node-rank", rank, settings=new, usual=()) for rank in ranks]
+        found, _ = (finished(node) for node in nodes[2:])
+    finally:
+        for node in nodes:
+            node.kill()
+    assert_went_on(json.loads(found), folder, one_long)
 
 
 @pytest.fixture
@@ -247,3 +312,20 @@ def test_a_slurm_jobs_nodes_are_examined(home: Path) -> None:
     """`podium doctor` submits the same job, which examines its nodes instead."""
     settings = ("launch.launcher=slurm", "launch.nodes=2", "description.number_of_nodes=2")
     assert_examined(json.loads(finished(start(home, "--json", settings=settings, command="doctor"))))
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_job_that_was_cancelled_goes_on_in_another(home: Path, one_long: list[dict[str, Any]]) -> None:
+    settings = ("launch.launcher=slurm", "launch.nodes=2", *LONG)
+    waiting = start(home, settings=settings)
+    try:
+        folder = in_training(home, 48)
+        subprocess.run(["scancel", "--name=podium-laptop"], check=True)
+        _, words = waiting.communicate(timeout=SECONDS)
+        assert waiting.returncode
+        assert f"--resume {folder.relative_to(home)}` goes on after its first " in " ".join(words.split())
+        again = start(home, "--json", "--resume", str(folder.relative_to(home)), settings=settings[:1], usual=())
+        found = json.loads(finished(again))
+    finally:
+        waiting.kill()
+    assert_went_on(found, folder, one_long)

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from benchmarks.errors import UsageError
 from podium.cli import app
-from podium.config import RunConfig, load_system
+from podium.config import RunConfig, RunFolder, load_system, write_resolved
+from podium.config.checkpoints import checkpoint_path, facts_of, rank_file
 from podium.config.loading import ROOT
 from podium.launching import elsewhere
 from podium.launching.dry_run import commands
-from podium.launching.elsewhere import become, run_options, wrapped
+from podium.launching.elsewhere import become, run_options, seen_anywhere, wrapped
 
 DIRECT = ["--set", "launch.launcher=torchrun", "--set", "launch.container=null", "--set", "launch.slurm_options=[]"]
 JOB = {"SLURM_JOB_ID": "1234567", "SLURM_JOB_NUM_NODES": "3", "SLURM_NODEID": "2", "SLURM_CPUS_ON_NODE": "96"}
@@ -237,3 +238,135 @@ def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
     assert done.exit_code == 0, done.output
     assert followed == [2]
+
+
+# A run that is gone on with
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The folder of a run on a system, under runs/, as it was made inside and has saved itself; and what is become."""
+    monkeypatch.setattr(elsewhere, "ROOT", tmp_path)
+    monkeypatch.setattr("podium.running.ROOT", tmp_path)
+    monkeypatch.setattr("podium.running.RUNS", tmp_path / "runs")
+    became: list[list[str]] = []
+
+    def stop_there(config: RunConfig, words: list[str]) -> None:
+        became.append(words)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("podium.launching.elsewhere.become", stop_there)
+
+    def make(system: str, *settings: str) -> tuple[Path, list[list[str]]]:
+        run = RunFolder(tmp_path / "runs" / system / "2026-11-21" / "run_0")
+        checkpoint = checkpoint_path(run.checkpoints, 3)
+        checkpoint.mkdir(parents=True)
+        rank_file(checkpoint, 0).touch()
+        (checkpoint / "facts.json").write_text(facts_of(3, 1234, 1, 0, "", {}), encoding="utf-8")
+        config = load_system(system, settings=[*DIRECT[1::2], *settings])
+        write_resolved(config.model_copy(update={"seed": 3}), run.config)
+        return run.path, became
+
+    return make
+
+
+def invoked(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["run", *words])
+    error = done.exception
+    assert (error.exit_code if isinstance(error, UsageError) else done.exit_code) == code, done.output
+    return done.output if error is None or not code else str(error)
+
+
+NAMED = "runs/{}/2026-11-21/run_0"
+
+
+def test_a_run_goes_on_in_docker(stopped: Any) -> None:
+    folder, became = stopped("dgxa100_n1")
+    for named in (str(folder), NAMED.format("dgxa100_n1")):  # the latter from any folder
+        invoked("dgxa100_n1", "--resume", named, "--json", "--set", "launch.timeout_seconds=99")
+    assert became[0] == became[1]
+    inner = became[0][became[0].index("podium:latest") + 1 :]
+    asked = ["--resume", NAMED.format("dgxa100_n1"), "--set", "launch.timeout_seconds=99", "--json"]
+    assert inner == ["podium", "run", "dgxa100_n1", *asked, *DIRECT]
+
+
+def test_a_run_goes_on_in_a_job_of_as_many_nodes_as_it_had(stopped: Any) -> None:
+    folder, became = stopped("academic_t4", "launch.nodes=2", "global_batch_size=64", "launch.rendezvous=gone:29500")
+    invoked("academic_t4", "--resume", str(folder))
+    assert "--nodes=2" in became[0]
+    assert became[0][-4:] == ["--", "academic_t4", "--resume", NAMED.format("academic_t4")]
+    line = invoked("academic_t4", "--resume", str(folder), "--dry-run")
+    assert line.endswith(f"-- academic_t4 --resume {NAMED.format('academic_t4')}\n")
+    assert len(became) == 1
+
+
+def test_a_run_that_a_container_does_not_see_does_not_go_on_there(stopped: Any, tmp_path: Path) -> None:
+    folder, became = stopped("dgxa100_n1")
+    moved = folder.rename(tmp_path / "moved")
+    words = invoked("dgxa100_n1", "--resume", str(moved), code=2)
+    assert words == (
+        f"{moved}: the run goes on in a container (launch.container), which sees {tmp_path}/runs alone; move the run's "
+        "folder back there"
+    )
+    assert became == []
+
+
+def test_what_cannot_be_gone_on_with_is_not_submitted(stopped: Any) -> None:
+    folder, became = stopped("dgxa100_n8")
+    words = invoked("dgxa100_n8", "--resume", str(folder), "--set", "launch.nodes=4", code=2)
+    assert words.startswith("--set launch.nodes: found 4, but the run was made with 8; ")
+    (folder / "summary.json").write_text("{}", encoding="utf-8")
+    assert invoked("dgxa100_n8", "--resume", str(folder), code=2).endswith("has come to its end; start another one")
+    assert became == []
+
+
+def test_runs_that_lie_on_another_disk_are_seen_under_their_name_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "ROOT", tmp_path / "here")
+    run = tmp_path / "big" / "laptop" / "run_0"
+    run.mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "runs").symlink_to(tmp_path / "big")
+    assert seen_anywhere(run) == seen_anywhere(tmp_path / "here/runs/laptop/run_0") == Path("runs/laptop/run_0")
+    assert seen_anywhere(tmp_path) == tmp_path
+
+
+def test_what_a_job_says_to_its_nodes_is_taken_by_each(
+    fakes: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words of docker/slurm.sub on node 2, and as they would be on node 0."""
+    folder, became = stopped("laptop", "launch.nodes=3", "global_batch_size=24", "launch.rendezvous=gone:29500")
+    words = said(fakes, "python", ["--python", "python", "laptop", "--resume", str(folder)])[2:]
+    assert words == ["run", "laptop", "--resume", str(folder), *INSIDE, "--node-rank", "2"]
+    met: list[tuple[str, int, str | None]] = []
+
+    def noted(what: str) -> Any:
+        def note(config: RunConfig, rank: Any, *_: Any) -> None:
+            met.append((what, rank if what == "follow" else 0, config.launch.rendezvous))
+            raise SystemExit(0)
+
+        return note
+
+    monkeypatch.setattr("podium.launching.following.follow", noted("follow"))
+    monkeypatch.setattr("podium.running.gathered", noted("gather"))
+    invoked(*words[1:])
+    invoked(*words[1:-1], "0")
+    here = f"{os.uname().nodename}:{PORT}"
+    assert met == [("follow", 2, here), ("gather", 0, here)]
+    assert became == []
+
+
+def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
+    stopped: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = stopped("laptop", "launch.nodes=2", "launch.rendezvous=a:29500")
+    met: list[tuple[int, str | None]] = []
+    monkeypatch.setattr(
+        "podium.launching.following.follow", lambda config, rank, note: met.append((rank, config.launch.rendezvous))
+    )
+    invoked("laptop", "--resume", str(folder), "--node-rank", "1")
+    invoked("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")
+    assert met == [(1, "a:29500"), (1, "b:29500")]
+    line = invoked("laptop", "--resume", str(folder), "--dry-run", "--set", "launch.rendezvous=127.0.0.1:29500")
+    assert line.splitlines()[1].endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")
