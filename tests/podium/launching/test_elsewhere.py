@@ -13,6 +13,7 @@ from benchmarks.errors import UsageError
 from podium.cli import app
 from podium.config import RunConfig, RunFolder, load_system, write_resolved
 from podium.config.checkpoints import checkpoint_path, facts_of, rank_file
+from podium.config.kept import kept
 from podium.config.loading import ROOT
 from podium.launching import elsewhere
 from podium.launching.dry_run import commands
@@ -262,9 +263,10 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         checkpoint = checkpoint_path(run.checkpoints, 3)
         checkpoint.mkdir(parents=True)
         rank_file(checkpoint, 0).touch()
-        (checkpoint / "facts.json").write_text(facts_of(3, 1234, 1, 0, "", {}), encoding="utf-8")
-        config = load_system(system, settings=[*DIRECT[1::2], *settings])
-        write_resolved(config.model_copy(update={"seed": 3}), run.config)
+        config = load_system(system, settings=[*DIRECT[1::2], *settings]).model_copy(update={"seed": 3})
+        facts = facts_of(3, 1234, 1, 0, "", kept(config), {})
+        (checkpoint / "facts.json").write_text(facts, encoding="utf-8")
+        write_resolved(config, run.config)
         return run.path, became
 
     return make
