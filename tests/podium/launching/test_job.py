@@ -63,7 +63,7 @@ def test_a_job_that_is_not_taken_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_says_that_the_job_goes_on(tmp_path: Path, number: signal.Signals) -> None:
-    process = start(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 100")
+    process = start(tmp_path, f"sleep 0.5; echo $$ > {tmp_path}/pid; exec sleep 100")
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text(encoding="utf-8"):
         assert time.monotonic() < deadline
