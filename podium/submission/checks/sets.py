@@ -9,11 +9,13 @@ from typing import Any
 
 from podium.submission.checks.settings import RANGES
 from podium.submission.checks.subjects import Findings, Run, RunSet, shown
+from podium.submission.findings import Finding
 from podium.submission.rulesets import Ruleset
 
 RUNS = 10
 ALLOWED_FAILED = 1
 ALLOWED_FILES = ("package_checker_params",)
+SCALING = "scaling.json"
 SAME = (
     *RANGES,
     "start_warmup_step",
@@ -115,11 +117,26 @@ def _overlaps(runs: RunSet, ruleset: Ruleset) -> Findings:
 
 
 def _others(runs: RunSet, ruleset: Ruleset) -> Findings:
-    allowed = (*ALLOWED_FILES, "scaling.json") if ruleset.scaled else ALLOWED_FILES
     for path in runs.folder.others:
-        if path.name not in allowed:
+        if path.name not in (*ALLOWED_FILES, SCALING):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
             yield runs.warning("unknown_file", f"{shown(path.name)} is {what} that is no result; take it out")
+
+
+def _scaling(runs: RunSet, ruleset: Ruleset) -> Findings:
+    """The summarizer multiplies any score by it; where it may be, `official.asking` compares it with what is due."""
+    if not any(path.name == SCALING for path in runs.folder.others):
+        return
+    path, fields = f"{runs.path}/{SCALING}", runs.system.fields if runs.system is not None else None
+    if not ruleset.scaled:
+        message = f"ruleset {ruleset.name} scales no score; take it out"
+    elif fields is not None and fields.get("division") != "closed":
+        message = "scores are scaled in the closed division alone; take it out"
+    elif fields is None:
+        message = "without the system's description nothing tells whether its factor is right; check the whole package"
+    else:
+        return
+    yield Finding(path, "scaling", "error", message)
 
 
 SETS: Mapping[str, Callable[[RunSet, Ruleset], Findings]] = MappingProxyType(
@@ -131,5 +148,6 @@ SETS: Mapping[str, Callable[[RunSet, Ruleset], Findings]] = MappingProxyType(
         "copies": _copies,
         "overlaps": _overlaps,
         "others": _others,
+        "scaling": _scaling,
     }
 )

@@ -132,11 +132,20 @@ def test_names_are_asked_for_as_long_as_the_rulesets_do(copy: Any, rules: str, w
     assert rules_of(copy.root, rules) == wanted
 
 
-@pytest.mark.parametrize(("rules", "allowed"), [("2.0.0", False), ("2.1.0", True), ("5.0.0", True)])
-def test_scaling_json_belongs_to_the_results_where_scores_are_scaled(copy: Any, rules: str, allowed: bool) -> None:
-    (copy.results / "scaling.json").touch()
+@pytest.mark.parametrize(
+    ("rules", "division", "allowed"),
+    [("2.0.0", "closed", False), ("2.1.0", "closed", True), ("5.0.0", "closed", True), ("5.0.0", "open", False)],
+)
+def test_scaling_json_belongs_to_the_results_where_scores_are_scaled(
+    copy: Any, rules: str, division: str, allowed: bool
+) -> None:
+    copy.describe(division=division)
+    (copy.results / "scaling.json").write_text('{"scaling_factor": 0.5}')
     (copy.results / "package_checker_params").touch()
-    assert ("unknown_file" not in rules_of(copy.root, rules)) == allowed
+    found = [finding for finding in check(copy.root, rules) if finding.rule in ("scaling", "unknown_file")]
+    assert [(one.path, one.severity) for one in found] == (
+        [] if allowed else [("results/mine/bert/scaling.json", "error")]
+    )
 
 
 def test_a_statement_said_by_every_rank_is_said_once(copy: Any) -> None:
