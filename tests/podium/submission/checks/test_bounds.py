@@ -1,5 +1,6 @@
 """Where each bound lies: what is just allowed is not found, and what is just not allowed is."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,3 +256,21 @@ def test_a_log_may_be_held_to_harder_rules_than_its_system_but_not_to_easier(
 def test_a_field_that_is_no_text_is_an_error_where_official_tools_read_it(copy: Any, field: str, severity: str) -> None:
     copy.describe(**{field: 8})
     assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("system_not_text", severity)}
+
+
+@pytest.mark.parametrize(("name", "severity"), [("Bert", "error"), ("BERT", "error"), ("resnet", "warning")])
+@pytest.mark.parametrize(("judged_elsewhere", "none"), [(False, "error"), (True, "warning")])
+def test_a_package_without_results_of_bert(
+    copy: Any, name: str, severity: str, judged_elsewhere: bool, none: str
+) -> None:
+    copy.results.rename(copy.results.with_name(name))
+    (package,) = find_packages(copy.root)
+    found = check_package(package, ruleset("5.0.0"), judged_elsewhere=judged_elsewhere)
+    expected = {("no_results", none), ("benchmark_unknown", severity)}
+    assert {(finding.rule, finding.severity) for finding in found} == expected
+
+
+def test_a_misspelled_benchmark_beside_a_right_one(copy: Any) -> None:
+    shutil.copytree(copy.results, copy.root / "results" / "mine" / "Bert")
+    found = {(finding.path, finding.rule, finding.severity) for finding in check(copy.root)}
+    assert ("results/mine/Bert", "benchmark_unknown", "error") in found

@@ -283,10 +283,19 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
         "benchmark_unknown",
         lambda copy: copy.results.rename(copy.results.with_name("BERT")),
     ),
+    "results of another benchmark": ("no_results", lambda copy: copy.results.rename(copy.results.with_name("resnet"))),
+    "an empty results/": ("no_results", lambda copy: _emptied(copy.results.parent.parent)),
+    "an empty folder of a system": ("no_results", lambda copy: _emptied(copy.results.parent)),
+    "results/ a file": ("no_results", lambda copy: _emptied(copy.results.parent.parent, as_file=True)),
     "a file among the systems": ("unknown_file", lambda copy: (copy.system.parent / "notes.md").touch()),
     "a file of 51 MiB": ("file_size", lambda copy: os.truncate(_huge(copy), 51 << 20)),
 }
 """By what is wrong: the rule that Podium's own checks name, and how it is planted."""
+
+
+def _emptied(folder: Path, as_file: bool = False) -> None:
+    folder.rename(folder.parents[1] / "elsewhere" if folder.name == "results" else folder.parents[2] / "elsewhere")
+    folder.write_text("none\n") if as_file else folder.mkdir()
 
 
 def _huge(copy: Any) -> Path:
