@@ -1,6 +1,7 @@
 """A set of runs: ten of them, on one setting, with seeds of their own, one after another, and none copied."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -16,6 +17,7 @@ RUNS = 10
 ALLOWED_FAILED = 1
 ALLOWED_FILES = ("package_checker_params",)
 SCALING = "scaling.json"
+NUMBERED = re.compile(r"result_(\d{1,6})\.txt", re.ASCII)
 SAME = (
     *RANGES,
     "start_warmup_step",
@@ -34,8 +36,26 @@ SAME = (
 def _count(runs: RunSet, ruleset: Ruleset) -> Findings:
     """A single log without a package is looked at as one run, not as a set."""
     alone = len(runs.runs) == 1 and runs.system is None
-    if len(runs.runs) != RUNS and not alone:
+    if alone:
+        return
+    if len(runs.runs) != RUNS:
         yield runs.error("run_count", f"holds {len(runs.runs)} result_*.txt; a set has exactly {RUNS} runs")
+
+
+def _numbers(runs: RunSet, ruleset: Ruleset) -> Findings:
+    """From 0 on, as the rules say, or from 1 on, as sets were accepted; of a set that is not whole, any of these."""
+    names = [run.log.path.name for run in runs.runs]
+    found = [NUMBERED.fullmatch(name) for name in names]
+    odd = [name for name, match in zip(names, found, strict=True) if match is None]
+    numbers = {int(match[1]) for match in found if match is not None}
+    first = 0 if 0 in numbers else 1
+    beyond = sorted(numbers - set(range(first, first + max(RUNS, len(names)))))
+    if odd:
+        names_told = ", ".join(shown(name) for name in odd[:3])
+        yield runs.warning("result_names", f"holds {names_told}; results are named result_0.txt to result_9.txt")
+    elif len(names) > 1 and (beyond or len(numbers) < len(names)):
+        told = f"result_{beyond[0]}.txt" if beyond else "two names of one number"
+        yield runs.warning("result_names", f"holds {told}; results are named result_0.txt to result_9.txt")
 
 
 def _failed(runs: RunSet, ruleset: Ruleset) -> Findings:
@@ -85,19 +105,26 @@ def _copies(runs: RunSet, ruleset: Ruleset) -> Findings:
 
 
 TELLING = 3
-"""So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most."""
+"""So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most. Nor are so
+many equal times from run_start on, in milliseconds: no two of the 1,000 published logs have them."""
+TELLING_MS = 1_000
+"""Evaluations that are all within less may well be equally apart."""
 
 
 def fingerprints(run: Run) -> list[tuple[Any, ...]]:
     """Marks of which two logs of one run share at least one: the same accuracies, of several evaluations, or after the
-    same times, or with the same seeds. None for a log without evaluations."""
+    same times, or with the same seeds; or the same times of several evaluations, whatever the accuracies. None for a
+    log without evaluations."""
     evaluations, start = run.log.evaluations, run.log.run_start_ms
     if not evaluations:
         return []
     accuracies = tuple(evaluation.accuracy for evaluation in evaluations)
     marks: list[tuple[Any, ...]] = [("seeds", accuracies, *run.log.seeds)] if run.log.seeds else []
     if start is not None:
-        marks.append(("times", accuracies, *(evaluation.time_ms - start for evaluation in evaluations)))
+        times = tuple(evaluation.time_ms - start for evaluation in evaluations)
+        marks.append(("times", accuracies, *times))
+        if len(set(times)) >= TELLING and max(times) - min(times) >= TELLING_MS:
+            marks.append(("clock", *times))
     return [*marks, ("accuracies", accuracies)] if len(accuracies) >= TELLING else marks
 
 
@@ -142,6 +169,7 @@ def _scaling(runs: RunSet, ruleset: Ruleset) -> Findings:
 SETS: Mapping[str, Callable[[RunSet, Ruleset], Findings]] = MappingProxyType(
     {
         "count": _count,
+        "numbers": _numbers,
         "failed": _failed,
         "seeds": _seeds,
         "same_settings": _same_settings,
