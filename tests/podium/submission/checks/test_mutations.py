@@ -5,6 +5,7 @@ Each fault breaks one thing. What the official tools find is found by running th
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -316,7 +317,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
 
 
 def _emptied(folder: Path, as_file: bool = False) -> None:
-    folder.rename(folder.parents[1] / "elsewhere" if folder.name == "results" else folder.parents[2] / "elsewhere")
+    shutil.rmtree(folder)
     folder.write_text("none\n") if as_file else folder.mkdir()
 
 
