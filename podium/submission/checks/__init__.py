@@ -12,7 +12,7 @@ from podium.submission.checks.clock import CLOCK
 from podium.submission.checks.configured import check_configured
 from podium.submission.checks.damage import DAMAGE
 from podium.submission.checks.evaluating import EVALUATING
-from podium.submission.checks.layout import LAYOUT
+from podium.submission.checks.layout import LAYOUT, check_judged
 from podium.submission.checks.sets import SETS
 from podium.submission.checks.settings import SETTINGS
 from podium.submission.checks.subjects import whole
@@ -26,15 +26,20 @@ PACKAGE_CHECKS = {**SYSTEMS, **LAYOUT}
 
 
 def check_package(
-    package: Package, ruleset: Ruleset, configurations: Mapping[int, RunConfig] | None = None
+    package: Package,
+    ruleset: Ruleset,
+    configurations: Mapping[int, RunConfig] | None = None,
+    judged_elsewhere: bool = False,
 ) -> list[Finding]:
     """Everything that Podium finds in a package, in the order of files and lines.
 
     `configurations` are those of Podium's own runs, by their seeds (`configured.configurations_in`): a log of such a
-    run is compared with what was configured. Raises WorkError for a file that cannot be read.
+    run is compared with what was configured. `judged_elsewhere` says that another package of the same check has BERT
+    results, so that one without is an organisation that took part in other benchmarks.
+    Raises WorkError for a file that cannot be read.
     """
     everything = whole(package)
-    found: list[Finding] = []
+    found = list(check_judged(everything, judged_elsewhere))
     for check_whole in PACKAGE_CHECKS.values():
         found.extend(check_whole(everything, ruleset))
     for runs in everything.sets:

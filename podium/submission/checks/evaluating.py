@@ -95,7 +95,10 @@ def _schedule(run: Run, ruleset: Ruleset) -> Findings:
 
 
 def _train_samples(run: Run, ruleset: Ruleset) -> Findings:
-    """Submitters whose training ran ahead of its evaluation were accepted with more: a question, not a breach."""
+    """Submitters whose training ran ahead of its evaluation were accepted with more: a question, not a breach.
+
+    With less than the passing evaluation says, one of the two is false, and samples to target are one of them.
+    """
     log, event = run.log, run.log.first("train_samples")
     if event is None:
         if log_is_whole(run):
@@ -110,7 +113,9 @@ def _train_samples(run: Run, ruleset: Ruleset) -> Findings:
         return
     if abs(trained - reached.samples) > (log.global_batch_size or 0):
         which = "that reaches the target" if log.passing else "that is the last"
-        yield run.warning(
+        less = reached.samples - trained
+        false = run.closed and log.passing is not None and less > max(log.global_batch_size or 0, reached.samples / 100)
+        yield (run.error if false else run.warning)(
             "train_samples",
             f"train_samples is {trained:,.0f}, but the evaluation {which} (line {reached.line}) comes after "
             f"{reached.samples:,.0f}; it is the samples trained on until the target, not the data's size",

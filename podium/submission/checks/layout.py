@@ -8,7 +8,7 @@ from types import MappingProxyType
 from podium.reading.package import ResultFolder
 from podium.submission.checks.sets import fingerprints
 from podium.submission.checks.subjects import Findings, Run, Whole, shown
-from podium.submission.findings import Finding
+from podium.submission.findings import Finding, Severity
 from podium.submission.rulesets import Ruleset
 
 MAX_ENTRIES = 100_000
@@ -124,13 +124,27 @@ def _places(whole: Whole, ruleset: Ruleset) -> Findings:
                 message = "lies among folders of results; results/SYSTEM/BENCHMARK holds the logs"
                 yield Finding(whole.relative(path), "unknown_file", "warning", message)
     for folder in whole.package.results:
-        if folder.benchmark != "bert" and whole.package.systems:
-            yield Finding(whole.relative(folder.path), "benchmark_unknown", "warning", _unknown(folder))
+        if folder.benchmark != "bert" and (whole.package.systems or _is_misspelled(folder)):
+            severity: Severity = "error" if _is_misspelled(folder) else "warning"
+            yield Finding(whole.relative(folder.path), "benchmark_unknown", severity, _unknown(folder))
+
+
+def _is_misspelled(folder: ResultFolder) -> bool:
+    return folder.benchmark.strip().casefold() == "bert"
 
 
 def _unknown(folder: ResultFolder) -> str:
-    near = " (bert is spelled so)" if folder.benchmark.casefold() in ("bert", "bert-large", "bert_large") else ""
+    if _is_misspelled(folder):
+        return f"{shown(folder.benchmark)} is not checked as results of BERT; rename the folder to bert"
+    near = " (bert is spelled so)" if folder.benchmark.casefold() in ("bert-large", "bert_large") else ""
     return f"results of {shown(folder.benchmark)} were not checked: Podium knows bert alone{near}"
+
+
+def check_judged(whole: Whole, judged_elsewhere: bool) -> Findings:
+    """A package none of whose logs is judged as one of BERT; of a round's, some hold other benchmarks alone."""
+    if not any(runs.runs for runs in whole.sets):
+        message = "there is no results/SYSTEM/bert/result_*.txt: no result of BERT was checked"
+        yield Finding(".", "no_results", "warning" if judged_elsewhere else "error", message)
 
 
 def _shared(whole: Whole, ruleset: Ruleset) -> Findings:

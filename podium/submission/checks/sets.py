@@ -1,6 +1,7 @@
 """A set of runs: ten of them, on one setting, with seeds of their own, one after another, and none copied."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -9,11 +10,14 @@ from typing import Any
 
 from podium.submission.checks.settings import RANGES
 from podium.submission.checks.subjects import Findings, Run, RunSet, shown
+from podium.submission.findings import Finding
 from podium.submission.rulesets import Ruleset
 
 RUNS = 10
 ALLOWED_FAILED = 1
 ALLOWED_FILES = ("package_checker_params",)
+SCALING = "scaling.json"
+NUMBERED = re.compile(r"result_(\d{1,6})\.txt", re.ASCII)
 SAME = (
     *RANGES,
     "start_warmup_step",
@@ -32,8 +36,26 @@ SAME = (
 def _count(runs: RunSet, ruleset: Ruleset) -> Findings:
     """A single log without a package is looked at as one run, not as a set."""
     alone = len(runs.runs) == 1 and runs.system is None
-    if len(runs.runs) != RUNS and not alone:
+    if alone:
+        return
+    if len(runs.runs) != RUNS:
         yield runs.error("run_count", f"holds {len(runs.runs)} result_*.txt; a set has exactly {RUNS} runs")
+
+
+def _numbers(runs: RunSet, ruleset: Ruleset) -> Findings:
+    """From 0 on, as the rules say, or from 1 on, as sets were accepted; of a set that is not whole, any of these."""
+    names = [run.log.path.name for run in runs.runs]
+    found = [NUMBERED.fullmatch(name) for name in names]
+    odd = [name for name, match in zip(names, found, strict=True) if match is None]
+    numbers = {int(match[1]) for match in found if match is not None}
+    first = 0 if 0 in numbers else 1
+    beyond = sorted(numbers - set(range(first, first + max(RUNS, len(names)))))
+    if odd:
+        names_told = ", ".join(shown(name) for name in odd[:3])
+        yield runs.warning("result_names", f"holds {names_told}; results are named result_0.txt to result_9.txt")
+    elif len(names) > 1 and (beyond or len(numbers) < len(names)):
+        told = f"result_{beyond[0]}.txt" if beyond else "two names of one number"
+        yield runs.warning("result_names", f"holds {told}; results are named result_0.txt to result_9.txt")
 
 
 def _failed(runs: RunSet, ruleset: Ruleset) -> Findings:
@@ -83,19 +105,26 @@ def _copies(runs: RunSet, ruleset: Ruleset) -> Findings:
 
 
 TELLING = 3
-"""So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most."""
+"""So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most. Nor are so
+many equal times from run_start on, in milliseconds: no two of the 1,000 published logs have them."""
+TELLING_MS = 1_000
+"""Evaluations that are all within less may well be equally apart."""
 
 
 def fingerprints(run: Run) -> list[tuple[Any, ...]]:
     """Marks of which two logs of one run share at least one: the same accuracies, of several evaluations, or after the
-    same times, or with the same seeds. None for a log without evaluations."""
+    same times, or with the same seeds; or the same times of several evaluations, whatever the accuracies. None for a
+    log without evaluations."""
     evaluations, start = run.log.evaluations, run.log.run_start_ms
     if not evaluations:
         return []
     accuracies = tuple(evaluation.accuracy for evaluation in evaluations)
     marks: list[tuple[Any, ...]] = [("seeds", accuracies, *run.log.seeds)] if run.log.seeds else []
     if start is not None:
-        marks.append(("times", accuracies, *(evaluation.time_ms - start for evaluation in evaluations)))
+        times = tuple(evaluation.time_ms - start for evaluation in evaluations)
+        marks.append(("times", accuracies, *times))
+        if len(set(times)) >= TELLING and max(times) - min(times) >= TELLING_MS:
+            marks.append(("clock", *times))
     return [*marks, ("accuracies", accuracies)] if len(accuracies) >= TELLING else marks
 
 
@@ -115,21 +144,38 @@ def _overlaps(runs: RunSet, ruleset: Ruleset) -> Findings:
 
 
 def _others(runs: RunSet, ruleset: Ruleset) -> Findings:
-    allowed = (*ALLOWED_FILES, "scaling.json") if ruleset.scaled else ALLOWED_FILES
     for path in runs.folder.others:
-        if path.name not in allowed:
+        if path.name not in (*ALLOWED_FILES, SCALING):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
             yield runs.warning("unknown_file", f"{shown(path.name)} is {what} that is no result; take it out")
+
+
+def _scaling(runs: RunSet, ruleset: Ruleset) -> Findings:
+    """The summarizer multiplies any score by it; where it may be, `official.asking` compares it with what is due."""
+    if not any(path.name == SCALING for path in runs.folder.others):
+        return
+    path, fields = f"{runs.path}/{SCALING}", runs.system.fields if runs.system is not None else None
+    if not ruleset.scaled:
+        message = f"ruleset {ruleset.name} scales no score; take it out"
+    elif fields is not None and fields.get("division") != "closed":
+        message = "scores are scaled in the closed division alone; take it out"
+    elif fields is None:
+        message = "without the system's description nothing tells whether its factor is right; check the whole package"
+    else:
+        return
+    yield Finding(path, "scaling", "error", message)
 
 
 SETS: Mapping[str, Callable[[RunSet, Ruleset], Findings]] = MappingProxyType(
     {
         "count": _count,
+        "numbers": _numbers,
         "failed": _failed,
         "seeds": _seeds,
         "same_settings": _same_settings,
         "copies": _copies,
         "overlaps": _overlaps,
         "others": _others,
+        "scaling": _scaling,
     }
 )

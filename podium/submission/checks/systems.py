@@ -108,6 +108,12 @@ def _submitters(whole: Whole, ruleset: Ruleset) -> Findings:
     if len({name.casefold() for name in names}) > 1:
         told = ", ".join(sorted(names)[:4])
         yield Finding("systems", "submitters", "warning", f"the systems have several submitters: {told}")
+    folder = whole.package.name
+    if names and (whole.package.root / "results").is_dir() and folder.casefold() not in map(str.casefold, names):
+        message = (
+            f"the package's folder is {shown(folder)}, but the submitter is {shown(min(names))}; both are one name"
+        )
+        yield Finding(".", "folder_name", "warning", message)
 
 
 SYSTEMS: Mapping[str, Callable[[Whole, Ruleset], Findings]] = MappingProxyType(

@@ -1,11 +1,12 @@
 """MLPerf's own checkers on a package: each on a copy of its own, with limits, and what they say as findings.
 
 Around their known defects: packages are given system by system, so that one that a tool breaks by hides no other; each
-tool gets a fresh copy, since the package checker and the summarizer write scaling.json; samples are counted by
-train_samples where a log's epoch_num cannot be samples.
+tool gets a fresh copy, since the package checker and the summarizer write scaling.json, without one that a package
+brings, which they would believe; samples are counted by train_samples where a log's epoch_num cannot be samples.
 """
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -31,6 +32,11 @@ Verdict = Literal["passed", "failed", "unread", "not run"]
 LOG_SECONDS = 60.0
 """A log of 1.5 MB takes 0.1 s."""
 FOLDER_SECONDS = 180.0
+SCALING = "scaling.json"
+MAX_SCALING = 4096
+"""Bytes of it that are read."""
+SAME_FACTOR = 1e-9
+"""Relative: the package checker writes all digits of a factor."""
 PATIENCE = 3
 """Jobs of one package that may run into their time limit; after that the tools are not run on the rest of it."""
 
@@ -43,7 +49,7 @@ class Score:
 
     path: str
     minutes: float | None
-    """Time-to-train without scaling for RCPs, unless the package brings a scaling.json of its own."""
+    """Time-to-train without scaling for RCPs, also where the package brings a scaling.json of its own."""
     scaling: float | None
     """The factor by which the package checker scales it; None where it does not."""
     samples_from: Literal["epoch_num", "train_samples"] | None
@@ -222,13 +228,16 @@ def _ask_about_set(asking: _Asking, found: Official, result: ResultFolder, scrat
     for_package, for_summary = (_alone(asking.package, result, scratch / f"{tool}") for tool in ("package", "summary"))
     answer = asking.ask("package_checker", for_package, train_samples=by_train_samples)
     findings = words.of_package(answer, folder, for_package, asking.ruleset)
+    scaling = _factor(for_package / "results" / result.system / result.benchmark / SCALING)
+    if closed and asking.ruleset.scaled:
+        findings += _compare_scaling(result.path / SCALING, scaling, asking.shown(result.path / SCALING))
     summed = asking.ask("result_summarizer", for_summary)
     findings += words.of_summary(summed, folder, for_summary)
     found.scores.append(
         Score(
             path=folder,
             minutes=summed.get("minutes"),
-            scaling=_scaling(for_package, result) if asking.ruleset.scaled and closed else None,
+            scaling=scaling if asking.ruleset.scaled and closed else None,
             samples_from=None if not closed else "train_samples" if by_train_samples else "epoch_num",
         )
     )
@@ -236,7 +245,7 @@ def _ask_about_set(asking: _Asking, found: Official, result: ResultFolder, scrat
 
 
 def _alone(package: Package, result: ResultFolder, target: Path) -> Path:
-    """A package of one set of results, by hard links: the tools unlink scaling.json before they write it."""
+    """A package of one set of results, by hard links, without a scaling.json that it brings: no tool is to use that."""
     target.mkdir(exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=target)) / package.name
     systems, results = place / "systems", place / "results" / result.system
@@ -248,17 +257,35 @@ def _alone(package: Package, result: ResultFolder, target: Path) -> Path:
     above = result.path.parent / "package_checker_params"
     if above.is_file():
         os.link(above, results / above.name)
-    shutil.copytree(result.path, results / result.benchmark, copy_function=os.link)
+    shutil.copytree(
+        result.path, results / result.benchmark, copy_function=os.link, ignore=shutil.ignore_patterns(SCALING)
+    )
     return place
 
 
-def _scaling(package: Path, result: ResultFolder) -> float | None:
-    path = package / "results" / result.system / result.benchmark / "scaling.json"
+def _compare_scaling(brought: Path, due: float | None, path: str) -> Iterator[Finding]:
+    """The summarizer multiplies a score by whatever a package's scaling.json says: it must say what is due."""
+    if not os.path.lexists(brought):
+        return
+    found = _factor(brought)
+    if due is None:
+        message = "the package checker writes no scaling.json for these results, so that none may change their score"
+        yield Finding(path, "scaling", "error", f"{message}; take it out")
+    elif found is None or not math.isclose(found, due, rel_tol=SAME_FACTOR):
+        said = "no factor" if found is None else f"the factor {found:.9g}"
+        message = f"says {said}, where the package checker writes {due:.9g}; take it out, or have the checker write it"
+        yield Finding(path, "scaling", "error", message)
+
+
+def _factor(path: Path) -> float | None:
+    """What a scaling.json says; None where there is none, or it cannot be read."""
     try:
-        factor = json.loads(path.read_text(encoding="utf-8"))["scaling_factor"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        with path.open("rb") as file:
+            factor = json.loads(file.read(MAX_SCALING))["scaling_factor"]
+        is_number = isinstance(factor, int | float) and not isinstance(factor, bool)
+        return float(factor) if is_number else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
-    return float(factor) if isinstance(factor, int | float) else None
 
 
 def _counts_by_train_samples(result: ResultFolder) -> bool:

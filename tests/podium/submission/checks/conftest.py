@@ -71,14 +71,14 @@ def _write_log(path: Path, config: RunConfig, evaluations: int) -> None:
 
 
 def _set_times(events: list[Event], run: int) -> None:
-    """20 s before the clock starts, 90 s to each evaluation, 50 ms from the last one to run_stop."""
+    """20 s before the clock starts, 90 s and as many ms as the run's number to each evaluation, 50 ms to run_stop."""
     start = START_MS + run * RUN_MS
     time = start
     for event in events:
         if event["key"] == "run_start":
             time = start + 20_000
         elif event["key"] == "block_stop":
-            time += EVALUATION_MS
+            time += EVALUATION_MS + run
         elif event["key"] == "run_stop":
             time += 50
         event["time_ms"] = time

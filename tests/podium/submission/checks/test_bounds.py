@@ -1,5 +1,6 @@
 """Where each bound lies: what is just allowed is not found, and what is just not allowed is."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,65 @@ def test_times_may_go_back_as_far_as_ranks_differ(copy: Any, ms: float, right: b
 
 @pytest.mark.parametrize(("ms", "right"), [(-2_040, True), (-2_060, False)])
 def test_run_stop_may_be_as_early_as_ranks_differ(copy: Any, ms: float, right: bool) -> None:
-    """It is 50 ms after the evaluation."""
+    """It is 50 ms after the evaluation, and the run is so long that a hundredth of it is more than 2 s."""
     copy.edit(move("run_stop", ms))
     assert ("run_stop_early" not in rules_of(copy.root)) == right
+
+
+def shorten(seconds: float) -> Callable[[list[Event]], None]:
+    """The same run in so many seconds from run_start to the last evaluation, with run_stop at its time."""
+
+    def change(events: list[Event]) -> None:
+        start, passed = at(events, "run_start")["time_ms"], at(events, "eval_accuracy", -1)["time_ms"]
+        for event in events:
+            if event["time_ms"] >= start:
+                event["time_ms"] = start + min(1, (event["time_ms"] - start) / (passed - start)) * seconds * 1e3
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ms", "right"),
+    [(33, 326, True), (33, 328, False), (33, 1_999, False), (3, 50, True), (3, 51, False), (300, 2_000, True)],
+)
+def test_a_short_run_stops_early_by_a_hundredth_at_most(copy: Any, seconds: float, ms: float, right: bool) -> None:
+    copy.edit(shorten(seconds))
+    copy.edit(move("run_stop", -ms))
+    assert ("run_stop_early" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(("ms", "right"), [(0, True), (326, True), (334, False), (1_999, False)])
+def test_a_short_run_starts_late_by_a_hundredth_at_most(copy: Any, ms: float, right: bool) -> None:
+    """Of 33 s, less what it starts late."""
+    copy.edit(shorten(33))
+    copy.edit(move("run_start", ms))
+    assert ("order" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize("key", ["block_start", "epoch_start"])
+def test_training_begins_when_the_clock_runs(copy: Any, key: str) -> None:
+    """The first evaluation is 1 ms after run_start."""
+
+    def change(events: list[Event]) -> None:
+        at(events, "run_start")["time_ms"] = at(events, "eval_accuracy")["time_ms"] - 1
+        for event in events:
+            if event["key"] in ("block_stop", "eval_start"):
+                event["time_ms"] = max(event["time_ms"], at(events, "run_start")["time_ms"])
+            event["key"] = event["key"].replace("block_", key.removesuffix("start"))
+
+    copy.edit(change)
+    found = [finding for finding in check(copy.root) if finding.rule == "order"]
+    assert [finding.severity for finding in found] == ["error"] and found[0].message.startswith(key)
+
+
+def test_training_is_printed_after_run_start(copy: Any) -> None:
+    def change(events: list[Event]) -> None:
+        start = at(events, "run_start")
+        events.remove(start)
+        events.insert(events.index(at(events, "block_stop")), start)
+
+    copy.edit(change)
+    assert "order" in rules_of(copy.root)
 
 
 @pytest.mark.parametrize(("ms", "right"), [(91_900, True), (92_000, False)])
@@ -132,11 +189,20 @@ def test_names_are_asked_for_as_long_as_the_rulesets_do(copy: Any, rules: str, w
     assert rules_of(copy.root, rules) == wanted
 
 
-@pytest.mark.parametrize(("rules", "allowed"), [("2.0.0", False), ("2.1.0", True), ("5.0.0", True)])
-def test_scaling_json_belongs_to_the_results_where_scores_are_scaled(copy: Any, rules: str, allowed: bool) -> None:
-    (copy.results / "scaling.json").touch()
+@pytest.mark.parametrize(
+    ("rules", "division", "allowed"),
+    [("2.0.0", "closed", False), ("2.1.0", "closed", True), ("5.0.0", "closed", True), ("5.0.0", "open", False)],
+)
+def test_scaling_json_belongs_to_the_results_where_scores_are_scaled(
+    copy: Any, rules: str, division: str, allowed: bool
+) -> None:
+    copy.describe(division=division)
+    (copy.results / "scaling.json").write_text('{"scaling_factor": 0.5}')
     (copy.results / "package_checker_params").touch()
-    assert ("unknown_file" not in rules_of(copy.root, rules)) == allowed
+    found = [finding for finding in check(copy.root, rules) if finding.rule in ("scaling", "unknown_file")]
+    assert [(one.path, one.severity) for one in found] == (
+        [] if allowed else [("results/mine/bert/scaling.json", "error")]
+    )
 
 
 def test_a_statement_said_by_every_rank_is_said_once(copy: Any) -> None:
@@ -246,3 +312,94 @@ def test_a_log_may_be_held_to_harder_rules_than_its_system_but_not_to_easier(
 def test_a_field_that_is_no_text_is_an_error_where_official_tools_read_it(copy: Any, field: str, severity: str) -> None:
     copy.describe(**{field: 8})
     assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("system_not_text", severity)}
+
+
+@pytest.mark.parametrize(("name", "severity"), [("Bert", "error"), ("BERT", "error"), ("resnet", "warning")])
+@pytest.mark.parametrize(("judged_elsewhere", "none"), [(False, "error"), (True, "warning")])
+def test_a_package_without_results_of_bert(
+    copy: Any, name: str, severity: str, judged_elsewhere: bool, none: str
+) -> None:
+    copy.results.rename(copy.results.with_name(name))
+    (package,) = find_packages(copy.root)
+    found = check_package(package, ruleset("5.0.0"), judged_elsewhere=judged_elsewhere)
+    expected = {("no_results", none), ("benchmark_unknown", severity)}
+    assert {(finding.rule, finding.severity) for finding in found} == expected
+
+
+def test_a_misspelled_benchmark_beside_a_right_one(copy: Any) -> None:
+    shutil.copytree(copy.results, copy.root / "results" / "mine" / "Bert")
+    found = {(finding.path, finding.rule, finding.severity) for finding in check(copy.root)}
+    assert ("results/mine/Bert", "benchmark_unknown", "error") in found
+
+
+@pytest.mark.parametrize("division", ["closed", "open"])
+@pytest.mark.parametrize(("share", "error"), [(0.991, False), (0.989, True), (1e-6, True), (1.5, False)])
+def test_a_closed_run_trains_on_what_its_evaluations_say(copy: Any, division: str, share: float, error: bool) -> None:
+    def change(events: list[Event]) -> None:
+        at(events, "submission_division")["value"] = division
+        at(events, "train_samples")["value"] = int(at(events, "eval_accuracy", -1)["metadata"]["epoch_num"] * share)
+
+    copy.describe(division=division)
+    copy.edit(change, range(10))
+    found = [finding.severity for finding in check(copy.root) if finding.rule == "train_samples"]
+    assert found == ["error" if error and division == "closed" else "warning"] * 10
+
+
+def test_less_than_a_hundredth_is_allowed_where_it_is_a_batch(copy: Any) -> None:
+    """With a batch of 1/16 of the whole: a run is trained on in whole batches."""
+    copy.edit(lambda events: at(events, "global_batch_size").update(value=150_080), range(10))
+    copy.edit(lambda events: at(events, "train_samples").update(value=at(events, "train_samples")["value"] - 150_080))
+    assert "train_samples" not in rules_of(copy.root)
+    copy.edit(lambda events: at(events, "train_samples").update(value=at(events, "train_samples")["value"] - 1))
+    assert [one.severity for one in check(copy.root) if one.rule == "train_samples"] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "evaluations", "seconds", "right"),
+    [(0, 3, 90, False), (1, 3, 90, True), (0, 2, 90, True), (0, 16, 0.5, True), (0, 16, 1.2, False)],
+)
+def test_equal_times_of_several_evaluations_tell_one_run(
+    copy: Any, moved: int, evaluations: int, seconds: float, right: bool
+) -> None:
+    """Two runs whose accuracies and seeds differ; `seconds` is from run_start to the last evaluation."""
+
+    def change(events: list[Event]) -> None:
+        start = at(events, "run_start")["time_ms"]
+        found = [event for event in events if event["key"] == "eval_accuracy"]
+        for event in found[:-evaluations]:
+            events.remove(event)
+        for number, event in enumerate(found[-evaluations:], 1):
+            event["time_ms"] = start + round(seconds * 1e3 * number / evaluations)
+
+    copy.edit(change, [2, 5])
+    copy.edit(move("eval_accuracy", moved, -1), [5])
+    assert ("copied" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(
+    ("names", "right"),
+    [
+        ([f"result_{number}.txt" for number in range(1, 11)], True),
+        ([f"result_{number:02}.txt" for number in range(1, 11)], True),
+        ([f"result_{number}.txt" for number in range(2, 12)], False),
+        ([f"result_{number}.txt" for number in (*range(9), 10)], False),
+        ([*(f"result_{number}.txt" for number in range(9)), "result_08.txt"], False),
+        ([f"result_{number}_a.txt" for number in range(10)], False),
+    ],
+)
+def test_results_are_numbered_from_0_or_1(copy: Any, names: list[str], right: bool) -> None:
+    contents = [copy.log(number).read_bytes() for number in range(10)]
+    for number in range(10):
+        copy.log(number).unlink()
+    for name, content in zip(names, contents, strict=True):
+        (copy.results / name).write_bytes(content)
+    found = {(finding.rule, finding.severity) for finding in check(copy.root)}
+    assert found == (set() if right else {("result_names", "warning")})
+
+
+def test_the_folder_is_named_after_the_submitter_however_spelled(copy: Any) -> None:
+    copy.root.rename(copy.root.with_name("org"))
+    assert check(copy.root.with_name("org")) == []
+    copy.root.with_name("org").rename(copy.root.with_name("other"))
+    found = check(copy.root.with_name("other"))
+    assert [(finding.path, finding.rule, finding.severity) for finding in found] == [(".", "folder_name", "warning")]

@@ -5,6 +5,7 @@ Each fault breaks one thing. What the official tools find is found by running th
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ def late_from(key: str, ms: float) -> Callable[[Events], None]:
 
 def without(events: Events, key: str) -> Events:
     return [event for event in events if event["key"] != key]
+
+
+def late_start(events: Events) -> None:
+    """By time: 1 ms before the first evaluation."""
+    at(events, "run_start")["time_ms"] = at(events, "eval_accuracy")["time_ms"] - 1
 
 
 def epochs(change: Callable[[float], Any]) -> Callable[[Events], None]:
@@ -147,6 +153,17 @@ def copied(copy: Any) -> None:
     copy.edit(disguise, [4])
 
 
+def copied_with_other_accuracies(copy: Any) -> None:
+    copied(copy)
+
+    def disguise(events: Events) -> None:
+        for event in events:
+            if event["key"] == "eval_accuracy":
+                event["value"] += 1e-9
+
+    copy.edit(disguise, [4])
+
+
 def edited(change: Callable[[Events], object], numbers: Any = (3,)) -> Callable[[Any], None]:
     return lambda copy: copy.edit(change, numbers)
 
@@ -176,6 +193,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "run_stop an hour late": ("run_stop_late", edited(late_from("run_stop", HOUR))),
     "a run of a month": ("run_time", edited(late_from("run_stop", 720 * HOUR), [9])),
     "an evaluation before run_start": ("order", edited(later("eval_accuracy", -HOUR))),
+    "the clock starts after training": ("order", edited(late_start)),
     "a time that goes back": ("times_backwards", edited(later("block_start", -60_000, 3))),
     "a time_ms of 14 digits": ("time_digits", edited(lambda events: events[0].update(time_ms=17_000_000_000_000))),
     "40 minutes to init_stop": ("initialisation", edited(later("init_start", -40 * 60_000))),
@@ -196,6 +214,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "no eval_samples": ("eval_samples", edited(drop("eval_samples"))),
     "the data's size as train_samples": ("train_samples", edited(value("train_samples", 156_726_829))),
     "train_samples a few batches off": ("train_samples", edited(value("train_samples", 17 * 150_080 + 900))),
+    "train_samples of 1": ("train_samples", edited(value("train_samples", 1), ALL)),
     "no train_samples": ("train_samples", edited(drop("train_samples"))),
     "train_samples NaN": ("log_odd_json", edited(value("train_samples", float("nan")))),
     "an accuracy NaN": ("log_odd_json", edited(value("eval_accuracy", float("nan")))),
@@ -235,6 +254,9 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "eleven runs": ("run_count", lambda copy: (copy.results / "result_10.txt").write_bytes(copy.log().read_bytes())),
     "a result by another name": ("run_count", lambda copy: copy.log().rename(copy.results / "run_3.txt")),
     "a run copied": ("copied", copied),
+    "a run copied with other accuracies": ("copied", copied_with_other_accuracies),
+    "a result that is not numbered": ("result_names", lambda copy: copy.log().rename(copy.results / "result_x.txt")),
+    "a result numbered 12": ("result_names", lambda copy: copy.log(9).rename(copy.log(12))),
     "two runs at once": ("overlap", edited(late_from("submission_benchmark", -2_900_000))),
     "two runs that failed": ("not_converged", edited(fails, [3, 4])),
     "one run that failed": ("one_not_converged", edited(fails)),
@@ -245,7 +267,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "two events on a line": ("log_two_events", in_log(b"}}\n", b"}}")),
     "a key twice in a line": ("log_odd_json", in_log(b'"value": "bert"', b'"value": "x", "value": "bert"')),
     "a damaged token": ("log_token", in_log(b":::MLLOG ", b":::MLLOG")),
-    "Latin-1": ("log_not_utf8", in_log(b'"ORG"', b'"\xd6RG"')),
+    "Latin-1": ("log_not_utf8", in_log(b'"submission_platform", "value": "', b'"submission_platform", "value": "\xd6')),
     "an empty log": ("log_empty", in_file(lambda copy: copy.log(), lambda content: b"")),
     # descriptions
     "division with a capital in the description": ("system_division", described(division="Closed")),
@@ -265,6 +287,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
         "system_json",
         in_file(lambda copy: copy.system, lambda content: content.replace(b"{", b'{"framework": "x", ', 1)),
     ),
+    "a folder named after another submitter": ("folder_name", described(submitter="Somebody")),
     # the tree
     "no code": ("code_missing", lambda copy: (copy.root / "benchmarks").rename(copy.root.parent / "elsewhere")),
     "no implementation": ("code_missing", lambda copy: _implementation(copy).rename(copy.root / "code")),
@@ -283,10 +306,19 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
         "benchmark_unknown",
         lambda copy: copy.results.rename(copy.results.with_name("BERT")),
     ),
+    "results of another benchmark": ("no_results", lambda copy: copy.results.rename(copy.results.with_name("resnet"))),
+    "an empty results/": ("no_results", lambda copy: _emptied(copy.results.parent.parent)),
+    "an empty folder of a system": ("no_results", lambda copy: _emptied(copy.results.parent)),
+    "results/ a file": ("no_results", lambda copy: _emptied(copy.results.parent.parent, as_file=True)),
     "a file among the systems": ("unknown_file", lambda copy: (copy.system.parent / "notes.md").touch()),
     "a file of 51 MiB": ("file_size", lambda copy: os.truncate(_huge(copy), 51 << 20)),
 }
 """By what is wrong: the rule that Podium's own checks name, and how it is planted."""
+
+
+def _emptied(folder: Path, as_file: bool = False) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("none\n") if as_file else folder.mkdir()
 
 
 def _huge(copy: Any) -> Path:
@@ -346,6 +378,16 @@ SILENT = {
     "accumulation that does not divide",
     "adamw in closed",
     "a run copied",
+    "a run copied with other accuracies",
+    "a result that is not numbered",
+    "a result numbered 12",
+    "train_samples of 1",
+    "the clock starts after training",
+    "a folder named after another submitter",
+    "results of another benchmark",
+    "an empty results/",
+    "an empty folder of a system",
+    "results/ a file",
     "two runs at once",
     "a key twice in a line",
     "Latin-1",
@@ -427,6 +469,8 @@ def joined(good_package: Path, tmp_path_factory: pytest.TempPathFactory, plant_i
         names[f"fault_{number}"] = name
         copy = plant_in(good_package, folder / f"fault_{number}")
         copy.edit(lambda events: events.__setitem__(slice(None), without(events, "weights_initialization")), ALL)
+        copy.edit(value("submission_org", copy.root.name), ALL)
+        copy.describe(submitter=copy.root.name)
         plant(copy)
     found: dict[str, list[Finding]] = {name: [] for name in plants}
     for finding in check(folder, ruleset("5.0.0")).findings:

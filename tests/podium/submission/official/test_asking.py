@@ -211,11 +211,38 @@ def test_flags_that_the_package_checker_ignores_are_told(
     assert [f.line for f in ask(package).findings if f.rule == "ignored_flag"] == ignored
 
 
-def test_a_scaling_file_of_the_package_counts_in_its_score(write_package: Any, ask: Any) -> None:
+@pytest.mark.parametrize(
+    "content", ['{"scaling_factor": 0.5}', '{"scaling_factor": 1.0}', "-1", '{"scaling_factor": true}']
+)
+def test_a_scaling_file_of_the_package_changes_no_score_and_is_told(write_package: Any, ask: Any, content: str) -> None:
     package = write_package()
-    plain = ask(package).scores[0].minutes
-    (package / FOLDER / "scaling.json").write_text('{"scaling_factor": 2.0}')
+    plain = ask(package).scores
+    (package / FOLDER / "scaling.json").write_text(content)
     found = ask(package)
-    assert found.scores[0].minutes == pytest.approx(2 * plain)
-    assert found.scores[0].scaling == pytest.approx(1.006, abs=1e-3)
-    assert (package / FOLDER / "scaling.json").read_text() == '{"scaling_factor": 2.0}'
+    assert found.scores == plain and told(found) == {(f"{FOLDER}/scaling.json", "scaling", "error")}
+    assert "1.006008" in one(found, "scaling").message
+    assert (package / FOLDER / "scaling.json").read_text() == content
+
+
+def test_a_scaling_file_that_says_what_is_due_is_right(write_package: Any, ask: Any) -> None:
+    package = write_package()
+    (score,) = ask(package).scores
+    (package / FOLDER / "scaling.json").write_text(json.dumps({"scaling_factor": score.scaling}))
+    found = ask(package)
+    assert found.findings == [] and found.scores == [score]
+
+
+def test_a_scaling_file_where_none_is_due(write_package: Any, ask: Any) -> None:
+    """The runs take 3.2 million samples, more than the reference."""
+    package = write_package()
+    for number in range(10):
+        log = package / FOLDER / f"result_{number}.txt"
+        log.write_text(
+            re.sub(r'"epoch_num": (\d+)', lambda match: f'"epoch_num": {int(match[1]) * 4 // 3}', log.read_text())
+        )
+    plain = ask(package)
+    assert plain.findings == [] and plain.scores[0].scaling is None
+    (package / FOLDER / "scaling.json").write_text('{"scaling_factor": 0.5}')
+    found = ask(package)
+    assert found.scores == plain.scores
+    assert told(found) == {(f"{FOLDER}/scaling.json", "scaling", "error")}
