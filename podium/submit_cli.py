@@ -28,7 +28,7 @@ def describe(
 
     Give it on a node of the system: it tells of the machine that it runs on.
     """
-    from benchmarks.errors import PodiumError
+    from benchmarks.errors import Interrupted, PodiumError
     from benchmarks.files import write_whole
     from podium.asking import ask
     from podium.config import load_system
@@ -40,6 +40,8 @@ def describe(
     config = load_system(system)
     try:
         device = ask(config.implementation, "describe", [])
+    except Interrupted:
+        raise
     except PodiumError as error:
         device = None
         tell(f"framework and GPUs cannot be told: {error}")

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from benchmarks.errors import UsageError
+from benchmarks.errors import Interrupted, UsageError
 from benchmarks.files import write_whole
 from podium.config.errors import Origins, explain
 from podium.config.model import RunConfig
@@ -18,6 +18,10 @@ SYSTEMS = ROOT / "systems"
 SECTIONS = ("description", "launch", "bert")
 COMMAND_LINE = "--set"
 DEEPEST_KEY = 4
+
+
+class UnknownConfiguration(UsageError):
+    """A run's configuration is whole YAML, and not one of this version: another made it, or somebody changed it."""
 
 
 def system_names() -> list[str]:
@@ -80,11 +84,11 @@ def write_resolved(config: RunConfig, path: Path) -> None:
 
 
 def load_resolved(path: Path) -> RunConfig:
-    """Read back what `write_resolved` wrote."""
+    """Read back what `write_resolved` wrote. UnknownConfiguration where its keys or values are not this version's."""
     try:
         return RunConfig.model_validate(_read_mapping(path))
     except ValidationError as error:
-        raise UsageError(explain(error, RunConfig, Origins(path))) from None
+        raise UnknownConfiguration(explain(error, RunConfig, Origins(path))) from None
 
 
 def system_path(system: str) -> Path:
@@ -174,6 +178,8 @@ class _TextLoader(_Strict, yaml.BaseLoader):
 def _parse_yaml(text: str, source: str, loader: type[yaml.BaseLoader | yaml.SafeLoader] = _ValueLoader) -> Any:
     try:
         return yaml.load(text, Loader=loader)  # noqa: S506 — both are safe loaders
+    except Interrupted:
+        raise
     except Exception as error:  # noqa: BLE001 — PyYAML lets through whatever its conversions raise
         raise UsageError(f"{source}: is not valid YAML here ({_one_line(error)}); mend it") from None
 

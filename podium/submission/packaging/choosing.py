@@ -15,7 +15,7 @@ from mlperf_logging.mllog import constants
 
 from podium.config.description import Description
 from podium.report import score_seconds
-from podium.submission.packaging.runs import Run
+from podium.submission.packaging.runs import Run, is_seed
 
 RUNS = 10
 MOST_NOT_CONVERGED = 1
@@ -77,6 +77,9 @@ def _ten_runs(runs: Sequence[Run], description: Description, org: str) -> Iterat
 
 def _whole_logs(runs: Sequence[Run], description: Description, org: str) -> Iterator[str]:
     for run in runs:
+        if run.damage:
+            more = f", and {len(run.damage) - 1} more" if len(run.damage) > 1 else ""
+            yield f"{run.path}: {run.damage[0]}{more}; logs are not edited: put back what the run wrote"
         if run.start_ms is None or run.stop_ms is None:
             missing = "run_start" if run.start_ms is None else "run_stop"
             yield f"{run.name} has no {missing}: it is no whole run; make a new set"
@@ -122,6 +125,9 @@ def _seeds(runs: Sequence[Run], description: Description, org: str) -> Iterator[
     for run in runs:
         if len(run.seeds) != 1:
             yield f"{run.name} logs {len(run.seeds) or 'no'} seed{'s' if len(run.seeds) > 1 else ''}; one is allowed"
+        odd = [seed for seed in run.seeds if not is_seed(seed)]
+        if odd:
+            yield f"{run.path} logs the seed {str(odd[0])[:40]}, which is no whole number; make a new set"
         for seed in map(str, run.seeds):
             if seed in first:
                 yield f"{run.name} and {first[seed]} have the same seed, {seed}; leave bert.seed out and make a new set"

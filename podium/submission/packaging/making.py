@@ -34,8 +34,9 @@ from podium.submission.packaging.readme import (
     system_readme,
     third_party_notice,
 )
+from podium.submission.packaging.records import contradictions
 from podium.submission.packaging.resolved import submitted, system_file
-from podium.submission.packaging.runs import Record, Run, find_records, read_runs, restarted_between
+from podium.submission.packaging.runs import Record, Run, find_records, read_runs
 from podium.submission.packaging.scaling import SCALING, Convergence, convergence
 from podium.submission.packaging.scripts import Placed, init_datasets, run_and_time, setup, write_script
 from podium.submission.rulesets import Ruleset
@@ -139,10 +140,7 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Chos
     folder = (wish.runs or running.RUNS) / now.system
     records = find_records(runs, folder)
     reasons = refusals(runs, description, wish.org)
-    reasons += [
-        f"no restarted run: {log} began between these runs, so that they are not consecutive; make a new set"
-        for log in restarted_between(runs, records.values())
-    ]
+    reasons += contradictions(runs, records, description)
     choice = None if reasons else choose(runs)
     kept = [records[run.path] for run in choice.chosen if run.path in records] if choice else []
     if choice and not kept:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from benchmarks.errors import UsageError
+from benchmarks.errors import Interrupted, UsageError
 from podium.config import RunConfig, load_resolved, load_system, system_names, write_resolved
 from podium.config.loading import ROOT, SYSTEMS
 
@@ -549,3 +549,14 @@ def test_balancing_that_goes_together_is_taken(settings: list[str]) -> None:
 def test_a_checkpoint_holds_no_evaluation_that_is_under_way() -> None:
     words = refused("laptop", settings=["checkpoint.every_samples=100", "evaluation.overlap=training"])
     assert "checkpoint is set, and evaluation.overlap is training" in words
+
+
+def test_an_interruption_is_no_fault_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise Interrupted("interrupted")
+
+    path = tmp_path / "config.yaml"
+    path.write_text("a: 1\n", encoding="utf-8")
+    monkeypatch.setattr("yaml.load", interrupt)
+    with pytest.raises(Interrupted):
+        load_resolved(path)

@@ -135,6 +135,7 @@ def make_set(tmp_path: Path, write_system: Any, write_log: Any, repository: Path
             edit(log, set_times(START_MS + GAP_MS * number, duration))
             folder = RunFolder(make_folder(made.folder(number)))
             write_resolved(seeded, folder.config)
+            folder.summary.write_text(json.dumps({"seconds": duration}), encoding="utf-8")
             write_source(folder.source, source or source_of(repository))
         return made
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.errors import Interrupted
+from podium import submit_cli
 from podium.config import load_system, system_names
 from podium.submission.describing import (
     WAYS,
@@ -136,3 +138,12 @@ def test_only_what_is_not_stated_is_filled_and_all_of_it_is_told(write_system: A
     assert all(one.verdict in ("same", "cannot be told") for one in compare(again, DETECTED) if one.name in taken)
     assert [one.name for one in differing(fields)] == ["host_processors_per_node", "framework"]
     assert as_json(description, fields, taken)["filled"] == taken
+
+
+def test_an_interruption_ends_describe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr("podium.asking.ask", interrupt)
+    with pytest.raises(Interrupted):
+        submit_cli.describe("laptop", None, False, False, True)

@@ -14,14 +14,23 @@ import yaml
 from rich.console import Console
 
 from benchmarks.errors import PodiumError, UsageError, WorkError
-from podium.config import load_system
+from podium.config import RunFolder, load_system
 from podium.source import Source
 from podium.submission.checking import check
 from podium.submission.findings import Finding
 from podium.submission.packaging.making import Packaged, Wish, package, stripped
 from podium.submission.rulesets import Ruleset, ruleset
 from podium.submission.showing import print_packaged
-from tests.podium.submission.conftest import commit_all, edit, resolved, set_value, source_of
+from tests.podium.submission.conftest import (
+    GAP_MS,
+    START_MS,
+    commit_all,
+    edit,
+    resolved,
+    set_times,
+    set_value,
+    source_of,
+)
 
 PODIUM_FILES = {"setup.sh", "init_datasets.sh", "run_and_time.sh", "README.md"}
 
@@ -287,6 +296,128 @@ def test_a_restarted_run_after_them_does_no_harm(make_set: Any, wish: Any) -> No
     made_set = make_set([100] * 11)
     made_set.logs[10].rename(made_set.folder(10) / "result.restarted.txt")
     assert make(wish(made_set)).folder.is_dir()
+
+
+def test_deleted_runs_cannot_make_the_rest_consecutive(make_set: Any, wish: Any) -> None:
+    for number in (0, 6, 12):
+        made_set = make_set([100] * 13)
+        made_set.logs[number].unlink()
+        refused(wish(made_set), WorkError, f"no run left out: .*run_{number} is a run of this set")
+
+
+@pytest.mark.parametrize("kept", ["summary", "metrics", "log"])
+def test_a_run_that_broke_off_counts_as_one_of_the_set(make_set: Any, wish: Any, kept: str) -> None:
+    made_set = make_set([100] * 11)
+    folder, log = RunFolder(made_set.folder(10)), made_set.logs[10].read_text(encoding="utf-8")
+    made_set.logs[10].unlink()
+    if kept != "summary":
+        folder.summary.unlink()
+        assert make(wish(made_set, out=made_set.runs.parent / "never_began")).folder.is_dir()
+        folder.log.write_text(log[: log.index("run_start")], encoding="utf-8")
+        assert make(wish(made_set, out=made_set.runs.parent / "initialised")).folder.is_dir()
+    if kept == "metrics":
+        folder.metrics.write_text('{"samples": 16}\n', encoding="utf-8")
+    if kept == "log":
+        folder.log.write_text(log, encoding="utf-8")
+    refused(wish(made_set), WorkError, "no run left out: .*run_10 is a run of this set")
+
+
+def test_runs_of_two_sets_are_refused(make_set: Any, wish: Any) -> None:
+    made_set = make_set()
+    for number in range(5, 10):
+        other = made_set.runs / "mine" / "another" / f"run_{number}"
+        other.parent.mkdir(exist_ok=True)
+        made_set.folder(number).rename(other)
+    refused(wish(made_set), WorkError, "one set: result_[0-9].txt was made in the set .* runs of two sets are not")
+
+
+def test_a_run_of_no_known_set_is_refused(make_set: Any, wish: Any) -> None:
+    made_set = make_set()
+    shutil.rmtree(made_set.folder(4))
+    refused(wish(made_set), WorkError, "one set: result_4.txt: no folder of a run has the seed")
+
+
+def test_times_that_the_run_did_not_have_are_refused(make_set: Any, wish: Any, tmp_path: Path) -> None:
+    made_set = make_set([100] * 10)
+    edit(made_set.logs[3], set_times(START_MS + 3 * GAP_MS, 100.9))
+    assert make(wish(made_set, out=tmp_path / "near")).folder.is_dir()
+    for seconds in (50, 98.9, 101.1):
+        edit(made_set.logs[3], set_times(START_MS + 3 * GAP_MS, seconds))
+        refused(wish(made_set), WorkError, "logs as written: result_3.txt .* 100.00 s; logs are not edited")
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"seconds": "fast"}', '{"seconds": NaN}', "[" * 100_000])
+def test_a_summary_that_tells_no_time_is_refused(make_set: Any, wish: Any, text: str | None) -> None:
+    made_set = make_set()
+    summary = RunFolder(made_set.folder(3)).summary
+    summary.unlink() if text is None else summary.write_text(text, encoding="utf-8")
+    refused(wish(made_set), WorkError, "logs as written: result_3.txt")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("number_of_nodes", 64), ("number_of_nodes", ""), ("accelerators_per_node", 8)]
+)
+def test_a_description_of_another_machine_is_refused(make_set: Any, wish: Any, key: str, value: Any) -> None:
+    made_set = make_set()
+    document = yaml.safe_load(made_set.system.read_text(encoding="utf-8"))
+    document["description"][key] = value
+    made_set.system.write_text(yaml.safe_dump(document), encoding="utf-8")
+    refused(wish(made_set), WorkError, f"described machine: description.{key} is '{value}'")
+
+
+def test_accelerators_are_those_of_the_processes(closed_set: Any, wish: Any) -> None:
+    made_set = closed_set()
+    document = yaml.safe_load(made_set.system.read_text(encoding="utf-8"))
+    document["description"]["accelerators_per_node"] = 0
+    made_set.system.write_text(yaml.safe_dump(document), encoding="utf-8")
+    config = resolved(made_set)
+    assert config.launch.device == "cpu" and make(wish(made_set)).folder.is_dir()
+    for number in range(10):
+        path = made_set.folder(number) / "config.yaml"
+        path.write_text(path.read_text(encoding="utf-8").replace("device: cpu", "device: cuda"), encoding="utf-8")
+    used = f"the runs used {config.launch.processes_per_node} .launch.processes_per_node"
+    refused(wish(made_set, out=made_set.runs.parent / "other"), WorkError, used)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (":::MLLOG [1,2]", "is no JSON object"),
+        (":::MLLOG " + "[" * 100_000, "result_3.txt: line"),
+        (":::MLLOG {", "result_3.txt: line"),
+    ],
+)
+def test_a_damaged_log_is_refused_by_name(make_set: Any, wish: Any, line: str, words: str) -> None:
+    made_set = make_set()
+    with made_set.logs[3].open("a", encoding="utf-8") as log:
+        log.write(line + "\n")
+    refused(wish(made_set), WorkError, f"whole logs: .*result_3.txt: .*{words}" if "JSON" in words else words)
+
+
+@pytest.mark.parametrize("seed", [[1], {"a": 1}, None, True, "1003", 1.5])
+def test_a_seed_that_is_no_number_is_refused(make_set: Any, wish: Any, seed: Any) -> None:
+    made_set = make_set()
+    edit(made_set.logs[3], set_value("seed", seed))
+    refused(wish(made_set), WorkError, "a seed of its own: .*result_3.txt logs the seed .* no whole number")
+
+
+@pytest.mark.parametrize("kind", ["dangling", "link", "folder"])
+def test_a_log_that_is_no_plain_file_is_refused(make_set: Any, wish: Any, kind: str) -> None:
+    made_set = make_set()
+    log = made_set.logs[3]
+    kept = log.rename(log.with_name("kept.txt"))
+    if kind == "folder":
+        log.mkdir()
+    else:
+        log.symlink_to(kept if kind == "link" else "nowhere")
+    refused(wish(made_set), UsageError, "result_3.txt: is (a link|no file)")
+
+
+def test_runs_of_another_version_of_podium_are_said_to_be_that(make_set: Any, wish: Any) -> None:
+    made_set = make_set()
+    with (made_set.folder(3) / "config.yaml").open("a", encoding="utf-8") as file:
+        file.write("gone: 1\n")
+    refused(wish(made_set), UsageError, r"run_3/config.yaml: another version of Podium made this run \(gone: .*cannot")
 
 
 def test_runs_whose_folders_are_gone_are_refused(make_set: Any, wish: Any) -> None:
