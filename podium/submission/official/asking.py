@@ -94,7 +94,7 @@ def ask_official(
     processes = SimpleQueue[ToolProcess]()
     at_once = max(1, min(len(os.sched_getaffinity(0)), 16, len(tasks)))
     whole = Official()
-    pool = [ToolProcess() for _ in range(at_once)]
+    pool = [ToolProcess(scratch=scratch) for _ in range(at_once)]
     for process in pool:
         processes.put(process)
 

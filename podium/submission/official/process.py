@@ -19,11 +19,11 @@ MAX_ANSWER_BYTES = 8 << 20
 class ToolProcess:
     """Starts its process at the first job, and anew after one that took it down."""
 
-    def __init__(self, memory_bytes: int = tools.MEMORY_BYTES) -> None:
+    def __init__(self, memory_bytes: int = tools.MEMORY_BYTES, scratch: Path | None = None) -> None:
         self._memory_bytes = memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
-        self._folder = tempfile.TemporaryDirectory(prefix="podium-tools-")
+        self._folder = tempfile.TemporaryDirectory(prefix="podium-tools-", dir=scratch)
 
     def close(self) -> None:
         """End the process and remove its folder."""
