@@ -74,7 +74,7 @@ def test_what_is_logged_is_what_was_used(open_config: RunConfig, closed_config: 
     assert len(tensors) == len(set(tensors)) == 398
     path = write_log(open_config, name="open.txt")
     logged = {event["key"]: event["value"] for event in read_events(path)}
-    assert (logged["opt_name"], logged["opt_adamw_weight_decay"], logged["seed"]) == ("adamw", 0.24, 7)
+    assert (logged["opt_name"], logged["opt_adamw_weight_decay"], logged["seed"]) == ("adamw", 0.01, 7)
     assert "weights_initialization" not in logged
 
 

@@ -31,7 +31,7 @@ def test_a_laptop(tmp_path: Path) -> None:
     assert found["low"] < found["seconds"] < found["high"]
     assert set(found["split"]) == {"compute", "imbalance", "communication", "optimizer", "evaluation", "data"}
     assert sum(found["split"].values()) == pytest.approx(found["seconds"])
-    assert found["samples_to_target"] == 7_987
+    assert found["samples_to_target"] == 10_240
     assert found["step_milliseconds"] > 1
     assert found["unsure"]
     assert (found["scale"], found["published"]) == ([], [])
