@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.bert.accelerators import accelerator_named
+
 
 @dataclass(frozen=True)
 class Processor:
@@ -17,11 +19,17 @@ class Processor:
     """To the other accelerators of a node, in one direction: NVLink, or PCI Express where there is none."""
 
 
+def _known(name: str, memory_bytes_per_second: float, link_bytes_per_second: float) -> Processor:
+    accelerator = accelerator_named(name)
+    assert accelerator is not None and accelerator.peak_flops is not None
+    return Processor(accelerator.name, accelerator.peak_flops, memory_bytes_per_second, link_bytes_per_second)
+
+
 PROCESSORS: dict[str, Processor] = {
-    "a100_sxm": Processor("NVIDIA A100 SXM", 312e12, 2.039e12, 300e9),
-    "a100_pcie": Processor("NVIDIA A100 PCIe", 312e12, 1.935e12, 32e9),
-    "h100_sxm": Processor("NVIDIA H100 SXM", 989e12, 3.35e12, 450e9),
-    "h200": Processor("NVIDIA H200", 989e12, 4.8e12, 450e9),
+    "a100_sxm": _known("NVIDIA A100 SXM", 2.039e12, 300e9),
+    "a100_pcie": _known("NVIDIA A100 PCIe", 1.935e12, 32e9),
+    "h100_sxm": _known("NVIDIA H100 SXM", 3.35e12, 450e9),
+    "h200": _known("NVIDIA H200", 4.8e12, 450e9),
     "cpu": Processor("CPU", 1e12, 20e9, 5e9),
 }
 """By the names that published runs are filed under. Sources: NVIDIA's data sheets; `cpu` is an assumption."""

@@ -1,0 +1,136 @@
+"""A result: the runs of one system in one round, and what follows from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import mean
+
+from benchmarks.bert.accelerators import Accelerator
+from podium.comparison.run import Run
+from podium.comparison.scoring import Spread, score_seconds, spread
+
+
+@dataclass(frozen=True)
+class Result:
+    """results/SYSTEM/bert of a submitter. What neither logs nor description say is None."""
+
+    round: str | None
+    """Such as v2.1; None for results of no round, which are one's own."""
+    submitter: str
+    system: str
+    division: str | None
+    """closed or open."""
+    source: str
+    """Where the logs are, for people."""
+    runs: tuple[Run, ...]
+    """In the order of the numbers in their names."""
+    description: Mapping[str, str]
+    """MLPerf's fields of the system; empty where there are none."""
+    nodes: int | None
+    accelerators: int | None
+    """In all nodes; 0 for a system that trains on its CPUs."""
+    accelerator: str | None
+    """As the description names it; None where it names none."""
+    kind: Accelerator | None
+    """The accelerator as Podium knows it."""
+    scaling_factor: float | None = None
+    """By which the round's rules scale the score, since the runs needed fewer samples than the reference; None: not."""
+    repeats: str | None = None
+    """The earlier result that has the same runs: "ROUND SUBMITTER SYSTEM"."""
+    full_size: bool = True
+    """False where the runs did not train BERT-large: then they are not held against those that did."""
+    oddities: tuple[str, ...] = ()
+    """What does not fit together: a sentence each."""
+
+    @property
+    def name(self) -> str:
+        """Tells it from every other result."""
+        return f"{self.round or 'own'} {self.submitter} {self.system}"
+
+    @property
+    def own(self) -> bool:
+        return self.round is None
+
+    @property
+    def family(self) -> str | None:
+        """The accelerator's usual name, such as NVIDIA A100 SXM; as the description has it for one not known."""
+        return self.kind.name if self.kind is not None else self.accelerator
+
+    @cached_property
+    def score_minutes(self) -> float | None:
+        """The olympic mean as measured; None where there is no score."""
+        seconds = score_seconds(self.runs)
+        return None if seconds is None else seconds / 60
+
+    @property
+    def score_minutes_scaled(self) -> float | None:
+        """The score as it counts: by the reference convergence points where the rules scale it."""
+        if self.score_minutes is None:
+            return None
+        return self.score_minutes * (self.scaling_factor if self.scaling_factor is not None else 1.0)
+
+    @property
+    def converged(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if run.converged)
+
+    @cached_property
+    def spread(self) -> Spread | None:
+        return spread(self.runs)
+
+    @cached_property
+    def global_batch_size(self) -> int | None:
+        """None where the runs do not all have the same."""
+        sizes = {run.global_batch_size for run in self.runs}
+        size = sizes.pop() if len(sizes) == 1 else None
+        return None if size is None else int(size)
+
+    @cached_property
+    def samples_to_target(self) -> float | None:
+        """Mean of the runs that converged; None where one of them does not tell."""
+        counts = [run.samples for run in self.converged]
+        known = [count for count in counts if count is not None]
+        return mean(known) if known and len(known) == len(counts) else None
+
+    @cached_property
+    def sequences_per_second(self) -> float | None:
+        """Samples to the target by the time taken, evaluation included, of the runs that converged."""
+        if self.samples_to_target is None:
+            return None
+        return self.samples_to_target / mean(run.seconds for run in self.converged if run.seconds is not None)
+
+    @cached_property
+    def evaluation_share(self) -> float | None:
+        """Of the runs' time, what was spent in evaluation; None where a run's log does not tell."""
+        times = [(run.evaluating_seconds, run.seconds) for run in self.converged]
+        evaluating = [time for time, _ in times if time is not None]
+        if not times or len(evaluating) < len(times):
+            return None
+        return sum(evaluating) / sum(seconds for _, seconds in times if seconds is not None)
+
+    @property
+    def training_sequences_per_second(self) -> float | None:
+        """As `sequences_per_second`, without the time in evaluation."""
+        if self.sequences_per_second is None or self.evaluation_share is None or self.evaluation_share >= 1:
+            return None
+        return self.sequences_per_second / (1 - self.evaluation_share)
+
+    def per_accelerator(self, rate: float | None) -> float | None:
+        return None if rate is None or not self.accelerators else rate / self.accelerators
+
+    def per_node(self, rate: float | None) -> float | None:
+        return None if rate is None or not self.nodes else rate / self.nodes
+
+    @property
+    def utilization(self) -> float | None:
+        """MFU: the FLOPs that BERT-large needs for samples of the dataset's mean length, unpadded, by the peak.
+
+        None where the accelerator's peak is not known.
+        """
+        rate = self.per_accelerator(self.sequences_per_second)
+        if rate is None or self.kind is None or self.kind.peak_flops is None or not self.full_size:
+            return None
+        return rate * FLOPS_PER_SEQUENCE / self.kind.peak_flops
+
+
+FLOPS_PER_SEQUENCE = 497.5e9
+"""Forward and backward of BERT-large on a sample of Wikipedia's mean length (254.5 tokens, mean square 98.8k)."""

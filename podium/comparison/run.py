@@ -1,0 +1,194 @@
+"""What a comparison needs of one run's log. It is small, and is kept by what the log's bytes are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from benchmarks.bert.rules import TARGET_ACCURACY
+from podium.mllog import SUCCESS
+from podium.reading.lines import Event, Oddity
+from podium.reading.run_log import RunLog, as_number
+
+HYPERPARAMETERS = (
+    "gradient_accumulation_steps",
+    "opt_name",
+    "opt_base_learning_rate",
+    "opt_learning_rate_training_steps",
+    "opt_learning_rate_warmup_steps",
+    "num_warmup_steps",
+    "start_warmup_step",
+    "opt_lamb_beta_1",
+    "opt_lamb_beta_2",
+    "opt_lamb_weight_decay_rate",
+    "opt_lamb_epsilon",
+    "opt_epsilon",
+)
+
+
+class Point(NamedTuple):
+    """One evaluation of a run."""
+
+    seconds: float
+    """Since run_start; below 0 and beyond the end of the run where the log says so."""
+    samples: float | None
+    """Trained on until then; None where epoch_num does not count samples."""
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as its log tells it. What the log does not say is None, never a guess."""
+
+    digest: str
+    """SHA-256 of the log's bytes."""
+    start_ms: float | None
+    """run_start, since 1970."""
+    stop_ms: float | None
+    status: str | None
+    """Of run_stop, as spelled: success or aborted."""
+    init_seconds: float | None
+    """From the first init_start to run_start: outside of the time that is scored."""
+    first_step_seconds: float | None
+    """From run_start to the first block_start or epoch_start."""
+    evaluating_seconds: float | None
+    """In evaluation between run_start and run_stop; None where eval_start and eval_stop do not tell it."""
+    evaluations: tuple[Point, ...]
+    """In the order of the log."""
+    samples: float | None
+    """To the target, of a run that reached it: `RunLog.samples_to_target`."""
+    train_samples: float | None
+    eval_samples: float | None
+    global_batch_size: float | None
+    hyperparameters: Mapping[str, Any]
+    """Those of HYPERPARAMETERS that are logged as numbers or short texts."""
+    seeds: tuple[int, ...]
+    benchmark: str | None
+    division: str | None
+    org: str | None
+    platform: str | None
+    oddities: tuple[Oddity, ...]
+
+    @property
+    def seconds(self) -> float | None:
+        """From run_start to run_stop."""
+        if self.start_ms is None or self.stop_ms is None or self.stop_ms <= self.start_ms:
+            return None
+        return (self.stop_ms - self.start_ms) / 1e3
+
+    @property
+    def converged(self) -> bool:
+        """Whether the run says that it reached the target, and how long it took."""
+        return self.status == SUCCESS and self.seconds is not None
+
+    @cached_property
+    def rate(self) -> float | None:
+        """Sequences a second to the target, evaluation included."""
+        if not self.converged or self.samples is None or self.seconds is None:
+            return None
+        return self.samples / self.seconds
+
+    @cached_property
+    def training_rate(self) -> float | None:
+        """Sequences a second to the target, without the time in evaluation."""
+        if self.rate is None or self.samples is None or self.seconds is None or self.evaluating_seconds is None:
+            return None
+        training = self.seconds - self.evaluating_seconds
+        return self.samples / training if training > 0 else None
+
+    def as_json(self) -> dict[str, Any]:
+        """What `run_from_json` reads back."""
+        return asdict(self)
+
+
+def run_of(log: RunLog, digest: str) -> Run:
+    """What a log says of its run."""
+    start, stop = log.run_start_ms, log.run_stop_ms
+    return Run(
+        digest=digest,
+        start_ms=start,
+        stop_ms=stop,
+        status=log.status,
+        init_seconds=_between(_first_ms(log, ("init_start",)), start),
+        first_step_seconds=_between(start, _first_ms(log, ("block_start", "epoch_start"))),
+        evaluating_seconds=None if start is None or stop is None else _evaluating(log, start, stop),
+        evaluations=tuple(Point((one.time_ms - start) / 1e3, one.samples, one.accuracy) for one in log.evaluations)
+        if start is not None
+        else (),
+        samples=log.samples_to_target,
+        train_samples=log.train_samples,
+        eval_samples=log.eval_samples,
+        global_batch_size=log.global_batch_size,
+        hyperparameters=_hyperparameters(log),
+        seeds=log.seeds,
+        benchmark=log.benchmark,
+        division=log.division,
+        org=log.org,
+        platform=log.platform,
+        oddities=log.oddities,
+    )
+
+
+def run_from_json(fields: Mapping[str, Any]) -> Run:
+    """The run that `Run.as_json` wrote. TypeError or ValueError for anything else."""
+    return Run(
+        **{
+            **fields,
+            "evaluations": tuple(Point(*point) for point in fields["evaluations"]),
+            "seeds": tuple(fields["seeds"]),
+            "oddities": tuple(Oddity(*oddity) for oddity in fields["oddities"]),
+        }
+    )
+
+
+def reached(points: Sequence[Point]) -> Point | None:
+    """The first evaluation that reaches the target."""
+    return next((point for point in points if TARGET_ACCURACY <= point.accuracy < 1.0), None)
+
+
+def _first_ms(log: RunLog, keys: Iterable[str]) -> float | None:
+    return min((log.all(key)[0].time_ms for key in keys if log.all(key)), default=None)
+
+
+def _between(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None or second < first else (second - first) / 1e3
+
+
+def _evaluating(log: RunLog, start: float, stop: float) -> float | None:
+    """Seconds of the run in which at least one evaluation was under way.
+
+    By the times, not by the order of the lines, since ranks log with clocks of their own. None without any, and where
+    starts and stops do not go together.
+    """
+    starts, stops = (_clipped(log.all(key), start, stop) for key in ("eval_start", "eval_stop"))
+    if not starts or len(starts) != len(stops):
+        return None
+    total, under_way, since = 0.0, 0, 0.0
+    for time, change in sorted([(time, 1) for time in starts] + [(time, -1) for time in stops], key=_starts_first):
+        if under_way == 0:
+            since = time
+        under_way += change
+        if under_way < 0:
+            return None
+        if under_way == 0:
+            total += time - since
+    return total / 1e3
+
+
+def _starts_first(edge: tuple[float, int]) -> tuple[float, int]:
+    return edge[0], -edge[1]
+
+
+def _clipped(events: Sequence[Event], start: float, stop: float) -> list[float]:
+    return [min(max(event.time_ms, start), stop) for event in events]
+
+
+def _hyperparameters(log: RunLog) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key in HYPERPARAMETERS:
+        event = log.first(key)
+        if event is not None:
+            value = event.value[:40] if isinstance(event.value, str) else as_number(event.value)
+            if value is not None:
+                found[key] = value
+    return found
