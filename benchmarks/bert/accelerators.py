@@ -39,18 +39,21 @@ def _kinds() -> tuple[tuple[re.Pattern[str], Accelerator], ...]:
 
 _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"V100.*PCI", "NVIDIA V100 PCIe", 112),
-    (r"V100", "NVIDIA V100 SXM", 125),
+    (r"V100.*SXM", "NVIDIA V100 SXM", 125),
+    (r"V100", "NVIDIA V100", None),
     (r"A100.*PCI", "NVIDIA A100 PCIe", 312),
-    (r"A100", "NVIDIA A100 SXM", 312),
+    (r"A100.*SXM", "NVIDIA A100 SXM", 312),
+    (r"A100", "NVIDIA A100", 312),
     (r"\bA30\b", "NVIDIA A30", 165),
     (r"\bA40\b", "NVIDIA A40", 149.7),
-    (r"\bA10G?\b", "NVIDIA A10", 125),
+    (r"\bA10\b", "NVIDIA A10", 125),
     (r"GH200", "NVIDIA GH200", 989),
     (r"H200.*NVL", "NVIDIA H200 NVL", 835),
     (r"H200", "NVIDIA H200", 989),
     (r"H100.*NVL", "NVIDIA H100 NVL", 835),
     (r"H100.*PCI", "NVIDIA H100 PCIe", 756),
-    (r"H100", "NVIDIA H100 SXM", 989),
+    (r"H100.*(SXM|HBM3)", "NVIDIA H100 SXM", 989),
+    (r"H100", "NVIDIA H100", None),
     (r"GB300", "NVIDIA GB300", 2500),
     (r"GB200", "NVIDIA GB200", 2500),
     (r"B300", "NVIDIA B300", 2250),
@@ -76,4 +79,4 @@ _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"Gaudi|HL-?205", "Habana Gaudi", None),
     (r"Ascend\W?910", "Huawei Ascend 910", 256),
 )
-"""Pattern, name, peak in teraFLOP/s; the first whose pattern is found in a name counts. Sources: makers' data sheets."""
+"""Pattern, name, peak in teraFLOP/s; the first pattern that is found in a name counts. Sources: makers' data sheets."""
