@@ -1,6 +1,5 @@
 """Where results are found."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -82,7 +81,7 @@ def test_other_benchmarks_are_counted_and_left_out(rounds: Path) -> None:
 
 
 def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path) -> None:
-    os.symlink(rounds, rounds / "again")
+    (rounds / "again").symlink_to(rounds)
     (rounds / "training_results_v2.1").rename(rounds / ".git")
     assert told(rounds) == BOTH[:1]
 
@@ -92,6 +91,6 @@ def test_nothing_there(tmp_path: Path) -> None:
         places(tmp_path / "missing")
     with pytest.raises(UsageError, match="holds no results of BERT"):
         places(tmp_path)
-    os.symlink(tmp_path / "missing", tmp_path / "broken")
+    (tmp_path / "broken").symlink_to(tmp_path / "missing")
     with pytest.raises(UsageError, match="holds no results of BERT"):
         places(tmp_path / "broken")

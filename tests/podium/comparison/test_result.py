@@ -35,7 +35,7 @@ def test_throughput() -> None:
 
 
 def test_one_run_that_does_not_tell_leaves_the_mean_unknown() -> None:
-    runs = [make_run(evaluating_seconds=10.0), make_run(None or 1001.0, None)]
+    runs = [make_run(evaluating_seconds=10.0), make_run(1001.0, None)]
     result = make_result(runs)
     assert (result.samples_to_target, result.sequences_per_second, result.evaluation_share) == (None, None, None)
     assert (result.training_sequences_per_second, result.steady_sequences_per_second, result.utilization) == (None,) * 3

@@ -7,8 +7,10 @@ from podium.comparison import stated
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("8", 8), ("8.0", 8), (" 8 ", 8), ("0", 0), ("N/A", 0), ("none", 0), ("", None), (None, None), ("8x", None)]
-    + [("1.5", None), ("-1", None), ("nan", None), ("1e999", None), ("1e300", None), ("٣", 3)],
+    [
+        *[("8", 8), ("8.0", 8), (" 8 ", 8), ("0", 0), ("N/A", 0), ("none", 0), ("", None), (None, None), ("8x", None)],
+        *[("1.5", None), ("-1", None), ("nan", None), ("1e999", None), ("1e300", None), ("٣", 3)],
+    ],
 )
 def test_counts(text: str | None, number: int | None) -> None:
     assert stated.count(text) == number
