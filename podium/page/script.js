@@ -44,7 +44,7 @@ function makeSortable(table) {
 function makeFiltered(table) {
   const rows = Array.from(table.tBodies[0].rows);
   const texts = rows.map((row) => Array.from(row.cells, (cell) => cell.textContent).join("\n").toLowerCase());
-  const search = element("input", { type: "search", autocomplete: "off" });
+  const search = element("input", { type: "search", name: "search", autocomplete: "off" });
   const count = element("output");
   count.setAttribute("aria-live", "polite");
   const controls = element("div", { className: "controls" }, element("label", {}, "Search", search));
@@ -52,7 +52,7 @@ function makeFiltered(table) {
   Array.from(table.tHead.rows[0].cells).forEach((heading, column) => {
     if (!("choices" in heading.dataset)) return;
     const values = rows.map((row) => row.cells[column].textContent);
-    const select = element("select", {}, element("option", { value: "", textContent: "all" }));
+    const select = element("select", { name: `column-${column}` }, element("option", { value: "", textContent: "all" }));
     const distinct = Array.from(new Set(values)).sort(collator.compare);
     select.append(...distinct.map((value, at) => element("option", { value: String(at), textContent: value })));
     chosen.push({ values, select, distinct });
