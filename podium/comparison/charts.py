@@ -16,8 +16,8 @@ from podium.page.text import shown
 
 LEGEND_ROW = 0.19
 """Inches."""
-GROUND = BASE["ground"].light
-"""Around points, so that those that cover one another are told apart."""
+LIGHT = 0.5
+"""Of the inside of points, so that those that cover one another are told apart."""
 STEP = 1.05
 """Between the points of two families of one size."""
 MARGIN = 1.3
@@ -122,8 +122,8 @@ def _points(
     colour: str,
     beside: Mapping[tuple[int, int], float],
     hollow: bool = False,
-    size: float = 7.0,
-    edge: str = GROUND,
+    size: float = 6.0,
+    edge: str | None = None,
 ) -> Artist | None:
     """Draws the results that have a value, by size; None where none has."""
     placed = [(point, result) for result in results if (point := _point(result, value)) is not None]
@@ -135,9 +135,9 @@ def _points(
         [point[1] for point, _ in placed],
         marker=marker,
         markersize=size,
-        markerfacecolor="none" if hollow else colour,
-        markeredgecolor=colour if hollow else edge,
-        markeredgewidth=1.2 if hollow else 0.4,
+        markerfacecolor="none" if hollow else (colour, LIGHT),
+        markeredgecolor=edge or colour,
+        markeredgewidth=1.0,
         linestyle="none",
     )
     canvas.tell(drawn, [told(result) for _, result in placed])

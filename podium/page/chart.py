@@ -50,7 +50,11 @@ CHART_STYLE: dict[Any, Any] = {
 
 @dataclass
 class Canvas:
-    """What a chart is drawn on."""
+    """What a chart is drawn on.
+
+    Text from outside that is put on the axes, such as a tick's label, is `podium.page.text.shown` before: matplotlib
+    raises an error for some characters, and has no room for long texts. `tell` and `legend` see to that themselves.
+    """
 
     figure: Figure
     axes: Axes
