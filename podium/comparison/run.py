@@ -27,6 +27,12 @@ HYPERPARAMETERS = (
 )
 
 
+EARLY_TARGET = 0.712
+"""The accuracy to reach in round 0.7, BERT's first; those after it have TARGET_ACCURACY."""
+EARLY_UNTIL_MS = 1_609_459_200_000
+"""The end of 2020: after round 0.7, which was published in July, and before any run of 1.0."""
+
+
 class Point(NamedTuple):
     """One evaluation of a run."""
 
@@ -57,7 +63,7 @@ class Run:
     evaluations: tuple[Point, ...]
     """In the order of the log."""
     samples: float | None
-    """To the target, of a run that reached it: `RunLog.samples_to_target`."""
+    """To the target, of a run that reached it: `RunLog.samples_to`."""
     train_samples: float | None
     eval_samples: float | None
     global_batch_size: float | None
@@ -71,6 +77,11 @@ class Run:
     org: str | None
     platform: str | None
     oddities: tuple[Oddity, ...]
+
+    @property
+    def target(self) -> float:
+        """The accuracy to reach: that of the rounds of its time."""
+        return target_at(self.start_ms)
 
     @property
     def seconds(self) -> float | None:
@@ -118,13 +129,13 @@ class Run:
     @property
     def closing_seconds(self) -> float | None:
         """From the evaluation that reached the target to run_stop."""
-        point = reached(self.evaluations)
+        point = reached(self.evaluations, self.target)
         return None if point is None or self.seconds is None or not self.converged else self.seconds - point.seconds
 
     @cached_property
     def _counted(self) -> tuple[Point, ...]:
         """The evaluations up to the target, of a run that reached it and counts samples in each."""
-        point = reached(self.evaluations)
+        point = reached(self.evaluations, self.target)
         if point is None or not self.converged or any(one.samples is None for one in self.evaluations):
             return ()
         return self.evaluations[: self.evaluations.index(point) + 1]
@@ -148,7 +159,7 @@ def run_of(log: RunLog, digest: str) -> Run:
         evaluations=tuple(Point((one.time_ms - start) / 1e3, one.samples, one.accuracy) for one in log.evaluations)
         if start is not None
         else (),
-        samples=log.samples_to_target,
+        samples=log.samples_to(target_at(start)),
         train_samples=log.train_samples,
         eval_samples=log.eval_samples,
         global_batch_size=log.global_batch_size,
@@ -175,9 +186,14 @@ def run_from_json(fields: Mapping[str, Any]) -> Run:
     )
 
 
-def reached(points: Sequence[Point]) -> Point | None:
+def target_at(start_ms: float | None) -> float:
+    """The accuracy that a run which started then had to reach."""
+    return EARLY_TARGET if start_ms is not None and start_ms < EARLY_UNTIL_MS else TARGET_ACCURACY
+
+
+def reached(points: Sequence[Point], target: float = TARGET_ACCURACY) -> Point | None:
     """The first evaluation that reaches the target."""
-    return next((point for point in points if TARGET_ACCURACY <= point.accuracy < 1.0), None)
+    return next((point for point in points if target <= point.accuracy < 1.0), None)
 
 
 def _samples(point: Point) -> float:

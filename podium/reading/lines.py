@@ -28,7 +28,7 @@ class Event(NamedTuple):
     line: int
     time_ms: float
     kind: str
-    """POINT_IN_TIME, INTERVAL_START or INTERVAL_END, as logged."""
+    """POINT_IN_TIME, INTERVAL_START or INTERVAL_END, as logged; "" where none is, as in logs of early rounds."""
     key: str
     value: Any
     metadata: Mapping[str, Any]
@@ -174,7 +174,7 @@ def _event(fields: Any) -> tuple[Event | None, str]:
     """The event that a JSON value is, or None, and what is wrong with it."""
     if not isinstance(fields, dict):
         return None, "is no JSON object"
-    missing = [name for name in ("time_ms", "event_type", "key", "value", "metadata") if name not in fields]
+    missing = [name for name in ("time_ms", "key", "value", "metadata") if name not in fields]
     if missing:
         return None, f"has no {' and no '.join(missing)}"
     time_ms, key, metadata = fields["time_ms"], fields["key"], fields["metadata"]
@@ -185,7 +185,9 @@ def _event(fields: Any) -> tuple[Event | None, str]:
     wrong = ""
     if not isinstance(metadata, dict):
         wrong, metadata = f"has the metadata {str(metadata)[:40]!r}, which is no object", {}
+    elif "event_type" not in fields:
+        wrong = "has no event_type"
     elif fields["event_type"] not in KINDS:
         wrong = f"has the event_type {str(fields['event_type'])[:40]!r}; allowed are {', '.join(KINDS)}"
-    kind = fields["event_type"] if isinstance(fields["event_type"], str) else ""
+    kind = fields["event_type"] if isinstance(fields.get("event_type"), str) else ""
     return Event(0, float(time_ms), kind, key, fields["value"], metadata), wrong

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 
-from podium.reading.lines import Oddity
+from podium.reading.lines import Event, Oddity
 from podium.reading.run_log import RunLog, as_number
 
 LATEST_MS = 1e13
@@ -25,14 +25,18 @@ def _truncated(log: RunLog) -> Iterator[Oddity]:
 
 
 def _times(log: RunLog) -> Iterator[Oddity]:
-    wrong = [event for event in log.events if not 0 < event.time_ms < LATEST_MS]
+    wrong = [event for event in log.events if not _is_time(event)]
     if wrong:
         what = f"has the time_ms {wrong[0].time_ms:.0f}, which are no milliseconds since 1970"
         yield Oddity(wrong[0].line, f"{what}{_of(len(wrong))}", "time")
 
 
+def _is_time(event: Event) -> bool:
+    return 0 < event.time_ms < LATEST_MS
+
+
 def _backwards(log: RunLog) -> Iterator[Oddity]:
-    steps = [(after.time_ms - before.time_ms, after) for before, after in pairwise(log.events)]
+    steps = [(after.time_ms - before.time_ms, after) for before, after in pairwise(filter(_is_time, log.events))]
     back = [(step, event) for step, event in steps if step < 0]
     if back:
         step, event = min(back, key=lambda pair: pair[0])

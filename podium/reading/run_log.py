@@ -129,14 +129,19 @@ class RunLog:
 
     @property
     def samples_to_target(self) -> float | None:
-        """Samples trained on when the target was first reached, for a run that says success.
+        """`samples_to` the target of today."""
+        return self.samples_to(TARGET_ACCURACY)
 
-        By the passing evaluation's epoch_num where it counts samples, else by train_samples; None where the target was
-        not reached.
+    def samples_to(self, target: float) -> float | None:
+        """Samples trained on when an accuracy was first reached, for a run that says success.
+
+        By the epoch_num of the evaluation that reached it where it counts samples, else by train_samples; None where
+        the target was not reached.
         """
-        if self.passing is None or self.status != "success":
+        reached = next((one for one in self.evaluations if target <= one.accuracy < 1.0), None)
+        if reached is None or self.status != "success":
             return None
-        return self.passing.samples if self.passing.samples is not None else self.train_samples
+        return reached.samples if reached.samples is not None else self.train_samples
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:

@@ -108,7 +108,7 @@ def test_text_that_looks_like_keys_is_no_duplicate(line: Line) -> None:
         ('{"a": NaN, "b": }', "json", "is no JSON"),
         ("[" + "1," * 10_001 + "1]", "json", "more than 10,000 values"),
         ("[1, 2]", "fields", "no JSON object"),
-        ('{"key": "a", "value": 1}', "fields", "no time_ms and no event_type and no metadata"),
+        ('{"key": "a", "value": 1}', "fields", "no time_ms and no metadata"),
         ('{"time_ms": "1", "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "time_ms '1'"),
         ('{"time_ms": true, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "time_ms 'True'"),
         ('{"time_ms": NaN, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "odd_json", "NaN"),
@@ -124,9 +124,12 @@ def test_what_is_no_event_is_told(payload: str, kind: str, what: str) -> None:
 def test_an_event_with_odd_fields_is_read_and_told(line: Line) -> None:
     text = line("a").replace("POINT_IN_TIME", "POINT")
     no_metadata = '{"time_ms": 1, "event_type": "POINT_IN_TIME", "key": "b", "value": 1, "metadata": null}'
-    events, oddities = read(f"{text}\n:::MLLOG {no_metadata}\n")
-    assert [(event.kind, dict(event.metadata)) for event in events][1] == ("POINT_IN_TIME", {})
-    assert kinds(oddities) == ["event", "event"] and "'POINT'" in oddities[0].what
+    no_type = '{"time_ms": 1, "key": "b", "value": 1, "metadata": {"epoch_num": 2}}'
+    events, oddities = read(f"{text}\n:::MLLOG {no_metadata}\n:::MLLOG {no_type}\n")
+    found = [(event.kind, dict(event.metadata)) for event in events]
+    assert found[1:] == [("POINT_IN_TIME", {}), ("", {"epoch_num": 2})]
+    assert kinds(oddities) == ["event", "event", "event"] and "'POINT'" in oddities[0].what
+    assert oddities[2].what == "has no event_type"
 
 
 def test_a_damaged_token_is_told() -> None:
