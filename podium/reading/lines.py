@@ -57,7 +57,7 @@ DAMAGED = {
     "token": "line(s) have a damaged token",
     "json": "line(s) cannot be read",
     "fields": "line(s) are no events",
-    "event": "line(s) are events with an odd metadata or event_type",
+    "event": "line(s) are events with odd metadata, or with an odd event_type or none",
     "not_utf8": "line(s) are not UTF-8 and read as Latin-1",
     "odd_json": "line(s) hold numbers or keys that JSON does not have",
     "cut_off": "last line is cut off",

@@ -13,6 +13,8 @@ from podium.reading.lines import Event, Oddity
 
 FEWEST_SAMPLES = 1_000
 """An epoch_num below it cannot be a number of samples at which anybody evaluates."""
+MOST_TIMES = 20
+"""By which train_samples may exceed the last epoch_num of a successful run that is no number of steps."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,9 @@ class RunLog:
     def epoch_doubt(self) -> str:
         """Why the evaluations' epoch_num cannot be numbers of samples, or "".
 
-        They can where each is a number, none is below a thousand or below the global batch, and they grow from
-        evaluation to evaluation.
+        They can where each is a number, none is below a thousand or below the global batch, they grow from evaluation
+        to evaluation, and the last one of a successful run is not both within the steps that were planned and far below
+        train_samples: then it counts steps.
         """
         counts = [as_number(event.metadata.get("epoch_num")) for event in self.all("eval_accuracy")]
         if None in counts:
@@ -125,7 +128,14 @@ class RunLog:
             return f"is {min(numbers):g} in an evaluation, too few to be samples"
         if any(after <= before for before, after in pairwise(numbers)):
             return "does not grow from evaluation to evaluation"
-        return ""
+        return self._steps(numbers[-1]) if numbers and self.status == "success" else ""
+
+    def _steps(self, last: float) -> str:
+        """Why the last epoch_num of a successful run is a number of steps, or ""."""
+        steps, trained = self.number("opt_learning_rate_training_steps"), self.train_samples
+        if steps is None or trained is None or last > steps or last * MOST_TIMES >= trained:
+            return ""
+        return f"is {last:g} in the last evaluation, within {steps:g} steps for {trained:,.0f} samples"
 
     @property
     def samples_to_target(self) -> float | None:

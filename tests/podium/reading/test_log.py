@@ -51,11 +51,15 @@ def test_nothing_is_guessed_of_a_log_that_says_nothing(written: Any) -> None:
         ([150_080, None], "is missing or no number"),
         ([150_080, "300160"], "is missing or no number"),
         ([150_080.0, 300_160.0], ""),
+        ([7_000, 15_007], "is 15007 in the last evaluation, within 15010 steps for 300,160 samples"),
+        ([7_000, 15_008], ""),
+        ([7_000, 15_011], ""),
     ],
 )
 def test_the_unit_of_epoch_num(written: Any, run_lines: Any, line: Line, epochs: list[Any], doubt: str) -> None:
     lines = [text for text in run_lines() if '"eval_accuracy"' not in text]
     lines[4:4] = [line("eval_accuracy", 0.73, 2000 + i, epoch_num=epoch) for i, epoch in enumerate(epochs)]
+    lines.append(line("opt_learning_rate_training_steps", 15_010, 99_000))
     log = read_log(written(lines))
     assert doubt in log.epoch_doubt and bool(log.epoch_doubt) == bool(doubt)
     assert ("epoch_num" in kinds(log)) == bool(doubt)
