@@ -1,6 +1,6 @@
 """What a comparison needs of one run's log. It is small, and is kept by what the log's bytes are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from mlperf_logging.mllog import constants
 
 from benchmarks.bert.rules import TARGET_ACCURACY
+from podium.comparison.stated import readable
 from podium.reading.lines import Event, Oddity
 from podium.reading.run_log import RunLog, as_number
 
@@ -33,6 +34,10 @@ EARLY_UNTIL_MS = 1_609_459_200_000
 """The end of 2020: after round 0.7, which was published in July, and before any run of 1.0."""
 
 
+MOST_SAMPLES = 1e15
+"""That anybody trains on."""
+
+
 class Point(NamedTuple):
     """One evaluation of a run."""
 
@@ -53,7 +58,7 @@ class Run:
     """run_start, since 1970."""
     stop_ms: float | None
     status: str | None
-    """Of run_stop, as spelled: success or aborted."""
+    """Of run_stop: success or aborted; any other as it is spelled, in quotation marks."""
     init_seconds: float | None
     """From the first init_start to run_start: outside of the time that is scored."""
     first_step_seconds: float | None
@@ -152,24 +157,22 @@ def run_of(log: RunLog, digest: str) -> Run:
         digest=digest,
         start_ms=start,
         stop_ms=stop,
-        status=log.status,
+        status=_status(log.status),
         init_seconds=_between(_first_ms(log, ("init_start",)), start),
         first_step_seconds=_between(start, _first_ms(log, ("block_start", "epoch_start"))),
         evaluating_seconds=None if start is None or stop is None else _evaluating(log, start, stop),
-        evaluations=tuple(Point((one.time_ms - start) / 1e3, one.samples, one.accuracy) for one in log.evaluations)
-        if start is not None
-        else (),
-        samples=log.samples_to(target_at(start)),
-        train_samples=log.train_samples,
-        eval_samples=log.eval_samples,
-        global_batch_size=log.global_batch_size,
+        evaluations=() if start is None else tuple(_points(log, start)),
+        samples=_count(log.samples_to(target_at(start))),
+        train_samples=_count(log.train_samples),
+        eval_samples=_count(log.eval_samples),
+        global_batch_size=_count(log.global_batch_size),
         hyperparameters=_hyperparameters(log),
         tensors=len(log.all(constants.WEIGHTS_INITIALIZATION)),
         seeds=log.seeds,
-        benchmark=log.benchmark,
-        division=log.division,
-        org=log.org,
-        platform=log.platform,
+        benchmark=_text(log.benchmark),
+        division=_text(log.division),
+        org=_text(log.org),
+        platform=_text(log.platform),
         oddities=log.oddities,
     )
 
@@ -199,6 +202,27 @@ def reached(points: Sequence[Point], target: float = TARGET_ACCURACY) -> Point |
 def _samples(point: Point) -> float:
     assert point.samples is not None
     return point.samples
+
+
+def _points(log: RunLog, start: float) -> Iterator[Point]:
+    """The evaluations whose accuracy can be one."""
+    for one in log.evaluations:
+        if 0 <= one.accuracy <= 1:
+            yield Point((one.time_ms - start) / 1e3, _count(one.samples), one.accuracy)
+
+
+def _count(number: float | None) -> float | None:
+    """A number of samples; None for what can be none."""
+    return number if number is not None and 0 < number <= MOST_SAMPLES else None
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else readable(text)
+
+
+def _status(status: str | None) -> str | None:
+    """As spelled; what only looks like one of MLPerf's is not made one by being made readable."""
+    return status if status in (None, constants.SUCCESS, constants.ABORTED) else readable(repr(status))
 
 
 def _first_ms(log: RunLog, keys: Iterable[str]) -> float | None:
@@ -243,7 +267,7 @@ def _hyperparameters(log: RunLog) -> dict[str, Any]:
     for key in HYPERPARAMETERS:
         event = log.first(key)
         if event is not None:
-            value = event.value[:40] if isinstance(event.value, str) else as_number(event.value)
+            value = readable(event.value)[:40] if isinstance(event.value, str) else as_number(event.value)
             if value is not None:
                 found[key] = value
     return found

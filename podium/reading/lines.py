@@ -17,6 +17,8 @@ NEARLY = b":::ML"
 """What a damaged token begins with."""
 MAX_LINE = 1 << 20
 CHUNK = 1 << 18
+MAX_TIME_MS = 1e15
+"""Before and after 1970: some 30,000 years. A difference of two such times is exact."""
 KINDS = ("POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END")
 TOLD = 5
 """Damaged lines of one kind that are told one by one; the others are counted."""
@@ -158,7 +160,7 @@ def _read(content: bytes | None, ending: bytes) -> tuple[Event | None, list[tupl
         text = after.decode("latin-1")
         odd.append(("not_utf8", "is not UTF-8 and read as Latin-1"))
     try:
-        fields, odd_json = parse(text.strip())
+        fields, odd_json = parse(text.rstrip())
     except ValueError as error:
         cut = not ending and "no JSON" in str(error)
         odd.append(("cut_off", "is the last one and cut off") if cut else ("json", str(error)))
@@ -180,6 +182,8 @@ def _event(fields: Any) -> tuple[Event | None, str]:
     time_ms, key, metadata = fields["time_ms"], fields["key"], fields["metadata"]
     if isinstance(time_ms, bool) or not isinstance(time_ms, int | float):
         return None, f"has the time_ms {str(time_ms)[:40]!r}, which is no number"
+    if abs(time_ms) > MAX_TIME_MS:
+        return None, f"has the time_ms {time_ms:g}, which is no time"
     if not isinstance(key, str):
         return None, f"has the key {str(key)[:40]!r}, which is no text"
     wrong = ""

@@ -72,6 +72,24 @@ def test_time_in_evaluation(tmp_path: Path, edges: list[tuple[str, int]], second
     assert run.evaluating_seconds == seconds
 
 
+def test_what_no_run_can_have_is_not_known(tmp_path: Path) -> None:
+    org = "\ud800\x1b[31mA\n\u202eB" * 200
+    odd = log_text(submission_org=org, batch=-448, train_samples=1e300)
+    run = read(tmp_path, odd.replace('"value": 0.6', '"value": 60.0'))
+    assert run.org is not None and run.org.startswith("[31mA B [31mA B") and len(run.org) == 300
+    assert run.global_batch_size is None and run.train_samples is None
+    assert [point.accuracy for point in run.evaluations] == [0.4, 0.7, 0.73]
+    assert {point.samples for point in run.evaluations} == {None}
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [("success ", "'success '"), ("Success", "'Success'"), ("aborted", "aborted"), (7, None)]
+)
+def test_only_success_is_success(tmp_path: Path, status: object, told: str | None) -> None:
+    run = read(tmp_path, event("run_start") + event("run_stop", ms=5, status=status))
+    assert run.status == told and not run.converged
+
+
 def test_what_evaluations_tell_of_throughput() -> None:
     points = [(130.0, 1000.0, 0.3), (230.0, 2000.0, 0.5), (330.0, 3000.0, 0.73), (530.0, 5000.0, 0.74)]
     run = make_run(340.0, 3000.0, evaluations=tuple(Point(*point) for point in points))

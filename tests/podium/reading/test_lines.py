@@ -113,7 +113,10 @@ def test_text_that_looks_like_keys_is_no_duplicate(line: Line) -> None:
         ('{"time_ms": true, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "time_ms 'True'"),
         ('{"time_ms": NaN, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "odd_json", "NaN"),
         ('{"time_ms": 1, "event_type": "", "key": 5, "value": 1, "metadata": {}}', "fields", "key '5'"),
+        ('{"time_ms": 1e16, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "1e+16, which is no"),
+        ('{"time_ms": -1.7e308, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "fields", "is no time"),
         ("\0" * 100, "json", "is no JSON"),
+        ('\x1c{"time_ms": 1, "event_type": "", "key": "a", "value": 1, "metadata": {}}', "json", "is no JSON"),
     ],
 )
 def test_what_is_no_event_is_told(payload: str, kind: str, what: str) -> None:
