@@ -30,6 +30,12 @@ def _failed(result: Result) -> Iterator[str]:
         yield f"{failed} run(s) did not reach the target ({words})"
 
 
+def _refused(result: Result) -> Iterator[str]:
+    refused = [run.refused for run in result.converged if run.refused is not None]
+    if refused:
+        yield f"{len(refused)} run(s) count as ones that did not reach the target: the first {refused[0]}"
+
+
 def _size(result: Result) -> Iterator[str]:
     if result.description and result.accelerators is None:
         nodes, each = (result.description.get(key) for key in ("number_of_nodes", "accelerators_per_node"))
@@ -96,6 +102,7 @@ def _number(value: float | None) -> str:
 _ALL: tuple[Callable[[Result], Iterator[str]], ...] = (
     _count,
     _failed,
+    _refused,
     _size,
     _batches,
     _divisions,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mlperf_logging.mllog import constants
@@ -34,6 +35,8 @@ EARLY_UNTIL_MS = 1_609_459_200_000
 """The end of 2020: after round 0.7, which was published in July, and before any run of 1.0."""
 
 
+SETUP_MINUTES: Mapping[str, int] = MappingProxyType({"closed": 30, "open": 240})
+"""From the first init_start to init_stop, by the division that the log names, in the rulesets from 1.0.0."""
 MOST_SAMPLES = 1e15
 """That anybody trains on."""
 
@@ -82,6 +85,8 @@ class Run:
     org: str | None
     platform: str | None
     oddities: tuple[Oddity, ...]
+    setup_seconds: float | None = None
+    """From the first init_start to init_stop, which the rules limit."""
 
     @property
     def target(self) -> float:
@@ -99,6 +104,21 @@ class Run:
     def converged(self) -> bool:
         """Whether the run says that it reached the target, and how long it took."""
         return self.status == constants.SUCCESS and self.seconds is not None
+
+    @property
+    def refused(self) -> str | None:
+        """Why MLPerf counts a run that says success as one that did not converge; None where it does not."""
+        most = SETUP_MINUTES.get(self.division or "")
+        if most is not None and self.setup_seconds is not None and self.setup_seconds >= most * 60:
+            return f"needed {self.setup_seconds / 60:.1f} minutes from init_start to init_stop, of {most} allowed"
+        if self.division == "closed" and self.evaluations and reached(self.evaluations, self.target) is None:
+            return f"says success, but no evaluation reaches {self.target}"
+        return None
+
+    @property
+    def counts(self) -> bool:
+        """Whether its time is one that a score can be of."""
+        return self.converged and self.refused is None
 
     @cached_property
     def rate(self) -> float | None:
@@ -174,6 +194,7 @@ def run_of(log: RunLog, digest: str) -> Run:
         org=_text(log.org),
         platform=_text(log.platform),
         oddities=log.oddities,
+        setup_seconds=_between(_first_ms(log, ("init_start",)), _first_ms(log, ("init_stop",))),
     )
 
 

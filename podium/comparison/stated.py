@@ -1,7 +1,6 @@
 """What a system's description says, read as it is meant: descriptions are written by hand, and all values are texts."""
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +9,13 @@ LONGEST = 300
 """Characters of a value that are kept."""
 MOST = 10_000_000
 """Nodes, or accelerators of a node, that a description may have."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
 
 
 def readable(text: str) -> str:
     """On one line, without what steers a terminal or the direction of writing, and not longer than LONGEST."""
-    return " ".join(_UNPRINTABLE.sub(" ", text[: 4 * LONGEST]).split())[:LONGEST]
+    start = text[: 4 * LONGEST]
+    shown = start if start.isprintable() else "".join(letter if letter.isprintable() else " " for letter in start)
+    return " ".join(shown.split())[:LONGEST]
 
 
 def texts(fields: Mapping[str, Any]) -> dict[str, str]:

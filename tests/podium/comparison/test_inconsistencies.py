@@ -19,6 +19,7 @@ def test_nothing_odd() -> None:
     [
         ({"status": "aborted"}, "1 run(s) did not reach the target (1 aborted, 9 success)"),
         ({"stop_ms": None}, "1 run(s) did not reach the target (1 no run_stop, 9 success)"),
+        ({"setup_seconds": 1937.7}, "1 run(s) count as ones that did not reach the target: the first needed 32.3 min"),
         ({"global_batch_size": 256.0}, "1 of 256, 9 of 448"),
         ({"global_batch_size": None}, "9 of 448, 1 of none"),
         ({"division": "open"}, "logs say division 'closed', 'open', the description 'closed'"),

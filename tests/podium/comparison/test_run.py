@@ -1,12 +1,14 @@
 """What is taken of a log."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from podium.comparison.run import Point, Run, run_from_json, run_of
+from podium.comparison.scoring import score_seconds
 from podium.reading.log import read_log
 from tests.podium.comparison.conftest import START, event, log_text, make_run
 
@@ -88,6 +90,35 @@ def test_what_no_run_can_have_is_not_known(tmp_path: Path) -> None:
 def test_only_success_is_success(tmp_path: Path, status: object, told: str | None) -> None:
     run = read(tmp_path, event("run_start") + event("run_stop", ms=5, status=status))
     assert run.status == told and not run.converged
+
+
+@pytest.mark.parametrize(
+    ("division", "minutes", "refused"),
+    [
+        ("closed", 29.999, None),
+        ("closed", 30, "needed 30.0 minutes from init_start to init_stop, of 30 allowed"),
+        ("open", 239, None),
+        ("open", 240, "needed 240.0 minutes from init_start to init_stop, of 240 allowed"),
+        ("neither", 999, None),
+    ],
+)
+def test_a_run_that_takes_too_long_to_begin_does_not_count(
+    tmp_path: Path, division: str, minutes: float, refused: str | None
+) -> None:
+    text = log_text(submission_division=division).replace(event("init_start", ms=-60_000), "")
+    edges = event("init_start", ms=-60_000 * minutes - 5) + event("init_start", ms=0) + event("init_stop", ms=-5)
+    run = read(tmp_path, edges + text)
+    assert (run.setup_seconds, run.refused) == (pytest.approx(60 * minutes), refused)
+    assert run.converged and run.counts == (refused is None)
+    ten = [make_run(seconds) for seconds in range(2, 11)]
+    assert score_seconds([replace(run, stop_ms=START + 1000.0), *ten]) == (5.5 if refused is None else 6.5)
+
+
+def test_success_without_the_target_does_not_count_in_the_closed_division(tmp_path: Path) -> None:
+    low = log_text().replace("0.73", "0.7199")
+    assert read(tmp_path, low).refused == "says success, but no evaluation reaches 0.72"
+    assert read(tmp_path, low.replace('"closed"', '"open"')).counts
+    assert read(tmp_path, log_text()).counts and not make_run(status="aborted").counts
 
 
 def test_what_evaluations_tell_of_throughput() -> None:
