@@ -24,7 +24,7 @@ CLOSE = 1e-6 / 60
 RULESET = "2.0.0"
 """For both rounds: 2.1.0 asks for opt_lamb_epsilon today, which its round did not log, and refuses most of it."""
 SAMPLE = {"v2.0": ("Baidu", "MosaicML", "HazyResearch"), "v2.1": ("Azure-HazyResearch", "Intel", "MosaicML")}
-"""Submitters with an aborted run, scaled scores, a time of 14 digits, no accelerators and results of the open division."""
+"""Submitters with an aborted run, scaled scores, a time of 14 digits, no accelerators, results of the open division."""
 
 
 @pytest.fixture(scope="module")
