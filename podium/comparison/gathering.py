@@ -68,8 +68,11 @@ def gather(
 
 def _unpacked(path: Path, stack: ExitStack) -> Path:
     """The path, or where an archive was unpacked to."""
-    if not (path.is_file() and is_archive(path)):
-        return path
+    try:
+        if not (path.is_file() and is_archive(path)):
+            return path
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-compare-")))
     tally = Tally(Limits())
     unpack(path, folder / archive_stem(path), tally)

@@ -144,7 +144,7 @@ def _description(path: Path) -> tuple[Mapping[str, Any] | None, str | None]:
 
 def _entries(folder: Path) -> list[Path]:
     """What a folder holds, by name; nothing where it is no folder or a link to one."""
-    return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
+    return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() and not folder.is_symlink() else []
 
 
 def folders(folder: Path) -> Iterator[Path]:
