@@ -163,6 +163,26 @@ def test_names_that_steer_what_shows_them(org: Path) -> None:
     assert not [mark for mark in UNTOLD if mark in told.text + told.notes]
 
 
+def _page(tree: Path, file: Path) -> str:
+    found = CliRunner().invoke(app, ["compare", str(tree), "--html", str(file)])
+    if found.exception is not None:
+        raise found.exception
+    return file.read_text(encoding="utf-8")
+
+
+def test_names_in_a_page(org: Path, tmp_path: Path) -> None:
+    describe(org, submitter=NAME, accelerator_model_name=NAME, framework=NAME)
+    (org / "results" / "SYS").rename(org / "results" / "<script>alert(1)<")
+    (org / "systems" / "SYS.json").rename(org / "systems" / "<script>alert(1)<.json")
+    page = _page(org.parent, tmp_path / "page.html")
+    assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page and "\x1b" not in page
+
+
+def test_absurd_figures_in_a_page(org: Path, tmp_path: Path) -> None:
+    _absurd(org)
+    assert "SYS" in _page(org.parent, tmp_path / "page.html")
+
+
 def test_names_that_are_no_text(org: Path) -> None:
     (org / "results" / "SYS").rename(org / "results" / os.fsdecode(b"S\xff"))
     org.rename(org.parent / os.fsdecode(b"\xff\xfe"))
@@ -255,7 +275,7 @@ def test_files_that_are_no_logs(org: Path, content: bytes) -> None:
     assert told.rows[0]["score_minutes"] is None and told.rows[0]["runs_seconds"] == [None] * 10
 
 
-def test_runs_with_absurd_figures(org: Path) -> None:
+def _absurd(org: Path) -> None:
     for number, path in enumerate(sorted(logs(org).iterdir())):
         values: dict[str, Any] = {
             "train_samples": 1e300,
@@ -265,6 +285,10 @@ def test_runs_with_absurd_figures(org: Path) -> None:
         }
         text = log_text(1e-3 + number * 1e9, batch=10**15, **values)
         path.write_text(text + event("eval_accuracy", 1e308, 1e14, epoch_num=1e308))
+
+
+def test_runs_with_absurd_figures(org: Path) -> None:
+    _absurd(org)
     (told,) = Told(org.parent).rows
     assert told["mfu"] is None or told["mfu"] < 1e30
 
