@@ -1,0 +1,148 @@
+"""Whether two sets of numbers differ: what each is, how they compare, and what could have been seen at all."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy import optimize, stats
+
+LEVEL = 0.05
+"""A p-value below it is called significant; intervals hold the truth in 1 - LEVEL of all cases."""
+POWER = 0.8
+"""How often `Test.detectable_ratio` would have been called significant."""
+NO_SPREAD = 1e-12
+"""A standard deviation that is no more than this share of the mean is rounding."""
+UNUSABLE = "the values are none that can be computed with"
+"""Why there is no test of numbers such as 1e300."""
+LARGEST_RATIO = 100.0
+"""Where nothing smaller could have been seen, nothing is said of it."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One side's values of one quantity. All in its unit."""
+
+    values: tuple[float, ...]
+    n: int
+    mean: float | None
+    """None without a value, and where the values are too great to be added."""
+    sd: float | None
+    """With n - 1; None for fewer than two values."""
+    median: float | None
+    interval: tuple[float, float] | None
+    """Of the mean: Student's t, 95%."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """A against B. Exchanging them inverts `ratio`, `interval` and `t`, exchanges the one-sided p, and keeps the rest."""
+
+    ratio: float
+    """Mean of A by mean of B."""
+    interval: tuple[float, float]
+    """Of the ratio, 95%: symmetric on a log scale, as L. V. Hedges, J. Gurevitch and P. S. Curtis (The meta-analysis of
+    response ratios in experimental ecology, Ecology 80, 1999) have it, with var = sd²/(n mean²) of each side added; with
+    Student's t at Welch's degrees of freedom for these variances in place of their normal."""
+    t: float
+    degrees: float
+    """Welch's degrees of freedom."""
+    p: float
+    """Welch's t-test, two-sided."""
+    p_less: float
+    """That A is not less than B: one-sided."""
+    p_greater: float
+    detectable_ratio: float | None
+    """The ratio of means (or its inverse) that these n and sd would have called significant, two-sided, in 80% of all
+    cases. None where it is beyond LARGEST_RATIO. See `detectable`."""
+
+    @property
+    def significant(self) -> bool:
+        return self.p < LEVEL
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Finite values in any number; none of what comes back is infinite or NaN."""
+    numbers = tuple(float(value) for value in values)
+    assert all(map(math.isfinite, numbers))
+    n = len(numbers)
+    middle = median(numbers) if numbers else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = _finite(float(np.mean(numbers))) if numbers else None
+        sd = _finite(float(np.std(numbers, ddof=1))) if n > 1 else None
+    if middle is not None and not math.isfinite(middle):
+        middle = None
+    interval = None
+    if mean is not None and sd is not None:
+        half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * sd / math.sqrt(n)
+        interval = (mean - half, mean + half)
+    return Summary(numbers, n, mean, sd, middle, interval)
+
+
+def compare(a: Summary, b: Summary) -> Test | str:
+    """Welch's t-test of two sets of positive numbers, or why there is none, as a sentence fragment."""
+    few = [name for name, side in (("A", a), ("B", b)) if side.n < 2]
+    if few:
+        return f"{' and '.join(few)} {'have' if len(few) > 1 else 'has'} fewer than two values"
+    if a.mean is None or b.mean is None or a.sd is None or b.sd is None or min(a.mean, b.mean) <= 0:
+        return UNUSABLE
+    if a.sd <= NO_SPREAD * a.mean and b.sd <= NO_SPREAD * b.mean:
+        return "neither side has any spread: all its values are the same"
+    relative = [(side.sd or 0.0) / (side.mean or 1.0) / math.sqrt(side.n) for side in (a, b)]
+    error = math.hypot(*relative)
+    sides = np.array(a.values) / b.mean, np.array(b.values) / b.mean  # so that no square of a value is too great
+    two = stats.ttest_ind(*sides, equal_var=False)
+    less, greater = (stats.ttest_ind(*sides, equal_var=False, alternative=way) for way in ("less", "greater"))
+    degrees = _degrees(relative, (a.n, b.n))
+    ratio = a.mean / b.mean
+    factor = _exp(float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error)
+    numbers = (ratio, ratio / factor, ratio * factor, two.statistic, two.df, two.pvalue, less.pvalue, greater.pvalue)
+    if not all(map(math.isfinite, numbers)):
+        return UNUSABLE
+    smallest = detectable(error, degrees)
+    return Test(
+        ratio,
+        (ratio / factor, ratio * factor),
+        float(two.statistic),
+        float(two.df),
+        float(two.pvalue),
+        float(less.pvalue),
+        float(greater.pvalue),
+        smallest if smallest is not None and smallest <= LARGEST_RATIO else None,
+    )
+
+
+def detectable(error: float, degrees: float) -> float | None:
+    """The ratio that a two-sided t-test calls significant with probability POWER. None where none can be computed.
+
+    `error` is the standard error of the log of the ratio. The test's statistic is taken to have the noncentral t
+    distribution with these degrees of freedom, whose parameter is log ratio / error (J. Cohen, Statistical Power
+    Analysis, 1988, for equal variances; with Welch's degrees of freedom it is an approximation).
+    """
+    critical = float(stats.t.ppf(1 - LEVEL / 2, degrees))
+
+    def missing(shift: float) -> float:
+        return float(stats.nct.sf(critical, degrees, shift) + stats.nct.cdf(-critical, degrees, shift)) - POWER
+
+    most = 2.0
+    while not missing(most) > 0:
+        most *= 2
+        if most > 1e3:
+            return None
+    ratio = _exp(float(optimize.brentq(missing, most / 2 if most > 2 else 0.0, most)) * error)
+    return _finite(ratio)
+
+
+def _degrees(errors: Sequence[float], counts: Sequence[int]) -> float:
+    """Welch's degrees of freedom for a sum of two variances, by their square roots; their scale does not matter."""
+    shares = [(error / max(errors)) ** 2 for error in errors]
+    return sum(shares) ** 2 / sum(share**2 / (n - 1) for share, n in zip(shares, counts, strict=True))
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
