@@ -22,7 +22,8 @@ class Cost:
     per_hour: float
     """Of the whole system."""
     to_train: float
-    """Of one run: the mean of the runs of the score, as measured (not scaled), each as it is billed."""
+    """Of one run: the mean of the runs of the score, as measured (not scaled), each as it is billed. Where there is no
+    score, of the runs that converged, as for `Result.minutes`."""
     samples_per_unit: float | None
     """Samples trained on for one unit of the currency, by what is billed; None where they are not known."""
     entry: int
@@ -60,10 +61,15 @@ def costs(results: Sequence[Result], prices: Prices, path: Path) -> Costs:
                 cost = told
         found.append(cost)
     notes = [f"no price for {_results(unpriced)}; add entries to {path}"] if unpriced else []
+    unscored = [one for one, cost in zip(results, found, strict=True) if cost is not None and one.score_minutes is None]
+    if unscored:
+        notes.append(f"no score for {_results(unscored)}; the cost is of the runs that reached the target")
     notes += [f"no cost for {_results(some)}: {reason}" for reason, some in reasons.items()]
     idle = [str(place) for place in range(len(prices.prices)) if place not in counted]
     if idle and results:
-        notes.append(f"{path}: prices.{', prices.'.join(idle)} count for no result: nothing fits, or an earlier one does")
+        notes.append(
+            f"{path}: prices.{', prices.'.join(idle)} count for no result: nothing fits, or an earlier one does"
+        )
     return Costs(prices.currency, tuple(found), tuple(notes))
 
 
@@ -75,9 +81,9 @@ def _cost(result: Result, prices: Prices, place: int) -> Cost | str:
         what = UNITS[entry.per]
         missing = f"has no {what}" if number == 0 else f"does not tell its number of {what}"
         return f"prices.{place} is per {entry.per}, and the description {missing}"
-    scored = _scored(result.runs)
+    scored = _scored(result)
     if not scored:
-        return "two runs or more did not reach the target, or there are fewer than three, so that there is no score"
+        return "no run reached the target"
     times = [_billed(run, prices) for run in scored]
     seconds = [time for time in times if time is not None]
     if len(seconds) < len(times):
@@ -96,10 +102,9 @@ def _number(result: Result, entry: Entry) -> int | None:
     return {"accelerators": result.accelerators, "nodes": result.nodes, "system": 1}[UNITS[entry.per]]
 
 
-def _scored(runs: Sequence[Run]) -> list[Run]:
-    """The runs of which the score is the mean; none where there is no score. See `scoring.score_seconds`."""
-    ordered = sorted(runs, key=_score_seconds)[1:-1]
-    return ordered if ordered and math.isfinite(_score_seconds(ordered[-1])) else []
+def _scored(result: Result) -> Sequence[Run]:
+    """The runs of which the score is the mean (`scoring.score_seconds`), else those that converged."""
+    return result.converged if result.score_minutes is None else sorted(result.runs, key=_score_seconds)[1:-1]
 
 
 def _score_seconds(run: Run) -> float:

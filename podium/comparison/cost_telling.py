@@ -63,7 +63,7 @@ def _table(known: Sequence[tuple[Cost, Result]], currency: str) -> Table:
     for cost, result in known:
         count = "" if not result.accelerators else f"{result.accelerators:,} × "
         names = (result.round or "own", result.submitter, result.system, f"{count}{result.family or '–'}")
-        minutes = "–" if result.score_minutes is None else f"{result.score_minutes:,.3f}"
+        minutes = "–" if result.minutes is None else f"{result.minutes:,.3f}"
         samples = "–" if cost.samples_per_unit is None else f"{cost.samples_per_unit:,.0f}"
         numbers = (minutes, money(cost.per_hour), money(cost.to_train), samples)
         table.add_row(*(Text(shown(name)) for name in names), *numbers)

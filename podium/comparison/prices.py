@@ -1,4 +1,4 @@
-"""What machines cost an hour, as the user says: a YAML file of entries, of which the first that fits a result counts."""
+"""What machines cost an hour, as the user says: a YAML file of entries, of which the first that fits counts."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase

@@ -16,6 +16,8 @@ NO_SPREAD = 1e-12
 """A standard deviation that is no more than this share of the mean is rounding."""
 UNUSABLE = "the values are none that can be computed with"
 """Why there is no test of numbers such as 1e300."""
+WIDEST = 20.0
+"""Logarithm of a ratio that is as good as infinite."""
 LARGEST_RATIO = 100.0
 """Where nothing smaller could have been seen, nothing is said of it."""
 
@@ -37,14 +39,15 @@ class Summary:
 
 @dataclass(frozen=True)
 class Test:
-    """A against B. Exchanging them inverts `ratio`, `interval` and `t`, exchanges the one-sided p, and keeps the rest."""
+    """A against B.
+
+    Exchanging them inverts `ratio` and `interval`, negates `t`, exchanges the one-sided p and keeps the rest.
+    """
 
     ratio: float
     """Mean of A by mean of B."""
-    interval: tuple[float, float]
-    """Of the ratio, 95%: symmetric on a log scale, as L. V. Hedges, J. Gurevitch and P. S. Curtis (The meta-analysis of
-    response ratios in experimental ecology, Ecology 80, 1999) have it, with var = sd²/(n mean²) of each side added; with
-    Student's t at Welch's degrees of freedom for these variances in place of their normal."""
+    interval: tuple[float, float] | None
+    """Of the ratio, 95%: see `fieller`. None where it has no end."""
     t: float
     degrees: float
     """Welch's degrees of freedom."""
@@ -89,21 +92,19 @@ def compare(a: Summary, b: Summary) -> Test | str:
         return UNUSABLE
     if a.sd <= NO_SPREAD * a.mean and b.sd <= NO_SPREAD * b.mean:
         return "neither side has any spread: all its values are the same"
-    relative = [(side.sd or 0.0) / (side.mean or 1.0) / math.sqrt(side.n) for side in (a, b)]
-    error = math.hypot(*relative)
     sides = np.array(a.values) / b.mean, np.array(b.values) / b.mean  # so that no square of a value is too great
     two = stats.ttest_ind(*sides, equal_var=False)
     less, greater = (stats.ttest_ind(*sides, equal_var=False, alternative=way) for way in ("less", "greater"))
-    degrees = _degrees(relative, (a.n, b.n))
     ratio = a.mean / b.mean
-    factor = _exp(float(stats.t.ppf(1 - LEVEL / 2, degrees)) * error)
-    numbers = (ratio, ratio / factor, ratio * factor, two.statistic, two.df, two.pvalue, less.pvalue, greater.pvalue)
-    if not all(map(math.isfinite, numbers)):
+    numbers = (ratio, two.statistic, two.df, two.pvalue, less.pvalue, greater.pvalue)
+    if ratio == 0 or not all(map(math.isfinite, numbers)):
         return UNUSABLE
-    smallest = detectable(error, degrees)
+    relative = a.sd / a.mean / math.sqrt(a.n), b.sd / b.mean / math.sqrt(b.n)
+    counts = a.n, b.n
+    smallest = detectable(math.hypot(*relative), _degrees(relative, counts))
     return Test(
         ratio,
-        (ratio / factor, ratio * factor),
+        fieller(ratio, relative, counts),
         float(two.statistic),
         float(two.df),
         float(two.pvalue),
@@ -111,6 +112,36 @@ def compare(a: Summary, b: Summary) -> Test | str:
         float(greater.pvalue),
         smallest if smallest is not None and smallest <= LARGEST_RATIO else None,
     )
+
+
+def fieller(ratio: float, errors: tuple[float, float], counts: tuple[int, int]) -> tuple[float, float] | None:
+    """The 95% interval of a ratio of two means that differ from 0; None where one of them does not, at that level.
+
+    It holds every ratio r for which A and r·B do not differ in Welch's test (E. C. Fieller, Some problems in interval
+    estimation, Journal of the Royal Statistical Society B 16, 1954; for unequal variances with Welch's degrees of
+    freedom). So it holds 1 where p is 0.05 or more, and the interval of B by A is its inverse. `errors` are the
+    standard errors of the means by the means.
+    """
+
+    def outside(log_share: float) -> float:
+        """Above 0 where ratio · exp(log_share) is not in the interval."""
+        # A = 1 ± errors[0] and r·B = share ± share · errors[1], in units of A's mean
+        share = math.exp(log_share)
+        scaled = errors[0], share * errors[1]
+        critical = float(stats.t.ppf(1 - LEVEL / 2, _degrees(scaled, counts)))
+        return abs(1 - share) - critical * math.hypot(*scaled)
+
+    def end(way: float) -> float:
+        """Down (-1) or up (1)."""
+        far = math.hypot(*errors)
+        while far < WIDEST and not outside(way * far) > 0:
+            far *= 2
+        if far >= WIDEST:
+            return math.nan
+        return ratio * math.exp(way * float(optimize.brentq(lambda near: outside(way * near), 0.0, far)))
+
+    low, high = end(-1.0), end(1.0)
+    return (low, high) if 0 < low <= high < math.inf else None
 
 
 def detectable(error: float, degrees: float) -> float | None:
@@ -130,18 +161,14 @@ def detectable(error: float, degrees: float) -> float | None:
         most *= 2
         if most > 1e3:
             return None
-    ratio = _exp(float(optimize.brentq(missing, most / 2 if most > 2 else 0.0, most)) * error)
-    return _finite(ratio)
+    logarithm = float(optimize.brentq(missing, most / 2 if most > 2 else 0.0, most)) * error
+    return math.exp(logarithm) if logarithm < WIDEST else None
 
 
 def _degrees(errors: Sequence[float], counts: Sequence[int]) -> float:
     """Welch's degrees of freedom for a sum of two variances, by their square roots; their scale does not matter."""
     shares = [(error / max(errors)) ** 2 for error in errors]
     return sum(shares) ** 2 / sum(share**2 / (n - 1) for share, n in zip(shares, counts, strict=True))
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
 
 
 def _finite(value: float) -> float | None:
