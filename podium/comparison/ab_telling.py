@@ -13,7 +13,7 @@ from podium.comparison.ab_verdict import Quantity, p_value
 from podium.comparison.olympic import Fewer
 from podium.comparison.settings import Difference
 from podium.comparison.sides import Side
-from podium.comparison.significance import Summary, Test
+from podium.comparison.significance import Summary, Welch
 from podium.submission.copying import shown
 
 MOST_DIFFERENCES = 24
@@ -66,7 +66,7 @@ def _table(ab: AB) -> Table:
             continue
         scale = max(abs(one.mean or 0.0) for one in (quantity.a, quantity.b))
         ratio, p = "–", Text("–")
-        if isinstance(quantity.test, Test):
+        if isinstance(quantity.test, Welch):
             interval = quantity.test.interval
             ends = "no interval" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
             ratio = f"{quantity.test.ratio:.3f} ({ends})"
@@ -135,7 +135,7 @@ def _side_json(side: Side) -> dict[str, Any]:
 
 
 def _quantity_json(one: Quantity) -> dict[str, Any]:
-    found = one.test if isinstance(one.test, Test) else None
+    found = one.test if isinstance(one.test, Welch) else None
     return {
         "unit": KINDS[one.kind].unit,
         "a": asdict(one.a),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from podium.comparison.significance import Summary, Test
+from podium.comparison.significance import Summary, Welch
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Quantity:
     """A key of ab.KINDS."""
     a: Summary
     b: Summary
-    test: Test | str
+    test: Welch | str
     """Welch's, or why there is none."""
 
 
@@ -45,7 +45,7 @@ def p_value(p: float) -> str:
     return f"p = {p:.2g}" if p < 0.995 else "p = 1.0"
 
 
-def _seen(test: Test) -> str:
+def _seen(test: Welch) -> str:
     if test.detectable_ratio is None:
         return "Even a hundredfold difference would rarely have been seen."
     percent = 100 * (test.detectable_ratio - 1)
@@ -56,7 +56,7 @@ def _cause(quantities: Mapping[str, Quantity]) -> str:
     parts = []
     for kind, verb, what in (("samples", "needs", "samples"), ("sequences_per_second", "trains", "sequences a second")):
         test = quantities[kind].test
-        if isinstance(test, Test):
+        if isinstance(test, Welch):
             more = "more" if test.ratio > 1 else "fewer"
             words = f"significantly {more} {what}" if test.significant else f"as many {what}, as far as can be seen"
             parts.append(f"{verb} {words} ({test.ratio:.3f}, {p_value(test.p)})")

@@ -98,14 +98,13 @@ def with_logs(own: Sequence[OwnRun], home: Home, read: ReadRuns) -> Found:
     of: list[OwnRun] = []
     notes = []
     for one in own:
-        found = list(by_seed.get(one.seed, {}).values()) if one.seed is not None else []
-        if len(found) > 1:
-            found = [run for run in found if _is_of(run, one.folder)]
+        alike = list(by_seed.get(one.seed, {}).values()) if one.seed is not None else []
+        found = [run for run in alike if _is_of(run, one.folder)] if len(alike) > 1 else alike
         if len(found) == 1:
             runs.append(found[0])
             of.append(one)
         else:
-            notes.append(f"{one.name} is left out: {_why(one, len(found), home)}")
+            notes.append(f"{one.name} is left out: {_why(one, len(alike), home)}")
     return Found(tuple(runs), tuple(of), tuple(notes))
 
 
@@ -178,9 +177,9 @@ def _why(one: OwnRun, logs: int, home: Home) -> str:
     if one.seed is None:
         return "its configuration has no seed to find its log by"
     if logs > 1:
-        return f"{logs} logs have its seed {one.seed}, samples and seconds"
+        return f"{logs} logs have its seed {one.seed}, and its totals do not tell which is its own"
     if one.folder.restarted_result.is_file():
         return "it was restarted, which is no result"
     if one.folder.log.is_file():
         return "its log is not whole yet"
-    return f"no log in {home.results} or in a replaced_results of {home.runs} has its seed {one.seed} and its totals"
+    return f"no log in {home.results} or in a replaced_results of {home.runs} has its seed {one.seed}"

@@ -165,12 +165,9 @@ def _one_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
 
 def _of_result(asked: str, result: Result, readers: Readers) -> Side:
     runs, notes = _once(result.runs)
-    own: list[OwnRun] = []
-    if result.own:
-        source = Path(result.source).absolute()
-        results = source.parent.parent
-        home = Home(results.parent / "runs", results) if results.name == "results" else readers.home
-        own = by_seeds(runs, result.system, home)
+    results = Path(result.source).absolute().parent.parent
+    home = Home(results.parent / "runs", results) if results.name == "results" else readers.home
+    own = by_seeds(runs, result.system, home)
     known = len(own) == len(runs) and bool(own)
     return Side(
         asked,

@@ -11,13 +11,15 @@ from scipy import optimize, stats
 LEVEL = 0.05
 """A p-value below it is called significant; intervals hold the truth in 1 - LEVEL of all cases."""
 POWER = 0.8
-"""How often `Test.detectable_ratio` would have been called significant."""
+"""How often `Welch.detectable_ratio` would have been called significant."""
 NO_SPREAD = 1e-12
 """A standard deviation that is no more than this share of the mean is rounding."""
 UNUSABLE = "the values are none that can be computed with"
 """Why there is no test of numbers such as 1e300."""
 WIDEST = 20.0
 """Logarithm of a ratio that is as good as infinite."""
+FARTHEST = 64.0
+"""Noncentrality that is seen more often than POWER at any degrees of freedom from 1: there 16.4 is enough."""
 LARGEST_RATIO = 100.0
 """Where nothing smaller could have been seen, nothing is said of it."""
 
@@ -38,7 +40,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Test:
+class Welch:
     """A against B.
 
     Exchanging them inverts `ratio` and `interval`, negates `t`, exchanges the one-sided p and keeps the rest.
@@ -83,7 +85,7 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(numbers, n, mean, sd, middle, interval)
 
 
-def compare(a: Summary, b: Summary) -> Test | str:
+def compare(a: Summary, b: Summary) -> Welch | str:
     """Welch's t-test of two sets of positive numbers, or why there is none, as a sentence fragment."""
     few = [name for name, side in (("A", a), ("B", b)) if side.n < 2]
     if few:
@@ -92,24 +94,24 @@ def compare(a: Summary, b: Summary) -> Test | str:
         return UNUSABLE
     if a.sd <= NO_SPREAD * a.mean and b.sd <= NO_SPREAD * b.mean:
         return "neither side has any spread: all its values are the same"
-    sides = np.array(a.values) / b.mean, np.array(b.values) / b.mean  # so that no square of a value is too great
-    two = stats.ttest_ind(*sides, equal_var=False)
-    less, greater = (stats.ttest_ind(*sides, equal_var=False, alternative=way) for way in ("less", "greater"))
-    ratio = a.mean / b.mean
-    numbers = (ratio, two.statistic, two.df, two.pvalue, less.pvalue, greater.pvalue)
-    if ratio == 0 or not all(map(math.isfinite, numbers)):
-        return UNUSABLE
     relative = a.sd / a.mean / math.sqrt(a.n), b.sd / b.mean / math.sqrt(b.n)
+    ratio = a.mean / b.mean
+    sides = (ratio, a.sd / b.mean, a.n, 1.0, b.sd / b.mean, b.n)  # in units of B's mean: no square is too great
+    (t, p), (_, less), (_, greater) = (
+        stats.ttest_ind_from_stats(*sides, equal_var=False, alternative=way) for way in ("two-sided", "less", "greater")
+    )
+    if ratio == 0 or not all(map(math.isfinite, (ratio, t, p, less, greater))):
+        return UNUSABLE
     counts = a.n, b.n
     smallest = detectable(math.hypot(*relative), _degrees(relative, counts))
-    return Test(
+    return Welch(
         ratio,
         fieller(ratio, relative, counts),
-        float(two.statistic),
-        float(two.df),
-        float(two.pvalue),
-        float(less.pvalue),
-        float(greater.pvalue),
+        float(t),
+        _degrees((ratio * relative[0], relative[1]), counts),
+        float(p),
+        float(less),
+        float(greater),
         smallest if smallest is not None and smallest <= LARGEST_RATIO else None,
     )
 
@@ -145,23 +147,19 @@ def fieller(ratio: float, errors: tuple[float, float], counts: tuple[int, int]) 
 
 
 def detectable(error: float, degrees: float) -> float | None:
-    """The ratio that a two-sided t-test calls significant with probability POWER. None where none can be computed.
+    """The ratio that a two-sided t-test calls significant with probability POWER; None where it is beyond all bounds.
 
     `error` is the standard error of the log of the ratio. The test's statistic is taken to have the noncentral t
     distribution with these degrees of freedom, whose parameter is log ratio / error (J. Cohen, Statistical Power
-    Analysis, 1988, for equal variances; with Welch's degrees of freedom it is an approximation).
+    Analysis, 1988, for equal variances; with Welch's degrees of freedom it is an approximation: by simulation 80% for ten and ten
+    runs, 77% for three and three or for ten and five that spread unequally).
     """
     critical = float(stats.t.ppf(1 - LEVEL / 2, degrees))
 
     def missing(shift: float) -> float:
-        return float(stats.nct.sf(critical, degrees, shift) + stats.nct.cdf(-critical, degrees, shift)) - POWER
+        return float(stats.nct.sf(critical, degrees, shift)) - POWER  # what is below -critical is about 1e-6
 
-    most = 2.0
-    while not missing(most) > 0:
-        most *= 2
-        if most > 1e3:
-            return None
-    logarithm = float(optimize.brentq(missing, most / 2 if most > 2 else 0.0, most)) * error
+    logarithm = float(optimize.brentq(missing, 0.0, FARTHEST)) * error
     return math.exp(logarithm) if logarithm < WIDEST else None
 
 
