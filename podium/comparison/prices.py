@@ -1,12 +1,13 @@
 """What machines cost an hour, as the user says: a YAML file of entries, of which the first that fits counts."""
 
+import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from benchmarks.bert.accelerators import LONGEST_NAME
 from benchmarks.errors import UsageError
@@ -71,13 +72,25 @@ class Entry(BaseModel):
         )
 
 
+def _is_currency(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z€$£¥₩₹]{1,8}", text):
+        raise ValueError(f"found {text[:40]!r}; allowed are up to eight letters, or a sign such as €")
+    return text
+
+
+def _is_some(entries: Any) -> Any:
+    if isinstance(entries, list) and not 1 <= len(entries) <= MOST_ENTRIES:
+        raise ValueError(f"found {len(entries):,} entries; allowed are 1 to {MOST_ENTRIES:,}")
+    return entries
+
+
 class Prices(BaseModel):
     """A file of prices."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    currency: Annotated[str, StringConstraints(pattern=r"^[A-Za-z€$£¥₩₹]{1,8}$")]
-    prices: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=MOST_ENTRIES)]
+    currency: Annotated[str, AfterValidator(_is_currency)]
+    prices: Annotated[tuple[Entry, ...], BeforeValidator(_is_some)]
     initialisation: bool = False
     """Whether the time from the first init_start to run_start is paid for."""
     billing_seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None

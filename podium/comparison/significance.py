@@ -151,8 +151,8 @@ def detectable(error: float, degrees: float) -> float | None:
 
     `error` is the standard error of the log of the ratio. The test's statistic is taken to have the noncentral t
     distribution with these degrees of freedom, whose parameter is log ratio / error (J. Cohen, Statistical Power
-    Analysis, 1988, for equal variances; with Welch's degrees of freedom it is an approximation: by simulation 80% for ten and ten
-    runs, 77% for three and three or for ten and five that spread unequally).
+    Analysis, 1988, for equal variances; with Welch's degrees of freedom it is an approximation: by simulation 80%
+    for ten and ten runs, 77% for three and three or for ten and five that spread unequally).
     """
     critical = float(stats.t.ppf(1 - LEVEL / 2, degrees))
 
