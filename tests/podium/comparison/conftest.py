@@ -69,7 +69,9 @@ def make_result(runs: Sequence[Run] | None = None, **changes: Any) -> Result:
 
 def event(key: str, value: Any = None, ms: float = 0.0, **metadata: Any) -> str:
     """A log line, `ms` after START."""
-    fields = {"namespace": "", "time_ms": int(START + ms), "event_type": "POINT_IN_TIME", "key": key, "value": value}
+    ends = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+    kind = ends.get(key.rpartition("_")[2], "POINT_IN_TIME")
+    fields = {"namespace": "", "time_ms": int(START + ms), "event_type": kind, "key": key, "value": value}
     return ":::MLLOG " + json.dumps({**fields, "metadata": metadata}) + "\n"
 
 
