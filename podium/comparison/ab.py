@@ -29,12 +29,13 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "seconds": Kind("time-to-train", "s", lambda run: run.seconds),
-        "samples": Kind("samples to target", "", lambda run: run.samples),
+        "seconds": Kind("seconds", "s", lambda run: run.seconds),
+        "samples": Kind("samples", "", lambda run: run.samples),
         "sequences_per_second": Kind("sequences/s", "/s", lambda run: run.rate),
-        "training_sequences_per_second": Kind("without evaluation", "/s", lambda run: run.training_rate),
+        "training_sequences_per_second": Kind("in training", "/s", lambda run: run.training_rate),
     }
 )
+"""To the target: time, samples and, of both, throughput; with evaluation and, where its time is known, without."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ def held_against(a: Side, b: Side) -> AB:
     return AB(
         a,
         b,
-        verdict(a.name, b.name, {quantity.kind: quantity for quantity in quantities}),
+        f"A ({a.name}) and B ({b.name}) are the same runs: there is nothing to compare."
+        if len(a.runs) == len(b.runs) == _in_common(a, b) > 0
+        else verdict(a.name, b.name, {quantity.kind: quantity for quantity in quantities}),
         quantities,
         _fewer(a, b),
         _fewer(b, a),
@@ -100,7 +103,9 @@ def _fewer(side: Side, reference: Side) -> Fewer | str:
 
 
 def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Sequence[Difference]) -> Iterator[str]:
-    yield from _overlap(a, b)
+    both = _in_common(a, b)
+    if both:
+        yield f"{both} run{'s are' if both > 1 else ' is'} on both sides, where a test needs independent ones"
     for name, side in (("A", a), ("B", b)):
         runs, left_out = len(converged(side)), len(side.runs) - len(converged(side))
         if left_out:
@@ -125,15 +130,11 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
         yield f"the sides differ in {len(differing)} things, and the test does not tell which of them it is: {keys}"
 
 
-def _overlap(a: Side, b: Side) -> Iterator[str]:
-    """Runs on both sides: of one log, or as long to the millisecond and of as many samples."""
+def _in_common(a: Side, b: Side) -> int:
+    """How many of A's runs are B's too: of one log, or as long to the millisecond and of as many samples."""
     digests = {run.digest for run in b.runs}
     prints = {(run.seconds, run.samples) for run in converged(b)}
-    both = sum(run.digest in digests or (run.converged and (run.seconds, run.samples) in prints) for run in a.runs)
-    if both and both == len(a.runs) == len(b.runs):
-        yield "both sides are the same runs: there is nothing to compare"
-    elif both:
-        yield f"{both} run{'s are' if both > 1 else ' is'} on both sides, where a test needs independent ones"
+    return sum(run.digest in digests or (run.converged and (run.seconds, run.samples) in prints) for run in a.runs)
 
 
 def _keys(keys: Sequence[str]) -> str:

@@ -40,7 +40,9 @@ def print_ab(console: Console, ab: AB) -> None:
     """The verdict, the quantities, the rules' own test, what differs, and warnings last."""
     _line(console, ab.verdict, style="bold")
     console.print(_table(ab))
-    _line(console, "A/B: ratio of means with its 95% interval (Fieller); p: Welch's t-test, two-sided", style="dim")
+    _line(console, "A/B: ratio of means, 95% interval (Fieller); p: Welch's t-test, two-sided", style="dim")
+    if any(one.kind == "training_sequences_per_second" and one.a.n + one.b.n for one in ab.quantities):
+        _line(console, "in training: sequences/s without the time in evaluation", style="dim")
     _line(console, _rules(ab))
     if ab.differing:
         console.print(_differences(ab.differing))
@@ -57,8 +59,8 @@ def _line(console: Console, words: str, style: str | None = None) -> None:
 
 
 def _table(ab: AB) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
     for heading in ("", "n", "mean", "sd", "median", "A/B", "p"):
         table.add_column(heading, justify="right", no_wrap=True)
     for quantity in ab.quantities:
@@ -109,7 +111,7 @@ def _rules(ab: AB) -> str:
 def _differences(differing: tuple[Difference, ...]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("differs", "A", "B"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == "differs")
     for one in differing[:MOST_DIFFERENCES]:
         table.add_row(Text(shown(one.key)), *(Text(_values(values)) for values in (one.a, one.b)))
     if len(differing) > MOST_DIFFERENCES:

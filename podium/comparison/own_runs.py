@@ -4,6 +4,7 @@ A log has no name of its run's folder: the two are joined by the seed. It is in 
 of runs moves it into its own folder, runs/SYSTEM/DATE_TIME/replaced_results, where logs of the set before are.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from podium.config.loading import ROOT, read_mapping
 from podium.reading.package import LOGS
 from podium.source import Source, read_source
 
+RUN_FOLDER = re.compile(r"run_\d{1,9}", re.ASCII)
 ReadRuns = Callable[[Sequence[Path]], Mapping[Path, Run | str]]
 """The run of each log, or why it cannot be read: `reading.read_runs` with a cache."""
 
@@ -66,23 +68,22 @@ class Found:
 
 def own_run(folder: Path) -> OwnRun:
     """UsageError where it is no run's folder."""
-    kept = RunFolder(folder.absolute())
+    kept = RunFolder(folder.resolve())
     return OwnRun(kept, read_mapping(kept.config), read_source(kept.source))
 
 
 def is_run(folder: Path) -> bool:
-    return RunFolder(folder).config.is_file()
+    return RUN_FOLDER.fullmatch(folder.resolve().name) is not None and RunFolder(folder).config.is_file()
 
 
 def runs_of_set(folder: Path) -> list[Path]:
     """The folders run_0, run_1 … of a set, in the order of their numbers."""
-    found = [path for path in folder.glob("run_*") if is_run(path) and path.name[4:].isdecimal()]
-    return sorted(found, key=lambda path: int(path.name[4:]))
+    return sorted(filter(is_run, folder.glob("run_*")), key=lambda path: int(path.resolve().name[4:]))
 
 
 def home_of(folder: Path) -> Home:
     """Of a run's folder in runs/SYSTEM/DATE_TIME/run_N: that tree, and the results beside it."""
-    runs = folder.absolute().parents[2]
+    runs = folder.resolve().parents[2]
     return Home(runs, runs.parent / "results")
 
 

@@ -66,9 +66,7 @@ def test_several_results_are_told(workshop: Workshop) -> None:
     assert "is 3 results" in refusal(workshop, "nvidia")
 
 
-@pytest.mark.parametrize(
-    "asked", ["nothing", "", "/", "a\0b", "x" * 5000, "--upload-pack=x", "HEAD~1", "*[", "é" * 300]
-)
+@pytest.mark.parametrize("asked", ["nothing", "", "/", "a\0b", "x" * 5000, "--all", "HEAD~1", "*[", "é" * 300])
 def test_nothing_of_that_name(workshop: Workshop, asked: str) -> None:
     workshop.make([100.0], Source("ab" * 32, None))
     if asked == "/":
@@ -89,6 +87,13 @@ def test_a_set_a_run_and_a_folder_of_logs(workshop: Workshop) -> None:
     folder = side(workshop, workshop.home.results / "mine" / "bert")
     assert [run.seconds for run in folder.runs] == [110.0, 111.0]
     assert folder.configured and not folder.full_size and folder.settings["size"] == ("tiny",)
+
+
+def test_a_configuration_among_logs_makes_no_run(workshop: Workshop) -> None:
+    workshop.make([100.0, 101.0])
+    folder = workshop.home.results / "mine" / "bert"
+    (folder / "config.yaml").write_text("seed: 3\n", encoding="utf-8")
+    assert [run.seconds for run in side(workshop, folder).runs] == [100.0, 101.0]
 
 
 def test_a_system_of_several_sets_is_refused(workshop: Workshop) -> None:

@@ -119,7 +119,7 @@ def test_false_alarms_and_coverage_are_five_in_a_hundred() -> None:
 def test_what_could_have_been_seen_is_seen_in_four_of_five(
     n: int, m: int, first: float, second: float, expected: float
 ) -> None:
-    """By 20,000 simulated comparisons. Welch's degrees of freedom, known here, are estimated there, which costs power."""
+    """By 20,000 simulated comparisons. There, Welch's degrees of freedom are estimated."""
     errors = first**2 / n, second**2 / m
     degrees = sum(errors) ** 2 / (errors[0] ** 2 / (n - 1) + errors[1] ** 2 / (m - 1))
     ratio = detectable(math.sqrt(sum(errors)), degrees)
