@@ -60,9 +60,9 @@ def _line(console: Console, words: str, style: str | None = None) -> None:
 
 def _table(ab: AB) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
     for heading in ("", "n", "mean", "sd", "median", "A/B", "p"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for quantity in ab.quantities:
         if quantity.a.n == quantity.b.n == 0:
             continue
