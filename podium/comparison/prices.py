@@ -1,4 +1,7 @@
-"""What machines cost an hour, as the user says: a YAML file of entries, of which the first that fits counts."""
+"""What machines cost an hour, as the user says: a YAML file of entries, of which the first that fits counts.
+
+docs/prices.yaml is an example.
+"""
 
 import re
 from collections.abc import Mapping
@@ -15,28 +18,6 @@ from podium.comparison.result import Result
 from podium.config.errors import Origins, explain
 from podium.config.loading import read_mapping
 
-EXAMPLE = """\
-# These prices are invented. Put your own here.
-currency: USD
-prices:                             # of the entries that fit a result, the first counts
-  - submitter: Azure*               # patterns: * is anything, ? one character; upper and lower case are the same
-    accelerator: NVIDIA A100*
-    per: node-hour
-    price: 27.20
-  - accelerator: NVIDIA A100 SXM    # as system descriptions have it, or the usual name that `podium compare` shows
-    per: accelerator-hour
-    price: 1.80
-  - accelerator: "*TPU*"
-    round: v2.0
-    per: accelerator-hour
-    price: 2.90
-  - system: laptop
-    per: system-hour
-    price: 0.02
-initialisation: false               # true: the time from init_start to run_start is paid for, too
-billing_seconds: 1                  # what is paid for in whole, such as 60 for begun minutes
-minimum_minutes: 0                  # that every run is billed for at least
-"""
 MOST_ENTRIES = 1_000
 UNITS: Mapping[str, str] = MappingProxyType(
     {"accelerator-hour": "accelerators", "node-hour": "nodes", "system-hour": "system"}

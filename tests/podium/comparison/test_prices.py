@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.bert.accelerators import accelerator_named
 from benchmarks.errors import UsageError
-from podium.comparison.prices import EXAMPLE, Entry, Prices, plain, read_prices
+from podium.comparison.prices import Entry, Prices, plain, read_prices
+from podium.config.loading import ROOT
 from tests.podium.comparison.conftest import make_result
 
 PLAIN = "currency: USD\nprices:\n  - {per: node-hour, price: 2}\n"
@@ -27,9 +28,10 @@ def refusal(tmp_path: Path, text: str) -> str:
     return words.replace(f"{path}: ", "")
 
 
-def test_the_example_says_that_it_is_invented_and_is_read(tmp_path: Path) -> None:
-    assert "invented" in EXAMPLE.splitlines()[0]
-    prices = read_prices(write(tmp_path, EXAMPLE))
+def test_the_example_says_that_it_is_invented_and_is_read() -> None:
+    example = ROOT / "docs" / "prices.yaml"
+    assert "These prices are invented" in example.read_text(encoding="utf-8")
+    prices = read_prices(example)
     assert len(prices.prices) == 4 and prices.prices[0].price == 27.2 and prices.billing_seconds == 1
     assert plain(prices)["prices"][3] == {"per": "system-hour", "price": 0.02, "system": "laptop"}
 
