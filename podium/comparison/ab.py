@@ -32,10 +32,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "seconds": Kind("seconds", "s", lambda run: run.seconds),
         "samples": Kind("samples", "", lambda run: run.samples),
         "sequences_per_second": Kind("sequences/s", "/s", lambda run: run.rate),
-        "training_sequences_per_second": Kind("in training", "/s", lambda run: run.training_rate),
+        "sequences_per_second_without_evaluation": Kind("in training", "/s", lambda run: run.training_rate),
+        "sequences_per_second_between_evaluations": Kind("steady", "/s", lambda run: run.steady_rate),
     }
 )
-"""To the target: time, samples and, of both, throughput; with evaluation and, where its time is known, without."""
+"""To the target: time, samples and, of both, throughput; it without evaluation, and without start-up, where known."""
 
 
 @dataclass(frozen=True)

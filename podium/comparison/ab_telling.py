@@ -18,6 +18,11 @@ from podium.submission.copying import shown
 
 MOST_DIFFERENCES = 24
 """That are shown; as JSON there are all."""
+EXPLAINED = {
+    "sequences_per_second_without_evaluation": "in training: sequences/s without the time in evaluation",
+    "sequences_per_second_between_evaluations": "steady: sequences/s from the first to the last evaluation",
+}
+"""Quantities whose titles do not tell what they are."""
 LONGEST_VALUE = 60
 """Characters of a setting's value that are shown."""
 
@@ -41,8 +46,9 @@ def print_ab(console: Console, ab: AB) -> None:
     _line(console, ab.verdict, style="bold")
     console.print(_table(ab))
     _line(console, "A/B: ratio of means, 95% interval (Fieller); p: Welch's t-test, two-sided", style="dim")
-    if any(one.kind == "training_sequences_per_second" and one.a.n + one.b.n for one in ab.quantities):
-        _line(console, "in training: sequences/s without the time in evaluation", style="dim")
+    for one in ab.quantities:
+        if one.kind in EXPLAINED and one.a.n + one.b.n:
+            _line(console, EXPLAINED[one.kind], style="dim")
     _line(console, _rules(ab))
     if ab.differing:
         console.print(_differences(ab.differing))

@@ -22,22 +22,6 @@ def cost_json(cost: Cost | None, currency: str) -> dict[str, Any]:
     }
 
 
-def as_json(results: Sequence[Result], costs: Costs) -> list[dict[str, Any]]:
-    """An object for each result, in their order; plain types alone, and null for what is not known."""
-    return [
-        {
-            "round": result.round,
-            "submitter": result.submitter,
-            "system": result.system,
-            "score_minutes": result.score_minutes,
-            "accelerators": result.accelerators,
-            "accelerator": result.family,
-            **cost_json(cost, costs.currency),
-        }
-        for result, cost in zip(results, costs.costs, strict=True)
-    ]
-
-
 def print_costs(console: Console, results: Sequence[Result], costs: Costs) -> None:
     """A line for each result whose cost is known, the least cost first; then the notes."""
     known = [(cost, result) for result, cost in zip(results, costs.costs, strict=True) if cost is not None]

@@ -188,4 +188,7 @@ def test_as_json_says_all() -> None:
     seconds = whole["quantities"]["seconds"]
     assert seconds["welch"]["significant"] and len(seconds["a"]["values"]) == 10 and seconds["unit"] == "s"
     assert whole["rcp_test"]["a_needs_fewer"]["significant"] is True
-    assert whole["quantities"]["training_sequences_per_second"]["untested"] == "A and B have fewer than two values"
+    assert (
+        whole["quantities"]["sequences_per_second_without_evaluation"]["untested"]
+        == "A and B have fewer than two values"
+    )

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from podium.comparison.cost import Costs, costs
-from podium.comparison.cost_telling import as_json, money, print_costs
+from podium.comparison.cost_telling import cost_json, money, print_costs
 from podium.comparison.prices import Entry, Prices
 from podium.comparison.result import Result
 from tests.podium.comparison.conftest import make_result, make_run
@@ -114,7 +114,7 @@ def test_told_the_cheapest_first_and_as_json() -> None:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "\x1b" not in text and text.index("[bold]") < text.index("dear") and "does not tell its number" in text
-    objects = json.loads(json.dumps(as_json(results, found), allow_nan=False))
+    objects = [json.loads(json.dumps(cost_json(cost, "USD"), allow_nan=False)) for cost in found.costs]
     assert [one["cost_to_train"] for one in objects] == [pytest.approx(30.0), pytest.approx(10.0), None]
     assert objects[0]["cost_per_hour"] == 30.0 and objects[2]["currency"] == "USD"
 
