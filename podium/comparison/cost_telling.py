@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from podium.comparison.cost import Cost, Costs
 from podium.comparison.result import Result
+from podium.comparison.telling import UNKNOWN
 from podium.submission.copying import shown
 
 
@@ -39,16 +41,17 @@ def money(amount: float) -> str:
 
 
 def _table(known: Sequence[tuple[Cost, Result]], currency: str) -> Table:
-    table = Table(caption=f"{currency}; to train once, by the score as measured")
-    for heading in ("round", "submitter", "system", "accelerators"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("minutes", "an hour", "to train", f"samples per {currency}"):
-        table.add_column(heading, justify="right")
+    title = f"{currency} to train once, by the score as measured"
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("round, submitter, system", overflow="fold", ratio=2)
+    table.add_column("accelerators", overflow="fold", ratio=1, min_width=10)
+    for heading in ("minutes", "an hour", "to train", f"samples a\n{currency}"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for cost, result in known:
-        count = "" if not result.accelerators else f"{result.accelerators:,} × "
-        names = (result.round or "own", result.submitter, result.system, f"{count}{result.family or '–'}")
-        minutes = "–" if result.minutes is None else f"{result.minutes:,.3f}"
-        samples = "–" if cost.samples_per_unit is None else f"{cost.samples_per_unit:,.0f}"
+        count = "" if not result.accelerators else f"{result.accelerators:,}×"
+        names = (result.name, f"{count}{result.family or UNKNOWN}")
+        minutes = UNKNOWN if result.minutes is None else f"{result.minutes:,.3f}"
+        samples = UNKNOWN if cost.samples_per_unit is None else f"{cost.samples_per_unit:,.0f}"
         numbers = (minutes, money(cost.per_hour), money(cost.to_train), samples)
         table.add_row(*(Text(shown(name)) for name in names), *numbers)
     return table
