@@ -75,6 +75,8 @@ def compare(
         raise UsageError("--json and --csv: give one of them")
     if ab is not None and (as_csv or html is not None or cost is not None):
         raise UsageError("--ab: is told as a table or as --json; leave --csv, --html and --cost out")
+    if cost is not None and html is not None and not (as_json or as_csv):
+        raise UsageError("--cost: is told in the terminal, as --json or as --csv, and not on the page of --html")
     if not paths and ab is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or results/ of your own")
     prices = None if cost is None else read_prices(cost)

@@ -124,6 +124,7 @@ def test_two_sides_without_other_results(tree: Path) -> None:
         (("--ab", "SYS", "BIG", "--csv"), "leave --csv, --html and --cost out"),
         (("--ab", "SYS", "nobody's"), "there is no such result, path or commit"),
         (("--cost", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        (("--cost", "nowhere.yaml", "--html", "page.html"), "not on the page of --html"),
     ],
 )
 def test_refusals_of_sides_and_prices(compare: Compare, options: tuple[str, ...], words: str) -> None:
