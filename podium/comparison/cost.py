@@ -67,9 +67,8 @@ def costs(results: Sequence[Result], prices: Prices, path: Path) -> Costs:
     notes += [f"no cost for {_results(some)}: {reason}" for reason, some in reasons.items()]
     idle = [str(place) for place in range(len(prices.prices)) if place not in counted]
     if idle and results:
-        notes.append(
-            f"{path}: prices.{', prices.'.join(idle)} count for no result: nothing fits, or an earlier one does"
-        )
+        entries = f"prices.{', prices.'.join(idle)}"
+        notes.append(f"{path}: {entries} count for none of these results: nothing fits, or an earlier one does")
     return Costs(prices.currency, tuple(found), tuple(notes))
 
 

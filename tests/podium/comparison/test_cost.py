@@ -98,7 +98,7 @@ def test_results_and_entries_without_each_other() -> None:
     assert [cost is not None for cost in found.costs] == [True] + [False] * 19
     assert found.notes[0].startswith("no price for 19 results: TPU-v4 (12), X0 (1)")
     assert found.notes[0].endswith("X4 (1) and 2 others; add entries to prices.yaml")
-    assert found.notes[1].startswith("prices.yaml: prices.1, prices.2 count for no result")
+    assert found.notes[1].startswith("prices.yaml: prices.1, prices.2 count for none of these results")
 
 
 def test_told_the_cheapest_first_and_as_json() -> None:
