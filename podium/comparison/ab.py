@@ -80,7 +80,7 @@ def held_against(a: Side, b: Side) -> AB:
         _fewer(b, a),
         differing,
         tuple(_warnings(a, b, quantities, differing)),
-        (*(f"A: {note}" for note in a.notes), *(f"B: {note}" for note in b.notes)),
+        tuple(_notes(a, b)),
     )
 
 
@@ -129,6 +129,14 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
     if len(differing) > 1:
         keys = _keys([one.key for one in differing])
         yield f"the sides differ in {len(differing)} things, and the test does not tell which of them it is: {keys}"
+
+
+def _notes(a: Side, b: Side) -> Iterator[str]:
+    sides = (("A", a), ("B", b))
+    unknown = [name for name, side in sides if not side.configured]
+    if len(unknown) == 1:
+        yield f"settings are compared by what the logs tell of them: {unknown[0]}'s configuration is not known"
+    yield from (f"{name}: {note}" for name, side in sides for note in side.notes)
 
 
 def _in_common(a: Side, b: Side) -> int:

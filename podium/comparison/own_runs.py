@@ -5,7 +5,7 @@ of runs moves it into its own folder, runs/SYSTEM/DATE_TIME/replaced_results, wh
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from podium.config.loading import ROOT, read_mapping
 from podium.reading.package import LOGS
 from podium.source import Source, read_source
 
+REPLACED = "replaced_results"
 RUN_FOLDER = re.compile(r"run_\d{1,9}", re.ASCII)
 ReadRuns = Callable[[Sequence[Path]], Mapping[Path, Run | str]]
 """The run of each log, or why it cannot be read: `reading.read_runs` with a cache."""
@@ -87,6 +88,19 @@ def home_of(folder: Path) -> Home:
     return Home(runs, runs.parent / "results")
 
 
+def place_of(folder: Path) -> tuple[str, Home] | None:
+    """The system whose logs are in that folder, and where its runs are; None where Podium leaves none there.
+
+    The folder is results/SYSTEM/bert or runs/SYSTEM/DATE_TIME/replaced_results.
+    """
+    above = folder.resolve().parents
+    if folder.resolve().name == REPLACED and len(above) > 3:
+        return above[1].name, Home(above[2], above[3] / "results")
+    if len(above) > 2 and above[1].name == "results":
+        return above[0].name, Home(above[2] / "runs", above[1])
+    return None
+
+
 def with_logs(own: Sequence[OwnRun], home: Home, read: ReadRuns) -> Found:
     """Find the runs' logs, wherever later sets have moved them."""
     logs = [log for system in dict.fromkeys(run.system for run in own) for log in _logs(system, home)]
@@ -109,8 +123,8 @@ def with_logs(own: Sequence[OwnRun], home: Home, read: ReadRuns) -> Found:
     return Found(tuple(runs), tuple(of), tuple(notes))
 
 
-def by_seeds(runs: Iterable[Run], system: str, home: Home) -> list[OwnRun]:
-    """The folders of runs, by their seeds; of several with one seed none, as it does not tell which."""
+def by_seeds(runs: Sequence[Run], system: str, home: Home) -> list[OwnRun]:
+    """The folder of each run whose seed tells it, or of several with its seed the totals; none of the others."""
     wanted = {seed for run in runs for seed in run.seeds}
     found: dict[int, list[OwnRun]] = {}
     for config in sorted((home.runs / system).glob("*/run_*/config.yaml")):
@@ -121,9 +135,16 @@ def by_seeds(runs: Iterable[Run], system: str, home: Home) -> list[OwnRun]:
                 raise
             except PodiumError:
                 continue
-            if own.seed in wanted:
-                found.setdefault(own.seed or 0, []).append(own)
-    return [several[0] for several in found.values() if len(several) == 1]
+            if own.seed is not None:
+                found.setdefault(own.seed, []).append(own)
+    chosen = []
+    for run in runs:
+        alike = [own for seed in run.seeds for own in found.get(seed, ())]
+        if len(alike) > 1:
+            alike = [own for own in alike if _is_of(run, own.folder)]
+        if len(alike) == 1:
+            chosen.append(alike[0])
+    return chosen
 
 
 def made_by(code: str, commit: str | None, home: Home) -> list[OwnRun]:
@@ -149,7 +170,7 @@ def _is_this(source: Source, code: str, commit: str | None) -> bool:
 
 
 def _logs(system: str, home: Home) -> list[Path]:
-    places = [home.results / system / "bert", *sorted((home.runs / system).glob("*/replaced_results"))]
+    places = [home.results / system / "bert", *sorted((home.runs / system).glob(f"*/{REPLACED}"))]
     return [log for place in places for log in sorted(place.glob(LOGS)) if log.is_file() and not log.is_symlink()]
 
 
@@ -183,4 +204,4 @@ def _why(one: OwnRun, logs: int, home: Home) -> str:
         return "it was restarted, which is no result"
     if one.folder.log.is_file():
         return "its log is not whole yet"
-    return f"no log in {home.results} or in a replaced_results of {home.runs} has its seed {one.seed}"
+    return f"no log in {home.results} or in a {REPLACED} of {home.runs} has its seed {one.seed}"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from benchmarks.errors import UsageError
 from podium.comparison.own_runs import (
-    Found,
     Home,
     OwnRun,
     ReadRuns,
@@ -18,6 +17,7 @@ from podium.comparison.own_runs import (
     known_code,
     made_by,
     own_run,
+    place_of,
     runs_of_set,
     with_logs,
 )
@@ -165,13 +165,12 @@ def _one_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
 
 def _of_result(asked: str, result: Result, readers: Readers) -> Side:
     runs, notes = _once(result.runs)
-    results = Path(result.source).absolute().parent.parent
-    home = Home(results.parent / "runs", results) if results.name == "results" else readers.home
-    own = by_seeds(runs, result.system, home)
+    system, home = place_of(Path(result.source)) or (result.system, readers.home)
+    own = by_seeds(runs, system, home)
     known = len(own) == len(runs) and bool(own)
     return Side(
         asked,
-        result.name,
+        f"{_titled(own)}, {system}" if known and system != result.system else result.name,
         runs,
         all(run.config.get("size") == "large" for run in own) if known else result.full_size,
         configured(run.config for run in own) if known else logged(runs),
@@ -189,7 +188,7 @@ def _of_own(asked: str, own: Sequence[OwnRun], home: Home, readers: Readers) -> 
     description = found.of[0].config.get("description")
     return Side(
         asked,
-        f"{_titled(found)}, {own[0].system}",
+        f"{_titled(found.of)}, {own[0].system}",
         runs,
         all(run.config.get("size") == "large" for run in found.of),
         configured(run.config for run in found.of),
@@ -199,12 +198,12 @@ def _of_own(asked: str, own: Sequence[OwnRun], home: Home, readers: Readers) -> 
     )
 
 
-def _titled(found: Found) -> str:
-    sets = {run.folder.path.parent for run in found.of}
-    if len(found.of) == 1:
-        return f"run {found.of[0].name}"
+def _titled(own: Sequence[OwnRun]) -> str:
+    sets = {run.folder.path.parent for run in own}
+    if len(own) == 1:
+        return f"run {own[0].name}"
     where = f"set {sets.pop().name}" if len(sets) == 1 else f"{len(sets)} sets"
-    source = found.of[0].source
+    source = own[0].source
     return where if source is None else f"{where} of {(source.commit or source.code)[:12]}"
 
 

@@ -155,6 +155,7 @@ def test_logs_are_compared_where_one_side_has_no_configuration() -> None:
     b = [replace(run, hyperparameters={"opt_epsilon": 1e-8}, global_batch_size=512.0) for run in SLOW]
     ab = held_against(make_side(a, settings={"x": ("1",)}, configured=True), make_side(b))
     found = {one.key: (one.a, one.b) for one in ab.differing}
+    assert ab.notes == ("settings are compared by what the logs tell of them: B's configuration is not known",)
     assert found == {"global_batch_size": (("448",), ("512",)), "opt_epsilon": (("1e-06",), ("1e-08",))}
 
 

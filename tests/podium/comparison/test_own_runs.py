@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from podium.comparison.own_runs import by_seeds, home_of, known_code, made_by, own_run, runs_of_set, with_logs
+from podium.comparison.run import Run
 from podium.source import Source
 from tests.podium.comparison.own import Workshop, read
 
@@ -33,12 +34,14 @@ def test_one_seed_in_two_sets_is_told_apart_by_the_totals(workshop: Workshop) ->
     workshop.make([100.0], seed=7)
     workshop.make([130.0], seed=7)
     assert [seconds_of(workshop, folder) for folder in workshop.sets] == [[100.0], [130.0]]
+    logs = [run for run in read([workshop.home.results / "mine/bert/result_0.txt"]).values() if isinstance(run, Run)]
+    assert [run.folder.path for run in by_seeds(logs, "mine", workshop.home)] == [workshop.sets[1] / "run_0"]
     for folder in workshop.sets:
         (folder / "run_0" / "summary.json").unlink()
     own = [own_run(workshop.sets[0] / "run_0")]
     found = with_logs(own, workshop.home, read)
     assert found.runs == () and "run_0 is left out: 2 logs have its seed 7" in found.notes[0]
-    assert by_seeds(read([workshop.home.results / "mine/bert/result_0.txt"]).values(), "mine", workshop.home) == []  # type: ignore[arg-type]
+    assert by_seeds(logs, "mine", workshop.home) == []
 
 
 def test_why_a_run_has_no_log(workshop: Workshop) -> None:

@@ -89,6 +89,14 @@ def test_a_set_a_run_and_a_folder_of_logs(workshop: Workshop) -> None:
     assert folder.configured and not folder.full_size and folder.settings["size"] == ("tiny",)
 
 
+def test_results_that_a_later_set_moved_away(workshop: Workshop) -> None:
+    first = workshop.make([100.0, 101.0], size="tiny")
+    second = workshop.make([110.0, 111.0])
+    moved = side(workshop, second / "replaced_results")
+    assert [run.seconds for run in moved.runs] == [100.0, 101.0]
+    assert moved.configured and not moved.full_size and moved.name == f"set {first.name}, mine"
+
+
 def test_a_configuration_among_logs_makes_no_run(workshop: Workshop) -> None:
     workshop.make([100.0, 101.0])
     folder = workshop.home.results / "mine" / "bert"
