@@ -166,7 +166,7 @@ def _one_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
 def _of_result(asked: str, result: Result, readers: Readers) -> Side:
     runs, notes = _once(result.runs)
     system, home = place_of(Path(result.source)) or (result.system, readers.home)
-    own = by_seeds(runs, system, home)
+    own = by_seeds(runs, system, home) if result.own or home == readers.home else []
     known = len(own) == len(runs) and bool(own)
     return Side(
         asked,

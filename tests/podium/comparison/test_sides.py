@@ -97,6 +97,13 @@ def test_results_that_a_later_set_moved_away(workshop: Workshop) -> None:
     assert moved.configured and not moved.full_size and moved.name == f"set {first.name}, mine"
 
 
+def test_runs_beside_somebody_elses_results_are_not_looked_at(workshop: Workshop, tmp_path: Path) -> None:
+    other = Workshop(tmp_path / "other")
+    other.make([100.0, 101.0], size="tiny")  # of a published round, by the dates of its logs
+    found = side(workshop, other.home.results / "mine" / "bert")
+    assert not found.configured and found.name == "v2.0 ORG mine"
+
+
 def test_a_configuration_among_logs_makes_no_run(workshop: Workshop) -> None:
     workshop.make([100.0, 101.0])
     folder = workshop.home.results / "mine" / "bert"
