@@ -114,7 +114,7 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
             yield f"{all_runs} did not reach the target and are left out, in {name}'s favour"
         if runs < FEW:
             yield f"{name} has few runs ({runs}): a test of so few sees nothing but large differences"
-        mixed = unequal(side.settings)
+        mixed = unequal({**side.settings, **side.facts})
         if mixed:
             yield f"{name}'s runs are not of one setting: they differ in {_keys(mixed)}"
     for quantity in quantities:

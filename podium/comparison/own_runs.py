@@ -128,7 +128,7 @@ def by_seeds(runs: Sequence[Run], system: str, home: Home) -> list[OwnRun]:
     wanted = {seed for run in runs for seed in run.seeds}
     found: dict[int, list[OwnRun]] = {}
     for config in sorted((home.runs / system).glob("*/run_*/config.yaml")):
-        if _tells_one_of(wanted, config):
+        if config.is_file() and not config.is_symlink() and _tells_one_of(wanted, config):
             try:
                 own = own_run(config.parent)
             except Interrupted:

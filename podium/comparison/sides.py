@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from benchmarks.errors import UsageError
@@ -67,9 +68,10 @@ class Side:
 def find_side(asked: str, results: Sequence[Result], readers: Readers) -> Side:
     """The side of that name. The first of these that there is counts:
 
-    a result, named SYSTEM, SUBMITTER/SYSTEM or ROUND/SUBMITTER/SYSTEM (or with spaces between them); a path: results,
-    a log, a set of runs or a run; parts of a result's name; COMMIT or COMMIT:SYSTEM, where COMMIT is a revision of the
-    repository or begins the hash of a commit or of code. UsageError where nothing or more than one thing has the name.
+    a result, named SYSTEM, SUBMITTER/SYSTEM or ROUND/SUBMITTER/SYSTEM (or with spaces between them); a path of results,
+    of a log, of a run, or of sets of runs, several with commas between them or by a pattern (runs/SYSTEM/2026-11-21_1*);
+    parts of a result's name; COMMIT or COMMIT:SYSTEM, where COMMIT is a revision of the repository or begins the hash
+    of a commit or of code. UsageError where nothing or more than one thing has the name.
     """
     for find in (_by_name, _by_path, _by_parts, _by_code):
         side = find(asked, results, readers)
@@ -97,17 +99,30 @@ def _by_parts(asked: str, results: Sequence[Result], readers: Readers) -> Side |
 
 
 def _by_path(asked: str, results: Sequence[Result], readers: Readers) -> Side | None:
-    if not asked or not os.path.lexists(asked):
-        return None
-    path = Path(asked)
-    folders = [path] if is_run(path) else runs_of_set(path)
+    paths = _paths(asked)
+    folders = [folder for path in paths for folder in ([path] if is_run(path) else runs_of_set(path))]
     if folders:
-        return _of_own(asked, [own_run(folder) for folder in folders], home_of(folders[0]), readers)
+        own = [own_run(folder) for folder in folders]
+        _require_one_system(asked, own)
+        _require_one_configuration(asked, own)
+        return _of_own(asked, own, home_of(folders[0]), readers)
+    if len(paths) != 1:
+        return None
+    path = paths[0]
     sets = [folder for folder in sorted(path.glob("*")) if folder.is_dir() and runs_of_set(folder)]
     if sets:
         latest = [str(folder) for folder in reversed(sets)]
-        raise UsageError(f"--ab {asked!r}: holds {len(sets):,} sets of runs; name one of them: {_several(latest)}")
+        raise UsageError(
+            f"--ab {asked!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or by a pattern: {_several(latest)}"
+        )
     return _one_result(asked, readers.results(path), readers)
+
+
+def _paths(asked: str) -> list[Path]:
+    """Those that are named and exist; none where one of several does not."""
+    names = [asked] if os.path.lexists(asked) else asked.split(",")
+    found = [[one] if os.path.lexists(one) else sorted(glob(one)) for one in names if one]  # noqa: PTH207 — absolute too
+    return [Path(path) for some in found for path in some] if all(found) else []
 
 
 def _by_code(asked: str, results: Sequence[Result], readers: Readers) -> Side | None:
@@ -127,13 +142,17 @@ def _by_code(asked: str, results: Sequence[Result], readers: Readers) -> Side | 
             f"{f'commit {commit[:12]}' if commit else 'this code'} made{others}"
             f"{'' if made else f'; code with runs: {_several(known)}' if known else ''}"
         )
-    systems = sorted({run.system for run in own})
-    if len(systems) > 1:
-        choices = _several([f"{code}:{one}" for one in systems])
-        raise UsageError(f"--ab {asked!r}: made runs on {len(systems)} systems; name one of them: {choices}")
+    _require_one_system(asked, own, f"{code}:")
     _require_one_code(asked, own)
     _require_one_configuration(asked, own)
     return _of_own(asked, own, readers.home, readers)
+
+
+def _require_one_system(asked: str, own: Sequence[OwnRun], before: str = "") -> None:
+    systems = sorted({str(run.folder.path.parents[1]) for run in own})
+    if len(systems) > 1:
+        choices = _several([before + Path(one).name if before else one for one in systems])
+        raise UsageError(f"--ab {asked!r}: is runs on {len(systems)} systems; name one of them: {choices}")
 
 
 def _require_one_code(asked: str, own: Sequence[OwnRun]) -> None:
@@ -166,7 +185,7 @@ def _one_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
 def _of_result(asked: str, result: Result, readers: Readers) -> Side:
     runs, notes = _once(result.runs)
     system, home = place_of(Path(result.source)) or (result.system, readers.home)
-    own = by_seeds(runs, system, home)
+    own = by_seeds(runs, system, home) if result.own or home == readers.home else []
     known = len(own) == len(runs) and bool(own)
     return Side(
         asked,

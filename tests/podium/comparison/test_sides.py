@@ -89,12 +89,34 @@ def test_a_set_a_run_and_a_folder_of_logs(workshop: Workshop) -> None:
     assert folder.configured and not folder.full_size and folder.settings["size"] == ("tiny",)
 
 
+def test_several_sets_by_a_pattern(workshop: Workshop) -> None:
+    """Of one system and one configuration: such as those of several seeds that were given one by one."""
+    first, *_ = [workshop.make([100.0 + n], seed=n) for n in range(3)]
+    found = side(workshop, first.parent / "2026-*")
+    assert [run.seconds for run in found.runs] == [100.0, 101.0, 102.0] and found.name == "3 sets, mine"
+    some = f"{first},{workshop.sets[2]}"
+    assert [run.seconds for run in side(workshop, some).runs] == [100.0, 102.0]
+    assert "there is no such result" in refusal(workshop, f"{first},nowhere")
+    other = workshop.make([200.0], system="other")
+    assert "is runs on 2 systems" in refusal(workshop, workshop.home.runs / "*" / "2026-*")
+    workshop.make([300.0], recipe="padded")
+    assert "differ in recipe" in refusal(workshop, first.parent / "2026-*")
+    assert [run.seconds for run in side(workshop, other.parent / "*0*").runs] == [200.0]
+
+
 def test_results_that_a_later_set_moved_away(workshop: Workshop) -> None:
     first = workshop.make([100.0, 101.0], size="tiny")
     second = workshop.make([110.0, 111.0])
     moved = side(workshop, second / "replaced_results")
     assert [run.seconds for run in moved.runs] == [100.0, 101.0]
     assert moved.configured and not moved.full_size and moved.name == f"set {first.name}, mine"
+
+
+def test_runs_beside_somebody_elses_results_are_not_looked_at(workshop: Workshop, tmp_path: Path) -> None:
+    other = Workshop(tmp_path / "other")
+    other.make([100.0, 101.0], size="tiny")  # of a published round, by the dates of its logs
+    found = side(workshop, other.home.results / "mine" / "bert")
+    assert not found.configured and found.name == "v2.0 ORG mine"
 
 
 def test_a_configuration_among_logs_makes_no_run(workshop: Workshop) -> None:
@@ -107,7 +129,7 @@ def test_a_configuration_among_logs_makes_no_run(workshop: Workshop) -> None:
 def test_a_system_of_several_sets_is_refused(workshop: Workshop) -> None:
     sets = [workshop.make([100.0 + n]) for n in range(2)]
     words = refusal(workshop, sets[0].parent)
-    assert "holds 2 sets of runs" in words and all(str(one) in words for one in sets)
+    assert "holds 2 sets of runs; name one, or several" in words and all(str(one) in words for one in sets)
 
 
 def test_a_path_goes_before_parts_of_names(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +170,7 @@ def test_commits(workshop: Workshop) -> None:
     assert [run.seconds for run in side(workshop, "HEAD").runs] == [120.0, 121.0]
 
     workshop.make([300.0], Source("cd" * 32, commits[1]), system="other")
-    assert refusal(workshop, "HEAD").endswith("made runs on 2 systems; name one of them: HEAD:mine, HEAD:other")
+    assert refusal(workshop, "HEAD").endswith("is runs on 2 systems; name one of them: HEAD:mine, HEAD:other")
     assert [run.seconds for run in side(workshop, "HEAD:other").runs] == [300.0]
     assert "has no run of third that" in refusal(workshop, "HEAD:third")
     assert "(it has of mine, other)" in refusal(workshop, "HEAD:third")
