@@ -14,6 +14,8 @@ from podium.comparison.significance import compare, summary
 
 FEW = 5
 """Runs of a side below which a t-test says little."""
+RECIPE = "recipe"
+"""A name for other settings, and no further thing that differs."""
 MOST_KEYS = 8
 """Settings that a warning names."""
 
@@ -126,9 +128,10 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
                     f"all runs of {name} need the same {found.mean:,.0f} samples: evaluations are too far apart to "
                     "show how they spread"
                 )
-    if len(differing) > 1:
-        keys = _keys([one.key for one in differing])
-        yield f"the sides differ in {len(differing)} things, and the test does not tell which of them it is: {keys}"
+    things = [one.key for one in differing if one.key != RECIPE]
+    if len(things) > 1:
+        keys = _keys(things)
+        yield f"the sides differ in {len(things)} things, and the test does not tell which of them it is: {keys}"
 
 
 def _notes(a: Side, b: Side) -> Iterator[str]:

@@ -49,7 +49,8 @@ def _seen(test: Welch) -> str:
     if test.detectable_ratio is None:
         return "Even a hundredfold difference would rarely have been seen."
     percent = 100 * (test.detectable_ratio - 1)
-    return f"A difference of {percent:.2g}% would have been seen in four of five such comparisons."
+    shown = f"{percent:,.0f}" if percent >= 10 else f"{percent:.2g}"
+    return f"A difference of {shown}% would have been seen in four of five such comparisons."
 
 
 def _cause(quantities: Mapping[str, Quantity]) -> str:

@@ -69,7 +69,7 @@ def find_side(asked: str, results: Sequence[Result], readers: Readers) -> Side:
     """The side of that name. The first of these that there is counts:
 
     a result, named SYSTEM, SUBMITTER/SYSTEM or ROUND/SUBMITTER/SYSTEM (or with spaces between them); a path of results,
-    of a log, of a run, or of sets of runs, several with commas between them or by a pattern (runs/SYSTEM/2026-11-21_1*);
+    of a log, a run or a set of runs, several of these with commas between them or by a pattern (runs/laptop/2026*);
     parts of a result's name; COMMIT or COMMIT:SYSTEM, where COMMIT is a revision of the repository or begins the hash
     of a commit or of code. UsageError where nothing or more than one thing has the name.
     """
@@ -113,7 +113,8 @@ def _by_path(asked: str, results: Sequence[Result], readers: Readers) -> Side | 
     if sets:
         latest = [str(folder) for folder in reversed(sets)]
         raise UsageError(
-            f"--ab {asked!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or by a pattern: {_several(latest)}"
+            f"--ab {asked!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or by a "
+            f"pattern: {_several(latest)}"
         )
     return _one_result(asked, readers.results(path), readers)
 
