@@ -179,10 +179,10 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             (bar,) = canvas.axes.barh([row], [rate], height=0.62, color=colour)
             canvas.tell(bar, [told(result)])
             part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
-            canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center", fontsize=8)
+            canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center")
         canvas.axes.set_yticks(range(len(ordered)), [shown(_row_name(one), 24) for one in ordered])
         canvas.axes.set_ylim(len(ordered) - 0.4, -0.6)
-        canvas.axes.set_xlim(0, highest * (1.5 if canvas.narrow else 1.2))
+        canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
         canvas.axes.grid(False, axis="y")
         canvas.axes.set_xlabel("sequences/s per accelerator")
 

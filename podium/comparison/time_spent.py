@@ -84,7 +84,7 @@ def time_spent_chart(results: Sequence[Result]) -> Chart:
         canvas.axes.set_xlim(0, 100)
         canvas.axes.grid(False, axis="y")
         canvas.axes.set_xlabel("% of a run's time")
-        canvas.legend([Patch(color=colour) for colour in COLOURS], KINDS, columns=5, narrow=1)
+        canvas.legend([Patch(color=colour) for colour in COLOURS], KINDS, columns=3, narrow=1)
 
     return Chart(
         "Shares of a run's time",
@@ -92,7 +92,7 @@ def time_spent_chart(results: Sequence[Result]) -> Chart:
         "rest of the run would have it. Most logs do not tell when evaluation began and ended: there it is not told "
         "apart from training.",
         draw,
-        height=1.2 + 0.3 * len(results),
+        height=1.4 + 0.3 * len(results),
         narrow_height=2.1 + 0.3 * len(results),
     )
 

@@ -53,7 +53,8 @@ def test_it_opens_in_silence_and_fits(
     assert tab.value("document.documentElement.scrollWidth") <= width
     sizes = tab.value(
         "Array.from(document.querySelectorAll('.chart svg text')).filter((text) => text.checkVisibility())"
-        ".map((text) => parseFloat(getComputedStyle(text).fontSize) * Math.hypot(text.getScreenCTM().a, text.getScreenCTM().b))"
+        ".map((text) => { const {a, b} = text.getScreenCTM(); "
+        "return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(a, b); })"
     )
     assert len(sizes) > 50 and min(sizes) >= 9
     grounds = tab.value("getComputedStyle(document.body).backgroundColor")
