@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,3 +100,49 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
     write_system(tmp_path / "v2.0" / "X", "[red]a[bold]", description={**DESCRIPTION, "submitter": "[/] [link=x]"})
     found = CliRunner().invoke(app, ["compare", str(tmp_path / "v2.0"), "--oddities"])
     assert found.exit_code == 0 and "[red]a[bold]" in found.stdout and "[/] [link=x]" in found.stdout
+
+
+def test_two_sides(compare: Compare) -> None:
+    found = compare("--ab", "SYS", "BIG")
+    assert found.exit_code == 0 and found.stdout.startswith(
+        "A (v2.0 Org Inc. SYS) is slower than B (v2.0 Org Inc. BIG)"
+    )
+    whole = json.loads(compare("--ab", "org inc./sys", "BIG", "--json").stdout)
+    assert whole["quantities"]["seconds"]["welch"]["p"] < 1e-9 and whole["a"]["name"] == "v2.0 Org Inc. SYS"
+
+
+def test_two_sides_without_other_results(tree: Path) -> None:
+    sides = [str(tree / "ORG" / "results" / system / "bert") for system in ("SYS", "BIG")]
+    found = CliRunner().invoke(app, ["compare", "--ab", *sides])
+    assert found.exit_code == 0 and " is slower than B (" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--ab", "SYS", "org"), "--ab 'org': is 3 results"),
+        (("--ab", "SYS", "BIG", "--csv"), "leave --csv, --html and --cost out"),
+        (("--ab", "SYS", "nobody's"), "there is no such result, path or commit"),
+        (("--cost", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+        (("--cost", "nowhere.yaml", "--html", "page.html"), "not on the page of --html"),
+    ],
+)
+def test_refusals_of_sides_and_prices(compare: Compare, options: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        compare(*options)
+
+
+def test_no_path_at_all() -> None:
+    with pytest.raises(UsageError, match="no PATH is given"):
+        CliRunner().invoke(app, ["compare"], catch_exceptions=False)
+
+
+def test_costs(compare: Compare, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: EUR\nprices:\n  - {accelerator: '*A100*', per: accelerator-hour, price: 2}\n")
+    rows = {row["system"]: row for row in json.loads(compare("--cost", str(prices), "--json").stdout)}
+    assert rows["SYS"]["cost_to_train"] == pytest.approx(1004.5 / 3600 * 8 * 2) and rows["SYS"]["currency"] == "EUR"
+    assert rows["CHIPS"]["cost_to_train"] is None
+    assert "cost_per_hour" in compare("--cost", str(prices), "--csv").stdout.splitlines()[0]
+    shown = compare("--cost", str(prices)).stdout
+    assert "4.46" in shown and "no price for 1 result: Chip 1 (1)" in shown
