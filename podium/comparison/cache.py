@@ -11,6 +11,7 @@ from pathlib import Path
 
 import podium.reading
 from podium.comparison import run as run_module
+from podium.comparison import stated
 from podium.comparison.run import Run, run_from_json
 
 NAME = "runs.sqlite"
@@ -83,7 +84,7 @@ def reader() -> str:
     """A hash of the code that reads logs: another version of it reads them anew."""
     digest = hashlib.sha256()
     folder = Path(podium.reading.__path__[0])
-    for path in (*sorted(folder.glob("*.py")), Path(run_module.__file__)):
+    for path in (*sorted(folder.glob("*.py")), Path(run_module.__file__), Path(stated.__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

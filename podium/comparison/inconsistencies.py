@@ -91,7 +91,8 @@ def _logs(result: Result) -> Iterator[str]:
             found.setdefault(kind, []).append(oddity)
     for kind, oddities in sorted(found.items()):
         what = oddities[0].what if kind not in HARMLESS else oddities[0].what.partition(",")[0]
-        where = f"line {oddities[0].line:,} " if oddities[0].line and kind not in HARMLESS else ""
+        counted = what[:1].isdigit()
+        where = f"line {oddities[0].line:,} " if oddities[0].line and not counted else ""
         yield f"{len(oddities)} log(s): {where}{what}"
 
 
