@@ -64,8 +64,8 @@ def run(
     from podium.launching.elsewhere import become, resume_options, run_options, wrapped
     from podium.launching.following import follow
     from podium.progress import Progress
-    from podium.report import as_json as report_json
-    from podium.report import print_report
+    from podium.run_table import as_json as table_json
+    from podium.run_table import print_table
     from podium.running import FinishedRun, resumable, resume, run_folder, run_set
 
     settings = settings or []
@@ -97,9 +97,9 @@ def run(
                 finished.append(one)
     finally:
         if finished and as_json:
-            print(json.dumps(report_json(finished), indent=2))
+            print(json.dumps(table_json(finished), indent=2))
         elif finished:
-            print_report(Console(), config, finished)
+            print_table(Console(), config, finished)
     as_asked = config.target_accuracy is None or all(one.reached_target for one in finished)
     if not as_asked:
         tell(

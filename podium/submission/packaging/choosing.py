@@ -14,7 +14,7 @@ from itertools import pairwise
 from mlperf_logging.mllog import constants
 
 from podium.config.description import Description
-from podium.report import score_seconds
+from podium.run_table import score_seconds
 from podium.submission.packaging.runs import Run, is_seed
 
 RUNS = 10
