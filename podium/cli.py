@@ -12,6 +12,7 @@ from rich.console import Console
 from benchmarks.errors import Interrupted, PodiumError, UsageError
 from podium.console import errors, tell
 from podium.data_cli import data
+from podium.run_report.command import report
 from podium.submit_cli import submit
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(submit, name="submit")
+app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 
 
 @app.command(
