@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bert.rules import RUNS
 from podium.config import RunConfig
 from podium.running import FinishedRun
 
@@ -48,7 +49,7 @@ def score_seconds(seconds: Sequence[float]) -> float | None:
     and for another number of runs.
     """
     counted = sorted(seconds)[1:-1]
-    return mean(counted) if len(seconds) == 10 and math.isfinite(counted[-1]) else None
+    return mean(counted) if len(seconds) == RUNS and math.isfinite(counted[-1]) else None
 
 
 def print_table(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:

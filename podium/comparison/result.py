@@ -1,6 +1,6 @@
 """A result: the runs of one system in one round, and what follows from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean
@@ -70,6 +70,13 @@ class Result:
         return self.score_minutes * (self.scaling_factor if self.scaling_factor is not None else 1.0)
 
     @property
+    def minutes(self) -> float | None:
+        """The score, or where there is none the mean of the runs that converged."""
+        if self.score_minutes is not None or not self.converged:
+            return self.score_minutes
+        return mean(run.seconds for run in self.converged if run.seconds is not None) / 60
+
+    @property
     def converged(self) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.converged)
 
@@ -87,9 +94,7 @@ class Result:
     @cached_property
     def samples_to_target(self) -> float | None:
         """Mean of the runs that converged; None where one of them does not tell."""
-        counts = [run.samples for run in self.converged]
-        known = [count for count in counts if count is not None]
-        return mean(known) if known and len(known) == len(counts) else None
+        return _mean([run.samples for run in self.converged])
 
     @cached_property
     def sequences_per_second(self) -> float | None:
@@ -114,6 +119,16 @@ class Result:
             return None
         return self.sequences_per_second / (1 - self.evaluation_share)
 
+    @cached_property
+    def steady_sequences_per_second(self) -> float | None:
+        """Mean of the runs' rates between their first and their last evaluation; None where one does not tell."""
+        return _mean([run.steady_rate for run in self.converged])
+
+    @cached_property
+    def startup_seconds(self) -> float | None:
+        """Mean of what the runs lost at their start, by their first evaluation; None where one does not tell."""
+        return _mean([run.startup_seconds for run in self.converged])
+
     def per_accelerator(self, rate: float | None) -> float | None:
         return None if rate is None or not self.accelerators else rate / self.accelerators
 
@@ -130,6 +145,12 @@ class Result:
         if rate is None or self.kind is None or self.kind.peak_flops is None or not self.full_size:
             return None
         return rate * FLOPS_PER_SEQUENCE / self.kind.peak_flops
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where there are none, or one is not known."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known and len(known) == len(values) else None
 
 
 FLOPS_PER_SEQUENCE = 497.5e9

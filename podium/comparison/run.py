@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from mlperf_logging.mllog import constants
+
 from benchmarks.bert.rules import TARGET_ACCURACY
-from podium.mllog import SUCCESS
 from podium.reading.lines import Event, Oddity
 from podium.reading.run_log import RunLog, as_number
 
@@ -62,6 +63,8 @@ class Run:
     global_batch_size: float | None
     hyperparameters: Mapping[str, Any]
     """Those of HYPERPARAMETERS that are logged as numbers or short texts."""
+    tensors: int
+    """Whose initialisation is logged: 398 of BERT-large, in the rounds that ask for it."""
     seeds: tuple[int, ...]
     benchmark: str | None
     division: str | None
@@ -79,7 +82,7 @@ class Run:
     @property
     def converged(self) -> bool:
         """Whether the run says that it reached the target, and how long it took."""
-        return self.status == SUCCESS and self.seconds is not None
+        return self.status == constants.SUCCESS and self.seconds is not None
 
     @cached_property
     def rate(self) -> float | None:
@@ -95,6 +98,36 @@ class Run:
             return None
         training = self.seconds - self.evaluating_seconds
         return self.samples / training if training > 0 else None
+
+    @cached_property
+    def steady_rate(self) -> float | None:
+        """Sequences a second between the first evaluation and the one that reached the target, evaluation included."""
+        points = self._counted
+        if len(points) < 2 or points[-1].seconds <= points[0].seconds:
+            return None
+        return (_samples(points[-1]) - _samples(points[0])) / (points[-1].seconds - points[0].seconds)
+
+    @property
+    def startup_seconds(self) -> float | None:
+        """By how much the first evaluation came later than `steady_rate` would have it; below 0 where the first steps
+        were faster."""
+        if self.steady_rate is None:
+            return None
+        return self._counted[0].seconds - _samples(self._counted[0]) / self.steady_rate
+
+    @property
+    def closing_seconds(self) -> float | None:
+        """From the evaluation that reached the target to run_stop."""
+        point = reached(self.evaluations)
+        return None if point is None or self.seconds is None or not self.converged else self.seconds - point.seconds
+
+    @cached_property
+    def _counted(self) -> tuple[Point, ...]:
+        """The evaluations up to the target, of a run that reached it and counts samples in each."""
+        point = reached(self.evaluations)
+        if point is None or not self.converged or any(one.samples is None for one in self.evaluations):
+            return ()
+        return self.evaluations[: self.evaluations.index(point) + 1]
 
     def as_json(self) -> dict[str, Any]:
         """What `run_from_json` reads back."""
@@ -120,6 +153,7 @@ def run_of(log: RunLog, digest: str) -> Run:
         eval_samples=log.eval_samples,
         global_batch_size=log.global_batch_size,
         hyperparameters=_hyperparameters(log),
+        tensors=len(log.all(constants.WEIGHTS_INITIALIZATION)),
         seeds=log.seeds,
         benchmark=log.benchmark,
         division=log.division,
@@ -144,6 +178,11 @@ def run_from_json(fields: Mapping[str, Any]) -> Run:
 def reached(points: Sequence[Point]) -> Point | None:
     """The first evaluation that reaches the target."""
     return next((point for point in points if TARGET_ACCURACY <= point.accuracy < 1.0), None)
+
+
+def _samples(point: Point) -> float:
+    assert point.samples is not None
+    return point.samples
 
 
 def _first_ms(log: RunLog, keys: Iterable[str]) -> float | None:

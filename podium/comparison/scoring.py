@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import mean, pvariance, stdev
 from typing import NamedTuple
 
+from benchmarks.bert.rules import RUNS
 from podium.comparison.run import Run
 
 
@@ -31,10 +32,11 @@ class Spread(NamedTuple):
 def score_seconds(runs: Sequence[Run]) -> float | None:
     """The olympic mean: without the fastest and the slowest run.
 
-    A run that did not converge counts as the slowest; with two of them, or fewer than three runs, there is no score.
+    A run that did not converge counts as the slowest; with two of them, or another number of runs than ten, there is
+    no score.
     """
     seconds = sorted(run.seconds if run.converged and run.seconds is not None else math.inf for run in runs)[1:-1]
-    return mean(seconds) if seconds and math.isfinite(seconds[-1]) else None
+    return mean(seconds) if len(runs) == RUNS and math.isfinite(seconds[-1]) else None
 
 
 def spread(runs: Sequence[Run]) -> Spread | None:

@@ -80,33 +80,36 @@ def _find(path: Path) -> list[Package]:
         folder = path.absolute().parent
         alone = ResultFolder(path.parent, folder.parent.name, folder.name, (path,), ())
         return [Package(path.parent, folder.name, (), (alone,))]
-    if _is_package(path):
-        return [_package(path)]
+    if is_package(path):
+        return [read_package(path)]
     whole = path.absolute()
-    result = _results(path, whole.parent.name, whole.name)
+    result = read_results(path, whole.parent.name, whole.name)
     if result.logs:
         return [Package(path, whole.name, (), (result,))]
-    results = [_results(folder, whole.name, folder.name) for folder in _folders(path)]
+    results = [read_results(folder, whole.name, folder.name) for folder in folders(path)]
     if any(result.logs for result in results):
         return [Package(path, whole.name, (), tuple(results))]
-    return [_package(folder) for folder in _folders(path) if _is_package(folder)]
+    return [read_package(folder) for folder in folders(path) if is_package(folder)]
 
 
-def _is_package(folder: Path) -> bool:
+def is_package(folder: Path) -> bool:
+    """Whether it has systems/ or results/, as an ORG folder has."""
     return any(part.is_dir() and not part.is_symlink() for part in (folder / "systems", folder / "results"))
 
 
-def _package(root: Path) -> Package:
+def read_package(root: Path) -> Package:
+    """The package of that ORG folder. OSError where a folder of it cannot be listed."""
     systems = [_system(path) for path in _entries(root / "systems") if path.suffix == ".json" and _is_file(path)]
     results = [
-        _results(benchmark, system.name, benchmark.name)
-        for system in _folders(root / "results")
-        for benchmark in _folders(system)
+        read_results(benchmark, system.name, benchmark.name)
+        for system in folders(root / "results")
+        for benchmark in folders(system)
     ]
     return Package(root, root.absolute().name, tuple(systems), tuple(results))
 
 
-def _results(folder: Path, system: str, benchmark: str) -> ResultFolder:
+def read_results(folder: Path, system: str, benchmark: str) -> ResultFolder:
+    """What a folder of logs holds. OSError where it cannot be listed."""
     logs: list[Path] = []
     others: list[Path] = []
     for path in _entries(folder):
@@ -144,7 +147,8 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
 
 
-def _folders(folder: Path) -> Iterator[Path]:
+def folders(folder: Path) -> Iterator[Path]:
+    """The folders in a folder, by name, without links to some. OSError where it cannot be listed."""
     return (path for path in _entries(folder) if path.is_dir() and not path.is_symlink())
 
 

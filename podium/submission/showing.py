@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.bert.rules import RUNS
 from podium.submission.describing import Field
-from podium.submission.packaging.choosing import RUNS, Choice
+from podium.submission.packaging.choosing import Choice
 from podium.submission.packaging.making import Chosen, Packaged
 from podium.submission.packaging.scaling import Convergence
 

@@ -8,12 +8,12 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.bert.rules import RUNS
 from podium.submission.checks.settings import RANGES
 from podium.submission.checks.subjects import Findings, Run, RunSet, shown
 from podium.submission.findings import Finding
 from podium.submission.rulesets import Ruleset
 
-RUNS = 10
 ALLOWED_FAILED = 1
 ALLOWED_FILES = ("package_checker_params",)
 SCALING = "scaling.json"

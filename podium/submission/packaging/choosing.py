@@ -13,11 +13,11 @@ from itertools import pairwise
 
 from mlperf_logging.mllog import constants
 
+from benchmarks.bert.rules import RUNS
 from podium.config.description import Description
 from podium.run_table import score_seconds
 from podium.submission.packaging.runs import Run, is_seed
 
-RUNS = 10
 MOST_NOT_CONVERGED = 1
 
 

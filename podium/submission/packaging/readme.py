@@ -4,8 +4,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks.bert.rules import RUNS
 from podium.config import RunConfig
-from podium.submission.packaging.choosing import RUNS, Choice
+from podium.submission.packaging.choosing import Choice
 from podium.submission.packaging.code import Code
 from podium.submission.packaging.scaling import Convergence
 from podium.submission.packaging.scripts import Placed

@@ -4,8 +4,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.bert.rules import RUNS
 from podium.config import RunConfig
-from podium.submission.packaging.choosing import RUNS
 from podium.submission.packaging.resolved import on_host
 
 PODIUM = ".venv/bin/podium"

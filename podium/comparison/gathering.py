@@ -1,0 +1,118 @@
+"""Reads trees of results: from paths to results that can be compared."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.errors import WorkError
+from podium.comparison import stated
+from podium.comparison.building import build
+from podium.comparison.cache import RunCache
+from podium.comparison.places import BENCHMARK, Place, places
+from podium.comparison.reading import read_runs
+from podium.comparison.repeats import mark_repeats
+from podium.comparison.result import Result
+from podium.comparison.rounds import round_by_dates
+from podium.comparison.run import Run
+from podium.submission.copying import Limits, Tally
+from podium.submission.unpacking import archive_stem, is_archive, unpack
+
+Told = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that was found."""
+
+    results: tuple[Result, ...]
+    """In the order of round, submitter and system; one's own last."""
+    notes: tuple[str, ...] = ()
+    """What was left out and why, a sentence each."""
+
+
+@dataclass
+class _Gathered:
+    results: list[Result] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def gather(
+    paths: Sequence[Path],
+    cache: RunCache,
+    starting: Told = lambda logs: None,
+    told: Told = lambda logs: None,
+) -> Comparison:
+    """All BERT results in trees of results or archives of some.
+
+    `starting` is called with the number of logs, `told` with the numbers of logs read since. UsageError for a path
+    that holds none, WorkError for one that cannot be read.
+    """
+    with ExitStack() as stack:
+        found: list[tuple[Path, Place]] = []
+        for path in paths:
+            found.extend((path, place) for place in places(_unpacked(path, stack)))
+        found = _once(found)
+        logs = [log for _, place in found for result in place.results for log in result.logs]
+        starting(len(logs))
+        runs = read_runs(logs, cache, told)
+        gathered = _Gathered()
+        for path in dict.fromkeys(path for path, _ in found):
+            _gather(path, [place for top, place in found if top == path], runs, gathered)
+    if cache.problem:
+        gathered.notes.append(cache.problem)
+    ordered = sorted(gathered.results, key=lambda one: (one.own, one.round or "", one.submitter.lower(), one.system))
+    return Comparison(tuple(mark_repeats(ordered)), tuple(gathered.notes))
+
+
+def _unpacked(path: Path, stack: ExitStack) -> Path:
+    """The path, or where an archive was unpacked to."""
+    if not (path.is_file() and is_archive(path)):
+        return path
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-compare-")))
+    tally = Tally(Limits())
+    unpack(path, folder / archive_stem(path), tally)
+    if not tally.whole:
+        raise WorkError(f"{path}: {tally.findings[-1].message}")
+    return folder / archive_stem(path)
+
+
+def _once(found: Sequence[tuple[Path, Place]]) -> list[tuple[Path, Place]]:
+    """Without results that an earlier path holds too."""
+    seen: set[Path] = set()
+    kept = []
+    for path, place in found:
+        new = tuple(result for result in place.results if result.path.resolve() not in seen)
+        seen.update(result.path.resolve() for result in new)
+        if new:
+            kept.append((path, Place(place.package, place.round, new, place.others)))
+    return kept
+
+
+def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str], gathered: _Gathered) -> None:
+    """The results of one of the paths."""
+    others = sum(place.others for place in found)
+    if others:
+        gathered.notes.append(f"{path}: {others:,} result(s) of other benchmarks are left out")
+    unnamed = [place for place in found if place.round is None]
+    starts = [
+        run.start_ms
+        for place in unnamed
+        for result in place.results
+        for log in result.logs
+        if isinstance(run := runs[log], Run) and run.start_ms is not None
+    ]
+    dated = round_by_dates(starts)
+    if unnamed and dated:
+        gathered.notes.append(f"{path}: no folder names the round; {dated} is taken, by the dates of the runs")
+    for place in found:
+        for folder in place.results:
+            kept = [run for log in folder.logs if isinstance(run := runs[log], Run)]
+            problems = [f"{log.name}: {run}" for log in folder.logs if isinstance(run := runs[log], str)]
+            logged = {run.benchmark for run in kept if run.benchmark is not None}
+            if logged and BENCHMARK not in logged:
+                words = stated.readable(", ".join(sorted(logged)))
+                gathered.notes.append(f"{folder.path}: is left out, its logs are of {words}")
+            else:
+                gathered.results.append(build(place, folder, place.round or dated, kept, problems))

@@ -1,0 +1,116 @@
+"""Where results are: in packages of a round, in one of them or a part of it, or in results/ as Podium leaves them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.errors import UsageError, WorkError
+from podium.comparison.rounds import round_of
+from podium.reading.package import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
+
+BENCHMARK = "bert"
+LEVELS = 3
+"""Folders between the one that is given and a package, such as closed/ORG."""
+MAX_FOLDERS = 20_000
+"""That are looked into for packages, in one tree."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The BERT results of one package."""
+
+    package: Package
+    round: str | None
+    """As names tell it."""
+    results: tuple[ResultFolder, ...]
+    """Those with logs."""
+    others: int
+    """Result folders of other benchmarks."""
+
+
+def places(path: Path) -> list[Place]:
+    """All results in a path: a folder of rounds, a round's repository, one package, a part of one, or one log.
+
+    UsageError where there are none, WorkError where a folder cannot be read.
+    """
+    if not os.path.lexists(path):
+        raise UsageError(f"{path}: there is no such file or folder; name a round's results, a package or a log")
+    try:
+        found = _part(path)
+        if not found and path.is_dir():
+            found = list(_walk(path, LEVELS, _Budget()))
+    except OSError as error:
+        raise WorkError(f"{error.filename or path}: cannot be read ({error.strerror})") from error
+    placed = [_place(package, path) for package in found]
+    if not any(place.results for place in placed):
+        raise UsageError(
+            f"{path}: holds no results of BERT; name a clone of a round's results or a part of it, a folder with "
+            f"SYSTEM/bert/{LOGS}, or one log"
+        )
+    return [place for place in placed if place.results]
+
+
+class _Budget:
+    """Raises WorkError where more is looked into than any tree of results has."""
+
+    def __init__(self) -> None:
+        self.left = MAX_FOLDERS
+
+    def spend(self, folder: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise WorkError(f"{folder}: more than {MAX_FOLDERS:,} folders before it hold no package; name a part of it")
+
+
+def _place(package: Package, top: Path) -> Place:
+    logs = [result for result in package.results if result.logs]
+    ours = tuple(result for result in logs if BENCHMARK in result.benchmark.lower() or result.path == top)
+    alone = tuple(result for result in logs if len(logs) == 1 and top.is_file())
+    return Place(package, round_of(package.root, top), ours or alone, len(logs) - len(ours or alone))
+
+
+def _part(path: Path) -> list[Package]:
+    """The package that a log, a set of logs, a system's results or results/ belong to, with nothing else of it."""
+    whole = path.absolute()
+    for results in (whole, *list(whole.parents)[:3]):
+        if results.name == "results" and is_package(results.parent):
+            package = read_package(results.parent)
+            inside = [result for result in package.results if _within(result, whole)]
+            kept = [replace(one, logs=(path,), others=()) for one in inside] if whole.is_file() else inside
+            if kept:
+                return [replace(package, results=tuple(kept))]
+    if whole.is_file():
+        return [
+            _loose(whole.parent, (ResultFolder(path.parent, whole.parent.parent.name, whole.parent.name, (path,), ()),))
+        ]
+    return []
+
+
+def _within(result: ResultFolder, whole: Path) -> bool:
+    folder = result.path.absolute()
+    return folder.is_relative_to(whole) or (whole.parent == folder and whole in {p.absolute() for p in result.logs})
+
+
+def _walk(folder: Path, levels: int, budget: _Budget) -> Iterator[Package]:
+    budget.spend(folder)
+    if is_package(folder):
+        yield read_package(folder)
+        return
+    whole = folder.absolute()
+    own = read_results(folder, whole.parent.name, whole.name)
+    if own.logs:
+        yield _loose(folder, (own,))
+        return
+    below = [path for path in folders(folder) if not path.name.startswith(".")]
+    sets = [read_results(path, whole.name, path.name) for path in below if BENCHMARK in path.name.lower()]
+    if any(one.logs for one in sets):
+        yield _loose(folder, tuple(sets))
+        return
+    for path in below if levels else ():
+        yield from _walk(path, levels - 1, budget)
+
+
+def _loose(folder: Path, results: tuple[ResultFolder, ...]) -> Package:
+    """Results that no package is around."""
+    return Package(folder, folder.absolute().name, (), results)

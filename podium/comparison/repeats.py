@@ -1,0 +1,35 @@
+"""Results that are handed in again: the same runs under another name or in a later round."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from podium.comparison.result import Result
+from podium.comparison.run import Run
+
+FEWEST = 2
+"""Runs in common that are no chance, if they are also half of all."""
+
+
+def mark_repeats(results: Sequence[Result]) -> list[Result]:
+    """The results, in their order, those with `repeats` set that have at least half of their runs from an earlier one.
+
+    Earlier is the earlier round, within a round the one before. Runs are the same if they took equally long, to the
+    millisecond, and as many samples: a log may be edited when it is handed in again, its clock and names too.
+    """
+    first: dict[tuple[float, float | None], int] = {}
+    marked = list(results)
+    for number in sorted(range(len(results)), key=lambda n: (results[n].own, results[n].round or "", n)):
+        result = results[number]
+        prints = [found for run in result.runs if (found := _print(run)) is not None]
+        origins = Counter(first[one] for one in prints if one in first)
+        origin, common = origins.most_common(1)[0] if origins else (number, 0)
+        if common >= FEWEST and 2 * common >= len(prints):
+            marked[number] = replace(result, repeats=results[origin].name)
+        for one in prints:
+            first.setdefault(one, number)
+    return marked
+
+
+def _print(run: Run) -> tuple[float, float | None] | None:
+    return None if run.seconds is None or not run.converged else (run.seconds, run.samples)

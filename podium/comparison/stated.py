@@ -1,0 +1,51 @@
+"""What a system's description says, read as it is meant: descriptions are written by hand, and all values are texts."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+NOTHING = ("", "n/a", "na", "none", "-", "null", "not applicable")
+LONGEST = 300
+"""Characters of a value that are kept."""
+MOST = 10_000_000
+"""Nodes, or accelerators of a node, that a description may have."""
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
+
+
+def readable(text: str) -> str:
+    """On one line, without what steers a terminal or the direction of writing, and not longer than LONGEST."""
+    return " ".join(_UNPRINTABLE.sub(" ", text[: 4 * LONGEST]).split())[:LONGEST]
+
+
+def texts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of a description that are texts or numbers, readable."""
+    found = {}
+    for key, value in fields.items():
+        if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+            found[readable(key)] = readable(str(value))
+    return found
+
+
+def count(text: str | None) -> int | None:
+    """A number of things, as `8`, `8.0` or ` 8 `; 0 for what says that there are none, None where it says nothing."""
+    if text is None:
+        return None
+    if text.strip().lower() in NOTHING[1:]:
+        return 0
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if math.isfinite(number) and 0 <= number <= MOST and number == int(number) else None
+
+
+def name(text: str | None) -> str | None:
+    """A name, or None where it says that there is nothing."""
+    return None if text is None or text.strip().lower() in NOTHING else text.strip()
+
+
+def division(text: str | None) -> str | None:
+    """closed or open, None for anything else."""
+    word = (text or "").strip().lower()
+    return word if word in ("closed", "open") else None

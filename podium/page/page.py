@@ -1,0 +1,113 @@
+"""A page: sections of charts, tables and text, as one HTML file that asks nothing of anything outside of it."""
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from benchmarks.files import write_whole
+from podium.page.chart import Chart, page_svg
+from podium.page.colours import style_sheet
+from podium.page.table import Table
+from podium.page.text import shown
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Text:
+    kind: ClassVar[str] = "text"
+    paragraphs: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is called what: a list of names and values."""
+
+    kind: ClassVar[str] = "facts"
+    pairs: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Points:
+    """A list of sentences."""
+
+    kind: ClassVar[str] = "points"
+    sentences: Sequence[str]
+
+
+Part = Chart | Table | Text | Facts | Points
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    parts: Sequence[Part]
+
+
+def page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
+    """The whole HTML. Everything given is text, which is escaped; `notes` stand at the end."""
+    style, script = style_sheet() + _beside("style.css"), _beside("script.js")
+    return (
+        _environment()
+        .get_template("template.html")
+        .render(
+            title=title,
+            lead=lead,
+            sections=sections,
+            notes=notes,
+            style=style,
+            script=script,
+            policy=_policy(style, script),
+        )
+    )
+
+
+def write_page(path: Path, html: str) -> None:
+    """Raises WorkError if the file cannot be written."""
+    write_whole(path, html)
+
+
+def _policy(style: str, script: str) -> str:
+    """Of the page's Content-Security-Policy: nothing is loaded, and no script runs but the page's own.
+
+    Charts have style attributes, which a hash cannot name.
+    """
+    own_style, own_script = f"'{_hash(style)}'", f"'{_hash(script)}'"
+    return (
+        f"default-src 'none'; script-src {own_script}; style-src {own_style}; style-src-elem {own_style}; "
+        "style-src-attr 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(content: str) -> str:
+    return f"sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+def _beside(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_fit,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["chart_svg"] = page_svg
+    return environment
+
+
+def _fit(value: Any) -> Any:
+    """What a template writes: a text without what cannot be seen. What a template calls safe is this package's own."""
+    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
