@@ -155,7 +155,7 @@ class _Plain(yaml.SafeLoader):
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise ComposerError(None, None, "aliases are not read", self.peek_event().start_mark)
+            raise ComposerError(None, None, "aliases are not read", None)
         return super().compose_node(parent, index)
 
 

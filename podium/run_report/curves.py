@@ -1,0 +1,235 @@
+"""Charts of what changes while runs go on: a line a run over samples, with marks that tell what is there."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from podium.page.chart import Canvas, Chart
+from podium.page.colours import BASE, series_style
+from podium.run_report.run import Run
+from podium.run_report.spread import Spread
+from podium.run_report.thinning import Curve
+
+MOST_POINTS = 1200
+"""Of all lines of a chart together: a run gets its part of them, and no fewer than LEAST_POINTS."""
+LEAST_POINTS = 24
+MOST_MARKS = 240
+LEAST_MARKS = 8
+WIDE_RANGE = 100.0
+"""Times that the greatest of positive values is the least from which on an axis is logarithmic."""
+
+Write = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A run, what it is called on the page, and its number there."""
+
+    run: Run
+    label: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One quantity of the steps, as a chart shows it."""
+
+    quantity: str
+    title: str
+    axis: str
+    caption: str
+    write: Write
+    factor: float = 1.0
+    """By which values are multiplied before they are shown."""
+
+
+def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
+    """A quantity of the steps of all runs that tell it; None where none does."""
+    known = [(one, curve) for one in runs if (curve := one.run.metrics.curves.get(drawn.quantity)) is not None]
+    if not known:
+        return None
+    bins = max(LEAST_POINTS, MOST_POINTS // len(known))
+    thinned = [(one, curve.at_most(bins)) for one, curve in known]
+    steps = max(float(curve.count.max()) for _, curve in thinned)
+    how = (
+        f" A point stands for up to {steps:,.0f} steps: the line is their mean, and the shade goes from the least to "
+        "the greatest of them, so that no step is hidden."
+        if steps > 1
+        else " Every step is a point."
+    )
+
+    def draw(canvas: Canvas) -> None:
+        _draw_steps(canvas, drawn, thinned)
+
+    return Chart(drawn.title, drawn.caption + how, draw, height=3.8, narrow_height=3.8)
+
+
+def _draw_steps(canvas: Canvas, drawn: Drawn, runs: Sequence[tuple[Labelled, Curve]]) -> None:
+    axes, handles = canvas.axes, list[Artist]()
+    least = drawn.factor * min(curve.least for _, curve in runs)
+    greatest = drawn.factor * max(curve.greatest for _, curve in runs)
+    if least > 0 and greatest / least > WIDE_RANGE:
+        axes.set_yscale("log")
+    marks = max(LEAST_MARKS, MOST_MARKS // len(runs))
+    for one, curve in runs:
+        style = _style(one)
+        low, mean, high = (drawn.factor * values for values in (curve.low, curve.mean, curve.high))
+        if not curve.whole:
+            axes.fill_between(curve.at, low, high, color=style["color"], alpha=0.14, linewidth=0)
+        axes.plot(curve.at, mean, color=style["color"], linewidth=1.2)
+        every = np.unique(np.linspace(0, len(curve.at) - 1, min(marks, len(curve.at))).round().astype(int))
+        (line,) = axes.plot(curve.at[every], mean[every], linestyle="none", markersize=3.6, **style)
+        canvas.tell(line, [_step_text(one, drawn, curve, int(place)) for place in every])
+        handles.append(line)
+    axes.set_ylabel(drawn.axis)
+    _over_samples(canvas, [one for one, _ in runs], handles)
+
+
+def _style(one: Labelled) -> dict[str, Any]:
+    return dict(series_style(one.number))
+
+
+def _step_text(one: Labelled, drawn: Drawn, curve: Curve, place: int) -> str:
+    low, mean, high = (drawn.write(float(values[place])) for values in (curve.low, curve.mean, curve.high))
+    count = int(curve.count[place])
+    about = f"{drawn.axis} {mean}" if count == 1 else f"{drawn.axis} {mean}, mean of {count:,} steps\n{low} to {high}"
+    return f"{one.label}, {curve.at[place]:,.0f} samples\n{about}"
+
+
+def accuracy_chart(runs: Sequence[Labelled], over_runs: Sequence[tuple[float, Spread]]) -> Chart | None:
+    """Masked-LM accuracy at each evaluation, with the target and the mean over runs; None without evaluations."""
+    known = [one for one in runs if one.run.metrics.evaluations]
+    if not known:
+        return None
+    several = [(samples, over) for samples, over in over_runs if over.sd is not None]
+    targets = sorted({one.run.target for one in known if one.run.target is not None})
+    caption = "Share of masked tokens that an evaluation predicts right, over samples trained on until then."
+    if targets:
+        caption += f" Dashed: the target, {' and '.join(f'{target:g}' for target in targets)}."
+    if several:
+        caption += " Dotted: the mean of the runs that were evaluated there, with its standard deviation as shade."
+
+    def draw(canvas: Canvas) -> None:
+        axes, handles = canvas.axes, list[Artist]()
+        for one in known:
+            points = one.run.metrics.evaluations
+            places, values = [point.samples for point in points], [point.accuracy for point in points]
+            (line,) = axes.plot(places, values, **_style(one))
+            canvas.tell(
+                line,
+                [
+                    f"{one.label}, {place:,.0f} samples\naccuracy {value:.4f}"
+                    for place, value in zip(places, values, strict=True)
+                ],
+            )
+            handles.append(line)
+        if several:
+            _draw_mean(canvas, several)
+        for target in targets:
+            axes.axhline(target, color=BASE["quiet"].light, linestyle="--", linewidth=1)
+        axes.set_ylabel("masked-LM accuracy")
+        _over_samples(canvas, known, handles)
+
+    return Chart("Masked-LM accuracy", caption, draw)
+
+
+def _draw_mean(canvas: Canvas, several: Sequence[tuple[float, Spread]]) -> None:
+    ink = BASE["ink"].light
+    places = [samples for samples, _ in several]
+    means = np.array([over.mean for _, over in several])
+    sds = np.array([over.sd or 0.0 for _, over in several])
+    canvas.axes.fill_between(places, means - sds, means + sds, color=ink, alpha=0.1, linewidth=0)
+    (line,) = canvas.axes.plot(places, means, color=ink, linestyle=":", linewidth=1.6, marker="_", markersize=9)
+    canvas.tell(
+        line,
+        [
+            f"mean of {over.n} runs, {samples:,.0f} samples\naccuracy {over.mean:.4f}, sd {over.sd:.4f}"
+            for samples, over in several
+        ],
+    )
+
+
+def balance_chart(runs: Sequence[Labelled]) -> Chart | None:
+    """How the steps' balance is distributed; None where all steps of all runs are even, as on one rank."""
+    shares = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+    known = [(one, one.run.metrics.balance.quantiles(shares)) for one in runs if one.run.metrics.balance.total]
+    if not known or all(math.isclose(quantiles[-1], 1.0, abs_tol=1e-6) for _, quantiles in known):
+        return None
+
+    def draw(canvas: Canvas) -> None:
+        axes, handles = canvas.axes, list[Artist]()
+        for one, quantiles in known:
+            (line,) = axes.plot(quantiles, [100 * share for share in shares], **_style(one))
+            texts = zip(shares, quantiles, strict=True)
+            canvas.tell(
+                line, [f"{one.label}, {share:.0%} of steps\nmax/mean at most {value:.4f}" for share, value in texts]
+            )
+            handles.append(line)
+        axes.set_xlabel("busiest rank's tokens / mean rank's")
+        axes.set_ylabel("% of steps at most so uneven")
+        _named(canvas, [one for one, _ in known], handles)
+
+    caption = (
+        "How evenly steps share out tokens over ranks: for each share of the steps, what the busiest rank has at most "
+        "in units of the mean rank. 1 is even; all ranks wait for the busiest one."
+    )
+    return Chart("Distribution of the balance", caption, draw, height=3.8, narrow_height=3.8)
+
+
+def lines_chart(
+    title: str, caption: str, axis: str, lines: Sequence[tuple[Labelled, Sequence[tuple[float, float, str]]]]
+) -> Chart | None:
+    """Points over samples, each with what it says below the run's name; None without any."""
+    known = [(one, points) for one, points in lines if points]
+    if not known:
+        return None
+
+    def draw(canvas: Canvas) -> None:
+        handles = list[Artist]()
+        for one, points in known:
+            places, values = [point[0] for point in points], [point[1] for point in points]
+            (line,) = canvas.axes.plot(places, values, **_style(one))
+            canvas.tell(line, [f"{one.label}, {place:,.0f} samples\n{text}" for place, _, text in points])
+            handles.append(line)
+        canvas.axes.set_ylim(bottom=0)
+        canvas.axes.set_ylabel(axis)
+        _over_samples(canvas, [one for one, _ in known], handles)
+
+    return Chart(title, caption, draw, height=3.8, narrow_height=3.8)
+
+
+def _over_samples(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Artist]) -> None:
+    axes = canvas.axes
+    axes.set_xlabel("samples trained on")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    if canvas.narrow:
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+    _named(canvas, runs, handles)
+
+
+def _named(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Artist]) -> None:
+    _plain(canvas.axes)
+    if len(runs) > 1:
+        canvas.legend(handles, [one.label for one in runs], columns=5)
+
+
+def _plain(axes: Axes) -> None:
+    """No number apart from the axis, such as +1, to be added to what stands at it."""
+    for axis in (axes.xaxis, axes.yaxis):
+        formatter = axis.get_major_formatter()
+        if hasattr(formatter, "set_useOffset"):
+            formatter.set_useOffset(False)
+
+
+def short(value: float) -> str:
+    """A number of samples for an axis: 500, 20k, 1.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
