@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, series_style
 from podium.run_report.run import Run
 from podium.run_report.spread import Spread
-from podium.run_report.thinning import Curve
+from podium.run_report.thinning import Curve, Numbers
 
 MOST_POINTS = 1200
 """Of all lines of a chart together: a run gets its part of them, and no fewer than LEAST_POINTS."""
 LEAST_POINTS = 24
 MOST_MARKS = 240
 LEAST_MARKS = 8
+MOST_SHADES = 3
+"""Runs that have a shade each; more have one together."""
 WIDE_RANGE = 100.0
 """Times that the greatest of positive values is the least from which on an axis is logarithmic."""
 
@@ -54,39 +57,78 @@ def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
     known = [(one, curve) for one in runs if (curve := one.run.metrics.curves.get(drawn.quantity)) is not None]
     if not known:
         return None
+    caption = drawn.caption
+    if drawn.quantity == "learning_rate" and len(known) > 1 and _same_schedule([one.run for one, _ in known]):
+        known = [max(known, key=lambda pair: pair[0].run.metrics.samples)]
+        caption += f" All runs have the same schedule; {known[0][0].label} went furthest along it and is drawn."
     bins = max(LEAST_POINTS, MOST_POINTS // len(known))
     thinned = [(one, curve.at_most(bins)) for one, curve in known]
     steps = max(float(curve.count.max()) for _, curve in thinned)
+    of = "them" if len(known) <= MOST_SHADES else "all runs'"
     how = (
         f" A point stands for up to {steps:,.0f} steps: the line is their mean, and the shade goes from the least to "
-        "the greatest of them, so that no step is hidden."
+        f"the greatest of {of}, so that no step is hidden."
         if steps > 1
         else " Every step is a point."
     )
 
     def draw(canvas: Canvas) -> None:
-        _draw_steps(canvas, drawn, thinned)
+        _draw_steps(canvas, drawn, thinned, bins)
 
-    return Chart(drawn.title, drawn.caption + how, draw, height=3.8, narrow_height=3.8)
+    return Chart(drawn.title, caption + how, draw, height=3.8, narrow_height=3.8)
 
 
-def _draw_steps(canvas: Canvas, drawn: Drawn, runs: Sequence[tuple[Labelled, Curve]]) -> None:
+def _same_schedule(runs: Sequence[Run]) -> bool:
+    """Whether the settings say that all runs have the same learning rate after the same samples."""
+    schedules = {
+        (
+            run.settings.get("global_batch_size"),
+            *(item for item in run.settings.items() if item[0].startswith("optimizer.")),
+        )
+        for run in runs
+    }
+    return len(schedules) == 1 and not any(run.metrics.skipped for run in runs) and len(schedules.pop()) > 1
+
+
+def together(curves: Sequence[Curve], bins: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Middle, least and greatest value of each of `bins` equally wide parts of the samples that any curve has."""
+    at, mean, low, low_at, high, high_at = (
+        np.concatenate([getattr(curve, name) for curve in curves])
+        for name in ("at", "mean", "low", "low_at", "high", "high_at")
+    )
+    first, last = min(low_at.min(), high_at.min()), max(low_at.max(), high_at.max())
+    width = (last - first) / bins or 1.0
+    least, greatest = np.full(bins, np.inf), np.full(bins, -np.inf)
+    for places, values in ((low_at, low), (at, mean), (high_at, high)):
+        cells = np.clip((places - first) / width, 0, bins - 1).astype(int)
+        np.minimum.at(least, cells, values)
+        np.maximum.at(greatest, cells, values)
+    there = np.isfinite(least)
+    return (first + width * (np.arange(bins) + 0.5))[there], least[there], greatest[there]
+
+
+def _draw_steps(canvas: Canvas, drawn: Drawn, runs: Sequence[tuple[Labelled, Curve]], bins: int) -> None:
     axes, handles = canvas.axes, list[Artist]()
     least = drawn.factor * min(curve.least for _, curve in runs)
     greatest = drawn.factor * max(curve.greatest for _, curve in runs)
     if least > 0 and greatest / least > WIDE_RANGE:
         axes.set_yscale("log")
     marks = max(LEAST_MARKS, MOST_MARKS // len(runs))
+    if len(runs) > MOST_SHADES and any(not curve.whole for _, curve in runs):
+        at, low, high = together([curve for _, curve in runs], bins)
+        axes.fill_between(
+            at, drawn.factor * low, drawn.factor * high, color=BASE["quiet"].light, alpha=0.16, linewidth=0
+        )
     for one, curve in runs:
-        style = _style(one)
-        low, mean, high = (drawn.factor * values for values in (curve.low, curve.mean, curve.high))
-        if not curve.whole:
-            axes.fill_between(curve.at, low, high, color=style["color"], alpha=0.14, linewidth=0)
+        style, mean = _style(one), drawn.factor * curve.mean
+        if len(runs) <= MOST_SHADES and not curve.whole:
+            shade = drawn.factor * curve.low, drawn.factor * curve.high
+            axes.fill_between(curve.at, *shade, color=style["color"], alpha=0.16, linewidth=0)
         axes.plot(curve.at, mean, color=style["color"], linewidth=1.2)
         every = np.unique(np.linspace(0, len(curve.at) - 1, min(marks, len(curve.at))).round().astype(int))
         (line,) = axes.plot(curve.at[every], mean[every], linestyle="none", markersize=3.6, **style)
         canvas.tell(line, [_step_text(one, drawn, curve, int(place)) for place in every])
-        handles.append(line)
+        handles.append(Line2D([], [], markersize=3.6, **style))
     axes.set_ylabel(drawn.axis)
     _over_samples(canvas, [one for one, _ in runs], handles)
 
@@ -107,13 +149,13 @@ def accuracy_chart(runs: Sequence[Labelled], over_runs: Sequence[tuple[float, Sp
     known = [one for one in runs if one.run.metrics.evaluations]
     if not known:
         return None
-    several = [(samples, over) for samples, over in over_runs if over.sd is not None]
+    several = [(samples, over) for samples, over in over_runs if over.sd is not None and over.n == len(known)]
     targets = sorted({one.run.target for one in known if one.run.target is not None})
     caption = "Share of masked tokens that an evaluation predicts right, over samples trained on until then."
     if targets:
         caption += f" Dashed: the target, {' and '.join(f'{target:g}' for target in targets)}."
     if several:
-        caption += " Dotted: the mean of the runs that were evaluated there, with its standard deviation as shade."
+        caption += " Dotted: the mean, with the standard deviation as shade, as far as all runs were evaluated."
 
     def draw(canvas: Canvas) -> None:
         axes, handles = canvas.axes, list[Artist]()

@@ -15,6 +15,8 @@ class Figure:
     key: str
     """In summary.json."""
     title: str
+    column: str
+    """A shorter title."""
     write: Callable[[float], str]
 
 
@@ -31,16 +33,16 @@ def _flops(value: float) -> str:
 
 
 FIGURES = (
-    Figure("seconds", "time", _digits(2, " s")),
-    Figure("samples", "samples", _digits(0)),
-    Figure("accuracy", "masked-LM accuracy", _digits(4)),
-    Figure("next_sentence_accuracy", "next-sentence accuracy", _digits(3)),
-    Figure("sequences_per_second", "sequences/s", _digits(1)),
-    Figure("useful_tflops", "useful FLOP/s", _flops),
-    Figure("share_of_peak", "of the matmul peak", _percent),
-    Figure("padding_share", "padding share", _percent),
-    Figure("max_over_mean_tokens", "balance (max/mean tokens)", _digits(4)),
-    Figure("evaluation_share", "evaluation share", _percent),
+    Figure("seconds", "time", "time", _digits(2, " s")),
+    Figure("samples", "samples", "samples", _digits(0)),
+    Figure("accuracy", "masked-LM accuracy", "accuracy", _digits(4)),
+    Figure("next_sentence_accuracy", "next-sentence accuracy", "next sentence", _digits(3)),
+    Figure("sequences_per_second", "sequences/s", "seq./s", _digits(1)),
+    Figure("useful_tflops", "useful FLOP/s", "useful", _flops),
+    Figure("share_of_peak", "of the matmul peak", "of peak", _percent),
+    Figure("padding_share", "padding share", "padding", _percent),
+    Figure("max_over_mean_tokens", "balance (max/mean tokens)", "max/mean", _digits(4)),
+    Figure("evaluation_share", "evaluation share", "evaluation", _percent),
 )
 """In the order of the tables."""
 
@@ -93,7 +95,10 @@ def settings_of(run: Run) -> dict[str, Setting]:
 
 
 def with_spread(figure: Figure, over: Spread) -> str:
-    """Mean ± standard deviation (n)."""
+    """Mean ± standard deviation, with their unit once; the mean alone where there is no deviation to tell."""
+    mean = figure.write(over.mean)
     if over.sd is None:
-        return figure.write(over.mean)
-    return f"{figure.write(over.mean)} ± {figure.write(over.sd)}"
+        return mean
+    sd = figure.write(over.sd)
+    value, _, unit = mean.partition(" ")
+    return f"{value if unit and sd.endswith(f' {unit}') else mean} ± {sd}"

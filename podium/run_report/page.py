@@ -8,7 +8,7 @@ from podium.page.chart import Chart
 from podium.page.page import Facts, Part, Points, Section, Text, page
 from podium.page.page import write_page as write_html
 from podium.page.table import Column, Table, Value, number, text
-from podium.run_report.curves import Drawn, Labelled, accuracy_chart, balance_chart, step_chart
+from podium.run_report.curves import Drawn, Labelled, accuracy_chart, balance_chart, lines_chart, step_chart
 from podium.run_report.figures import FIGURES, SETTINGS, settings_of, with_spread, written
 from podium.run_report.phases import phases_chart, phases_table
 from podium.run_report.run import OUTCOMES, REACHED, TRAINED, RunSet
@@ -147,7 +147,7 @@ def _only(one: RunSet, key: str) -> Spread | None:
 
 def _runs_table(runs: Sequence[Labelled]) -> Table:
     columns = [text("run"), text("outcome", choices=True), text("seed")]
-    columns += [Column(figure.title, figure.write) for figure in FIGURES]
+    columns += [Column(figure.column, figure.write, help=figure.title) for figure in FIGURES]
     rows: list[list[Value]] = [
         [
             one.label,
@@ -202,6 +202,24 @@ def _time(runs: Sequence[Labelled]) -> Iterator[Part]:
         yield table
     else:
         yield Text(["No run has come to its end yet: phases are told then."])
+    rates = [
+        (
+            one,
+            [
+                (rate.samples, rate.sequences_per_second, f"{rate.sequences_per_second:,.1f} sequences/s")
+                for rate in one.run.rates
+            ],
+        )
+        for one in runs
+    ]
+    throughput = lines_chart(
+        "Throughput over the run",
+        "Sequences a second in training between two evaluations, by the times in the run's result log.",
+        "sequences/s",
+        rates,
+    )
+    if throughput is not None:
+        yield throughput
 
 
 def _balance(runs: Sequence[Labelled]) -> Iterator[Part]:
@@ -225,7 +243,7 @@ def _settings(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part
     if pairs:
         yield Facts(pairs)
     differing = RunSet("", Path(), tuple(one.run for one in runs)).differing_settings
-    if differing:
+    if set(differing) - {"seed"}:  # which the table of runs has
         titles = [SETTINGS.get(key, key) for key in differing[:MOST_DIFFERING]]
         columns = [text("run"), *(text(title) for title in titles)]
         rows: list[list[Value]] = [

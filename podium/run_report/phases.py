@@ -16,7 +16,8 @@ from podium.run_report.curves import Labelled
 BAR_INCHES = 0.34
 MOST_BARS = 40
 """In one chart; the table holds them all."""
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---")
+WIDE_ENOUGH = 0.09
+"""Of the longest bar: a part that is as wide has its share written into it."""
 
 
 def phases_of(runs: Sequence[Labelled]) -> list[str]:
@@ -37,23 +38,25 @@ def phases_chart(runs: Sequence[Labelled]) -> Chart | None:
 
     def draw(canvas: Canvas) -> None:
         axes, handles = canvas.axes, list[Artist]()
-        left = [0.0] * len(known)
+        left, longest = [0.0] * len(known), max(sum(one.run.phases_ms.values()) for one in known)
         for place, phase in enumerate(phases):
             widths = [one.run.phases_ms.get(phase, 0.0) for one in known]
             style: dict[str, Any] = {
                 "facecolor": SERIES[place % len(SERIES)].light,
                 "edgecolor": BASE["ground"].light,
-                "hatch": HATCHES[place % len(HATCHES)],
-                "linewidth": 0.6,
+                "linewidth": 0.8,
             }
             for bar, (one, width) in enumerate(zip(known, widths, strict=True)):
                 if width > 0:
                     patch = axes.add_patch(Rectangle((left[bar], bar - 0.38), width, 0.76, **style))
                     share = width / sum(one.run.phases_ms.values())
                     canvas.tell(patch, [f"{one.label}, {called(phase)}\n{width:,.2f} ms a step, {share:.1%}"])
+                    if width > WIDE_ENOUGH * longest * (2 if canvas.narrow else 1):
+                        middle = left[bar] + width / 2
+                        axes.text(middle, bar, f"{share:.0%}", color=BASE["ground"].light, ha="center", va="center")
             handles.append(Rectangle((0, 0), 1, 1, **style))
             left = [before + width for before, width in zip(left, widths, strict=True)]
-        axes.set_xlim(0, 1.02 * max(left))
+        axes.set_xlim(0, 1.02 * longest)
         axes.set_ylim(len(known) - 0.4, -0.6)
         axes.set_yticks(range(len(known)), [shown(one.label, 14 if canvas.narrow else 30) for one in known])
         axes.grid(visible=False, axis="y")

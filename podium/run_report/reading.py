@@ -13,8 +13,9 @@ from podium.config import RunFolder
 from podium.config.holding import is_held
 from podium.reading.json_text import parse
 from podium.reading.run_log import as_number
-from podium.run_report.folders import Found
+from podium.run_report.folders import Found, FoundSet
 from podium.run_report.metrics import Metrics, read_metrics
+from podium.run_report.rates import Logs
 from podium.run_report.run import (
     BROKE_OFF,
     MISSED,
@@ -43,11 +44,16 @@ SAVED_CODE = 143
 
 def read_sets(found: Found) -> list[RunSet]:
     """Read all runs that were found."""
-    return [RunSet(one.name, one.path, tuple(read_run(path) for path in one.runs)) for one in found.sets]
+    return [_read_set(one) for one in found.sets]
 
 
-def read_run(path: Path) -> Run:
-    """Read one run's folder, whatever it holds."""
+def _read_set(one: FoundSet) -> RunSet:
+    logs = Logs(one.path)
+    return RunSet(one.name, one.path, tuple(read_run(path, logs) for path in one.runs))
+
+
+def read_run(path: Path, logs: Logs) -> Run:
+    """Read one run's folder, whatever it holds; `logs` are those of its set."""
     folder, notes = RunFolder(path), list[str]()
     settings = _settings(folder, notes)
     try:
@@ -61,6 +67,9 @@ def read_run(path: Path) -> Run:
         notes.append(f"{folder.summary.name}: holds no totals of a run")
     failure, code = _failure(folder, notes)
     source = read_source(folder.source)
+    restarts, seed = tuple(_restarts(folder, notes)), settings.get("seed")
+    accuracies = tuple(one.accuracy for one in metrics.evaluations)
+    rates = () if restarts else logs.rates(folder, seed if isinstance(seed, int) else None, accuracies)
     notes += _damage(folder, metrics, ended=bool(totals))
     return Run(
         folder=path,
@@ -73,7 +82,8 @@ def read_run(path: Path) -> Run:
         phases_ms=_phases(summary) if totals else {},
         precision=_text(summary.get("precision")) or _text(settings.get("precision")),
         failure=None if totals else failure,
-        restarts=tuple(_restarts(folder, notes)),
+        rates=rates,
+        restarts=restarts,
         notes=tuple(f"{path.name}: {note}" for note in notes),
     )
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from podium.run_report.metrics import Metrics
+from podium.run_report.rates import Rate
 from podium.run_report.spread import Spread, spread
 from podium.run_table import score_seconds
 
@@ -47,6 +48,8 @@ class Run:
     """Milliseconds a step of each phase, in the order of a step."""
     precision: str | None
     """As trained, where the settings leave it to the machine."""
+    rates: tuple[Rate, ...]
+    """Sequences/s between evaluations, where a log of the run is found and no restart stood between."""
     failure: str | None
     restarts: tuple[float, ...]
     """Samples that each restart went on from."""

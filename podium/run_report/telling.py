@@ -15,7 +15,7 @@ from podium.submission.copying import shown
 _STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
 BESIDE = 4
 """Runs of a set that are told side by side, all of their figures; of more, a line each."""
-_BRIEF = ("seconds", "samples", "accuracy", "sequences_per_second", "padding_share", "max_over_mean_tokens")
+_BRIEF = ("seconds", "samples", "accuracy", "sequences_per_second")
 
 
 def as_json(sets: Sequence[RunSet], notes: Sequence[str]) -> dict[str, Any]:
@@ -50,6 +50,7 @@ def _run_json(run: Run) -> dict[str, Any]:
         "phases_ms": dict(run.phases_ms),
         "balance_quantiles": dict(zip(("0.5", "0.95", "1"), metrics.balance.quantiles((0.5, 0.95, 1)), strict=False)),
         "not_finite": {quantity: asdict(found) for quantity, found in metrics.not_finite.items()},
+        "rates": [asdict(rate) for rate in run.rates],
         "evaluations": [asdict(evaluation) for evaluation in metrics.evaluations],
         "notes": list(run.notes),
     }
@@ -73,22 +74,18 @@ def print_sets(console: Console, sets: Sequence[RunSet], notes: Sequence[str]) -
 def _brief_table(one: RunSet) -> Table:
     table = Table(title=Text(shown(one.name)))
     table.add_column("run")
-    figures = [figure for figure in FIGURES if figure.key in _BRIEF and figure.key]
+    figures = [figure for figure in FIGURES if figure.key in _BRIEF]
     seeds = "seed" in one.differing_settings
     if seeds:
         table.add_column("seed", justify="right")
     for figure in figures:
-        table.add_column(_short(figure.title), justify="right", overflow="fold")
-    table.add_column("outcome")
+        table.add_column(figure.column, justify="right", overflow="fold")
+    table.add_column("outcome", overflow="fold")
     for run in one.runs:
         cells = [_cell(run, figure.key) for figure in figures]
         seed = [shown(written(run.settings.get("seed")))] if seeds else []
         table.add_row(*map(Text, (shown(run.name), *seed, *cells)), _outcome(run))
     return table
-
-
-def _short(title: str) -> str:
-    return title.replace("masked-LM ", "").partition(" (")[0]
 
 
 def _whole_table(one: RunSet) -> Table:
