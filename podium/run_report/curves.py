@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, series_style
@@ -18,10 +18,10 @@ from podium.run_report.spread import Spread
 from podium.run_report.thinning import Curve, Numbers
 
 MOST_POINTS = 1200
-"""Of all lines of a chart together: a run gets its part of them, and no fewer than LEAST_POINTS."""
-LEAST_POINTS = 24
+"""Of all lines of a chart together: a run gets its part of them, within what follows."""
+LEAST_POINTS, MOST_POINTS_OF_A_RUN = 24, 160
 MOST_MARKS = 240
-LEAST_MARKS = 8
+LEAST_MARKS, MOST_MARKS_OF_A_RUN = 8, 40
 MOST_SHADES = 3
 """Runs that have a shade each; more have one together."""
 WIDE_RANGE = 100.0
@@ -50,6 +50,7 @@ class Drawn:
     write: Write
     factor: float = 1.0
     """By which values are multiplied before they are shown."""
+    may_be_logarithmic: bool = False
 
 
 def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
@@ -61,7 +62,7 @@ def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
     if drawn.quantity == "learning_rate" and len(known) > 1 and _same_schedule([one.run for one, _ in known]):
         known = [max(known, key=lambda pair: pair[0].run.metrics.samples)]
         caption += f" All runs have the same schedule; {known[0][0].label} went furthest along it and is drawn."
-    bins = max(LEAST_POINTS, MOST_POINTS // len(known))
+    bins = min(max(LEAST_POINTS, MOST_POINTS // len(known)), MOST_POINTS_OF_A_RUN)
     thinned = [(one, curve.at_most(bins)) for one, curve in known]
     steps = max(float(curve.count.max()) for _, curve in thinned)
     of = "them" if len(known) <= MOST_SHADES else "all runs'"
@@ -91,29 +92,35 @@ def _same_schedule(runs: Sequence[Run]) -> bool:
 
 
 def together(curves: Sequence[Curve], bins: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Middle, least and greatest value of each of `bins` equally wide parts of the samples that any curve has."""
-    at, mean, low, low_at, high, high_at = (
-        np.concatenate([getattr(curve, name) for curve in curves])
-        for name in ("at", "mean", "low", "low_at", "high", "high_at")
-    )
-    first, last = min(low_at.min(), high_at.min()), max(low_at.max(), high_at.max())
+    """Middle, least and greatest value of each of `bins` equally wide parts of the samples that any curve has.
+
+    A part has the extremes that lie in it, and what the curves' bins between which it lies have.
+    """
+    first = min(float(min(curve.low_at.min(), curve.high_at.min())) for curve in curves)
+    last = max(float(max(curve.low_at.max(), curve.high_at.max())) for curve in curves)
     width = (last - first) / bins or 1.0
+    middle = first + width * (np.arange(bins) + 0.5)
     least, greatest = np.full(bins, np.inf), np.full(bins, -np.inf)
-    for places, values in ((low_at, low), (at, mean), (high_at, high)):
-        cells = np.clip((places - first) / width, 0, bins - 1).astype(int)
-        np.minimum.at(least, cells, values)
-        np.maximum.at(greatest, cells, values)
+    for curve in curves:
+        least = np.fmin(least, np.interp(middle, curve.at, curve.low, np.nan, np.nan))
+        greatest = np.fmax(greatest, np.interp(middle, curve.at, curve.high, np.nan, np.nan))
+        for places, values in ((curve.low_at, curve.low), (curve.high_at, curve.high)):
+            cells = np.clip((places - first) / width, 0, bins - 1).astype(int)
+            np.minimum.at(least, cells, values)
+            np.maximum.at(greatest, cells, values)
     there = np.isfinite(least)
-    return (first + width * (np.arange(bins) + 0.5))[there], least[there], greatest[there]
+    return middle[there], least[there], greatest[there]
 
 
 def _draw_steps(canvas: Canvas, drawn: Drawn, runs: Sequence[tuple[Labelled, Curve]], bins: int) -> None:
     axes, handles = canvas.axes, list[Artist]()
     least = drawn.factor * min(curve.least for _, curve in runs)
     greatest = drawn.factor * max(curve.greatest for _, curve in runs)
-    if least > 0 and greatest / least > WIDE_RANGE:
+    if drawn.may_be_logarithmic and least > 0 and greatest / least > WIDE_RANGE:
         axes.set_yscale("log")
-    marks = max(LEAST_MARKS, MOST_MARKS // len(runs))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    marks = min(max(LEAST_MARKS, MOST_MARKS // len(runs)), MOST_MARKS_OF_A_RUN)
     if len(runs) > MOST_SHADES and any(not curve.whole for _, curve in runs):
         at, low, high = together([curve for _, curve in runs], bins)
         axes.fill_between(

@@ -7,7 +7,7 @@ from pathlib import Path
 from podium.page.chart import Chart
 from podium.page.page import Facts, Part, Points, Section, Text, page
 from podium.page.page import write_page as write_html
-from podium.page.table import Column, Table, Value, number, text
+from podium.page.table import Cell, Column, Table, Value, number, text
 from podium.run_report.curves import Drawn, Labelled, accuracy_chart, balance_chart, lines_chart, step_chart
 from podium.run_report.figures import FIGURES, SETTINGS, settings_of, with_spread, written
 from podium.run_report.phases import phases_chart, phases_table
@@ -21,6 +21,7 @@ LOSSES = (
         "masked-LM loss",
         "Cross-entropy of the masked tokens of each step's global batch, in training.",
         lambda value: f"{value:,.4g}",
+        may_be_logarithmic=True,
     ),
     Drawn(
         "next_sentence_loss",
@@ -38,6 +39,7 @@ OPTIMIZER = (
         "gradient norm",
         "Of the whole gradient of each step, before it is clipped.",
         lambda value: f"{value:,.4g}",
+        may_be_logarithmic=True,
     ),
 )
 BALANCE = Drawn(
@@ -57,15 +59,20 @@ PADDING = Drawn(
 )
 
 
+_COLUMNS = frozenset(figure.key for figure in FIGURES) - {"useful_tflops", "next_sentence_accuracy"}
+"""Of the table of runs, which stays in sight on most screens."""
+MOST_DIFFERING = 30
+"""Settings in which runs differ that are told."""
+
+
 def write_page(sets: Sequence[RunSet], notes: Sequence[str], path: Path) -> None:
     """Write the page. Raises WorkError if it cannot be."""
     write_html(path, page_html(sets, notes))
 
 
 def page_html(sets: Sequence[RunSet], notes: Sequence[str]) -> str:
-    """The whole page. Runs of several sets are called by the number of their set and their own name."""
+    """The whole page."""
     runs = labelled(sets)
-    several = len(sets) > 1
     sections = [
         Section("Outcome", tuple(_outcome(sets, runs))),
         Section("Loss and accuracy", tuple(_learning(sets, runs))),
@@ -74,27 +81,38 @@ def page_html(sets: Sequence[RunSet], notes: Sequence[str]) -> str:
         Section("Balance and padding", tuple(_balance(runs))),
         Section("Settings", tuple(_settings(sets, runs))),
     ]
-    title = f"{len(sets)} sets of runs" if several else f"Runs of {sets[0].name}"
+    title = f"{len(sets)} sets of runs" if len(sets) > 1 else f"Runs of {sets[0].name}"
     if len(runs) == 1:
         title = f"{sets[0].name}/{runs[0].run.name}"
     return page(title, _lead(sets), [section for section in sections if section.parts], notes)
 
 
 def labelled(sets: Sequence[RunSet]) -> list[Labelled]:
-    """All runs with what they are called, numbered through."""
-    names = [
-        (run, f"{number}/{run.name}" if len(sets) > 1 else run.name)
-        for number, one in enumerate(sets, 1)
-        for run in one.runs
-    ]
-    return [Labelled(run, label, number) for number, (run, label) in enumerate(names)]
+    """All runs with what they are called, numbered through.
+
+    With several sets a run is called by its set's number and by what tells the sets apart, system and recipe.
+    """
+    if len(sets) == 1:
+        names = [(run, run.name) for run in sets[0].runs]
+    else:
+        told = [key for key in ("system", "recipe") if len({one.common_settings.get(key) for one in sets}) > 1]
+        names = []
+        for number_, one in enumerate(sets, 1):
+            words = [str(number_), *(written(one.common_settings[key]) for key in told if key in one.common_settings)]
+            alone = len(one.runs) == 1 and len(words) > 1
+            names += [(run, " ".join(words if alone else [*words, run.name])) for run in one.runs]
+    return [Labelled(run, label, place) for place, (run, label) in enumerate(names)]
 
 
 def _lead(sets: Sequence[RunSet]) -> str:
-    return " ".join(_sentence(one, f"Set {number}: " if len(sets) > 1 else "") for number, one in enumerate(sets, 1))
+    if len(sets) == 1:
+        return _sentence(sets[0])
+    outcomes = Counter(run.outcome for one in sets for run in one.runs)
+    total = outcomes.total()
+    return f"{total:,} runs: {', '.join(f'{outcomes[name]} {name}' for name in OUTCOMES if outcomes[name])}."
 
 
-def _sentence(one: RunSet, before: str) -> str:
+def _sentence(one: RunSet) -> str:
     counts = Counter(run.outcome for run in one.runs)
     recipe, system = one.common_settings.get("recipe"), one.common_settings.get("system")
     what = ", ".join(written(value) for value in (system, recipe and f"recipe {recipe}") if value)
@@ -109,23 +127,14 @@ def _sentence(one: RunSet, before: str) -> str:
             told.append(f"{with_spread(figure, over)}{'' if figure.key == 'seconds' else ' samples'}")
     if one.score_seconds is not None:
         told.append(f"MLPerf's score {one.score_seconds:,.2f} s")
-    return f"{before}{what or one.name}; {came}{'; ' if told else ''}{', '.join(told)}."
+    return f"{what or one.name}; {came}{'; ' if told else ''}{', '.join(told)}."
 
 
 def _outcome(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part]:
-    for number_, one in enumerate(sets, 1):
-        pairs = [("folder", str(one.path))] if len(sets) == 1 else [(f"set {number_}", str(one.path))]
-        count = len(one.to_target)
-        if len(one.runs) > 1:
-            pairs.append(("counted here", f"n = {count}, mean ± sd" if count > 1 else f"n = {count}"))
-        if one.score_seconds is not None:
-            pairs.append(("MLPerf score", f"{one.score_seconds:,.2f} s"))
-        pairs += [
-            (figure.title, with_spread(figure, over))
-            for figure in FIGURES
-            if (over := one.over_runs(figure.key) or _only(one, figure.key)) is not None
-        ]
-        yield Facts(pairs)
+    if len(sets) == 1:
+        yield _facts(sets[0])
+    else:
+        yield _sets_table(sets)
     if len(runs) > 1:
         yield _runs_table(runs)
     failures = [f"{one.label} {one.run.outcome}: {one.run.failure}" for one in runs if one.run.failure]
@@ -140,6 +149,29 @@ def _outcome(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part]
         yield Points([*failures, *restarts, *notes])
 
 
+def _facts(one: RunSet) -> Facts:
+    pairs, count = [("folder", str(one.path))], len(one.to_target)
+    if len(one.runs) > 1:
+        pairs.append(("counted here", f"n = {count}, mean ± sd" if count > 1 else f"n = {count}"))
+    if one.score_seconds is not None:
+        pairs.append(("MLPerf score", f"{one.score_seconds:,.2f} s"))
+    known = [(figure, one.over_runs(figure.key) or _only(one, figure.key)) for figure in FIGURES]
+    return Facts([*pairs, *((figure.title, with_spread(figure, over)) for figure, over in known if over is not None)])
+
+
+def _sets_table(sets: Sequence[RunSet]) -> Table:
+    """A row a set: its means, of the runs that are counted."""
+    columns = [number("set"), text("folder"), number("runs"), number("n", help="Runs that are counted")]
+    figures = [figure for figure in FIGURES if figure.key in _COLUMNS]
+    columns += [text(figure.column, help=f"{figure.title}, mean ± standard deviation") for figure in figures]
+    rows: list[list[Value]] = []
+    for place, one in enumerate(sets, 1):
+        overs = [(figure, one.over_runs(figure.key)) for figure in figures]
+        means = [Cell(with_spread(figure, over), over.mean) if over is not None else None for figure, over in overs]
+        rows.append([place, one.name, len(one.runs), len(one.to_target), *means])
+    return Table("Sets", columns, rows, filtered=False)
+
+
 def _only(one: RunSet, key: str) -> Spread | None:
     """The figure of a run that has not come to its end, where it is alone."""
     return spread([one.runs[0].figures[key]]) if len(one.runs) == 1 and key in one.runs[0].figures else None
@@ -147,13 +179,14 @@ def _only(one: RunSet, key: str) -> Spread | None:
 
 def _runs_table(runs: Sequence[Labelled]) -> Table:
     columns = [text("run"), text("outcome", choices=True), text("seed")]
-    columns += [Column(figure.column, figure.write, help=figure.title) for figure in FIGURES]
+    figures = [figure for figure in FIGURES if figure.key in _COLUMNS]
+    columns += [Column(figure.column, figure.write, help=figure.title) for figure in figures]
     rows: list[list[Value]] = [
         [
             one.label,
             one.run.outcome,
             written(one.run.settings["seed"]) if "seed" in one.run.settings else None,
-            *(one.run.figures.get(figure.key) for figure in FIGURES),
+            *(one.run.figures.get(figure.key) for figure in figures),
         ]
         for one in runs
     ]
@@ -263,6 +296,3 @@ def _settings(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part
     if len(codes) > 1:
         rows = [[one.label, (one.run.code or "")[:16], (one.run.commit or "")[:16]] for one in runs]
         yield Table("Code", [text("run"), text("hash of the code"), text("commit")], rows, filtered=False)
-
-
-MOST_DIFFERING = 30
