@@ -107,19 +107,19 @@ def labelled(sets: Sequence[RunSet]) -> list[Labelled]:
 def _lead(sets: Sequence[RunSet]) -> str:
     if len(sets) == 1:
         return _sentence(sets[0])
+    return f"{_counted(sets)}."
+
+
+def _counted(sets: Sequence[RunSet]) -> str:
     outcomes = Counter(run.outcome for one in sets for run in one.runs)
-    total = outcomes.total()
-    return f"{total:,} runs: {', '.join(f'{outcomes[name]} {name}' for name in OUTCOMES if outcomes[name])}."
+    told = ", ".join(f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes[name])
+    return f"{outcomes.total():,} runs: {told}"
 
 
 def _sentence(one: RunSet) -> str:
-    counts = Counter(run.outcome for run in one.runs)
     recipe, system = one.common_settings.get("recipe"), one.common_settings.get("system")
     what = ", ".join(written(value) for value in (system, recipe and f"recipe {recipe}") if value)
-    if len(one.runs) == 1:
-        came = f"the run {OUTCOMES[one.runs[0].outcome]}"
-    else:
-        came = ", ".join(f"{counts[name]} of {len(one.runs)} runs: {name}" for name in OUTCOMES if counts[name])
+    came = f"the run {OUTCOMES[one.runs[0].outcome]}" if len(one.runs) == 1 else _counted([one])
     told = []
     for figure in FIGURES[:2]:
         over = one.over_runs(figure.key)
@@ -162,8 +162,11 @@ def _facts(one: RunSet) -> Facts:
 def _sets_table(sets: Sequence[RunSet]) -> Table:
     """A row a set: its means, of the runs that are counted."""
     columns = [number("set"), text("folder"), number("runs"), number("n", help="Runs that are counted")]
-    figures = [figure for figure in FIGURES if figure.key in _COLUMNS]
-    columns += [text(figure.column, help=f"{figure.title}, mean ± standard deviation") for figure in figures]
+    several = any(len(one.runs) > 1 for one in sets)  # else the table of runs has all of it
+    figures = [figure for figure in FIGURES if several and figure.key in _COLUMNS]
+    columns += [
+        Column(figure.column, figure.write, help=f"{figure.title}, mean ± standard deviation") for figure in figures
+    ]
     rows: list[list[Value]] = []
     for place, one in enumerate(sets, 1):
         overs = [(figure, one.over_runs(figure.key)) for figure in figures]

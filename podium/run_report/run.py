@@ -10,7 +10,7 @@ from podium.run_report.rates import Rate
 from podium.run_report.spread import Spread, spread
 from podium.run_table import score_seconds
 
-REACHED, TRAINED, MISSED = "reached", "trained to the end", "target not reached"
+REACHED, TRAINED, MISSED = "reached target", "trained to the end", "target not reached"
 UNDER_WAY, SAVED, BROKE_OFF, SILENT, NOT_BEGUN = "under way", "stopped and saved", "broke off", "no end", "not begun"
 OUTCOMES: Mapping[str, str] = {
     REACHED: "reached its target accuracy",

@@ -83,7 +83,8 @@ def _brief_table(one: RunSet) -> Table:
     table.add_column("outcome", overflow="fold")
     for run in one.runs:
         cells = [_cell(run, figure.key) for figure in figures]
-        seed = [shown(written(run.settings.get("seed")))] if seeds else []
+        known = "seed" in run.settings
+        seed = [shown(written(run.settings["seed"])) if known else ""] if seeds else []
         table.add_row(*map(Text, (shown(run.name), *seed, *cells)), _outcome(run))
     return table
 
@@ -98,7 +99,7 @@ def _whole_table(one: RunSet) -> Table:
     for run in beside:
         table.add_column(Text(shown(run.name)), justify="right", overflow="fold")
     if several or not beside:
-        table.add_column(f"n = {counted}, mean ± sd", justify="right", overflow="fold")
+        table.add_column(f"n = {counted}{', mean ± sd' * several}", justify="right", overflow="fold")
     for title, cells, over in _rows(one, beside):
         table.add_row(Text(title, "bold"), *cells, *([Text(over)] if several or not beside else []))
     return table
