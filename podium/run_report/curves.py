@@ -182,6 +182,8 @@ def accuracy_chart(runs: Sequence[Labelled], over_runs: Sequence[tuple[float, Sp
             _draw_mean(canvas, several)
         for target in targets:
             axes.axhline(target, color=BASE["quiet"].light, linestyle="--", linewidth=1)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
         axes.set_ylabel("masked-LM accuracy")
         _over_samples(canvas, known, handles)
 

@@ -84,7 +84,7 @@ def read_run(path: Path, logs: Logs) -> Run:
         failure=None if totals else failure,
         rates=rates,
         restarts=restarts,
-        notes=tuple(f"{path.name}: {note}" for note in notes),
+        notes=tuple(notes),
     )
 
 

@@ -54,7 +54,7 @@ class Run:
     restarts: tuple[float, ...]
     """Samples that each restart went on from."""
     notes: tuple[str, ...]
-    """What is damaged or missing: a sentence each."""
+    """What is damaged or missing in the folder: a sentence each."""
 
     @property
     def name(self) -> str:

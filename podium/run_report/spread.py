@@ -53,16 +53,6 @@ class Distribution:
                     break
         return found
 
-    def histogram(self, edges: Sequence[float]) -> list[int]:
-        """How many values lie from each edge up to the next, the last edge included."""
-        counts = [0] * (len(edges) - 1)
-        for key, count in self._counts.items():
-            value = math.exp(key * RESOLUTION)
-            place = sum(value >= edge for edge in edges[1:-1])
-            if edges[0] * (1 - RESOLUTION) <= value <= edges[-1] * (1 + RESOLUTION):
-                counts[place] += count
-        return counts
-
     @property
     def total(self) -> int:
         return self._counts.total()

@@ -62,7 +62,7 @@ def print_sets(console: Console, sets: Sequence[RunSet], notes: Sequence[str]) -
         if len(one.runs) > BESIDE:
             console.print(_brief_table(one))
         console.print(_whole_table(one))
-    for note in [*notes, *(f"{one.name}/{note}" for one in sets for run in one.runs for note in run.notes)]:
+    for note in [*notes, *(f"{one.name}/{run.name}: {note}" for one in sets for run in one.runs for note in run.notes)]:
         console.print(Text(shown(note), "yellow"), soft_wrap=True)
     for one in sets:
         for run in one.runs:
