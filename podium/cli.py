@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.errors import Interrupted, PodiumError, UsageError
+from podium.compare_cli import compare
 from podium.console import errors, tell
 from podium.data_cli import data
 from podium.run_report.command import report
@@ -24,6 +25,9 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(submit, name="submit")
+app.command(
+    epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
+)(compare)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 
 

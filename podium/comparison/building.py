@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from benchmarks.bert.accelerators import accelerator_named
-from benchmarks.errors import Interrupted, PodiumError
+from benchmarks.bert.sizes import LARGE
 from podium.comparison import stated
+from podium.comparison.configured import configured, description
 from podium.comparison.inconsistencies import inconsistencies
 from podium.comparison.places import Place
 from podium.comparison.result import Result
@@ -22,9 +23,11 @@ def build(
 ) -> Result:
     """The result of a folder's runs. `problems` are why other logs of the folder cannot be read."""
     odd = list(problems)
-    fields = _described(place.package, folder.system, odd)
+    fields, full_size = _described(place.package, folder.system, odd), True
     if not place.package.systems and round_name is None:
-        fields = _configured(folder.system, odd)
+        config = configured(folder.system, runs, place.package.root / "runs", odd)
+        if config is not None:
+            fields, full_size = description(config), config.size == LARGE.name
     nodes, each = stated.count(fields.get("number_of_nodes")), stated.count(fields.get("accelerators_per_node"))
     accelerator = stated.name(fields.get("accelerator_model_name"))
     result = Result(
@@ -40,7 +43,7 @@ def build(
         accelerators=None if nodes is None or each is None else nodes * each,
         accelerator=accelerator,
         kind=None if accelerator is None else accelerator_named(accelerator),
-        full_size=round_name is not None or all(run.tensors in (0, LARGE_TENSORS) for run in runs),
+        full_size=full_size and (round_name is not None or all(run.tensors in (0, LARGE_TENSORS) for run in runs)),
     )
     scaling_factor = factor(result, folder, odd)
     told = [*odd, *inconsistencies(result)]
@@ -61,26 +64,6 @@ def _described(package: Package, system: str, odd: list[str]) -> dict[str, str]:
     if found.problem is not None:
         odd.append(f"systems/{found.name}.json {found.problem}")
     return stated.texts(found.fields or {})
-
-
-def _configured(system: str, odd: list[str]) -> dict[str, str]:
-    """What systems/SYSTEM.yaml says of one's own system, and what it was launched on where its size is left out."""
-    from podium.config import load_system
-
-    try:
-        config = load_system(system)
-    except Interrupted:
-        raise
-    except PodiumError as error:
-        odd.append(f"the system is not known here, and so not its size: {error}")
-        return {}
-    fields = stated.texts(config.description.model_dump(by_alias=True))
-    if not fields["number_of_nodes"]:
-        fields["number_of_nodes"] = str(config.launch.nodes)
-    if not fields["accelerators_per_node"]:
-        on_cpu = config.launch.device == "cpu"
-        fields["accelerators_per_node"] = "0" if on_cpu else str(config.launch.processes_per_node)
-    return fields
 
 
 def _first(texts: Iterable[str | None]) -> str | None:

@@ -21,12 +21,12 @@ class Scaled:
 def families(results: Sequence[Result]) -> list[list[Scaled]]:
     """The results of one round, submitter, division and kind of accelerator in two sizes or more, smallest first.
 
-    Results of other sizes of model, without accelerators or without a time are left out, and those that repeat others.
+    Results of other sizes of model, without accelerators or without a time are left out.
     """
     groups: dict[tuple[str | None, ...], dict[int, Result]] = {}
     for result in results:
         rate = result.per_accelerator(result.sequences_per_second)
-        if rate is None or result.minutes is None or result.repeats or not result.full_size or not result.accelerators:
+        if rate is None or result.minutes is None or not result.full_size or not result.accelerators:
             continue
         key = (result.round, result.submitter, result.division, result.family)
         sizes = groups.setdefault(key, {})

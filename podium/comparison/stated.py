@@ -46,6 +46,5 @@ def name(text: str | None) -> str | None:
 
 
 def division(text: str | None) -> str | None:
-    """closed or open, None for anything else."""
-    word = (text or "").strip().lower()
-    return word if word in ("closed", "open") else None
+    """closed (also spelled close) or open, None for anything else."""
+    return {"closed": "closed", "close": "closed", "open": "open"}.get((text or "").strip().lower())

@@ -50,7 +50,11 @@ CHART_STYLE: dict[Any, Any] = {
 
 @dataclass
 class Canvas:
-    """What a chart is drawn on."""
+    """What a chart is drawn on.
+
+    Text from outside that is put on the axes, such as a tick's label, is `podium.page.text.shown` before: matplotlib
+    raises an error for some characters, and has no room for long texts. `tell` and `legend` see to that themselves.
+    """
 
     figure: Figure
     axes: Axes
@@ -68,17 +72,17 @@ class Canvas:
         artist.set_gid(f"{GROUP}{len(self.told)}")
         self.told.append(tuple(shown(text) for text in texts))
 
-    def legend(self, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4) -> None:
-        """Below the axes, in `columns` columns, or in two on a phone."""
-        drawn = self.figure.legend(
+    def legend(self, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4, narrow: int = 2) -> None:
+        """Below the axes, in `columns` columns, or in `narrow` on a phone."""
+        columns, longest = (narrow, 44 // narrow) if self.narrow else (columns, 160 // columns)
+        self.figure.legend(
             list(handles),
-            [shown(label, 22 if self.narrow else 40) for label in labels],
+            [shown(label, longest) for label in labels],
             loc="outside lower center",
-            ncols=min(len(labels), 2 if self.narrow else columns) or 1,
+            ncols=max(min(len(labels), columns), 1),
             handletextpad=0.4,
             columnspacing=1.2,
         )
-        drawn.set_in_layout(True)
 
 
 GROUP = "told-"

@@ -5,7 +5,7 @@ A chart is drawn in the light ones; in a page each becomes a CSS variable, which
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 
 class Colour(NamedTuple):
@@ -27,22 +27,38 @@ BASE: Mapping[str, Colour] = MappingProxyType(
 """By what they are for. Ink, quiet and accent are read on ground, panel and marked."""
 
 SERIES: tuple[Colour, ...] = (
-    Colour("#1f5fbf", "#6ea8ff"),
-    Colour("#c2570c", "#ff9a4d"),
-    Colour("#00795e", "#2fc79f"),
-    Colour("#b5338a", "#ff85cf"),
-    Colour("#0e7fa3", "#5fd4f5"),
-    Colour("#c5232f", "#ff7b7b"),
-    Colour("#8a7400", "#d9c03a"),
-    Colour("#5b4fc4", "#a99cff"),
+    Colour("#4068dd", "#65a1f1"),
+    Colour("#b97f1d", "#ee936f"),
+    Colour("#3c9e93", "#92fed0"),
+    Colour("#5d0254", "#996694"),
+    Colour("#127493", "#72cfdb"),
+    Colour("#6e2019", "#cc4734"),
+    Colour("#7c5f05", "#e6f121"),
+    Colour("#611d9a", "#6a62eb"),
 )
+"""Searched for: among colours of a contrast of 3.2 and more to the ground those whose nearest two lie farthest apart in
+OKLab, as normal, protan and deutan eyes see them (Machado et al. 2009)."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 """So many that colour and marker together tell 88 series apart."""
+LINES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
+"""Of the first series of each colour, of the second, and of others."""
 
 
-def series_style(number: int) -> dict[str, str]:
-    """Colour and marker of a series, as matplotlib's keywords."""
-    return {"color": SERIES[number % len(SERIES)].light, "marker": MARKERS[number % len(MARKERS)]}
+class Style(TypedDict):
+    """matplotlib's keywords."""
+
+    color: str
+    marker: str
+    linestyle: Literal["-", "--", ":"]
+
+
+def series_style(number: int) -> Style:
+    """By which a series is told from all others."""
+    return {
+        "color": SERIES[number % len(SERIES)].light,
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": LINES[min(number // len(SERIES), len(LINES) - 1)],
+    }
 
 
 def variables() -> Mapping[str, Colour]:

@@ -37,6 +37,7 @@ function makeSortable(table) {
   Array.from(table.tHead.rows[0].cells).forEach((heading, column) => {
     const button = element("button", { type: "button", textContent: heading.textContent });
     button.addEventListener("click", () => sortBy(table, column, heading.getAttribute("aria-sort") === "ascending"));
+    heading.dataset.title = heading.textContent; // what paper shows: buttons are missing from repeated headings
     heading.replaceChildren(button);
   });
 }

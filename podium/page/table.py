@@ -30,6 +30,8 @@ class Column:
     choices: bool = False
     """Whether a reader can choose one of the column's values."""
     missing: str = MISSING
+    long: bool = False
+    """Whether it holds sentences, which need room."""
 
     @property
     def numeric(self) -> bool:
@@ -53,8 +55,8 @@ class Column:
         return f"{number:.10g}" if number is not None and math.isfinite(number) else ""
 
 
-def text(title: str, help: str = "", choices: bool = False, missing: str = MISSING) -> Column:
-    return Column(title, None, help, choices, missing)
+def text(title: str, help: str = "", choices: bool = False, missing: str = MISSING, long: bool = False) -> Column:
+    return Column(title, None, help, choices, missing, long)
 
 
 def number(title: str, digits: int = 0, help: str = "", missing: str = MISSING) -> Column:

@@ -131,9 +131,9 @@ def _draw_steps(canvas: Canvas, drawn: Drawn, runs: Sequence[tuple[Labelled, Cur
         if len(runs) <= MOST_SHADES and not curve.whole:
             shade = drawn.factor * curve.low, drawn.factor * curve.high
             axes.fill_between(curve.at, *shade, color=style["color"], alpha=0.16, linewidth=0)
-        axes.plot(curve.at, mean, color=style["color"], linewidth=1.2)
+        axes.plot(curve.at, mean, color=style["color"], linestyle=style["linestyle"], linewidth=1.2)
         every = np.unique(np.linspace(0, len(curve.at) - 1, min(marks, len(curve.at))).round().astype(int))
-        (line,) = axes.plot(curve.at[every], mean[every], linestyle="none", markersize=3.6, **style)
+        (line,) = axes.plot(curve.at[every], mean[every], **{**style, "linestyle": "none"}, markersize=3.6)
         canvas.tell(line, [_step_text(one, drawn, curve, int(place)) for place in every])
         handles.append(Line2D([], [], markersize=3.6, **style))
     axes.set_ylabel(drawn.axis)

@@ -19,6 +19,11 @@ class Figure:
     """A shorter title."""
     write: Callable[[float], str]
 
+    @property
+    def help(self) -> str:
+        """What the shorter title leaves unsaid."""
+        return self.title if self.title != self.column else ""
+
 
 def _digits(digits: int, unit: str = "") -> Callable[[float], str]:
     return lambda value: f"{value:,.{digits}f}{unit}" if abs(value) < 1e15 else f"{value:.3e}{unit}"

@@ -183,7 +183,7 @@ def _only(one: RunSet, key: str) -> Spread | None:
 def _runs_table(runs: Sequence[Labelled]) -> Table:
     columns = [text("run"), text("outcome", choices=True), text("seed")]
     figures = [figure for figure in FIGURES if figure.key in _COLUMNS]
-    columns += [Column(figure.column, figure.write, help=figure.title) for figure in figures]
+    columns += [Column(figure.column, figure.write, help=figure.help) for figure in figures]
     rows: list[list[Value]] = [
         [
             one.label,

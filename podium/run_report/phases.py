@@ -20,6 +20,10 @@ WIDE_ENOUGH = 0.09
 """Of the longest bar: a part that is as wide has its share written into it."""
 
 
+LABEL = {"boxstyle": "round,pad=0.2", "facecolor": BASE["ground"].light, "edgecolor": "none"}
+"""Behind what is written into a part: no colour of a part suits every letter's, on light and on dark."""
+
+
 def phases_of(runs: Sequence[Labelled]) -> list[str]:
     """The phases that any of the runs tells, in the order of a step."""
     return list(dict.fromkeys(name for one in runs for name in one.run.phases_ms))
@@ -53,7 +57,7 @@ def phases_chart(runs: Sequence[Labelled]) -> Chart | None:
                     canvas.tell(patch, [f"{one.label}, {called(phase)}\n{width:,.2f} ms a step, {share:.1%}"])
                     if width > WIDE_ENOUGH * longest * (2 if canvas.narrow else 1):
                         middle = left[bar] + width / 2
-                        axes.text(middle, bar, f"{share:.0%}", color=BASE["ground"].light, ha="center", va="center")
+                        axes.text(middle, bar, f"{share:.0%}", ha="center", va="center", bbox=LABEL)
             handles.append(Rectangle((0, 0), 1, 1, **style))
             left = [before + width for before, width in zip(left, widths, strict=True)]
         axes.set_xlim(0, 1.02 * longest)

@@ -119,10 +119,7 @@ def find_records(runs: Sequence[Run], folder: Path) -> dict[Path, Record]:
 
     UsageError for a configuration that cannot be read, or not by this version of Podium.
     """
-    by_seed: dict[int, Path] = {}
-    for path in sorted(folder.glob("*/run_*/config.yaml")):
-        for seed in SEED_LINE.findall(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else ():
-            by_seed[int(seed)] = path
+    by_seed = configurations_by_seed(folder)
     found = {}
     for run in runs:
         config = by_seed.get(run.seeds[0]) if len(run.seeds) == 1 and is_seed(run.seeds[0]) else None
@@ -130,6 +127,15 @@ def find_records(runs: Sequence[Run], folder: Path) -> dict[Path, Record]:
             kept = RunFolder(config.parent)
             found[run.path] = Record(kept, _load(config), read_source(kept.source))
     return found
+
+
+def configurations_by_seed(folder: Path) -> dict[int, Path]:
+    """The resolved configurations of the runs in `folder`, runs/SYSTEM: the newest of each seed."""
+    by_seed: dict[int, Path] = {}
+    for path in sorted(folder.glob("*/run_*/config.yaml")):
+        for seed in SEED_LINE.findall(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else ():
+            by_seed[int(seed)] = path
+    return by_seed
 
 
 def _load(config: Path) -> RunConfig:

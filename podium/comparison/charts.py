@@ -1,0 +1,199 @@
+"""Charts of a comparison: time and throughput over the number of accelerators, by families of systems."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from podium.comparison.families import Families, best_at_each_size, counted_minutes, family_of, size_of
+from podium.comparison.result import Result
+from podium.comparison.words import rate_of, short_name, told
+from podium.page.chart import Canvas, Chart
+from podium.page.colours import BASE, SERIES, series_style
+from podium.page.text import shown
+
+LEGEND_ROW = 0.19
+"""Inches."""
+LIGHT = 0.5
+"""Of the inside of points, so that those that cover one another are told apart."""
+STEP = 1.05
+"""Between the points of two families of one size."""
+MARGIN = 1.3
+"""By which a logarithmic axis goes on beyond its values."""
+
+
+def time_chart(families: Families) -> Chart:
+    """Minutes by number of accelerators; a line joins the best of each size."""
+    return _by_size(
+        families,
+        counted_minutes,
+        "minutes to train",
+        lines=True,
+        title="Time to train by number of accelerators",
+        caption="Every result is a point; a line joins the fastest of the closed division at each size. Where families "
+        "meet, their points stand side by side. Hollow points are of the open division, stars are your own results. "
+        "Scores are as they count: scaled where the rules scale them.",
+    )
+
+
+def throughput_chart(families: Families) -> Chart:
+    """Sequences/s of an accelerator by their number."""
+    return _by_size(
+        families,
+        rate_of,
+        "sequences/s per accelerator",
+        lines=False,
+        title="Throughput of an accelerator by number of accelerators",
+        caption="Samples to the target by the time taken, evaluation included, per accelerator. Where systems scale "
+        "without loss, the points of a family lie on one level.",
+    )
+
+
+def _by_size(
+    families: Families, value: Callable[[Result], float | None], label: str, lines: bool, title: str, caption: str
+) -> Chart:
+    """A chart of what results have by number of accelerators; both axes are logarithmic."""
+
+    def draw(canvas: Canvas) -> None:
+        points = [point for result in families.results if (point := _point(result, value)) is not None]
+        beside = _side_by_side(families)
+        handles: dict[str, Artist] = {}
+        for name, results in families.by_name.items():
+            style = series_style(families.series[name])
+            best = [point for one in best_at_each_size(results) if (point := _point(one, value)) is not None]
+            if lines and len(best) > 1:
+                sizes = [size * beside[size, families.series[name]] for size, _ in best]
+                values = [number for _, number in best]
+                canvas.axes.plot(sizes, values, color=style["color"], linestyle=style["linestyle"])
+            for division_is_open in (False, True):
+                chosen = [one for one in results if not one.own and (one.division == "open") == division_is_open]
+                drawn = _points(
+                    canvas, families, chosen, value, style["marker"], style["color"], beside, hollow=division_is_open
+                )
+                if drawn is not None:
+                    handles.setdefault(name, drawn)
+        own = [one for one in families.results if one.own]
+        for one in own:
+            colour = series_style(families.series_of(one))["color"]
+            drawn = _points(canvas, families, [one], value, "*", colour, beside, size=13, edge=BASE["ink"].light)
+            if drawn is not None:
+                handles.setdefault("your own", drawn)
+        _logarithmic(canvas.axes, "x", [size for size, _ in points], 6 if canvas.narrow else 14, base=2)
+        _logarithmic(canvas.axes, "y", [number for _, number in points], 12, base=10)
+        canvas.axes.set_xlabel("accelerators")
+        canvas.axes.set_ylabel(label)
+        canvas.legend(list(handles.values()), list(handles))
+
+    labels = len(families.by_name) + 1
+    return Chart(
+        title,
+        caption,
+        draw,
+        height=4.4 + LEGEND_ROW * math.ceil(labels / 4),
+        narrow_height=3.8 + LEGEND_ROW * math.ceil(labels / 2),
+    )
+
+
+def _point(result: Result, value: Callable[[Result], float | None]) -> tuple[int, float] | None:
+    size, number = size_of(result), value(result)
+    return None if size is None or number is None else (size, number)
+
+
+def _side_by_side(families: Families) -> dict[tuple[int, int], float]:
+    """By size and series the factor that moves a point to the side, so that families do not cover one another."""
+    present: dict[int, set[int]] = {}
+    for result in families.results:
+        present.setdefault(size_of(result) or 0, set()).add(families.series_of(result))
+    return {
+        (size, series): STEP ** (at - (len(there) - 1) / 2)
+        for size, there in present.items()
+        for at, series in enumerate(sorted(there))
+    }
+
+
+def _points(
+    canvas: Canvas,
+    families: Families,
+    results: Sequence[Result],
+    value: Callable[[Result], float | None],
+    marker: str,
+    colour: str,
+    beside: Mapping[tuple[int, int], float],
+    hollow: bool = False,
+    size: float = 6.0,
+    edge: str | None = None,
+) -> Artist | None:
+    """Draws the results that have a value, by size; None where none has."""
+    placed = [(point, result) for result in results if (point := _point(result, value)) is not None]
+    if not placed:
+        return None
+    placed.sort(key=lambda one: (one[0], one[1].name))
+    (drawn,) = canvas.axes.plot(
+        [point[0] * beside[point[0], families.series_of(result)] for point, result in placed],
+        [point[1] for point, _ in placed],
+        marker=marker,
+        markersize=size,
+        markerfacecolor="none" if hollow else (colour, LIGHT),
+        markeredgecolor=edge or colour,
+        markeredgewidth=1.0,
+        linestyle="none",
+    )
+    canvas.tell(drawn, [told(result) for _, result in placed])
+    return drawn
+
+
+def _logarithmic(axes: Axes, axis: str, values: Sequence[float], most: int, base: int) -> None:
+    """A logarithmic axis around the values, with at most `most` ticks, all at numbers that are easily read."""
+    low, high = min(values) / MARGIN, max(values) * MARGIN
+    axes.set(**{f"{axis}scale": "log", f"{axis}lim": (low, high)})
+    drawn = axes.xaxis if axis == "x" else axes.yaxis
+    drawn.set_minor_locator(NullLocator())
+    drawn.set_major_locator(FixedLocator(ticks(low, high, most, base)))
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}"))
+
+
+def ticks(low: float, high: float, most: int, base: int) -> list[float]:
+    """Powers of 2 between two positive numbers, or those of 10 with twice and five times each, thinned to `most`."""
+    first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+    for every in range(1, last - first + 2):
+        for multiples in ((1, 2, 5), (1, 3), (1,)) if base == 10 and every == 1 else ((1,),):
+            powers = [float(base) ** power for power in range(first, last + 1) if power % every == 0]
+            found = [tick for power in powers for multiple in multiples if low <= (tick := multiple * power) <= high]
+            if len(found) <= most:
+                return found
+    return []
+
+
+def best_rates_chart(results: Sequence[Result]) -> Chart:
+    """Of the results with a rate, one a family, the highest on top: what an accelerator does, and of what it could."""
+    ordered = sorted(results, key=lambda one: (-(rate_of(one) or 0.0), one.name))
+    highest = max((rate_of(one) or 0.0 for one in ordered), default=1.0)
+
+    def draw(canvas: Canvas) -> None:
+        for row, result in enumerate(ordered):
+            rate = rate_of(result) or 0.0
+            colour = SERIES[1 if result.own else 0].light
+            (bar,) = canvas.axes.barh([row], [rate], height=0.62, color=colour)
+            canvas.tell(bar, [told(result)])
+            part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
+            canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center", fontsize=8)
+        canvas.axes.set_yticks(range(len(ordered)), [shown(_row_name(one), 24) for one in ordered])
+        canvas.axes.set_ylim(len(ordered) - 0.4, -0.6)
+        canvas.axes.set_xlim(0, highest * (1.5 if canvas.narrow else 1.2))
+        canvas.axes.grid(False, axis="y")
+        canvas.axes.set_xlabel("sequences/s per accelerator")
+
+    return Chart(
+        "Highest throughput of each family",
+        "Of each kind of accelerator the published result with the most sequences/s per accelerator, evaluation "
+        "included, and its share of the peak where that is known.",
+        draw,
+        height=0.9 + 0.3 * len(ordered),
+        narrow_height=0.9 + 0.3 * len(ordered),
+    )
+
+
+def _row_name(result: Result) -> str:
+    return short_name(result) if result.own else family_of(result)

@@ -1,0 +1,95 @@
+"""Which results stand together in a chart: by what they ran on, best first, and where each stands."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from podium.comparison.result import Result
+
+UNKNOWN = "unknown accelerator"
+CPUS = "CPUs only, by nodes"
+MOST = 16
+"""Families that have a line of their own in a chart."""
+OTHERS = "all others"
+
+
+def family_of(result: Result) -> str:
+    """The accelerator's usual name; what the results without accelerators are called."""
+    if result.accelerators == 0:
+        return CPUS
+    return result.family or UNKNOWN
+
+
+def size_of(result: Result) -> int | None:
+    """Accelerators, or nodes of a system without; None where it is not known."""
+    return (result.nodes or None) if result.accelerators == 0 else result.accelerators
+
+
+@dataclass(frozen=True)
+class Families:
+    """BERT-large results with a time, by family."""
+
+    results: tuple[Result, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, tuple[Result, ...]]:
+        """Those with most results first; from the number MOST on they are one."""
+        counted = Counter(family_of(result) for result in self.results)
+        names = sorted(counted, key=lambda name: (-counted[name], name))
+        own = names if len(names) <= MOST else names[: MOST - 1]
+        found: dict[str, list[Result]] = {name: [] for name in own}
+        for result in self.results:
+            name = family_of(result)
+            found.setdefault(name if name in own else OTHERS, []).append(result)
+        return {name: tuple(results) for name, results in found.items()}
+
+    @property
+    def published(self) -> Mapping[str, tuple[Result, ...]]:
+        """As `by_name`, without one's own: of each family those of the closed division, or all where it has none."""
+        found = {}
+        for name, results in self.by_name.items():
+            others = tuple(result for result in results if not result.own)
+            closed = tuple(result for result in others if result.division != "open")
+            if others:
+                found[name] = closed or others
+        return found
+
+    @cached_property
+    def series(self) -> Mapping[str, int]:
+        """The number of each family's colour and marker."""
+        return {name: number for number, name in enumerate(self.by_name)}
+
+    def series_of(self, result: Result) -> int:
+        return self.series.get(family_of(result), len(self.series) - 1)
+
+
+def families_of(results: Sequence[Result]) -> Families:
+    """Of those that trained BERT-large in a time, on a number of accelerators, that is known."""
+    return Families(
+        tuple(result for result in results if result.full_size and result.minutes is not None and size_of(result))
+    )
+
+
+def best_at_each_size(results: Sequence[Result]) -> list[Result]:
+    """The fastest published result at each size, by size, without the open division, which may train another model."""
+    best: dict[int, Result] = {}
+    for result in results:
+        size = size_of(result)
+        if size is None or result.own or result.division == "open":
+            continue
+        if size not in best or counted_minutes(result) < counted_minutes(best[size]):
+            best[size] = result
+    return [best[size] for size in sorted(best)]
+
+
+def best_of_each(families: Families) -> list[Result]:
+    """Of each family its fastest published result, in the families' order, of the closed division where it has one."""
+    return [min(results, key=lambda one: (counted_minutes(one), one.name)) for results in families.published.values()]
+
+
+def counted_minutes(result: Result) -> float:
+    """The score as it counts, or the mean of the runs that converged where there is none."""
+    minutes = result.score_minutes_scaled if result.score_minutes_scaled is not None else result.minutes
+    assert minutes is not None, "only results with a time stand in charts"
+    return minutes

@@ -1,0 +1,126 @@
+"""The report page of a comparison: everything that was found as tables, and the results of BERT-large as charts."""
+
+from collections.abc import Sequence
+
+from podium.comparison.charts import best_rates_chart, throughput_chart, time_chart
+from podium.comparison.curves import accuracies, curves_chart
+from podium.comparison.families import Families, best_of_each, families_of, size_of
+from podium.comparison.gathering import Comparison
+from podium.comparison.own import own_sentences
+from podium.comparison.result import Result
+from podium.comparison.tables import oddities_table, results_table, time_table
+from podium.comparison.time_spent import time_spent, time_spent_chart
+from podium.comparison.words import minutes_text, rate_of, short_name
+from podium.page.chart import Chart
+from podium.page.page import Facts, Part, Points, Section, Text, page
+
+MOST_CURVES = 8
+MOST_OWN = 6
+"""Own results in a chart of a few; the last ones of the comparison."""
+MOST_BARS = 16
+NOTES = (
+    "A score is the mean of a result's runs without the fastest and the slowest, scaled where the runs needed fewer "
+    "samples than the round's reference allows. Fewer than three runs have no score: charts show their mean.",
+    "MFU is by the operations that BERT-large needs for samples of the dataset's mean length without padding, against "
+    "the dense bf16 peak that the accelerator's maker states.",
+    "This page is one file. It loads nothing and sends nothing.",
+)
+
+
+def comparison_page(comparison: Comparison, title: str = "MLPerf BERT results") -> str:
+    """The whole HTML. The same comparison gives the same bytes."""
+    families = families_of(comparison.results)
+    large = [result for result in comparison.results if result.full_size]
+    sections = [Section("Results", _results(comparison.results))]
+    if families.results:
+        sections += [
+            Section("Time to train", [time_chart(families), *_left_out(large)]),
+            Section(
+                "Throughput", throughput_charts(families) or [Text(["No result tells its samples to the target."])]
+            ),
+            Section("Accuracy", accuracy_charts(families) or [Text(["No log tells samples with its accuracies."])]),
+        ]
+    if any(result.converged for result in large):
+        sections.append(Section("Where the time goes", [*time_spent_charts(families), time_table(large)]))
+    sections.append(Section("What is odd", _odd(comparison)))
+    return page(title, _lead(comparison.results), sections, NOTES)
+
+
+def throughput_charts(families: Families) -> list[Chart]:
+    """Of all results, and of the best of each family; none where no rate is known."""
+    if all(rate_of(result) is None for result in families.results):
+        return []
+    best = [max(results, key=lambda one: (rate_of(one) or 0.0, one.name)) for results in families.published.values()]
+    rated = [result for result in best if rate_of(result) is not None]
+    return [throughput_chart(families), *([best_rates_chart(rated)] if rated else [])]
+
+
+def accuracy_charts(families: Families) -> list[Chart]:
+    """The curves of the fastest result of each family and of one's own, whole and near the target."""
+    published = [result for result in best_of_each(families) if accuracies(result) is not None]
+    own = [result for result in families.results if result.own and accuracies(result) is not None]
+    chosen = [*own[-MOST_OWN:], *published[:MOST_CURVES]]
+    return [curves_chart(chosen, closely) for closely in (False, True)] if chosen else []
+
+
+def time_spent_charts(families: Families) -> list[Chart]:
+    """Bars of one's own results, of the fastest of each family, and of others whose logs tell evaluation apart."""
+    own = [result for result in families.results if result.own]
+    telling = [result for result in families.results if result.evaluation_share is not None and not result.own]
+    chosen = {result.name: result for result in [*own[-MOST_OWN:], *best_of_each(families), *telling]}
+    bars = [result for result in chosen.values() if time_spent(result) is not None][:MOST_BARS]
+    return [time_spent_chart(bars)] if bars else []
+
+
+def _lead(results: Sequence[Result]) -> str:
+    rounds = sorted({result.round for result in results if result.round})
+    own = sum(result.own for result in results)
+    told = [f"{len(results) - own:,} published in {', '.join(rounds)}"] if rounds else []
+    told += [f"{own:,} of your own"] if own else []
+    return f"Results of MLPerf Training's BERT: {' and '.join(told) or 'none were found'}."
+
+
+def _results(results: Sequence[Result]) -> list[Part]:
+    large = [result for result in results if result.full_size]
+    others = [result for result in results if not result.full_size]
+    parts: list[Part] = [Facts(_facts(large))] if large else []
+    own = own_sentences(results)
+    if own:
+        parts.append(Points([sentence[0].upper() + sentence[1:] + "." for sentence in own]))
+    if large:
+        parts.append(results_table("BERT-large", large))
+    if others:
+        told = "These runs did not train BERT-large: their times are not held against the others', and are in no chart."
+        parts.append(results_table("Other sizes of BERT", others, told))
+    return parts or [Text(["There are no results."])]
+
+
+def _facts(large: Sequence[Result]) -> list[tuple[str, str]]:
+    facts = [
+        ("Results", f"{len(large):,}"),
+        ("Submitters", f"{len({result.submitter for result in large if not result.own}):,}"),
+        ("Handed in again", f"{sum(result.repeats is not None for result in large):,}"),
+    ]
+    scored = [
+        (result.score_minutes_scaled, result.name, short_name(result))
+        for result in large
+        if result.score_minutes_scaled is not None and result.division != "open" and not result.own
+    ]
+    if scored:
+        minutes, _, name = min(scored)
+        facts.append(("Fastest, closed division", f"{minutes_text(minutes)}: {name}"))
+    return facts
+
+
+def _left_out(large: Sequence[Result]) -> list[Part]:
+    unplaced = sum(result.minutes is not None and not size_of(result) for result in large)
+    timeless = sum(result.minutes is None for result in large)
+    counts = ((unplaced, "do not tell how many accelerators they had"), (timeless, "have no run that converged"))
+    told = [f"{count:,} result(s) {why}: they are in the table alone." for count, why in counts if count]
+    return [Text(told)] if told else []
+
+
+def _odd(comparison: Comparison) -> list[Part]:
+    odd = [result for result in comparison.results if result.oddities]
+    parts: list[Part] = [Points(comparison.notes)] if comparison.notes else []
+    return [*parts, *([oddities_table(odd)] if odd else [])] or [Text(["Nothing."])]

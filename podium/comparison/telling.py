@@ -1,0 +1,135 @@
+"""A comparison for people: a table in the terminal, and what scales how."""
+
+from collections.abc import Callable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from podium.comparison.efficiency import Scaled, families
+from podium.comparison.own import own_sentences
+from podium.comparison.result import Result
+
+UNKNOWN = "–"
+NODE = "node"
+WIDE = 110
+"""Columns of a terminal that all columns of the table fit into."""
+
+
+def print_comparison(console: Console, results: Sequence[Result], per: str, oddities: bool) -> None:
+    """The results in their order; how sizes scale; own results against published ones; what is odd, or how much is."""
+    for name in dict.fromkeys(one.round for one in results):
+        console.print(_table([one for one in results if one.round == name], per, console.width >= WIDE))
+    console.print(_marks(results), style="dim")
+    scaled = families(results)
+    if scaled:
+        console.print(_scaling(scaled))
+    for sentence in own_sentences(results):
+        console.print(f"• {sentence}", markup=False, highlight=False)
+    found = [(one, what) for one in results for what in one.oddities]
+    if oddities:
+        for one, what in found:
+            console.print(f"{one.name}: {what}", markup=False, highlight=False, style="dim")
+    elif found:
+        count = sum(bool(one.oddities) for one in results)
+        console.print(
+            f"{count} of {len(results)} have something odd in logs or descriptions; see --oddities", style="dim"
+        )
+
+
+def _table(results: Sequence[Result], per: str, wide: bool) -> Table:
+    """Of one round. Where it is not wide, samples and batch size are left out."""
+    table = Table(title=f"{results[0].round or 'own'}: {len(results)} result(s)", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("submitter, system", overflow="fold", ratio=2)
+    table.add_column("accelerators", overflow="fold", ratio=1, min_width=10)
+    for heading in ("minutes", "spread", *(("samples", "batch") if wide else ()), f"seq/s a\n{per}", "MFU", "eval."):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in results:
+        table.add_row(*_cells(one, per, wide))
+    return table
+
+
+def _marks(results: Sequence[Result]) -> str:
+    """What the marks in the tables mean, as far as there are any."""
+    marks = (
+        ("* scaled by the reference convergence points", any(one.scaling_factor is not None for one in results)),
+        ("o open division", any(one.division == "open" for one in results)),
+        ("n mean of other than ten runs, no score", any(_unscored(one) for one in results)),
+        ("r repeats an earlier result", any(one.repeats for one in results)),
+        ("s, t spread mostly by samples to target, by throughput", any(one.spread for one in results)),
+        (f"{UNKNOWN} not known", True),
+    )
+    return " · ".join(text for text, there in marks if there)
+
+
+def _unscored(result: Result) -> bool:
+    return result.score_minutes is None and result.minutes is not None
+
+
+def _cells(result: Result, per: str, wide: bool) -> tuple[str, ...]:
+    rate = result.per_node if per == NODE else result.per_accelerator
+    marks = "".join(
+        mark
+        for mark, there in (("o", result.division == "open"), ("r", result.repeats), ("n", _unscored(result)))
+        if there
+    )
+    more = (
+        _shown(result.samples_to_target, lambda value: f"{value:,.0f}"),
+        _shown(result.global_batch_size, lambda value: f"{value:,.0f}"),
+    )
+    return (
+        f"{escape(result.submitter)} [bold]{escape(result.system)}[/bold] {marks}".strip(),
+        escape(accelerators(result)),
+        _minutes(result),
+        _spread(result),
+        *(more if wide else ()),
+        _shown(rate(result.sequences_per_second), lambda value: f"{value:,.1f}"),
+        _shown(result.utilization, lambda value: f"{value:.1%}"),
+        _shown(result.evaluation_share, lambda value: f"{value:.1%}"),
+    )
+
+
+def accelerators(result: Result) -> str:
+    """Such as 8×NVIDIA A100 SXM."""
+    if result.accelerators == 0:
+        return "none (CPU)"
+    return UNKNOWN if result.accelerators is None else f"{result.accelerators:,}×{result.family or 'unknown'}"
+
+
+def _minutes(result: Result) -> str:
+    if result.scaling_factor is not None and result.score_minutes is not None:
+        return f"{result.score_minutes:.3f}\n{result.score_minutes_scaled:.3f}*"
+    return _shown(result.minutes, lambda value: f"{value:.3f}")
+
+
+def _spread(result: Result) -> str:
+    if result.spread is None:
+        return UNKNOWN
+    cause = {"samples": " s", "throughput": " t", None: ""}[result.spread.cause]
+    return f"{result.spread.relative:.1%}{cause}"
+
+
+def _shown(value: float | None, form: Callable[[float], str]) -> str:
+    return UNKNOWN if value is None else form(value)
+
+
+def _scaling(scaled: Sequence[Sequence[Scaled]]) -> Table:
+    """Sequences/s an accelerator and accelerator-minutes, of each size against the smallest."""
+    table = Table(title="Scaling, against a submitter's smallest size", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("round, submitter, accelerator", overflow="fold", ratio=1)
+    for heading in ("number", "batch", "minutes", "seq/s", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for family in scaled:
+        for number, size in enumerate(family):
+            one = size.result
+            table.add_row(
+                "" if number else escape(f"{one.round or 'own'} {one.submitter}, {one.family}"),
+                f"{one.accelerators:,}",
+                _shown(one.global_batch_size, lambda value: f"{value:,.0f}"),
+                _shown(one.minutes, lambda value: f"{value:.3f}"),
+                f"{size.throughput:.0%}",
+                f"{size.time:.0%}",
+                end_section=number == len(family) - 1,
+            )
+    return table

@@ -1,0 +1,74 @@
+"""What follows from a result's runs."""
+
+import pytest
+
+from benchmarks.bert.sizes import LARGE
+from benchmarks.bert.verification.lengths import wikipedia_histogram
+from podium.comparison.result import FLOPS_PER_SEQUENCE
+from tests.podium.comparison.conftest import make_result, make_run
+
+
+def test_scores_raw_and_scaled() -> None:
+    result = make_result([make_run(600.0 + n) for n in range(10)])
+    assert result.score_minutes == pytest.approx(604.5 / 60) == result.minutes == result.score_minutes_scaled
+    scaled = make_result(result.runs, scaling_factor=1.01)
+    assert scaled.score_minutes == result.score_minutes
+    assert scaled.score_minutes_scaled == pytest.approx(1.01 * 604.5 / 60)
+
+
+def test_fewer_runs_have_a_mean_and_no_score() -> None:
+    result = make_result([make_run(60.0), make_run(120.0), make_run(1.0, status="aborted")])
+    assert (result.score_minutes, result.score_minutes_scaled, result.minutes) == (None, None, 1.5)
+    assert make_result([]).minutes is None
+
+
+def test_throughput() -> None:
+    result = make_result(
+        [make_run(100.0, 1000.0, evaluating_seconds=10.0), make_run(300.0, 1400.0, evaluating_seconds=30.0)]
+    )
+    assert result.samples_to_target == 1200 and result.sequences_per_second == 6.0
+    assert result.evaluation_share == 0.1 and result.training_sequences_per_second == pytest.approx(6 / 0.9)
+    assert result.per_accelerator(16.0) == 2.0 and result.per_node(16.0) == 16.0
+    assert result.per_accelerator(None) is None
+    assert make_result(accelerators=0).per_accelerator(16.0) is None
+    assert make_result(nodes=None).per_node(16.0) is None
+
+
+def test_one_run_that_does_not_tell_leaves_the_mean_unknown() -> None:
+    runs = [make_run(evaluating_seconds=10.0), make_run(1001.0, None)]
+    result = make_result(runs)
+    assert (result.samples_to_target, result.sequences_per_second, result.evaluation_share) == (None, None, None)
+    assert (result.training_sequences_per_second, result.steady_sequences_per_second, result.utilization) == (None,) * 3
+
+
+def test_batch_sizes() -> None:
+    assert make_result().global_batch_size == 448
+    assert make_result([make_run(), make_run(global_batch_size=256.0)]).global_batch_size is None
+    assert make_result([make_run(global_batch_size=None)]).global_batch_size is None
+
+
+def test_utilization() -> None:
+    """288 sequences/s on an A100 are 46% of its peak."""
+    result = make_result([make_run(1000.0, 288_000.0 * 8)])
+    assert result.utilization == pytest.approx(0.459, abs=0.001)
+    assert make_result(result.runs, kind=None).utilization is None
+    assert make_result(result.runs, full_size=False).utilization is None
+    assert make_result(result.runs, accelerators=0).utilization is None
+
+
+def test_what_a_sequence_takes() -> None:
+    """The figure is of 2,230 published logs' data; Wikipedia's histogram gives the same within a hundredth."""
+    histogram = wikipedia_histogram()
+    samples, flops = float(histogram.sum()), 0.0
+    for length, count in enumerate(histogram):
+        if count:
+            flops += float(count) * LARGE.training_flops([length], min(76, max(1, round(0.15 * length))), 30_522)
+    assert flops / samples == pytest.approx(FLOPS_PER_SEQUENCE, rel=0.01)
+
+
+def test_names() -> None:
+    assert make_result().name == "v2.0 ORG SYS" and not make_result().own
+    assert make_result(round=None).name == "own ORG SYS" and make_result(round=None).own
+    assert make_result().family == "NVIDIA A100 SXM"
+    assert make_result(kind=None).family == "NVIDIA A100-SXM4-80GB"
+    assert make_result(kind=None, accelerator=None).family is None

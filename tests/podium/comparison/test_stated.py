@@ -1,0 +1,35 @@
+"""Descriptions that were written by hand."""
+
+import pytest
+
+from podium.comparison import stated
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[("8", 8), ("8.0", 8), (" 8 ", 8), ("0", 0), ("N/A", 0), ("none", 0), ("", None), (None, None), ("8x", None)],
+        *[("1.5", None), ("-1", None), ("nan", None), ("1e999", None), ("1e300", None), ("٣", 3)],
+    ],
+)
+def test_counts(text: str | None, number: int | None) -> None:
+    assert stated.count(text) == number
+
+
+def test_names_and_divisions() -> None:
+    assert [stated.name(text) for text in (" NVIDIA A100 ", "N/A", "", "-", None)] == ["NVIDIA A100", *[None] * 4]
+    assert [stated.division(text) for text in ("Closed", "close", " OPEN", "", "both", None)] == [
+        "closed",
+        "closed",
+        "open",
+        None,
+        None,
+        None,
+    ]
+
+
+def test_texts_are_readable() -> None:
+    assert stated.readable("a\x1b[31mb\n\u202ec\x00\ud800 d") == "a [31mb c d"
+    assert len(stated.readable("x" * 10_000)) == stated.LONGEST
+    fields = {"a": "x\ny", "b": 4, "c": 1.0, "d": None, "e": [1], "f": True}
+    assert stated.texts(fields) == {"a": "x y", "b": "4", "c": "1.0"}

@@ -1,0 +1,77 @@
+"""What the tests of pages share: hostile names, and a parser that sees what a browser would."""
+
+from html.parser import HTMLParser
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</script><script>alert(1)</script>",
+    "</style><svg onload=alert(1)>",
+    "</title></svg><script>alert(1)</script>",
+    "]]><![CDATA[<b>",
+    "<!--",
+    "{{ 7 * 7 }}{% raw %}",
+    "' onmouseover='alert(1)",
+    "javascript:alert(1)",
+    "&lt;script&gt;",
+    "$\\frac{1}{0}$ %s {0}",
+    "_hidden",
+    "\u202egnp.exe\u2066\u200f",
+    "\x00\x07\x1b[31m\x9b\ud800\ufffe",
+    "a\nb\rc\u2028d",
+    "x" * 5000,
+    "   ",
+)
+VOID = frozenset(("meta", "link", "img", "input", "br", "hr"))
+
+
+class Parsed(HTMLParser):
+    """Every element of a page, its attributes and its text; AssertionError where they do not nest."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        """The innermost element, and what it says."""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, f"{self._open} are not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open[-1] == tag, f"</{tag}> inside of {self._open}"
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.texts.append((self._open[-1], data))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def said(self, tag: str) -> list[str]:
+        return [text for name, text in self.texts if name == tag]
+
+
+def no_more_than_the_page(parsed: Parsed) -> None:
+    """Nothing is in the page that runs, loads or sends, but its own script and style."""
+    assert len(parsed.all("script")) == 1 and len(parsed.all("style")) == 1
+    allowed = {"href": ("#", "data:,")}
+    for tag, attributes in parsed.elements:
+        assert tag not in ("img", "iframe", "object", "embed", "form", "base", "a:href", "foreignobject", "image"), tag
+        for name, value in attributes.items():
+            assert not name.startswith("on"), f"{tag} {name}"
+            assert name not in ("src", "action", "srcdoc", "formaction", "xlink:href"), f"{tag} {name}"
+            if name in allowed:
+                assert (value or "").startswith(allowed[name]), f"{tag} {name}={value}"
+            if name == "style":
+                assert "url(" not in (value or "").replace("url(#", "")

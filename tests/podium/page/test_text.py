@@ -1,0 +1,39 @@
+"""Text from anywhere is fit to be shown."""
+
+import unicodedata
+from xml.etree import ElementTree
+
+import pytest
+
+from podium.page.text import LONGEST, printable, shown
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("ND96amsr A100 – 中文 é", "ND96amsr A100 – 中文 é"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("\x1b[31mred\x07", "\ufffd[31mred\ufffd"),
+        ("abc\u202edcba\u2066x\u200f", "abc\ufffddcba\ufffdx\ufffd"),
+        ("half \ud800 of a pair", "half \ufffd of a pair"),
+        ("a\rb\u2028c", "a b c"),
+        ("\x00\x85\ufffe", "\ufffd\ufffd\ufffd"),
+    ],
+)
+def test_what_cannot_be_seen_is_replaced(text: str, expected: str) -> None:
+    assert printable(text) == expected
+    assert shown(text) == expected
+
+
+def test_every_character_that_is_left_is_allowed_in_xml_and_has_a_sight() -> None:
+    every = "".join(map(chr, [*range(0x3000), *range(0xD7F0, 0xE010), *range(0xFD00, 0x10010)]))
+    left = printable(every)
+    assert ElementTree.fromstring(f"<a>{left.replace('&', '').replace('<', '')}</a>").text
+    assert {character for character in left if unicodedata.category(character) in ("Cc", "Cs")} == {"\n", "\t"}
+    assert not any(unicodedata.bidirectional(character) in ("RLO", "LRO", "RLE", "LRE", "RLI") for character in left)
+
+
+def test_long_text_is_cut_and_says_so() -> None:
+    assert shown("x" * LONGEST) == "x" * LONGEST
+    assert shown("x" * (LONGEST + 1)) == "x" * (LONGEST - 1) + "…"
+    assert shown("abcdef", 4) == "abc…"
