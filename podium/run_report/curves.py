@@ -24,6 +24,8 @@ MOST_MARKS = 240
 LEAST_MARKS, MOST_MARKS_OF_A_RUN = 8, 40
 MOST_SHADES = 3
 """Runs that have a shade each; more have one together."""
+COLUMNS = 5
+"""Of a legend."""
 WIDE_RANGE = 100.0
 """Times that the greatest of positive values is the least from which on an axis is logarithmic."""
 
@@ -76,7 +78,7 @@ def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
     def draw(canvas: Canvas) -> None:
         _draw_steps(canvas, drawn, thinned, bins)
 
-    return Chart(drawn.title, caption + how, draw, height=3.8, narrow_height=3.8)
+    return Chart(drawn.title, caption + how, draw, **_heights(len(known)))
 
 
 def _same_schedule(runs: Sequence[Run]) -> bool:
@@ -187,7 +189,7 @@ def accuracy_chart(runs: Sequence[Labelled], over_runs: Sequence[tuple[float, Sp
         axes.set_ylabel("masked-LM accuracy")
         _over_samples(canvas, known, handles)
 
-    return Chart("Masked-LM accuracy", caption, draw)
+    return Chart("Masked-LM accuracy", caption, draw, **_heights(len(known)))
 
 
 def _draw_mean(canvas: Canvas, several: Sequence[tuple[float, Spread]]) -> None:
@@ -230,7 +232,7 @@ def balance_chart(runs: Sequence[Labelled]) -> Chart | None:
         "How evenly steps share out tokens over ranks: for each share of the steps, what the busiest rank has at most "
         "in units of the mean rank. 1 is even; all ranks wait for the busiest one."
     )
-    return Chart("Distribution of the balance", caption, draw, height=3.8, narrow_height=3.8)
+    return Chart("Distribution of the balance", caption, draw, **_heights(len(known)))
 
 
 def lines_chart(
@@ -252,7 +254,13 @@ def lines_chart(
         canvas.axes.set_ylabel(axis)
         _over_samples(canvas, [one for one, _ in known], handles)
 
-    return Chart(title, caption, draw, height=3.8, narrow_height=3.8)
+    return Chart(title, caption, draw, **_heights(len(known)))
+
+
+def _heights(runs: int) -> dict[str, float]:
+    """Of a chart with a legend of so many runs, in columns of COLUMNS, or of two on a phone: the axes keep theirs."""
+    named = runs if runs > 1 else 0
+    return {"height": 3.6 + 0.18 * -(-named // COLUMNS), "narrow_height": 3.2 + 0.18 * -(-named // 2)}
 
 
 def _over_samples(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Artist]) -> None:
@@ -267,7 +275,7 @@ def _over_samples(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Ar
 def _named(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Artist]) -> None:
     _plain(canvas.axes)
     if len(runs) > 1:
-        canvas.legend(handles, [one.label for one in runs], columns=5)
+        canvas.legend(handles, [one.label for one in runs], columns=COLUMNS)
 
 
 def _plain(axes: Axes) -> None:
