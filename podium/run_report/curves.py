@@ -235,26 +235,29 @@ def balance_chart(runs: Sequence[Labelled]) -> Chart | None:
     return Chart("Distribution of the balance", caption, draw, **_heights(len(known)))
 
 
-def lines_chart(
-    title: str, caption: str, axis: str, lines: Sequence[tuple[Labelled, Sequence[tuple[float, float, str]]]]
-) -> Chart | None:
-    """Points over samples, each with what it says below the run's name; None without any."""
-    known = [(one, points) for one, points in lines if points]
+def rates_chart(runs: Sequence[Labelled]) -> Chart | None:
+    """Throughput between evaluations; None where no run's log was found."""
+    known = [one for one in runs if one.run.rates]
     if not known:
         return None
 
     def draw(canvas: Canvas) -> None:
         handles = list[Artist]()
-        for one, points in known:
-            places, values = [point[0] for point in points], [point[1] for point in points]
+        for one in known:
+            places = [rate.samples for rate in one.run.rates]
+            values = [rate.sequences_per_second for rate in one.run.rates]
             (line,) = canvas.axes.plot(places, values, **_style(one))
-            canvas.tell(line, [f"{one.label}, {place:,.0f} samples\n{text}" for place, _, text in points])
+            points = zip(places, values, strict=True)
+            canvas.tell(line, [f"{one.label}, {place:,.0f} samples\n{rate:,.1f} sequences/s" for place, rate in points])
             handles.append(line)
         canvas.axes.set_ylim(bottom=0)
-        canvas.axes.set_ylabel(axis)
-        _over_samples(canvas, [one for one, _ in known], handles)
+        canvas.axes.set_ylabel("sequences/s")
+        _over_samples(canvas, known, handles)
 
-    return Chart(title, caption, draw, **_heights(len(known)))
+    caption = (
+        "Sequences a second in training up to an evaluation from the one before, by the times in the run's result log."
+    )
+    return Chart("Throughput over the run", caption, draw, **_heights(len(known)))
 
 
 def _heights(runs: int) -> dict[str, float]:

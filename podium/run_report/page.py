@@ -7,7 +7,7 @@ from podium.page.chart import Chart
 from podium.page.page import Facts, Part, Section, Text, page
 from podium.page.page import write_page as write_html
 from podium.page.table import Table, Value, number, text
-from podium.run_report.curves import Drawn, Labelled, accuracy_chart, balance_chart, lines_chart, step_chart
+from podium.run_report.curves import Drawn, Labelled, accuracy_chart, balance_chart, rates_chart, step_chart
 from podium.run_report.figures import SETTINGS, settings_of, written
 from podium.run_report.outcome import lead, outcome
 from podium.run_report.phases import phases_chart, phases_table
@@ -139,22 +139,7 @@ def _time(runs: Sequence[Labelled]) -> Iterator[Part]:
         yield table
     else:
         yield Text(["No run has come to its end yet: phases are told then."])
-    rates = [
-        (
-            one,
-            [
-                (rate.samples, rate.sequences_per_second, f"{rate.sequences_per_second:,.1f} sequences/s")
-                for rate in one.run.rates
-            ],
-        )
-        for one in runs
-    ]
-    throughput = lines_chart(
-        "Throughput over the run",
-        "Sequences a second in training between two evaluations, by the times in the run's result log.",
-        "sequences/s",
-        rates,
-    )
+    throughput = rates_chart(runs)
     if throughput is not None:
         yield throughput
 

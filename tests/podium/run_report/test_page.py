@@ -10,7 +10,7 @@ from podium.run_report.folders import find
 from podium.run_report.page import labelled, page_html
 from podium.run_report.reading import read_sets
 from tests.podium.page.conftest import HOSTILE, Parsed, no_more_than_the_page
-from tests.podium.run_report.conftest import PHASES, SETTINGS, MakeRun, evaluation, lines, step, summary
+from tests.podium.run_report.conftest import PHASES, SETTINGS, MakeRun, evaluation, lines, step, summaryfrom tests.podium.run_report.test_rates import log
 
 CHARTS = {
     "Masked-LM accuracy",
@@ -86,6 +86,13 @@ def test_sets_side_by_side_are_called_by_what_tells_them_apart(make_run: MakeRun
     parsed = Parsed(html_of(first, second))
     assert "2 sets of runs" in parsed.said("h1") and "3 runs: 3 reached target." in parsed.said("p")
     assert {"1 mine/2026-11-21_10-00-00_000001", "2 mine/2026-11-21_12-00-00"} <= set(parsed.said("th"))
+
+
+def test_throughput_is_drawn_where_the_log_is_found(make_run: MakeRun) -> None:
+    folder = make_run(totals=summary(), result__partial__txt=log())
+    parsed = Parsed(html_of(folder))
+    assert charts(parsed) == CHARTS | {"Throughput over the run"}
+    assert "run_0, 640 samples\n80.0 sequences/s" in said(parsed)
 
 
 def test_one_rank_has_no_chart_of_balance(make_run: MakeRun) -> None:
