@@ -10,7 +10,8 @@ from podium.run_report.folders import find
 from podium.run_report.page import labelled, page_html
 from podium.run_report.reading import read_sets
 from tests.podium.page.conftest import HOSTILE, Parsed, no_more_than_the_page
-from tests.podium.run_report.conftest import PHASES, SETTINGS, MakeRun, evaluation, lines, step, summaryfrom tests.podium.run_report.test_rates import log
+from tests.podium.run_report.conftest import PHASES, SETTINGS, MakeRun, evaluation, lines, step, summary
+from tests.podium.run_report.test_rates import log
 
 CHARTS = {
     "Masked-LM accuracy",
@@ -66,6 +67,20 @@ def test_several_runs_are_overlaid_with_their_mean(make_run: MakeRun) -> None:
     assert "45.00 ± 7.07 s" in parsed.said("dd")
     assert any("All runs have the same schedule; run_1 went furthest" in words for words in parsed.said("figcaption"))
     assert {"run_0", "run_1"} <= set(parsed.said("th"))
+
+
+def test_runs_of_two_schedules_are_drawn_both(make_run: MakeRun) -> None:
+    make_run(0)
+    optimizer = {"algorithm": "adamw", "learning_rate": 0.002}
+    told = said(Parsed(html_of(make_run(1, settings={**SETTINGS, "optimizer": optimizer}).parent)))
+    assert {one[:5] for one in told if "learning rate" in one} == {"run_0", "run_1"}
+
+
+def test_a_run_that_was_not_to_reach_anything_is_not_marked(make_run: MakeRun) -> None:
+    make_run(0, totals=summary())
+    make_run(1, totals=summary(reached_target=False), settings={**SETTINGS, "target_accuracy": None})
+    folder = make_run(2, totals=summary(reached_target=False)).parent
+    assert [one.get("class") for one in Parsed(html_of(folder)).all("tr")][1:4] == [None, None, "marked"]
 
 
 def test_a_spike_among_many_steps_is_told(make_run: MakeRun) -> None:

@@ -66,6 +66,14 @@ def test_a_log_that_a_later_set_has_moved(make_run: MakeRun, tmp_path: Path) -> 
     assert rates(folder) == RATES
 
 
+def test_results_that_earlier_sets_have_moved_are_not_looked_through(make_run: MakeRun, tmp_path: Path) -> None:
+    folder = make_run(totals=summary())
+    for hour in range(5):
+        place(tmp_path / "runs/mine" / f"2026-11-20_0{hour}-00-00/replaced_results/result_0.txt", log(seed=hour))
+    place(tmp_path / "runs/mine" / LATER[0] / "replaced_results/result_0.txt", log())
+    assert rates(folder) == RATES
+
+
 def test_a_restarted_run_has_none(make_run: MakeRun, tmp_path: Path) -> None:
     place(tmp_path / "results/mine/bert/result_0.txt", log())
     assert rates(make_run(0, totals=summary())) == RATES

@@ -12,7 +12,7 @@ from podium.run_report.reading import read_sets
 from podium.run_report.telling import as_json, print_sets
 from tests.podium.run_report.conftest import SETTINGS, MakeRun, step, summary
 
-EVIL = "<script>alert(1)</script>\x1b[31m\u202e[red]evil[/red]"
+EVIL = "\x1b[31m\u202e[red]evil[/red]<script>alert(1)</script>"
 
 
 def printed(*folders: Path, notes: Sequence[str] = (), width: int = 120) -> str:
