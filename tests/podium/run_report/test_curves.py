@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from podium.run_report.curves import short, together
+from podium.page.chart import Canvas
+from podium.run_report.curves import Labelled, balance_chart, short, together
+from podium.run_report.folders import find
+from podium.run_report.reading import read_sets
 from podium.run_report.thinning import Curve, Thinner
+from tests.podium.run_report.conftest import MakeRun, step
 
 
 def curve(values: list[float], first: int = 1) -> Curve:
@@ -38,6 +43,21 @@ def test_the_shade_has_no_holes_between_points() -> None:
 def test_one_point_has_a_shade() -> None:
     at, low, high = together([curve([7.0])], 10)
     assert low.min() == high.max() == 7.0 and len(at) >= 1
+
+
+def test_the_distribution_of_the_balance_is_drawn_in_percent(make_run: MakeRun) -> None:
+    metrics = [step(number, max_over_mean_tokens=1.5 if number == 50 else 1.0) for number in range(1, 101)]
+    (one,) = read_sets(find([make_run(metrics=metrics)]))
+    chart = balance_chart([Labelled(one.runs[0], "run_0", 0)])
+    assert chart is not None
+    figure = Figure()
+    canvas = Canvas(figure, figure.add_subplot(), narrow=False)
+    chart.draw(canvas)
+    drawn = canvas.axes.lines[0].get_xydata()
+    assert drawn[0].tolist() == pytest.approx([1.0, 1.0])
+    assert drawn[-2].tolist() == pytest.approx([1.0, 99.0]) and drawn[-1].tolist() == pytest.approx(
+        [1.5, 100.0], rel=1e-4
+    )
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,14 @@ def test_a_run_has_all_charts_and_says_how_it_went(make_run: MakeRun) -> None:
 def test_several_runs_are_overlaid_with_their_mean(make_run: MakeRun) -> None:
     make_run(0, totals=summary(seconds=40.0))
     metrics = [*(step(one) for one in range(1, 61)), evaluation(320, 0.2), evaluation(640, 0.6), evaluation(960, 0.8)]
-    second = make_run(1, metrics=metrics, totals=summary(seconds=50.0), settings={**SETTINGS, "seed": 8})
-    parsed = Parsed(html_of(second.parent))
+    slower = summary(seconds=50.0, phases_ms=PHASES | {"forward": 60.0})
+    make_run(1, metrics=metrics, totals=slower, settings={**SETTINGS, "seed": 8})
+    parsed = Parsed(html_of(make_run(2, metrics=metrics, settings={**SETTINGS, "seed": 9}).parent))
     told = said(parsed)
     assert "run_1, 960 samples\naccuracy 0.8000" in told and "run_0, 320 samples\naccuracy 0.4000" in told
-    assert "mean of 2 runs, 320 samples\naccuracy 0.3000, sd 0.1414" in told
-    assert not any("mean of" in one and "960 samples" in one for one in told), "of one run there is no mean"
+    assert "mean of 3 runs, 320 samples\naccuracy 0.2667, sd 0.1155" in told
+    assert not any("mean of" in one and "runs, 960 samples" in one for one in told), "run_0 was over by then"
+    assert "run_0, forward\n20.00 ms a step, 25.0%" in told and "run_1, forward\n60.00 ms a step, 50.0%" in told
     assert "45.00 ± 7.07 s" in parsed.said("dd")
     assert any("All runs have the same schedule; run_1 went furthest" in words for words in parsed.said("figcaption"))
     assert {"run_0", "run_1"} <= set(parsed.said("th"))
