@@ -15,13 +15,15 @@ from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, series_style
 from podium.run_report.run import Run
 from podium.run_report.spread import Spread
-from podium.run_report.thinning import Curve, Numbers
+from podium.run_report.thinning import Curve, Numbers, extremes
 
 MOST_POINTS = 1200
 """Of all lines of a chart together: a run gets its part of them, within what follows."""
 LEAST_POINTS, MOST_POINTS_OF_A_RUN = 24, 160
 MOST_MARKS = 240
 LEAST_MARKS, MOST_MARKS_OF_A_RUN = 8, 40
+MOST_EVENTS = 120
+"""Evaluations of a run that are drawn: those with the least and the greatest values, where there are more."""
 MOST_SHADES = 3
 """Runs that have a shade each; more have one together."""
 COLUMNS = 5
@@ -169,16 +171,9 @@ def accuracy_chart(runs: Sequence[Labelled], over_runs: Sequence[tuple[float, Sp
     def draw(canvas: Canvas) -> None:
         axes, handles = canvas.axes, list[Artist]()
         for one in known:
-            points = one.run.metrics.evaluations
-            places, values = [point.samples for point in points], [point.accuracy for point in points]
-            (line,) = axes.plot(places, values, **_style(one))
-            canvas.tell(
-                line,
-                [
-                    f"{one.label}, {place:,.0f} samples\naccuracy {value:.4f}"
-                    for place, value in zip(places, values, strict=True)
-                ],
-            )
+            points = extremes([(point.samples, point.accuracy) for point in one.run.metrics.evaluations], MOST_EVENTS)
+            (line,) = axes.plot(*zip(*points, strict=True), **_style(one))
+            canvas.tell(line, [f"{one.label}, {place:,.0f} samples\naccuracy {value:.4f}" for place, value in points])
             handles.append(line)
         if several:
             _draw_mean(canvas, several)
@@ -244,11 +239,10 @@ def rates_chart(runs: Sequence[Labelled]) -> Chart | None:
     def draw(canvas: Canvas) -> None:
         handles = list[Artist]()
         for one in known:
-            places = [rate.samples for rate in one.run.rates]
-            values = [rate.sequences_per_second for rate in one.run.rates]
-            (line,) = canvas.axes.plot(places, values, **_style(one))
-            points = zip(places, values, strict=True)
-            canvas.tell(line, [f"{one.label}, {place:,.0f} samples\n{rate:,.1f} sequences/s" for place, rate in points])
+            points = extremes([(rate.samples, rate.sequences_per_second) for rate in one.run.rates], MOST_EVENTS)
+            (line,) = canvas.axes.plot(*zip(*points, strict=True), **_style(one))
+            texts = [f"{one.label}, {place:,.0f} samples\n{rate:,.1f} sequences/s" for place, rate in points]
+            canvas.tell(line, texts)
             handles.append(line)
         canvas.axes.set_ylim(bottom=0)
         canvas.axes.set_ylabel("sequences/s")

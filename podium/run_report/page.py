@@ -56,6 +56,10 @@ PADDING = Drawn(
     lambda value: f"{100 * value:.2f}%",
     factor=100.0,
 )
+MOST_DRAWN = 60
+"""Runs in a chart."""
+MOST_ROWS = 500
+"""Evaluations in a table."""
 MOST_DIFFERING = 30
 """Settings in which runs differ that are told."""
 
@@ -68,12 +72,15 @@ def write_page(sets: Sequence[RunSet], notes: Sequence[str], path: Path) -> None
 def page_html(sets: Sequence[RunSet], notes: Sequence[str]) -> str:
     """The whole page."""
     runs = labelled(sets)
+    drawn = runs[:MOST_DRAWN]
+    if len(runs) > len(drawn):
+        notes = [*notes, f"Charts show the first {MOST_DRAWN} of {len(runs):,} runs; tables hold them all."]
     sections = [
         Section("Outcome", tuple(outcome(sets, runs))),
-        Section("Loss and accuracy", tuple(_learning(sets, runs))),
-        Section("Optimizer", tuple(_charts(OPTIMIZER, runs))),
-        Section("Where the time goes", tuple(_time(runs))),
-        Section("Balance and padding", tuple(_balance(runs))),
+        Section("Loss and accuracy", tuple(_learning(sets, runs, drawn))),
+        Section("Optimizer", tuple(_charts(OPTIMIZER, drawn))),
+        Section("Where the time goes", tuple(_time(runs, drawn))),
+        Section("Balance and padding", tuple(_balance(drawn))),
         Section("Settings", tuple(_settings(runs))),
     ]
     title = f"{len(sets)} sets of runs" if len(sets) > 1 else f"Runs of {sets[0].name}"
@@ -103,17 +110,17 @@ def _charts(drawn: Sequence[Drawn], runs: Sequence[Labelled]) -> Iterator[Chart]
     return (chart for one in drawn if (chart := step_chart(one, runs)) is not None)
 
 
-def _learning(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part]:
+def _learning(sets: Sequence[RunSet], runs: Sequence[Labelled], drawn: Sequence[Labelled]) -> Iterator[Part]:
     over = list(sets[0].accuracies.items()) if len(sets) == 1 else []
-    chart = accuracy_chart(runs, over)
+    chart = accuracy_chart(drawn, over)
     if chart is not None:
         yield chart
-    yield from _charts(LOSSES, runs)
+    yield from _charts(LOSSES, drawn)
     for place, one in enumerate(sets, 1):
         if len(one.runs) > 1 and one.accuracies:
             rows = [
                 [samples, over.n, over.mean, over.sd, over.least, over.greatest]
-                for samples, over in one.accuracies.items()
+                for samples, over in list(one.accuracies.items())[-MOST_ROWS:]
             ]
             columns = [
                 number("samples"),
@@ -126,20 +133,23 @@ def _learning(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part
     if len(runs) == 1 and runs[0].run.metrics.evaluations:
         rows = [
             [one.samples, one.accuracy, one.next_sentence_accuracy, one.masked_lm_loss]
-            for one in runs[0].run.metrics.evaluations
+            for one in runs[0].run.metrics.evaluations[-MOST_ROWS:]
         ]
         titles = ("masked-LM accuracy", "next-sentence accuracy", "masked-LM loss")
-        yield Table("Evaluations", [number("samples"), *(number(title, 4) for title in titles)], rows, filtered=False)
+        columns = [number("samples"), *(number(title, 4) for title in titles)]
+        count = len(runs[0].run.metrics.evaluations)
+        caption = f"The last {MOST_ROWS} of {count:,}." if count > MOST_ROWS else ""
+        yield Table("Evaluations", columns, rows, caption=caption, filtered=False)
 
 
-def _time(runs: Sequence[Labelled]) -> Iterator[Part]:
-    chart, table = phases_chart(runs), phases_table(runs)
+def _time(runs: Sequence[Labelled], drawn: Sequence[Labelled]) -> Iterator[Part]:
+    chart, table = phases_chart(drawn), phases_table(runs)
     if chart is not None and table is not None:
         yield chart
         yield table
     else:
         yield Text(["No run has come to its end yet: phases are told then."])
-    throughput = rates_chart(runs)
+    throughput = rates_chart(drawn)
     if throughput is not None:
         yield throughput
 

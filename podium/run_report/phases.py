@@ -14,8 +14,6 @@ from podium.page.text import shown
 from podium.run_report.curves import Labelled
 
 BAR_INCHES = 0.34
-MOST_BARS = 40
-"""In one chart; the table holds them all."""
 WIDE_ENOUGH = 0.09
 """Of the longest bar: a part that is as wide has its share written into it."""
 
@@ -35,7 +33,7 @@ def called(phase: str) -> str:
 
 def phases_chart(runs: Sequence[Labelled]) -> Chart | None:
     """Milliseconds a step, stacked; None where no run came to its end."""
-    known = [one for one in runs if sum(one.run.phases_ms.values()) > 0][:MOST_BARS]
+    known = [one for one in runs if sum(one.run.phases_ms.values()) > 0]
     if not known:
         return None
     phases = phases_of(known)

@@ -168,3 +168,21 @@ class Thinner:
         """In the order of the quantities; None for one without a value."""
         self._take_up()
         return self._bins.curves()
+
+
+def extremes(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """Those of the points, each a place and a value, that a curve of at most `most` points must go through.
+
+    All of them where they are so few; else the least and the greatest of each bin, in the order of their places.
+    """
+    if len(points) <= most:
+        return list(points)
+    thinner = Thinner(1)
+    for place, value in points:
+        thinner.add(place, [value])
+    (curve,) = thinner.curves()
+    assert curve is not None
+    bins = curve.at_most(most // 2)
+    lows = zip(bins.low_at.tolist(), bins.low.tolist(), strict=True)
+    highs = zip(bins.high_at.tolist(), bins.high.tolist(), strict=True)
+    return sorted({*lows, *highs})

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from podium.run_report.thinning import BINS, Curve, Thinner
+from podium.run_report.thinning import BINS, Curve, Thinner, extremes
 
 
 def thinned(values: list[float], per_point: int = 16) -> Curve:
@@ -77,3 +77,13 @@ def test_a_curve_can_be_thinned_again_for_a_chart() -> None:
 
 def test_no_point_at_all() -> None:
     assert Thinner(2).curves() == [None, None]
+
+
+def test_of_many_single_points_the_extremes_are_kept() -> None:
+    numbers = random.Random(3)
+    points = [(100.0 * place, numbers.random()) for place in range(1, 2_001)]
+    points[777], points[1_500] = (77_800.0, 5.0), (150_100.0, -5.0)
+    kept = extremes(points, 100)
+    assert 50 <= len(kept) <= 100 and set(kept) <= set(points)
+    assert {points[777], points[1_500]} <= set(kept) and kept == sorted(kept)
+    assert extremes(points[:100], 100) == points[:100]
