@@ -13,7 +13,7 @@ from podium.run_report.run import BROKE_OFF, MISSED, OUTCOMES, REACHED, TRAINED,
 from podium.submission.copying import shown
 
 _STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
-BESIDE = 4
+BESIDE = 3
 """Runs of a set that are told side by side, all of their figures; of more, a line each."""
 _BRIEF = ("seconds", "samples", "accuracy", "sequences_per_second")
 
@@ -62,6 +62,8 @@ def print_sets(console: Console, sets: Sequence[RunSet], notes: Sequence[str]) -
         if len(one.runs) > BESIDE:
             console.print(_brief_table(one))
         console.print(_whole_table(one))
+        if alike := _alike(one):
+            console.print(Text(alike))
     for note in [*notes, *(f"{one.name}/{run.name}: {note}" for one in sets for run in one.runs for note in run.notes)]:
         console.print(Text(shown(note), "yellow"), soft_wrap=True)
     for one in sets:
@@ -105,18 +107,25 @@ def _whole_table(one: RunSet) -> Table:
     return table
 
 
+def _settings(run: Run) -> dict[str, str]:
+    """Title and value of the settings that matter, and the code."""
+    found = {SETTINGS[key]: shown(written(value)) for key, value in settings_of(run).items()}
+    return found | ({"code": _code(run)} if run.code is not None else {})
+
+
+def _alike(one: RunSet) -> str:
+    """The settings that all runs share, in a sentence."""
+    first, *others = (_settings(run) for run in one.runs)
+    told = [f"{title} {value}" for title, value in first.items() if all(other.get(title) == value for other in others)]
+    return f"Settings{' of all' * bool(others)}: {', '.join(told)}." if told else ""
+
+
 def _rows(one: RunSet, beside: Sequence[Run]) -> Iterator[tuple[str, list[Text], str]]:
     """Title, a cell of each run, and what is told of all of them."""
-    for key, title in SETTINGS.items():
-        values = [settings_of(run)[key] for run in one.runs if key in settings_of(run)]
-        if values:
-            alike = len(values) == len(one.runs) and len(set(map(repr, values))) == 1
-            cells = [Text(shown(written(settings_of(run)[key])) if key in settings_of(run) else "") for run in beside]
-            yield title, cells, shown(written(values[0])) if alike else "differ"
-    codes = {run.code for run in one.runs}
-    if codes != {None}:
-        texts = [Text(_code(run)) for run in beside]
-        yield "code", texts, _code(one.runs[0]) if len(codes) == 1 else "differ"
+    settings = [_settings(run) for run in one.runs]
+    for title in dict.fromkeys(title for found in settings for title in found):
+        if len({found.get(title) for found in settings}) > 1:
+            yield title, [Text(found.get(title, "")) for found in settings if beside], "differ"
     outcomes = ", ".join(
         f"{sum(run.outcome == name for run in one.runs)} {name}"
         for name in OUTCOMES
@@ -137,8 +146,8 @@ def _phase_rows(one: RunSet, beside: Sequence[Run]) -> Iterator[tuple[str, list[
     for phase in dict.fromkeys(name for run in one.runs for name in run.phases_ms):
         cells = [Text(_phase(run, phase)) for run in beside]
         known = [run.phases_ms[phase] for run in one.to_target if phase in run.phases_ms]
-        mean = f"{sum(known) / len(known):,.2f} ms a step" if known else ""
-        yield shown(phase.replace("_", " ")), cells, mean
+        mean = f"{sum(known) / len(known):,.2f} ms" if known else ""
+        yield f"step: {shown(phase.replace('_', ' '))}", cells, mean
 
 
 def _phase(run: Run, phase: str) -> str:
@@ -146,7 +155,7 @@ def _phase(run: Run, phase: str) -> str:
         return ""
     whole = sum(run.phases_ms.values())
     share = f", {run.phases_ms[phase] / whole:5.1%}" if whole else ""
-    return f"{run.phases_ms[phase]:,.2f} ms a step{share}"
+    return f"{run.phases_ms[phase]:,.2f} ms{share}"
 
 
 def _cell(run: Run, key: str) -> str:

@@ -27,18 +27,22 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def test_one_run(make_run: MakeRun) -> None:
-    found = rows(printed(make_run(totals=summary())))
+    text = printed(make_run(totals=summary()))
+    assert "Settings: system mine, recipe indexed, size tiny, division open" in text and "auto: bf16" in text
+    found = rows(text)
     assert found["outcome"] == ["reached target"] and found["time"] == ["40.00 s"]
-    assert found["precision"] == ["auto: bf16"] and found["useful FLOP/s"] == ["200.0 GFLOP/s"]
+    assert found["useful FLOP/s"] == ["200.0 GFLOP/s"] and "recipe" not in found
     assert found["balance (max/mean tokens)"] == ["1.0500"] and found["evaluation share"] == ["25.0%"]
-    assert found["forward"] == ["20.00 ms a step, 25.0%"]
+    assert found["step: forward"] == ["20.00 ms, 25.0%"]
 
 
 def test_few_runs_stand_side_by_side_with_their_mean(make_run: MakeRun) -> None:
     make_run(0, totals=summary(seconds=40.0))
-    found = rows(printed(make_run(1, totals=summary(seconds=42.0), settings={**SETTINGS, "seed": 8}).parent))
+    text = printed(make_run(1, totals=summary(seconds=42.0), settings={**SETTINGS, "seed": 8}).parent)
+    found = rows(text)
     assert found["time"] == ["40.00 s", "42.00 s", "41.00 ± 1.41 s"]
-    assert found["seed"] == ["7", "8", "differ"] and found["recipe"] == ["indexed", "indexed", "indexed"]
+    assert found["seed"] == ["7", "8", "differ"]
+    assert "Settings of all: system mine, recipe indexed" in text and "seed 7" not in text
     assert found["outcome"][2] == "2 reached target"
 
 
