@@ -18,8 +18,8 @@ LEGEND_ROW = 0.19
 """Inches."""
 LIGHT = 0.5
 """Of the inside of points, so that those that cover one another are told apart."""
-STEP = 1.05
-"""Between the points of two families of one size."""
+STEP, REACH = 1.05, 1.2
+"""Between the points of two families of one size, and between the middle and the outermost of many."""
 MARGIN = 1.3
 """By which a logarithmic axis goes on beyond its values."""
 
@@ -106,11 +106,12 @@ def _side_by_side(families: Families) -> dict[tuple[int, int], float]:
     present: dict[int, set[int]] = {}
     for result in families.results:
         present.setdefault(size_of(result) or 0, set()).add(families.series_of(result))
-    return {
-        (size, series): STEP ** (at - (len(there) - 1) / 2)
-        for size, there in present.items()
-        for at, series in enumerate(sorted(there))
-    }
+    factors = {}
+    for size, there in present.items():
+        middle = (len(there) - 1) / 2
+        step = min(STEP, REACH ** (1 / max(middle, 1)))
+        factors.update({(size, series): step ** (at - middle) for at, series in enumerate(sorted(there))})
+    return factors
 
 
 def _points(
@@ -178,10 +179,10 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             (bar,) = canvas.axes.barh([row], [rate], height=0.62, color=colour)
             canvas.tell(bar, [told(result)])
             part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
-            canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center", fontsize=8)
+            canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center")
         canvas.axes.set_yticks(range(len(ordered)), [shown(_row_name(one), 24) for one in ordered])
         canvas.axes.set_ylim(len(ordered) - 0.4, -0.6)
-        canvas.axes.set_xlim(0, highest * (1.5 if canvas.narrow else 1.2))
+        canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
         canvas.axes.grid(False, axis="y")
         canvas.axes.set_xlabel("sequences/s per accelerator")
 

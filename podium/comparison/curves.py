@@ -68,14 +68,14 @@ def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
         canvas.axes.set_ylim(bottom if closely else bottom - margin, top + margin)
         canvas.axes.set_xlabel("million samples")
         canvas.axes.set_ylabel("masked-LM accuracy")
-        canvas.legend(lines, [short_name(result) for result in results], columns=3, narrow=1)
+        canvas.legend(lines, [short_name(result) for result in results], columns=2, narrow=1)
 
     return Chart(
         "The last part, near the target" if closely else "Accuracy by samples trained on",
         f"The median of each result's runs, and the band from their lowest to their highest. The dashed line is the "
         f"target, {TARGET_ACCURACY:.3f}. A run that has reached it keeps its last accuracy.",
         draw,
-        height=4.2 + LEGEND_ROW * -(-len(results) // 3),
+        height=4.2 + LEGEND_ROW * -(-len(results) // 2),
         narrow_height=3.8 + LEGEND_ROW * len(results),
     )
 

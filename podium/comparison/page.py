@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from benchmarks.bert.rules import RUNS
 from podium.comparison.charts import best_rates_chart, throughput_chart, time_chart
 from podium.comparison.curves import accuracies, curves_chart
 from podium.comparison.families import Families, best_of_each, families_of, size_of
@@ -19,8 +20,8 @@ MOST_OWN = 6
 """Own results in a chart of a few; the last ones of the comparison."""
 MOST_BARS = 16
 NOTES = (
-    "A score is the mean of a result's runs without the fastest and the slowest, scaled where the runs needed fewer "
-    "samples than the round's reference allows. Fewer than three runs have no score: charts show their mean.",
+    f"A score is the mean of {RUNS} runs without the fastest and the slowest, scaled where they needed fewer samples "
+    "than the round's reference allows. Of results without a score, charts show the mean of the runs that converged.",
     "MFU is by the operations that BERT-large needs for samples of the dataset's mean length without padding, against "
     "the dense bf16 peak that the accelerator's maker states.",
     "This page is one file. It loads nothing and sends nothing.",

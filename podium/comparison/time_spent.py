@@ -10,6 +10,7 @@ from podium.comparison.result import Result
 from podium.comparison.words import short_name, told
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, SERIES
+from podium.page.text import shown
 
 KINDS = ("starting", "training", "training and evaluation", "evaluation", "closing")
 COLOURS = (SERIES[1].light, SERIES[0].light, SERIES[4].light, SERIES[2].light, BASE["quiet"].light)
@@ -78,12 +79,12 @@ def time_spent_chart(results: Sequence[Result]) -> Chart:
                 canvas.tell(bar, [_words(result, spent, kind, seconds)])
                 left += width
         longest = 20 if canvas.narrow else 44
-        canvas.axes.set_yticks(range(len(results)), [_label(result, longest) for result in results])
+        canvas.axes.set_yticks(range(len(results)), [shown(short_name(result), longest) for result in results])
         canvas.axes.set_ylim(len(results) - 0.4, -0.6)
         canvas.axes.set_xlim(0, 100)
         canvas.axes.grid(False, axis="y")
         canvas.axes.set_xlabel("% of a run's time")
-        canvas.legend([Patch(color=colour) for colour in COLOURS], KINDS, columns=5, narrow=1)
+        canvas.legend([Patch(color=colour) for colour in COLOURS], KINDS, columns=3, narrow=1)
 
     return Chart(
         "Shares of a run's time",
@@ -91,14 +92,9 @@ def time_spent_chart(results: Sequence[Result]) -> Chart:
         "rest of the run would have it. Most logs do not tell when evaluation began and ended: there it is not told "
         "apart from training.",
         draw,
-        height=1.2 + 0.3 * len(results),
+        height=1.4 + 0.3 * len(results),
         narrow_height=2.1 + 0.3 * len(results),
     )
-
-
-def _label(result: Result, longest: int) -> str:
-    name = short_name(result)
-    return name if len(name) <= longest else name[: longest - 1] + "…"
 
 
 def _words(result: Result, spent: TimeSpent, kind: str, seconds: float) -> str:

@@ -20,7 +20,7 @@ from podium.page.svg import inlined
 from podium.page.text import printable, shown
 from podium.pictures import STYLE
 
-WIDE, NARROW = 8.6, 3.9
+WIDE, NARROW = 8.6, 3.7
 """Inches: a page shows the wide chart, or the narrow one on a phone, so that letters are never scaled down."""
 
 _INK, _QUIET, _RULE = (colours.BASE[name].light for name in ("ink", "quiet", "rule"))
@@ -74,7 +74,7 @@ class Canvas:
 
     def legend(self, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4, narrow: int = 2) -> None:
         """Below the axes, in `columns` columns, or in `narrow` on a phone."""
-        columns, longest = (narrow, 44 // narrow) if self.narrow else (columns, 160 // columns)
+        columns, longest = (narrow, 44 // narrow) if self.narrow else (columns, 104 // columns)
         self.figure.legend(
             list(handles),
             [shown(label, longest) for label in labels],

@@ -169,7 +169,11 @@ function makeAskable(svg) {
     points[to].setAttribute("tabindex", "0");
     points[to].focus();
   });
-  svg.addEventListener("focusin", (event) => points.includes(event.target) && showTip(event.target));
+  svg.addEventListener("focusin", (event) => {
+    if (!points.includes(event.target)) return;
+    if (event.target.matches(":focus-visible")) svg.scrollIntoView({ block: "nearest", behavior: "instant" });
+    showTip(event.target);
+  });
   svg.addEventListener("focusout", hideTip);
   const point = (event) => {
     const meant = nearest(points, event.clientX, event.clientY);

@@ -2,7 +2,7 @@
 
 import re
 
-LONGEST = 2000
+LONGEST = 600
 """Characters of one value; what is longer is cut."""
 
 _UNSEEN = re.compile(

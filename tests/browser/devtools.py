@@ -162,7 +162,7 @@ def browser(program: str) -> Iterator[Page]:
         options += [f"--user-data-dir={profile}"] + (["--no-sandbox"] if os.geteuid() == 0 else [])
         script = f'exec "$0" "$@" 3<&{their_in} 4>&{their_out}'
         process = subprocess.Popen(
-            ["/bin/sh", "-c", script, program, *options],
+            ["bash", "-c", script, program, *options],
             pass_fds=(their_in, their_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

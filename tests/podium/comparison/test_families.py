@@ -1,0 +1,88 @@
+"""Which results stand together in charts."""
+
+from benchmarks.bert.accelerators import accelerator_named
+from podium.comparison.families import (
+    CPUS,
+    MOST,
+    OTHERS,
+    UNKNOWN,
+    best_at_each_size,
+    best_of_each,
+    counted_minutes,
+    families_of,
+    family_of,
+    size_of,
+)
+from podium.comparison.result import Result
+from tests.podium.comparison.conftest import make_result, make_run
+
+
+def timed(
+    seconds: float, accelerators: int | None = 8, name: str | None = "NVIDIA A100-SXM4", **changes: object
+) -> Result:
+    kind = accelerator_named(name or "")
+    runs = [make_run(seconds + n / 1000) for n in range(10)]
+    return make_result(runs, accelerators=accelerators, accelerator=name, kind=kind, **changes)
+
+
+def test_names_and_sizes() -> None:
+    assert family_of(timed(1)) == "NVIDIA A100 SXM"
+    assert family_of(timed(1, name="Unheard-of 9000")) == "Unheard-of 9000"
+    assert family_of(timed(1, name=None)) == UNKNOWN
+    cpus = timed(1, accelerators=0, name=None, nodes=16)
+    assert (family_of(cpus), size_of(cpus)) == (CPUS, 16)
+    assert size_of(timed(1, accelerators=0, nodes=None)) is None
+    assert size_of(timed(1, accelerators=None)) is None
+
+
+def test_only_results_of_bert_large_with_a_time_and_a_size_are_placed() -> None:
+    kept = timed(1, system="kept")
+    left = [
+        timed(1, full_size=False),
+        timed(1, accelerators=None),
+        timed(1, accelerators=0, nodes=0),
+        make_result([make_run(status="aborted")]),
+        make_result([]),
+    ]
+    assert families_of([kept, *left]).results == (kept,)
+
+
+def test_families_are_ordered_by_their_results_and_their_names() -> None:
+    results = [timed(1, name="B"), timed(2, name="A"), timed(3, name="C"), timed(4, name="C")]
+    families = families_of(results)
+    assert list(families.by_name) == ["C", "A", "B"]
+    assert [len(found) for found in families.by_name.values()] == [2, 1, 1]
+    assert [families.series_of(result) for result in results] == [2, 1, 0, 0]
+
+
+def test_too_many_families_share_the_last_line() -> None:
+    results = [timed(1, name=f"accelerator {n:02d}") for n in range(MOST + 3)]
+    families = families_of(results)
+    assert len(families.by_name) == MOST and len(families.by_name[OTHERS]) == 4
+    assert families.series_of(results[-1]) == MOST - 1
+    assert sum(map(len, families.by_name.values())) == len(results)
+    exactly = families_of(results[:MOST])
+    assert OTHERS not in exactly.by_name and len(exactly.by_name) == MOST
+
+
+def test_a_line_joins_the_best_published_closed_results() -> None:
+    best, slower, larger = timed(100, 8), timed(200, 8), timed(50, 16)
+    open_one, own = timed(10, 8, division="open"), timed(10, 16, round=None)
+    unknown = timed(90, 32, division=None)
+    assert best_at_each_size([slower, unknown, larger, open_one, best, own]) == [best, larger, unknown]
+
+
+def test_what_counts_is_the_scaled_score() -> None:
+    scaled = timed(100, scaling_factor=1.5)
+    assert counted_minutes(scaled) == 1.5 * (scaled.score_minutes or 0)
+    two = make_result([make_run(60), make_run(120)])
+    assert counted_minutes(two) == 1.5
+    other = timed(120)
+    assert best_at_each_size([scaled, other]) == [other]
+
+
+def test_the_best_of_each_is_closed_where_there_is_one() -> None:
+    closed, open_one, lonely = timed(100), timed(10, division="open"), timed(10, name="B", division="open")
+    own = timed(1, name="C", round=None)
+    families = families_of([open_one, closed, lonely, own])
+    assert best_of_each(families) == [closed, lonely]

@@ -1,0 +1,183 @@
+"""The page of a comparison, of whatever there is."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from podium.comparison.gathering import Comparison
+from podium.comparison.page import MOST_CURVES, comparison_page
+from podium.comparison.pictures import charts_by_name, write_pictures
+from podium.comparison.result import Result
+from podium.comparison.run import Point
+from tests.podium.comparison.conftest import make_result, make_run
+from tests.podium.page.conftest import HOSTILE, Parsed, no_more_than_the_page
+
+SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "What is odd"]
+
+
+def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
+    return Comparison(results, notes)
+
+
+def headings(html: str) -> list[str]:
+    return Parsed(html).said("h2")
+
+
+def cells(html: str, heading: str) -> list[str]:
+    """What the cells of the first table's column of this heading show."""
+    table = html[html.index("<table") : html.index("</table>")]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", table, re.S)]
+    return [row[rows[0].index(heading)] for row in rows[1:]]
+
+
+def test_every_result_is_told() -> None:
+    html = comparison_page(
+        compare(
+            make_result(scaling_factor=1.5),
+            make_result(
+                system="OTHER", round="v2.1", repeats="v2.0 ORG SYS", accelerators=0, accelerator=None, kind=None
+            ),
+            notes=("a note",),
+        )
+    )
+    assert headings(html) == SECTIONS
+    measured = make_result().score_minutes or 0
+    assert cells(html, "System") == ["SYS", "OTHER"]
+    assert cells(html, "Round") == ["v2.0", "v2.1"]
+    assert cells(html, "Score (min)") == [f"{1.5 * measured:,.3f}", f"{measured:,.3f}"]
+    assert cells(html, "Measured (min)") == [f"{measured:,.3f}"] * 2
+    assert cells(html, "Accel.") == ["8", "0"]
+    assert cells(html, "Accelerator") == ["NVIDIA A100 SXM", "none"]
+    assert cells(html, "MFU") == [f"{100 * (make_result().utilization or 0):.1f} %", "unknown"]
+    assert cells(html, "Cause") == ["samples"] * 2
+    assert cells(html, "Same runs as") == ["–", "v2.0 ORG SYS"]
+    assert "<li>a note</li>" in html
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        make_result([]),
+        make_result([make_run(status="aborted", samples=None)]),
+        make_result([make_run()]),
+        make_result([make_run(), make_run(5.0)]),
+        make_result(accelerators=None, nodes=None, accelerator=None, kind=None, division=None, description={}),
+        make_result(accelerators=0, nodes=None),
+        make_result(accelerators=0, accelerator=None, kind=None),
+        make_result(accelerator="Quantum Abacus 3000", kind=None, round="v9.9"),
+        make_result([make_run(1000.0 + n, None) for n in range(10)]),
+        make_result([make_run(1000.0) for n in range(10)]),
+        make_result([make_run(evaluations=()) for _ in range(3)]),
+        make_result([make_run(evaluations=(Point(1, 5.0, 0.5), Point(1, 5.0, 0.73))) for _ in range(3)]),
+        make_result([make_run(evaluations=(Point(-1, 5.0, -3.0), Point(1, 9.0, 700.0))) for _ in range(3)]),
+        make_result([make_run(1e-3, 1.0), make_run(1e9, 1e12), make_run(1.0, 1e6)]),
+        make_result(round=None),
+        make_result(round=None, full_size=False),
+    ],
+)
+def test_whatever_a_result_lacks_it_is_in_a_page(result: Result) -> None:
+    html = comparison_page(compare(result))
+    no_more_than_the_page(Parsed(html))
+    assert headings(html)[0] == "Results" and headings(html)[-1] == "What is odd"
+    assert cells(html, "System") == ["SYS"]
+
+
+def test_no_results_are_told() -> None:
+    html = comparison_page(compare(notes=("nothing was found",)))
+    assert headings(html) == ["Results", "What is odd"]
+    assert "There are no results." in html and "<li>nothing was found</li>" in html
+    assert "<svg" not in html
+    assert "Nothing." in comparison_page(compare())
+
+
+def test_own_results_of_another_size_are_in_no_chart() -> None:
+    tiny = make_result(system="laptop", round=None, full_size=False, submitter="Me")
+    html = comparison_page(compare(make_result(), tiny))
+    assert all(
+        "laptop" not in "".join(ElementTree.fromstring(svg).itertext())
+        for svg in re.findall(r"<svg.*?</svg>", html, re.S)
+    )
+    assert "Other sizes of BERT" in html and "Your laptop" in html
+    alone = comparison_page(compare(tiny))
+    assert "<svg" not in alone and headings(alone) == ["Results", "What is odd"]
+
+
+def test_own_results_are_marked_and_in_every_chart() -> None:
+    mine = make_result(system="mine", round=None)
+    html = comparison_page(compare(make_result(), mine))
+    rows = [one.get("class") for one in Parsed(html).all("tr")]
+    assert rows[:3] == [None, None, "marked"]
+    charts = re.findall(r"<svg.*?</svg>", html, re.S)
+    told = ["mine" in svg for svg in charts]
+    assert len(charts) == 12 and told.count(False) == 2, "all but the published best of each family, wide and narrow"
+
+
+def test_results_without_a_place_are_counted() -> None:
+    html = comparison_page(compare(make_result(), make_result(accelerators=None), make_result([])))
+    assert "1 result(s) do not tell how many accelerators they had" in html
+    assert "1 result(s) have no run that converged" in html
+
+
+def test_there_are_no_more_curves_than_can_be_read() -> None:
+    many = [make_result(accelerator=f"accelerator {n}", kind=None, system=f"system-{n:02d}") for n in range(30)]
+    svg = re.findall(r"<svg[^>]*Accuracy by samples.*?</svg>", comparison_page(compare(*many)), re.S)
+    assert len(svg) == 2
+    assert len(set(re.findall(r"system-\d\d", svg[0]))) == MOST_CURVES
+
+
+def test_hostile_names_are_text() -> None:
+    def named(number: int, name: str) -> list[Result]:
+        fields = {"submitter": name, "system": name, "round": name, "accelerator": name, "division": name}
+        odd = make_result(**fields, kind=None, accelerators=2 + number, repeats=name, oddities=(f"{name} is odd",))
+        return [odd, make_result(round=None, system=name, submitter=name)]
+
+    found, expected = (
+        Parsed(comparison_page(compare(*(one for n, name in enumerate(names) for one in named(n, name)), notes=names)))
+        for names in (HOSTILE, tuple(f"name {number}" for number in range(len(HOSTILE))))
+    )
+    no_more_than_the_page(found)
+    for tag in (
+        "table",
+        "tr",
+        "td",
+        "th",
+        "script",
+        "style",
+        "svg",
+        "figure",
+        "title",
+        "section",
+        "li",
+        "p",
+        "h2",
+        "h3",
+    ):
+        assert len(found.all(tag)) == len(expected.all(tag)), tag
+
+
+def test_the_same_results_give_the_same_bytes() -> None:
+    assert comparison_page(compare(make_result())) == comparison_page(compare(make_result()))
+
+
+def test_pictures_are_those_of_the_page(tmp_path: Path) -> None:
+    comparison = compare(make_result(), make_result(round="v2.1", accelerators=16))
+    paths = write_pictures(comparison, tmp_path / "pictures")
+    assert (
+        [path.stem for path in paths]
+        == list(charts_by_name(comparison))
+        == [
+            "time-to-train",
+            "throughput",
+            "throughput-of-families",
+            "accuracy",
+            "accuracy-near-target",
+            "time-spent",
+        ]
+    )
+    titles = "".join(Parsed(comparison_page(comparison)).said("h3"))
+    for path, (_, chart) in zip(paths, charts_by_name(comparison).items(), strict=True):
+        root = ElementTree.fromstring(path.read_bytes())
+        assert any(text.strip() == chart.title for text in root.itertext()) and chart.title in titles
+    assert write_pictures(compare(), tmp_path / "none") == []
