@@ -69,7 +69,7 @@ def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
     bins = min(max(LEAST_POINTS, MOST_POINTS // len(known)), MOST_POINTS_OF_A_RUN)
     thinned = [(one, curve.at_most(bins)) for one, curve in known]
     steps = max(float(curve.count.max()) for _, curve in thinned)
-    of = "them" if len(known) <= MOST_SHADES else "all runs'"
+    of = "them" if len(known) <= MOST_SHADES else "those of all runs"
     how = (
         f" A point stands for up to {steps:,.0f} steps: the line is their mean, and the shade goes from the least to "
         f"the greatest of {of}, so that no step is hidden."

@@ -36,7 +36,7 @@ OPTIMIZER = (
         "gradient_norm",
         "Gradient norm",
         "gradient norm",
-        "Of the whole gradient of each step, before it is clipped.",
+        "Of each step's gradient before it is clipped: the averaged one, or the first rank's own where each clips its own.",
         lambda value: f"{value:,.4g}",
         may_be_logarithmic=True,
     ),
