@@ -36,11 +36,14 @@ Write = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Labelled:
-    """A run, what it is called on the page, and its number there."""
+    """A run, and what it is called on the page."""
 
     run: Run
     label: str
     number: int
+    """Of its style."""
+    group: str
+    """What the legend calls all that is drawn in that style."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
     def draw(canvas: Canvas) -> None:
         _draw_steps(canvas, drawn, thinned, bins)
 
-    return Chart(drawn.title, caption + how, draw, **_heights(len(known)))
+    return Chart(drawn.title, caption + how, draw, **_heights([one for one, _ in known]))
 
 
 def _same_schedule(runs: Sequence[Run]) -> bool:
@@ -184,7 +187,7 @@ def accuracy_chart(runs: Sequence[Labelled], over_runs: Sequence[tuple[float, Sp
         axes.set_ylabel("masked-LM accuracy")
         _over_samples(canvas, known, handles)
 
-    return Chart("Masked-LM accuracy", caption, draw, **_heights(len(known)))
+    return Chart("Masked-LM accuracy", caption, draw, **_heights(known))
 
 
 def _draw_mean(canvas: Canvas, several: Sequence[tuple[float, Spread]]) -> None:
@@ -227,7 +230,7 @@ def balance_chart(runs: Sequence[Labelled]) -> Chart | None:
         "How evenly steps share out tokens over ranks: for each share of the steps, what the busiest rank has at most "
         "in units of the mean rank. 1 is even; all ranks wait for the busiest one."
     )
-    return Chart("Distribution of the balance", caption, draw, **_heights(len(known)))
+    return Chart("Distribution of the balance", caption, draw, **_heights([one for one, _ in known]))
 
 
 def rates_chart(runs: Sequence[Labelled]) -> Chart | None:
@@ -251,12 +254,12 @@ def rates_chart(runs: Sequence[Labelled]) -> Chart | None:
     caption = (
         "Sequences a second in training up to an evaluation from the one before, by the times in the run's result log."
     )
-    return Chart("Throughput over the run", caption, draw, **_heights(len(known)))
+    return Chart("Throughput over the run", caption, draw, **_heights(known))
 
 
-def _heights(runs: int) -> dict[str, float]:
-    """Of a chart with a legend of so many runs, in columns of COLUMNS, or of two on a phone: the axes keep theirs."""
-    named = runs if runs > 1 else 0
+def _heights(runs: Sequence[Labelled]) -> dict[str, float]:
+    """Of a chart with a legend of these runs, in COLUMNS columns, or in two on a phone: the axes keep theirs."""
+    named = len({one.group for one in runs}) if len(runs) > 1 else 0
     return {"height": 3.6 + 0.18 * -(-named // COLUMNS), "narrow_height": 3.2 + 0.18 * -(-named // 2)}
 
 
@@ -271,8 +274,9 @@ def _over_samples(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Ar
 
 def _named(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Artist]) -> None:
     _plain(canvas.axes)
+    named = {one.group: handle for one, handle in zip(reversed(runs), reversed(handles), strict=True)}
     if len(runs) > 1:
-        canvas.legend(handles, [one.label for one in runs], columns=COLUMNS)
+        canvas.legend(list(named.values())[::-1], list(named)[::-1], columns=COLUMNS)
 
 
 def _plain(axes: Axes) -> None:

@@ -36,7 +36,7 @@ OPTIMIZER = (
         "gradient_norm",
         "Gradient norm",
         "gradient norm",
-        "Of each step's gradient before it is clipped: the averaged one, or the first rank's own where each clips its own.",
+        "Of each step's gradient before it is clipped: the averaged one, or the first rank's where each clips its own.",
         lambda value: f"{value:,.4g}",
         may_be_logarithmic=True,
     ),
@@ -90,20 +90,21 @@ def page_html(sets: Sequence[RunSet], notes: Sequence[str]) -> str:
 
 
 def labelled(sets: Sequence[RunSet]) -> list[Labelled]:
-    """All runs with what they are called, numbered through.
+    """All runs with what they are called and how they are drawn.
 
-    With several sets a run is called by its set's number and by what tells the sets apart, system and recipe.
+    The runs of one set each have a style of their own. Of several sets each has one, and a run is called by its set's
+    number and by what tells the sets apart, system and recipe.
     """
     if len(sets) == 1:
-        names = [(run, run.name) for run in sets[0].runs]
-    else:
-        told = [key for key in ("system", "recipe") if len({one.common_settings.get(key) for one in sets}) > 1]
-        names = []
-        for place, one in enumerate(sets, 1):
-            words = [str(place), *(written(one.common_settings[key]) for key in told if key in one.common_settings)]
-            alone = len(one.runs) == 1 and len(words) > 1
-            names += [(run, " ".join(words if alone else [*words, run.name])) for run in one.runs]
-    return [Labelled(run, label, place) for place, (run, label) in enumerate(names)]
+        return [Labelled(run, run.name, place, run.name) for place, run in enumerate(sets[0].runs)]
+    told = [key for key in ("system", "recipe") if len({one.common_settings.get(key) for one in sets}) > 1]
+    found = []
+    for place, one in enumerate(sets):
+        words = [str(place + 1), *(written(one.common_settings[key]) for key in told if key in one.common_settings)]
+        alone = len(one.runs) == 1 and len(words) > 1
+        for run in one.runs:
+            found.append(Labelled(run, " ".join(words if alone else [*words, run.name]), place, " ".join(words)))
+    return found
 
 
 def _charts(drawn: Sequence[Drawn], runs: Sequence[Labelled]) -> Iterator[Chart]:

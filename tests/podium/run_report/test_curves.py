@@ -48,7 +48,7 @@ def test_one_point_has_a_shade() -> None:
 def test_the_distribution_of_the_balance_is_drawn_in_percent(make_run: MakeRun) -> None:
     metrics = [step(number, max_over_mean_tokens=1.5 if number == 50 else 1.0) for number in range(1, 101)]
     (one,) = read_sets(find([make_run(metrics=metrics)]))
-    chart = balance_chart([Labelled(one.runs[0], "run_0", 0)])
+    chart = balance_chart([Labelled(one.runs[0], "run_0", 0, "run_0")])
     assert chart is not None
     figure = Figure()
     canvas = Canvas(figure, figure.add_subplot(), narrow=False)

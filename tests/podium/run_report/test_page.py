@@ -100,7 +100,10 @@ def test_sets_side_by_side_are_called_by_what_tells_them_apart(make_run: MakeRun
     second = make_run(0, totals=summary(), settings=padded, set_name="2026-11-21_12-00-00").parent
     sets = read_sets(find([first, second]))
     assert [one.label for one in labelled(sets)] == ["1 indexed run_0", "1 indexed run_1", "2 padded"]
+    assert [(one.number, one.group) for one in labelled(sets)] == [(0, "1 indexed"), (0, "1 indexed"), (1, "2 padded")]
     parsed = Parsed(html_of(first, second))
+    named = parsed.said("text")
+    assert named.count("1 indexed") > 4 and named.count("1 indexed run_0") == 2, "a legend names sets, a bar its run"
     assert "2 sets of runs" in parsed.said("h1") and "3 runs: 3 reached target." in parsed.said("p")
     assert {"1 mine/2026-11-21_10-00-00_000001", "2 mine/2026-11-21_12-00-00"} <= set(parsed.said("th"))
 
