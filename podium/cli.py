@@ -13,6 +13,7 @@ from benchmarks.errors import Interrupted, PodiumError, UsageError
 from podium.compare_cli import compare
 from podium.console import errors, tell
 from podium.data_cli import data
+from podium.run_report.command import report
 from podium.submit_cli import submit
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.add_typer(submit, name="submit")
 app.command(
     epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
 )(compare)
+app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 
 
 @app.command(
@@ -68,8 +70,8 @@ def run(
     from podium.launching.elsewhere import become, resume_options, run_options, wrapped
     from podium.launching.following import follow
     from podium.progress import Progress
-    from podium.report import as_json as report_json
-    from podium.report import print_report
+    from podium.run_table import as_json as table_json
+    from podium.run_table import print_table
     from podium.running import FinishedRun, resumable, resume, run_folder, run_set
 
     settings = settings or []
@@ -101,9 +103,9 @@ def run(
                 finished.append(one)
     finally:
         if finished and as_json:
-            print(json.dumps(report_json(finished), indent=2))
+            print(json.dumps(table_json(finished), indent=2))
         elif finished:
-            print_report(Console(), config, finished)
+            print_table(Console(), config, finished)
     as_asked = config.target_accuracy is None or all(one.reached_target for one in finished)
     if not as_asked:
         tell(

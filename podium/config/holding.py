@@ -57,3 +57,20 @@ def require_nobody(path: Path, taken: str) -> None:
     """Raises UsageError with the words `taken` if any process holds the file, WorkError if it cannot be written."""
     with alone_with(path, taken):
         pass
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether any process holds the file; None where that cannot be told. Makes no file and keeps no hold of it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False

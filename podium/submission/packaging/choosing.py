@@ -15,7 +15,7 @@ from mlperf_logging.mllog import constants
 
 from benchmarks.bert.rules import RUNS
 from podium.config.description import Description
-from podium.report import score_seconds
+from podium.run_table import score_seconds
 from podium.submission.packaging.runs import Run, is_seed
 
 MOST_NOT_CONVERGED = 1

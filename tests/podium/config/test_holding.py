@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.errors import UsageError, WorkError
 from podium.config import holding
-from podium.config.holding import alone_with, held_with_others, require_nobody
+from podium.config.holding import alone_with, held_with_others, is_held, require_nobody
 
 
 def test_one_alone_or_many_together(tmp_path: Path) -> None:
@@ -74,3 +74,12 @@ def test_what_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
         WorkError, match=rf"^{tmp_path}: cannot be written \(Is a directory\); see who may write there$"
     ):
         require_nobody(tmp_path, "taken")
+
+
+def test_whether_a_file_is_held_is_seen_without_holding_it(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert is_held(path) is None and not path.exists()
+    with held_with_others(path):
+        assert is_held(path) is True
+    assert is_held(path) is False
+    require_nobody(path, "taken")

@@ -52,7 +52,7 @@ def score_seconds(seconds: Sequence[float]) -> float | None:
     return mean(counted) if len(seconds) == RUNS and math.isfinite(counted[-1]) else None
 
 
-def print_report(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:
+def print_table(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:
     """The runs one by one where there are several, then what they have in common, phases and compliance."""
     if len(runs) > 1:
         console.print(_run_table(runs))

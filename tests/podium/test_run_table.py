@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks.bert.rules import RULESETS
 from podium.config import RunConfig
-from podium.report import as_json, print_report, score_seconds
+from podium.run_table import as_json, print_table, score_seconds
 from podium.running import FinishedRun
 
 KEYS = {
@@ -44,7 +44,7 @@ def finished(summary: dict[str, Any]) -> Any:
 
 def printed(config: RunConfig, runs: list[FinishedRun], width: int = 80) -> str:
     out = io.StringIO()
-    print_report(Console(file=out, width=width), config, runs)
+    print_table(Console(file=out, width=width), config, runs)
     return out.getvalue()
 
 

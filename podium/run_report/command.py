@@ -1,0 +1,48 @@
+"""`podium report`: one's own runs, told in the terminal, as JSON, and as a page."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from podium.console import errors
+
+
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folders of runs (runs/SYSTEM/DATE_TIME/run_N), of sets (runs/SYSTEM/DATE_TIME), or of systems "
+            "(runs/SYSTEM: its newest set).",
+        ),
+    ],
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the page there: one file that needs no network."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Tell how one's own runs went: outcome, speed, balance, phases; --html adds loss and accuracy as curves.
+
+    Of finished runs, of those under way and of those that broke off. Changes nothing in the folders. Exit code 0
+    however the runs went, 1 if the page cannot be written, 2 where a folder holds no run.
+    """
+    from podium.run_report.folders import find
+    from podium.run_report.reading import read_sets
+    from podium.run_report.telling import as_json as report_json
+    from podium.run_report.telling import print_sets
+    from podium.running import run_folder
+
+    found = find([run_folder(path).path if not path.is_absolute() else path for path in paths])
+    sets = read_sets(found)
+    if html is not None:
+        from podium.run_report.page import write_page
+
+        write_page(sets, found.notes, html)
+        errors.print(f"The page is {html}", markup=False, highlight=False)
+    if as_json:
+        print(json.dumps(report_json(sets, found.notes), indent=2))
+    else:
+        print_sets(Console(), sets, found.notes)
