@@ -1,23 +1,29 @@
 """`podium compare`: results of any round and one's own, held together."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from podium.console import progress_bar, tell
 
+if TYPE_CHECKING:
+    from podium.comparison.cache import RunCache
+    from podium.comparison.result import Result
+
 
 def compare(
     paths: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
             help="Clones of rounds' results or parts of them (a submitter, a system, a log), archives of these, and "
-            "results/ of your own."
+            "results/ of your own. With --ab there may be none.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     rounds: Annotated[
         list[str] | None, typer.Option("--round", metavar="ROUND", help="Such as v2.1, or own; may be repeated.")
     ] = None,
@@ -29,6 +35,19 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects instead of tables.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values instead of tables.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.")] = None,
+    ab: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B",
+            help="Hold two sides against each other, with p-values: each a result (SYSTEM, SUBMITTER/SYSTEM, "
+            "ROUND/SUBMITTER/SYSTEM), a folder of results, a set of runs (runs/SYSTEM/DATE_TIME), or the COMMIT or "
+            "COMMIT:SYSTEM that made runs.",
+        ),
+    ] = None,
+    cost: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Add what it costs to train once, at your prices: see docs/prices.yaml."),
+    ] = None,
     oddities: Annotated[
         bool, typer.Option("--oddities", help="Tell what does not fit together, result by result.")
     ] = False,
@@ -42,7 +61,10 @@ def compare(
     from benchmarks.errors import UsageError
     from podium.comparison.cache import RunCache, default_folder
     from podium.comparison.choosing import choose
+    from podium.comparison.cost import costs
+    from podium.comparison.cost_telling import cost_json, print_costs
     from podium.comparison.gathering import Comparison, gather
+    from podium.comparison.prices import read_prices
     from podium.comparison.rows import as_csv as rows_csv
     from podium.comparison.rows import rows
     from podium.comparison.telling import print_comparison
@@ -51,16 +73,27 @@ def compare(
         raise UsageError(f"--per {per}: allowed is accelerator or node")
     if as_json and as_csv:
         raise UsageError("--json and --csv: give one of them")
+    if ab is not None and (as_csv or html is not None or cost is not None):
+        raise UsageError("--ab: is told as a table or as --json; leave --csv, --html and --cost out")
+    if cost is not None and html is not None and not (as_json or as_csv):
+        raise UsageError("--cost: is told in the terminal, as --json or as --csv, and not on the page of --html")
+    if not paths and ab is None:
+        raise UsageError("no PATH is given; name a clone of a round's results, or results/ of your own")
+    prices = None if cost is None else read_prices(cost)
+    cache = RunCache(None if no_cache else default_folder())
     with progress_bar() as bar:
         task = bar.add_task("Reading logs", total=None)
         found = gather(
-            paths,
-            RunCache(None if no_cache else default_folder()),
+            paths or [],
+            cache,
             starting=lambda logs: bar.update(task, total=logs),
             told=lambda logs: bar.advance(task, logs),
         )
     for note in found.notes:
         tell(f"note: {note}")
+    if ab is not None:
+        _hold_against(ab, choose(found.results, rounds or [], accelerators or [], divisions or []), cache, as_json)
+        return
     shown = Comparison(tuple(choose(found.results, rounds or [], accelerators or [], divisions or [])), found.notes)
     if not shown.results:
         raise UsageError(
@@ -71,9 +104,33 @@ def compare(
         from podium.page.page import write_page
 
         write_page(html, comparison_page(shown))
+    objects = rows(shown.results)
+    priced = None
+    if prices is not None and cost is not None:
+        priced = costs(shown.results, prices, cost)
+        for row, one in zip(objects, priced.costs, strict=True):
+            row.update(cost_json(one, priced.currency))
     if as_json:
-        print(json.dumps(rows(shown.results), indent=2, ensure_ascii=False, allow_nan=False))
+        print(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
     elif as_csv:
-        print(rows_csv(rows(shown.results)), end="")
+        print(rows_csv(objects), end="")
     elif html is None:
         print_comparison(Console(), shown.results, per, oddities)
+        if priced is not None:
+            print_costs(Console(), shown.results, priced)
+
+
+def _hold_against(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:
+    from podium.comparison.ab import held_against
+    from podium.comparison.ab_telling import as_json as ab_json
+    from podium.comparison.ab_telling import print_ab
+    from podium.comparison.gathering import gather
+    from podium.comparison.reading import read_runs
+    from podium.comparison.sides import Readers, find_side
+
+    readers = Readers(lambda path: gather([path], cache).results, lambda logs: read_runs(logs, cache))
+    found = held_against(*(find_side(asked, results, readers) for asked in ab))
+    if as_json:
+        print(json.dumps(ab_json(found), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print_ab(Console(), found)

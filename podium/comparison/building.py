@@ -13,6 +13,7 @@ from podium.comparison.result import Result
 from podium.comparison.run import Run
 from podium.comparison.scaling import factor
 from podium.reading.package import Package, ResultFolder
+from podium.submission.copying import shown
 
 LARGE_TENSORS = 398
 """Of BERT-large."""
@@ -36,7 +37,7 @@ def build(
         or stated.readable(_first(run.org for run in runs) or place.package.name),
         system=stated.readable(folder.system),
         division=stated.division(fields.get("division")) or stated.division(_first(run.division for run in runs)),
-        source=str(folder.path),
+        source=shown(str(folder.path)),
         runs=tuple(runs),
         description=fields,
         nodes=nodes,

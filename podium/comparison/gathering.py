@@ -16,7 +16,7 @@ from podium.comparison.repeats import mark_repeats
 from podium.comparison.result import Result
 from podium.comparison.rounds import round_by_dates
 from podium.comparison.run import Run
-from podium.submission.copying import Limits, Tally
+from podium.submission.copying import Limits, Tally, shown
 from podium.submission.unpacking import archive_stem, is_archive, unpack
 
 Told = Callable[[int], None]
@@ -63,7 +63,7 @@ def gather(
     if cache.problem:
         gathered.notes.append(cache.problem)
     ordered = sorted(gathered.results, key=lambda one: (one.own, one.round or "", one.submitter.lower(), one.system))
-    return Comparison(tuple(mark_repeats(ordered)), tuple(gathered.notes))
+    return Comparison(tuple(mark_repeats(ordered)), tuple(shown(note) for note in gathered.notes))
 
 
 def _unpacked(path: Path, stack: ExitStack) -> Path:

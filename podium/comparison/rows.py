@@ -9,7 +9,7 @@ from typing import Any
 from podium.comparison.efficiency import families
 from podium.comparison.result import Result
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t")
 """What a text begins with that a spreadsheet takes for a formula."""
 
 
@@ -57,7 +57,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def as_csv(found: Sequence[Mapping[str, Any]]) -> str:
-    """Rows with a heading; lists are joined by blanks, and no text is a formula to a spreadsheet."""
+    """Rows with a heading. Lists are joined by blanks; a text is one line, and no formula to a spreadsheet."""
     out = io.StringIO()
     if found:
         writer = csv.DictWriter(out, list(found[0]), lineterminator="\n")
@@ -70,8 +70,9 @@ def _cell(value: Any) -> Any:
     if isinstance(value, list):
         joined = "; " if value and isinstance(value[0], str) else " "
         value = joined.join("" if item is None else str(item) for item in value)
-    if isinstance(value, str) and value.startswith(FORMULA):
-        return f"'{value}"
+    if isinstance(value, str):
+        line = " ".join(value.splitlines())
+        return f"'{line}" if line.startswith(FORMULA) else line
     return "" if value is None else value
 
 

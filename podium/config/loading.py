@@ -18,6 +18,8 @@ SYSTEMS = ROOT / "systems"
 SECTIONS = ("description", "launch", "bert")
 COMMAND_LINE = "--set"
 DEEPEST_KEY = 4
+LARGEST = 1 << 20
+"""Bytes of a YAML file that is read."""
 
 
 class UnknownConfiguration(UsageError):
@@ -35,7 +37,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     `settings` (key=value with dotted keys) override both. Raises UsageError for whatever is wrong with any of them.
     """
     path = system_path(system)
-    document = _read_mapping(path)
+    document = read_mapping(path)
     for section in document:
         if section not in SECTIONS:
             raise UsageError(f"{path}: there is no section {section!r}; allowed are {', '.join(SECTIONS)}")
@@ -59,7 +61,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     recipe_path = _recipe_path(implementation, str(recipe_name), path)
     origins = Origins(path, shown_under="bert")
     values: dict[str, Any] = {}
-    origins.merge(values, _read_mapping(recipe_path), str(recipe_path))
+    origins.merge(values, read_mapping(recipe_path), str(recipe_path))
     origins.merge(values, own, str(path), shown_under="bert")
     origins.merge(values, {key: document[key] for key in ("description", "launch")}, str(path))
     origins.merge(values, overrides, COMMAND_LINE)
@@ -86,7 +88,7 @@ def write_resolved(config: RunConfig, path: Path) -> None:
 def load_resolved(path: Path) -> RunConfig:
     """Read back what `write_resolved` wrote. UnknownConfiguration where its keys or values are not this version's."""
     try:
-        return RunConfig.model_validate(_read_mapping(path))
+        return RunConfig.model_validate(read_mapping(path))
     except ValidationError as error:
         raise UnknownConfiguration(explain(error, RunConfig, Origins(path))) from None
 
@@ -131,14 +133,22 @@ def _did_you_mean(word: str, words: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path, as_text: bool = False) -> dict[str, Any]:
+    """The keys of a YAML file; with `as_text` every value is text as it is written, but lists and mappings.
+
+    UsageError for a file that cannot be read, is larger than LARGEST, has a key twice or an alias, or holds no keys.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise UsageError(f"{path}: is larger than {LARGEST:,} bytes, and so no such file; name another one")
+        text = content.decode("utf-8").replace("\r\n", "\n")
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}); see that it exists and may be read") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
-    document = _parse_yaml(text, str(path))
+    document = _parse_yaml(text, str(path), _TextLoader if as_text else _ValueLoader)
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
     if "description" in document:

@@ -76,7 +76,7 @@ def joined(config: RunConfig) -> Iterator[Processes]:
     try:
         yield Processes(dist.get_rank(), dist.get_world_size(), device, place)
     finally:
-        dist.destroy_process_group()
+        _leave()
 
 
 def _threads(config: RunConfig) -> int:
@@ -95,7 +95,20 @@ def alone(device: torch.device) -> Iterator[Processes]:
     try:
         yield Processes(0, 1, device)
     finally:
-        dist.destroy_process_group()
+        _leave()
+
+
+_left: list[Any] = []
+"""The process group that was left last.
+
+Were it not kept, what outlives it (a DDP module that a frame or a traceback still holds) would destroy it, and would
+wait with Python's lock held for a thread of gloo that may need this lock to let go of the last collective's results.
+"""
+
+
+def _leave() -> None:
+    _left[:] = [dist.group.WORLD]
+    dist.destroy_process_group()
 
 
 def _leave_default_stream(device: torch.device) -> None:

@@ -1,6 +1,5 @@
 """From trees to results."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -144,7 +143,8 @@ def test_names_from_strangers_are_made_readable(tmp_path: Path) -> None:
     write_system(tmp_path / "v2.0" / "ORG", name, description={**DESCRIPTION, "submitter": "<b>\n\x07x"})
     (one,) = gathered(tmp_path / "v2.0").results
     assert (one.system, one.submitter) == ("a [31m b", "<b> x")
-    json.dumps(one.description)
+    assert one.source.endswith(r"results/a\x1b[31m\u202eb/bert")
+    assert one.description["submitter"] == "<b> x"
 
 
 def test_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Runs of one's own under runs/, with their logs where Podium leaves them."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podium.comparison.own_runs import Home
+from podium.comparison.run import Run, run_of
+from podium.reading.log import read_log
+from podium.source import Source, write_source
+from tests.podium.comparison.conftest import log_text
+
+CONFIG = {
+    "system": "mine",
+    "description": {"number_of_nodes": "1", "framework": "PyTorch", "system_name": "mine"},
+    "launch": {"launcher": "torchrun", "nodes": 1, "rendezvous": None},
+    "size": "large",
+    "recipe": "indexed",
+    "global_batch_size": 448,
+    "optimizer": {"algorithm": "lamb", "learning_rate": 4e-4},
+}
+
+
+def read(logs: Sequence[Path]) -> Mapping[Path, Run | str]:
+    return {log: run_of(read_log(log), hashlib.sha256(log.read_bytes()).hexdigest()) for log in logs}
+
+
+@dataclass
+class Workshop:
+    """Makes sets of runs as `podium run` does: a new set moves the results of the one before into its own folder."""
+
+    top: Path
+    sets: list[Path] = field(default_factory=list)
+
+    @property
+    def home(self) -> Home:
+        return Home(self.top / "runs", self.top / "results")
+
+    def make(
+        self,
+        seconds: Sequence[float],
+        source: Source | None = None,
+        system: str = "mine",
+        seed: int | None = None,
+        **config: Any,
+    ) -> Path:
+        """A set of runs that took so long, each with a seed of its own unless one is given; its folder."""
+        folder = self.home.runs / system / f"2026-11-21_10-00-00_{len(self.sets):06d}"
+        results = self.home.results / system / "bert"
+        folder.mkdir(parents=True)
+        if results.exists():
+            shutil.move(results, folder / "replaced_results")
+        results.mkdir(parents=True)
+        for number, time in enumerate(seconds):
+            run = folder / f"run_{number}"
+            run.mkdir()
+            own_seed = int(time * 1000) if seed is None else seed
+            document = {**CONFIG, "system": system, **config, "seed": own_seed}
+            (run / "config.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+            totals = {"seconds": time + 0.02, "samples": 448 * 4000}
+            (run / "summary.json").write_text(json.dumps(totals), encoding="utf-8")
+            if source is not None:
+                write_source(run / "source.json", source)
+            text = log_text(time).replace(f'"value": {int(time * 1000)},', f'"value": {own_seed},')
+            (results / f"result_{number}.txt").write_text(text, encoding="utf-8")
+        self.sets.append(folder)
+        return folder

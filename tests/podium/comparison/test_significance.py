@@ -1,0 +1,148 @@
+"""Welch's test, the interval of a ratio, and what could have been seen: against R, scipy and simulation."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from podium.comparison.significance import UNUSABLE, Welch, compare, detectable, summary
+
+SLEEP = (
+    (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0),
+    (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4),
+)
+"""Student (The probable error of a mean, Biometrika 6, 1908): the data set `sleep` of R."""
+VALUES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=12)
+
+
+def welch(a: object, b: object) -> Welch:
+    found = compare(summary(list(a)), summary(list(b)))  # type: ignore[call-overload]
+    assert isinstance(found, Welch)
+    return found
+
+
+def test_students_sleep_data_as_r_prints_it() -> None:
+    """t.test(extra ~ group, data = sleep): t = -1.8608, df = 17.776, p-value = 0.07939."""
+    found = welch(*SLEEP)
+    assert found.t == pytest.approx(-1.8608, abs=5e-5)
+    assert found.degrees == pytest.approx(17.776, abs=5e-4)
+    assert found.p == pytest.approx(0.07939, abs=5e-6)
+    assert found.p_less == pytest.approx(found.p / 2) and found.p_greater == pytest.approx(1 - found.p / 2)
+    assert found.ratio == pytest.approx(0.75 / 2.33) and not found.significant
+
+
+def test_summary_by_hand() -> None:
+    found = summary([2.0, 4.0, 9.0])
+    assert (found.n, found.mean, found.median) == (3, 5.0, 4.0)
+    assert found.sd == pytest.approx(math.sqrt(13.0))
+    assert found.interval == pytest.approx((5 - 4.30265 * math.sqrt(13 / 3), 5 + 4.30265 * math.sqrt(13 / 3)), abs=1e-4)
+    assert summary([3.0]).sd is None and summary([3.0]).interval is None
+    assert summary([]).mean is None and summary([]).median is None
+
+
+def test_the_interval_ends_where_welchs_test_does() -> None:
+    """At each end, A and the ratio times B differ with p = 0.05."""
+    random = np.random.default_rng(1)
+    for n, m, spread in ((10, 10, 0.05), (4, 9, 0.1), (12, 3, 0.02)):
+        a, b = random.normal(90, 90 * spread, n), random.normal(100, 200 * spread, m)
+        found = welch(a, b)
+        assert found.interval is not None
+        for end in found.interval:
+            assert stats.ttest_ind(a, end * b, equal_var=False).pvalue == pytest.approx(0.05, abs=1e-6)
+
+
+def test_no_interval_where_a_mean_may_be_nothing() -> None:
+    assert welch(*SLEEP).interval is None  # the mean of the first group does not differ from 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(VALUES, VALUES, st.floats(1e-3, 1e3))
+def test_exchanged_and_scaled(a: list[float], b: list[float], unit: float) -> None:
+    """Whatever the numbers: nothing is NaN, exchanging the sides inverts, and the unit is nothing."""
+    one, other = compare(summary(a), summary(b)), compare(summary(b), summary(a))
+    if isinstance(one, str) or isinstance(other, str):
+        assert one == other
+        return
+    numbers = (one.ratio, one.t, one.degrees, one.p, one.p_less, one.p_greater, *(one.interval or ()))
+    assert all(map(math.isfinite, numbers)) and 0 <= one.p <= 1
+    assert other.ratio == pytest.approx(1 / one.ratio) and other.t == pytest.approx(-one.t, rel=1e-6, abs=1e-9)
+    assert (other.p_less, other.p_greater) == pytest.approx((one.p_greater, one.p_less), rel=1e-6, abs=1e-12)
+    assert other.p == pytest.approx(one.p, rel=1e-6, abs=1e-12)
+    assert other.detectable_ratio == pytest.approx(one.detectable_ratio)
+    assert (one.interval is None) == (other.interval is None)
+    if one.interval is not None and other.interval is not None:
+        assert other.interval == pytest.approx((1 / one.interval[1], 1 / one.interval[0]), rel=1e-6)
+        assert one.interval[0] <= one.ratio <= one.interval[1]
+        if abs(one.p - 0.05) > 1e-6:
+            assert (one.interval[0] <= 1 <= one.interval[1]) == (one.p >= 0.05)
+    scaled = compare(summary([unit * value for value in a]), summary([unit * value for value in b]))
+    assert isinstance(scaled, Welch) and scaled.p == pytest.approx(one.p, rel=1e-6, abs=1e-12)
+    assert scaled.ratio == pytest.approx(one.ratio)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "why"),
+    [
+        ([1.0], [2.0, 3.0], "A has fewer than two values"),
+        ([1.0, 2.0], [], "B has fewer than two values"),
+        ([], [4.0], "A and B have fewer than two values"),
+        ([5.0, 5.0, 5.0], [6.0, 6.0], "neither side has any spread: all its values are the same"),
+        ([1e308, 1e308], [1.0, 2.0], UNUSABLE),
+        ([1e-300, 2e-300], [3e300, 4.5e300], UNUSABLE),
+    ],
+)
+def test_what_cannot_be_welch(a: list[float], b: list[float], why: str) -> None:
+    assert compare(summary(a), summary(b)) == why
+
+
+def test_one_side_without_spread_is_tested_against_the_others() -> None:
+    found = welch([5.0, 5.0, 5.0], [6.0, 6.2, 6.1, 5.9])
+    assert found.degrees == pytest.approx(3) and found.significant
+
+
+def test_false_alarms_and_coverage_are_five_in_a_hundred() -> None:
+    """Of 800 pairs of sides that differ in nothing but n and sd: 3 standard errors are 0.023."""
+    random = np.random.default_rng(7)
+    found = [welch(random.normal(100, 4, 10), random.normal(100, 9, 7)) for _ in range(800)]
+    assert sum(one.significant for one in found) / 800 == pytest.approx(0.05, abs=0.023)
+    missed = sum(one.interval is None or not one.interval[0] <= 1 <= one.interval[1] for one in found)
+    assert missed / 800 == pytest.approx(0.05, abs=0.023)
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "first", "second", "expected"),
+    [(10, 10, 0.05, 0.05, 0.8), (10, 5, 0.08, 0.03, 0.772), (40, 40, 0.1, 0.1, 0.8), (3, 3, 0.01, 0.02, 0.77)],
+)
+def test_what_could_have_been_seen_is_seen_in_four_of_five(
+    n: int, m: int, first: float, second: float, expected: float
+) -> None:
+    """By 20,000 simulated comparisons. There, Welch's degrees of freedom are estimated."""
+    errors = first**2 / n, second**2 / m
+    degrees = sum(errors) ** 2 / (errors[0] ** 2 / (n - 1) + errors[1] ** 2 / (m - 1))
+    ratio = detectable(math.sqrt(sum(errors)), degrees)
+    assert ratio is not None
+    random = np.random.default_rng(3)
+    middle = math.sqrt(ratio)  # so that both means are as far from 1
+    a = random.normal(middle, middle * first, (20_000, n))
+    b = random.normal(1 / middle, second / middle, (20_000, m))
+    seen = np.mean(stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue < 0.05)
+    assert seen == pytest.approx(expected, abs=0.012)
+
+
+def test_agrees_with_scipy_on_the_values() -> None:
+    random = np.random.default_rng(5)
+    for n, m in ((2, 2), (10, 10), (3, 40)):
+        a, b = random.normal(1000, 30, n), random.normal(1020, 90, m)
+        found, expected = welch(a, b), stats.ttest_ind(a, b, equal_var=False)
+        assert (found.t, found.p, found.degrees) == pytest.approx((expected.statistic, expected.pvalue, expected.df))
+        less = stats.ttest_ind(a, b, equal_var=False, alternative="less").pvalue
+        assert (found.p_less, found.p_greater) == pytest.approx((less, 1 - less))
+
+
+def test_more_runs_see_less() -> None:
+    ratios = [detectable(0.05 * math.sqrt(2 / n), 2 * n - 2) or math.inf for n in (2, 3, 10, 40)]
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[2] == pytest.approx(math.exp(2.97 * 0.05 * math.sqrt(0.2)), abs=1e-3)
