@@ -13,6 +13,8 @@ from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, series_style
 
 POSITIONS = 24
+MOST_SAMPLES = 1e10
+"""Which a run can train on."""
 MILLION = 1e6
 NEAR_TARGET = TARGET_ACCURACY - 0.02
 LEGEND_ROW = 0.19
@@ -23,12 +25,16 @@ Array = NDArray[np.float64]
 def accuracies(result: Result) -> tuple[Array, Array] | None:
     """Numbers of samples [POSITIONS], and the accuracy of each run there [runs, POSITIONS], linear between evaluations.
 
-    A run that is at its end keeps its last accuracy. Runs with fewer than two evaluations that count samples are left
-    out; None where all are.
+    A run that is at its end keeps its last accuracy. Evaluations that no run can have, or that do not count samples,
+    are left out, and so are runs with fewer than two others; None where all are.
     """
     curves = []
     for run in result.runs:
-        by_samples = {point.samples: point.accuracy for point in run.evaluations if point.samples is not None}
+        by_samples = {
+            point.samples: point.accuracy
+            for point in run.evaluations
+            if point.samples is not None and 0 <= point.samples <= MOST_SAMPLES and 0 <= point.accuracy <= 1
+        }
         if len(by_samples) >= 2:
             curves.append(np.array(sorted(by_samples.items())))
     if not curves:
@@ -64,7 +70,7 @@ def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
             highs.append(float(high.max()))
         canvas.axes.axhline(TARGET_ACCURACY, color=BASE["ink"].light, linewidth=1, linestyle="--")
         top, bottom = max(*highs, TARGET_ACCURACY), floor if closely else max(min(*lows, TARGET_ACCURACY), 0.0)
-        margin = 0.04 * (top - bottom)
+        margin = max(0.04 * (top - bottom), 1e-3)
         canvas.axes.set_ylim(bottom if closely else bottom - margin, top + margin)
         canvas.axes.set_xlabel("million samples")
         canvas.axes.set_ylabel("masked-LM accuracy")

@@ -12,6 +12,8 @@ CPUS = "CPUs only, by nodes"
 MOST = 16
 """Families that have a line of their own in a chart."""
 OTHERS = "all others"
+LEAST, GREATEST = 1e-6, 1e9
+"""Minutes and sequences/s that are drawn: what is beyond is an error of its log, and leaves no room for the others."""
 
 
 def family_of(result: Result) -> str:
@@ -65,10 +67,13 @@ class Families:
 
 
 def families_of(results: Sequence[Result]) -> Families:
-    """Of those that trained BERT-large in a time, on a number of accelerators, that is known."""
-    return Families(
-        tuple(result for result in results if result.full_size and result.minutes is not None and size_of(result))
-    )
+    """Of those that trained BERT-large in a time, on a number of accelerators, that is known and can be."""
+    timed = [result for result in results if result.full_size and result.minutes is not None and size_of(result)]
+    return Families(tuple(result for result in timed if can_be_drawn(counted_minutes(result))))
+
+
+def can_be_drawn(number: float) -> bool:
+    return LEAST <= number <= GREATEST
 
 
 def best_at_each_size(results: Sequence[Result]) -> list[Result]:

@@ -1,6 +1,6 @@
 """How a result is called in charts and tables, and what it tells to who points at it."""
 
-from podium.comparison.families import counted_minutes
+from podium.comparison.families import can_be_drawn, counted_minutes
 from podium.comparison.result import Result
 
 
@@ -27,9 +27,10 @@ def told(result: Result, *more: str) -> str:
 
 
 def rate_of(result: Result) -> float | None:
-    """Sequences/s of an accelerator, or of a node of a system without."""
-    rate = result.sequences_per_second
-    return result.per_node(rate) if result.accelerators == 0 else result.per_accelerator(rate)
+    """Sequences/s of an accelerator, or of a node of a system without; None for a number that none can have."""
+    whole = result.sequences_per_second
+    rate = result.per_node(whole) if result.accelerators == 0 else result.per_accelerator(whole)
+    return rate if rate is not None and can_be_drawn(rate) else None
 
 
 def ran_on(result: Result) -> str:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from podium.page import colours
 from podium.page.svg import inlined
-from podium.page.text import printable, shown
+from podium.page.text import brief, printable, shown
 from podium.pictures import STYLE
 
 WIDE, NARROW = 8.6, 3.7
@@ -52,7 +52,7 @@ CHART_STYLE: dict[Any, Any] = {
 class Canvas:
     """What a chart is drawn on.
 
-    Text from outside that is put on the axes, such as a tick's label, is `podium.page.text.shown` before: matplotlib
+    Text from outside that is put on the axes, such as a tick's label, is made by `podium.page.text.brief`: matplotlib
     raises an error for some characters, and has no room for long texts. `tell` and `legend` see to that themselves.
     """
 
@@ -77,7 +77,7 @@ class Canvas:
         columns, longest = (narrow, 44 // narrow) if self.narrow else (columns, 104 // columns)
         self.figure.legend(
             list(handles),
-            [shown(label, longest) for label in labels],
+            [brief(one, longest) for one in labels],
             loc="outside lower center",
             ncols=max(min(len(labels), columns), 1),
             handletextpad=0.4,
@@ -120,7 +120,7 @@ def _drawn(chart: Chart, narrow: bool, transparent: bool) -> tuple[str, Canvas]:
         canvas = Canvas(figure, figure.add_subplot(), narrow)
         chart.draw(canvas)
         if not transparent:
-            canvas.axes.set_title(shown(chart.title, 100))
+            canvas.axes.set_title(brief(chart.title, 100))
         image = StringIO()
         figure.savefig(image, format="svg", metadata={"Date": None}, transparent=transparent)
     return printable(image.getvalue()), canvas

@@ -19,6 +19,11 @@ def shown(text: str, longest: int = LONGEST) -> str:
     return printable(cut)
 
 
+def brief(text: str, longest: int) -> str:
+    """As `shown`, on one line: what stands beside an axis or in a legend."""
+    return shown(" ".join(text.split()) or "–", longest)
+
+
 def printable(text: str) -> str:
     """As `shown`, uncut."""
     return _UNSEEN.sub("\ufffd", text.translate(_SEPARATORS))

@@ -130,3 +130,14 @@ def test_what_points_tell() -> None:
 )
 def test_ticks(low: float, high: float, most: int, base: int, expected: list[float]) -> None:
     assert ticks(low, high, most, base) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "samples"), [(1e-9, 1e6), (1e14, 1e6), (100.0, 0.0), (100.0, -5.0), (100.0, 1e300)]
+)
+def test_numbers_that_cannot_be_leave_the_others_their_room(seconds: float, samples: float) -> None:
+    wrong = make_result([make_run(seconds, samples)] * 10, system="wrong")
+    families = families_of([sized(8, 1000), wrong])
+    assert "wrong" not in points(throughput_chart(families))
+    assert ("wrong" in points(time_chart(families))) == (seconds == 100.0)
+    assert "8-1000" in points(throughput_chart(families))

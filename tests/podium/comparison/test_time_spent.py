@@ -57,12 +57,15 @@ def test_bars_are_as_long_as_their_shares() -> None:
     late = tuple(Point(500 + 125 * n, 6e5 * n, accuracy) for n, accuracy in enumerate((0.4, 0.6, 0.7, 0.73), 1))
     result = make_result([make_run(1000.0, evaluating_seconds=100.0, evaluations=late)])
     root = ElementTree.fromstring(page_svg(time_spent_chart([result]), "c", False))
-    lengths = {}
+    lengths, starts, stops = {}, [], []
     for bar in root.iter("path"):
         if "data-group" in bar.attrib:
             ends = [float(x) for x in re.findall(r"[ML] ([\d.]+)", bar.attrib["d"])]
             kind = "".join(bar.itertext()).split("\n")[3].split(":")[0]
             lengths[kind] = max(ends) - min(ends)
+            starts.append(min(ends))
+            stops.append(max(ends))
+    assert starts[1:] == stops[:-1], "each begins where the one before ends"
     whole = sum(lengths.values())
     shares = {kind: length / whole for kind, length in lengths.items()}
     assert shares == pytest.approx({"starting": 0.5, "training": 0.4, "evaluation": 0.1}, abs=0.002)
