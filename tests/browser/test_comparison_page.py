@@ -149,6 +149,8 @@ def test_points_are_asked_by_keyboard(tab: Page, report: Path) -> None:
     keys_until(tab, "Tab", "'group' in document.activeElement.dataset")
     said = [tab.value(f"{tip}.textContent")]
     assert tab.value("document.querySelector('.hint').checkVisibility()"), "how to go on is told"
+    box = tab.value("(({top, bottom}) => [top, bottom])(document.activeElement.closest('svg').getBoundingClientRect())")
+    assert box[0] >= -1 and box[1] <= 901, "the whole chart is in sight"
     assert tab.value(f"!{tip}.hidden") and said[0].startswith("A system-0 (v2.0, closed)\n8 × NVIDIA A100 SXM\n")
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowDown", "ArrowUp"):
         tab.press(key)

@@ -64,3 +64,11 @@ def test_closely_only_what_is_near_the_target_can_be_pointed_at() -> None:
 def test_a_result_that_never_comes_near_is_drawn_closely_too() -> None:
     far = make_result([run((1e6, 0.1), (2e6, 0.2))])
     assert "<svg" in page_svg(curves_chart([far], closely=True), "c", False)
+
+
+@pytest.mark.parametrize("wrong", [(2e6, 700.0), (2e6, -3.0), (-5.0, 0.6), (1e300, 0.6)])
+def test_evaluations_that_no_run_can_have_are_left_out(wrong: tuple[float, float]) -> None:
+    known = accuracies(make_result([run((1e6, 0.5), wrong, (3e6, 0.7))]))
+    assert known is not None
+    assert (known[0][0], known[0][-1]) == (1e6, 3e6)
+    assert known[1].min() == 0.5 and known[1].max() == 0.7

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from podium.page.text import LONGEST, printable, shown
+from podium.page.text import LONGEST, brief, printable, shown
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,9 @@ def test_long_text_is_cut_and_says_so() -> None:
     assert shown("x" * LONGEST) == "x" * LONGEST
     assert shown("x" * (LONGEST + 1)) == "x" * (LONGEST - 1) + "…"
     assert shown("abcdef", 4) == "abc…"
+
+
+def test_labels_are_on_one_line_and_never_empty() -> None:
+    assert brief("two\nlines  and\ta tab", 40) == "two lines and a tab"
+    assert brief(" \n ", 40) == "–"
+    assert brief("abcdef", 4) == "abc…"
