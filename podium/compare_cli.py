@@ -61,10 +61,10 @@ def compare(
     from benchmarks.errors import UsageError
     from podium.comparison.cache import RunCache, default_folder
     from podium.comparison.choosing import choose
-    from podium.comparison.cost import costs
-    from podium.comparison.cost_telling import cost_json, print_costs
+    from podium.comparison.cost.costs import costs
+    from podium.comparison.cost.prices import read_prices
+    from podium.comparison.cost.telling import cost_json, print_costs
     from podium.comparison.gathering import Comparison, gather
-    from podium.comparison.prices import read_prices
     from podium.comparison.rows import as_csv as rows_csv
     from podium.comparison.rows import rows
     from podium.comparison.telling import print_comparison
@@ -100,7 +100,7 @@ def compare(
             f"none of the {len(found.results)} results is of what --round, --accelerator and --division name"
         )
     if html is not None:
-        from podium.comparison.page import comparison_page
+        from podium.comparison.page.page import comparison_page
         from podium.page.page import write_page
 
         write_page(html, comparison_page(shown))
@@ -121,12 +121,12 @@ def compare(
 
 
 def _hold_against(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:
-    from podium.comparison.ab import held_against
-    from podium.comparison.ab_telling import as_json as ab_json
-    from podium.comparison.ab_telling import print_ab
+    from podium.comparison.ab.comparing import held_against
+    from podium.comparison.ab.sides import Readers, find_side
+    from podium.comparison.ab.telling import as_json as ab_json
+    from podium.comparison.ab.telling import print_ab
     from podium.comparison.gathering import gather
     from podium.comparison.reading import read_runs
-    from podium.comparison.sides import Readers, find_side
 
     readers = Readers(lambda path: gather([path], cache).results, lambda logs: read_runs(logs, cache))
     found = held_against(*(find_side(asked, results, readers) for asked in ab))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from podium.comparison.gathering import Comparison
-from podium.comparison.page import comparison_page
+from podium.comparison.page.page import comparison_page
 from podium.comparison.result import Result
 from podium.page.page import write_page
 from tests.browser.devtools import Page, browser, chromium

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from podium.comparison.own_runs import Home
+from podium.comparison.ab.own_runs import Home
 from podium.comparison.run import Run, run_of
 from podium.reading.log import read_log
 from podium.source import Source, write_source

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from podium.comparison.page.time_spent import KINDS, TimeSpent, time_spent, time_spent_chart
 from podium.comparison.run import Point
-from podium.comparison.time_spent import KINDS, TimeSpent, time_spent, time_spent_chart
 from podium.page.chart import page_svg
 from tests.podium.comparison.conftest import make_result, make_run
 

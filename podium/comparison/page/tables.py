@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from podium.comparison.page.time_spent import TimeSpent, time_spent
 from podium.comparison.result import Result
-from podium.comparison.time_spent import TimeSpent, time_spent
 from podium.page.table import Cell, Column, Table, Value, number, share, text
 
 UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""The charts of a comparison as SVG files of their own: python -m podium.comparison.pictures FOLDER PATH…
+"""The charts of a comparison as SVG files of their own: python -m podium.comparison.page.pictures FOLDER PATH…
 
 They are those of the page, in their light colours on white.
 """
@@ -11,10 +11,10 @@ from pathlib import Path
 from benchmarks.errors import PodiumError
 from benchmarks.files import make_folder, write_whole
 from podium.comparison.cache import RunCache, default_folder
-from podium.comparison.charts import time_chart
-from podium.comparison.families import families_of
 from podium.comparison.gathering import Comparison, gather
-from podium.comparison.page import accuracy_charts, throughput_charts, time_spent_charts
+from podium.comparison.page.charts import time_chart
+from podium.comparison.page.families import families_of
+from podium.comparison.page.page import accuracy_charts, throughput_charts, time_spent_charts
 from podium.console import tell
 from podium.page.chart import Chart, standalone_svg
 
@@ -45,7 +45,7 @@ def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m podium.comparison.pictures", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m podium.comparison.page.pictures", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the pictures go")
     parser.add_argument("paths", type=Path, nargs="+", help="results, as podium compare takes them")
     given = parser.parse_args()

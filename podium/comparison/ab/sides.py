@@ -8,7 +8,7 @@ from glob import glob
 from pathlib import Path
 
 from benchmarks.errors import UsageError
-from podium.comparison.own_runs import (
+from podium.comparison.ab.own_runs import (
     Home,
     OwnRun,
     ReadRuns,
@@ -22,9 +22,9 @@ from podium.comparison.own_runs import (
     runs_of_set,
     with_logs,
 )
+from podium.comparison.ab.settings import Values, configured, facts, logged, unequal
 from podium.comparison.result import Result
 from podium.comparison.run import Run
-from podium.comparison.settings import Values, configured, facts, logged, unequal
 from podium.config.loading import ROOT
 from podium.source import commit_of
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from podium.comparison.cost import Cost, Costs
+from podium.comparison.cost.costs import Cost, Costs
 from podium.comparison.result import Result
 from podium.comparison.telling import UNKNOWN
 from podium.submission.copying import shown

@@ -6,8 +6,8 @@ from statistics import mean
 
 from matplotlib.patches import Patch
 
+from podium.comparison.page.words import short_name, told
 from podium.comparison.result import Result
-from podium.comparison.words import short_name, told
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, SERIES
 from podium.page.text import brief

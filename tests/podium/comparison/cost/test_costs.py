@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from podium.comparison.cost import Costs, costs
-from podium.comparison.cost_telling import cost_json, money, print_costs
-from podium.comparison.prices import Entry, Prices
+from podium.comparison.cost.costs import Costs, costs
+from podium.comparison.cost.prices import Entry, Prices
+from podium.comparison.cost.telling import cost_json, money, print_costs
 from podium.comparison.result import Result
 from tests.podium.comparison.conftest import make_result, make_run
 

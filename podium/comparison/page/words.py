@@ -1,6 +1,6 @@
 """How a result is called in charts and tables, and what it tells to who points at it."""
 
-from podium.comparison.families import can_be_drawn, counted_minutes
+from podium.comparison.page.families import can_be_drawn, counted_minutes
 from podium.comparison.result import Result
 
 

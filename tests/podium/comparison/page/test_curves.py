@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.rules import TARGET_ACCURACY
-from podium.comparison.curves import POSITIONS, accuracies, curves_chart
+from podium.comparison.page.curves import POSITIONS, accuracies, curves_chart
 from podium.comparison.run import Point, Run
 from podium.page.chart import page_svg
 from tests.podium.comparison.conftest import make_result, make_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from podium.comparison.prices import UNITS, Entry, Prices
+from podium.comparison.cost.prices import UNITS, Entry, Prices
 from podium.comparison.result import Result
 from podium.comparison.run import Run
 

@@ -7,9 +7,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from podium.comparison.families import Families, best_at_each_size, counted_minutes, family_of, size_of
+from podium.comparison.page.families import Families, best_at_each_size, counted_minutes, family_of, size_of
+from podium.comparison.page.words import rate_of, short_name, told
 from podium.comparison.result import Result
-from podium.comparison.words import rate_of, short_name, told
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, SERIES, series_style
 from podium.page.text import brief

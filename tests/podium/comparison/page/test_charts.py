@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from podium.comparison.charts import best_rates_chart, throughput_chart, ticks, time_chart
-from podium.comparison.families import families_of
+from podium.comparison.page.charts import best_rates_chart, throughput_chart, ticks, time_chart
+from podium.comparison.page.families import families_of
+from podium.comparison.page.words import told
 from podium.comparison.result import Result
-from podium.comparison.words import told
 from podium.page.chart import Chart, page_svg
 from tests.podium.comparison.conftest import make_result, make_run
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from mlperf_logging.rcp_checker import rcp_checker
 
-from podium.comparison.significance import LEVEL, NO_SPREAD, UNUSABLE
+from podium.comparison.ab.significance import LEVEL, NO_SPREAD, UNUSABLE
 
 RULESET = "5.0.0"
 """BERT's last; the test is the same in all of them."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from podium.comparison.own_runs import by_seeds, home_of, known_code, made_by, own_run, runs_of_set, with_logs
+from podium.comparison.ab.own_runs import by_seeds, home_of, known_code, made_by, own_run, runs_of_set, with_logs
 from podium.comparison.run import Run
 from podium.source import Source
 from tests.podium.comparison.own import Workshop, read

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from benchmarks.errors import UsageError
-from podium.comparison.ab import AB, held_against
-from podium.comparison.ab_telling import as_json, print_ab
-from podium.comparison.ab_verdict import p_value
-from podium.comparison.olympic import Fewer
+from podium.comparison.ab.comparing import AB, held_against
+from podium.comparison.ab.olympic import Fewer
+from podium.comparison.ab.sides import Side
+from podium.comparison.ab.significance import Welch
+from podium.comparison.ab.telling import as_json, print_ab
+from podium.comparison.ab.verdict import p_value
 from podium.comparison.run import Run
-from podium.comparison.sides import Side
-from podium.comparison.significance import Welch
 from tests.podium.comparison.conftest import make_run
 
 

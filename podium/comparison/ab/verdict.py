@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from podium.comparison.significance import Summary, Welch
+from podium.comparison.ab.significance import Summary, Welch
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 
 from benchmarks.bert.rules import RUNS
-from podium.comparison.charts import best_rates_chart, throughput_chart, time_chart
-from podium.comparison.curves import accuracies, curves_chart
-from podium.comparison.families import Families, best_of_each, families_of, size_of
 from podium.comparison.gathering import Comparison
 from podium.comparison.own import own_sentences
+from podium.comparison.page.charts import best_rates_chart, throughput_chart, time_chart
+from podium.comparison.page.curves import accuracies, curves_chart
+from podium.comparison.page.families import Families, best_of_each, families_of, size_of
+from podium.comparison.page.tables import oddities_table, results_table, time_table
+from podium.comparison.page.time_spent import time_spent, time_spent_chart
+from podium.comparison.page.words import minutes_text, rate_of, short_name
 from podium.comparison.result import Result
-from podium.comparison.tables import oddities_table, results_table, time_table
-from podium.comparison.time_spent import time_spent, time_spent_chart
-from podium.comparison.words import minutes_text, rate_of, short_name
 from podium.page.chart import Chart
 from podium.page.page import Facts, Part, Points, Section, Text, page
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from podium.comparison.significance import UNUSABLE, Welch, compare, detectable, summary
+from podium.comparison.ab.significance import UNUSABLE, Welch, compare, detectable, summary
 
 SLEEP = (
     (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0),

@@ -1,7 +1,7 @@
 """Which results stand together in charts."""
 
 from benchmarks.bert.accelerators import accelerator_named
-from podium.comparison.families import (
+from podium.comparison.page.families import (
     CPUS,
     MOST,
     OTHERS,

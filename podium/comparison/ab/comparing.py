@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from benchmarks.errors import UsageError
-from podium.comparison.ab_verdict import Quantity, verdict
-from podium.comparison.olympic import Fewer, fewer
+from podium.comparison.ab.olympic import Fewer, fewer
+from podium.comparison.ab.settings import Difference, differences, logged, unequal
+from podium.comparison.ab.sides import Side
+from podium.comparison.ab.significance import compare, summary
+from podium.comparison.ab.verdict import Quantity, verdict
 from podium.comparison.run import Run
-from podium.comparison.settings import Difference, differences, logged, unequal
-from podium.comparison.sides import Side
-from podium.comparison.significance import compare, summary
 
 FEW = 5
 """Runs of a side below which a t-test says little."""

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.bert.accelerators import accelerator_named
 from benchmarks.errors import UsageError
-from podium.comparison.prices import Entry, Prices, plain, read_prices
+from podium.comparison.cost.prices import Entry, Prices, plain, read_prices
 from podium.config.loading import ROOT
 from tests.podium.comparison.conftest import make_result
 

@@ -7,8 +7,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from benchmarks.bert.rules import TARGET_ACCURACY
+from podium.comparison.page.words import short_name, told
 from podium.comparison.result import Result
-from podium.comparison.words import short_name, told
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, series_style
 

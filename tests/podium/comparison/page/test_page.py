@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from podium.comparison.gathering import Comparison
-from podium.comparison.page import MOST_CURVES, comparison_page
-from podium.comparison.pictures import charts_by_name, write_pictures
+from podium.comparison.page.page import MOST_CURVES, comparison_page
+from podium.comparison.page.pictures import charts_by_name, write_pictures
 from podium.comparison.result import Result
 from podium.comparison.run import Point
 from tests.podium.comparison.conftest import make_result, make_run

@@ -10,8 +10,8 @@ import pytest
 from mlperf_logging.rcp_checker import rcp_checker
 from scipy import stats
 
-from podium.comparison.olympic import Fewer, fewer
-from podium.comparison.significance import UNUSABLE
+from podium.comparison.ab.olympic import Fewer, fewer
+from podium.comparison.ab.significance import UNUSABLE
 from tests.podium.comparison.conftest import event
 
 REFERENCE = [2.40e6, 2.45e6, 2.50e6, 2.55e6, 2.35e6, 2.60e6, 2.48e6, 2.52e6, 2.44e6, 2.56e6]

@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from podium.comparison.ab import AB, KINDS, converged
-from podium.comparison.ab_verdict import Quantity, p_value
-from podium.comparison.olympic import Fewer
-from podium.comparison.settings import Difference
-from podium.comparison.sides import Side
-from podium.comparison.significance import Summary, Welch
+from podium.comparison.ab.comparing import AB, KINDS, converged
+from podium.comparison.ab.olympic import Fewer
+from podium.comparison.ab.settings import Difference
+from podium.comparison.ab.sides import Side
+from podium.comparison.ab.significance import Summary, Welch
+from podium.comparison.ab.verdict import Quantity, p_value
 from podium.submission.copying import shown
 
 MOST_DIFFERENCES = 24

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.errors import UsageError
+from podium.comparison.ab.sides import Readers, Side, find_side
 from podium.comparison.cache import RunCache
 from podium.comparison.gathering import gather
 from podium.comparison.result import Result
-from podium.comparison.sides import Readers, Side, find_side
 from podium.source import Source
 from tests.podium.comparison.conftest import make_result, make_run
 from tests.podium.comparison.own import Workshop, read

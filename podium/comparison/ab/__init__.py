@@ -1,0 +1,1 @@
+"""Two systems, or two commits, held against each other: which is faster, and how sure that is."""

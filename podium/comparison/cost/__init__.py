@@ -1,0 +1,1 @@
+"""What training costs at the user's prices."""
