@@ -75,8 +75,6 @@ def compare(
         raise UsageError("--json and --csv: give one of them")
     if ab is not None and (as_csv or html is not None or cost is not None):
         raise UsageError("--ab: is told as a table or as --json; leave --csv, --html and --cost out")
-    if cost is not None and html is not None and not (as_json or as_csv):
-        raise UsageError("--cost: is told in the terminal, as --json or as --csv, and not on the page of --html")
     if not paths and ab is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or results/ of your own")
     prices = None if cost is None else read_prices(cost)
@@ -99,17 +97,17 @@ def compare(
         raise UsageError(
             f"none of the {len(found.results)} results is of what --round, --accelerator and --division name"
         )
-    if html is not None:
-        from podium.comparison.page.page import comparison_page
-        from podium.page.page import write_page
-
-        write_page(html, comparison_page(shown))
     objects = rows(shown.results)
     priced = None
     if prices is not None and cost is not None:
         priced = costs(shown.results, prices, cost)
         for row, one in zip(objects, priced.costs, strict=True):
             row.update(cost_json(one, priced.currency))
+    if html is not None:
+        from podium.comparison.page.page import comparison_page
+        from podium.page.page import write_page
+
+        write_page(html, comparison_page(shown, priced))
     if as_json:
         print(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
     elif as_csv:

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.errors import WorkError
@@ -16,6 +16,7 @@ from podium.comparison.repeats import mark_repeats
 from podium.comparison.result import Result
 from podium.comparison.rounds import round_by_dates
 from podium.comparison.run import Run
+from podium.reading.package import ResultFolder, in_order
 from podium.submission.copying import Limits, Tally, shown
 from podium.submission.unpacking import archive_stem, is_archive, unpack
 
@@ -82,15 +83,25 @@ def _unpacked(path: Path, stack: ExitStack) -> Path:
 
 
 def _once(found: Sequence[tuple[Path, Place]]) -> list[tuple[Path, Place]]:
-    """Without results that an earlier path holds too."""
-    seen: set[Path] = set()
+    """Each folder of logs where it is first named, with the logs that any of the paths names."""
+    same: dict[Path, list[ResultFolder]] = {}
+    for _, place in found:
+        for result in place.results:
+            same.setdefault(result.path.resolve(), []).append(result)
     kept = []
     for path, place in found:
-        new = tuple(result for result in place.results if result.path.resolve() not in seen)
-        seen.update(result.path.resolve() for result in new)
-        if new:
-            kept.append((path, Place(place.package, place.round, new, place.others)))
+        whole = tuple(_joined(named) for one in place.results if (named := same.pop(one.path.resolve(), None)))
+        if whole:
+            kept.append((path, replace(place, results=whole)))
     return kept
+
+
+def _joined(named: Sequence[ResultFolder]) -> ResultFolder:
+    """The same folder, of which some paths may name but some of the logs."""
+    folder = named[0].path
+    logs = in_order({folder / log.name for one in named for log in one.logs})
+    others = sorted({folder / path.name for one in named for path in one.others})
+    return replace(named[0], logs=logs, others=tuple(others))
 
 
 def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str], gathered: _Gathered) -> None:

@@ -35,8 +35,8 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
         assert theirs is not None
         return f"{name} is at {mine / theirs:.2f}× the best published time ({_named(best)}): {told}"
     rate = result.per_accelerator(result.sequences_per_second)
-    rated = [one for one in alike if one.sequences_per_second is not None]
-    if rate is None or not rated:
+    rated = [one for one in alike if _rate(one)]
+    if not rate or not rated:
         return f"{name}: no published result has as many accelerators; {told}"
     nearest = min(rated, key=lambda one: (abs((one.accelerators or 0) - (result.accelerators or 0)), -_rate(one)))
     return (

@@ -147,7 +147,7 @@ class Run:
     def startup_seconds(self) -> float | None:
         """By how much the first evaluation came later than `steady_rate` would have it; below 0 where the first steps
         were faster."""
-        if self.steady_rate is None:
+        if not self.steady_rate:
             return None
         return self._counted[0].seconds - _samples(self._counted[0]) / self.steady_rate
 

@@ -85,7 +85,8 @@ def _after_block(log: RunLog) -> Iterator[Oddity]:
 def _epochs(log: RunLog) -> Iterator[Oddity]:
     evaluations = log.all("eval_accuracy")
     if evaluations and log.epoch_doubt:
-        what = f"begins evaluations whose epoch_num {log.epoch_doubt}: they do not tell samples"
+        told = "they are taken for steps of a global batch" if log.epochs_are_steps else "they do not tell samples"
+        what = f"begins evaluations whose epoch_num {log.epoch_doubt}: {told}"
         yield Oddity(evaluations[0].line, what, "epoch_num")
 
 

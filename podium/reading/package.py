@@ -5,7 +5,7 @@ as files that are something else.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def read_results(folder: Path, system: str, benchmark: str) -> ResultFolder:
     others: list[Path] = []
     for path in _entries(folder):
         (logs if path.match(LOGS) and _is_file(path) else others).append(path)
-    return ResultFolder(folder, system, benchmark, tuple(sorted(logs, key=_number)), tuple(others))
+    return ResultFolder(folder, system, benchmark, in_order(logs), tuple(others))
 
 
 def _system(path: Path) -> SystemFile:
@@ -156,6 +156,10 @@ def _is_file(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
+def in_order(logs: Iterable[Path]) -> tuple[Path, ...]:
+    """result_2.txt before result_10.txt."""
+    return tuple(sorted(logs, key=_number))
+
+
 def _number(path: Path) -> tuple[list[int], str]:
-    """Sorts result_2.txt before result_10.txt."""
     return [int(digits) for digits in re.findall(r"\d{1,4000}", path.stem)], path.name

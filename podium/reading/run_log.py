@@ -15,6 +15,8 @@ FEWEST_SAMPLES = 1_000
 """An epoch_num below it cannot be a number of samples at which anybody evaluates."""
 MOST_TIMES = 20
 """By which train_samples may exceed the last epoch_num of a successful run that is no number of steps."""
+FAIR_SHARE = 0.1
+"""Of train_samples, which may be what was planned, that a run to the target takes at least."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Evaluation:
 
     time_ms: float
     samples: float | None
-    """Trained on until then; None where epoch_num does not count samples."""
+    """Trained on until then; None where epoch_num counts neither samples nor steps."""
     accuracy: float
     line: int
 
@@ -90,12 +92,13 @@ class RunLog:
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
         """Every eval_accuracy that is a number, in the log's order."""
-        in_samples = self.epochs_are_samples
+        samples_of = 1.0 if self.epochs_are_samples else self.global_batch_size if self.epochs_are_steps else None
         found = []
         for event in self.all("eval_accuracy"):
             accuracy = as_number(event.value)
             if accuracy is not None:
-                samples = as_number(event.metadata.get("epoch_num")) if in_samples else None
+                count = as_number(event.metadata.get("epoch_num"))
+                samples = None if count is None or samples_of is None else count * samples_of
                 found.append(Evaluation(event.time_ms, samples, accuracy, event.line))
         return tuple(found)
 
@@ -117,10 +120,9 @@ class RunLog:
         to evaluation, and the last one of a successful run is not both within the steps that were planned and far below
         train_samples: then it counts steps.
         """
-        counts = [as_number(event.metadata.get("epoch_num")) for event in self.all("eval_accuracy")]
-        if None in counts:
+        if None in self._epochs:
             return "is missing or no number in an evaluation"
-        numbers = [count for count in counts if count is not None]
+        numbers = [count for count in self._epochs if count is not None]
         least = max(FEWEST_SAMPLES, self.global_batch_size or 0)
         if len(numbers) > 1 and len(set(numbers)) == 1:
             return f"is {numbers[0]:g} in all evaluations"
@@ -129,6 +131,27 @@ class RunLog:
         if any(after <= before for before, after in pairwise(numbers)):
             return "does not grow from evaluation to evaluation"
         return self._steps(numbers[-1]) if numbers and self.status == "success" else ""
+
+    @cached_property
+    def epochs_are_steps(self) -> bool:
+        """Whether epoch_num, which does not count samples, counts steps of the global batch.
+
+        It does where whole numbers grow from evaluation to evaluation, the last one is within the steps that were
+        planned, and so many batches are no more than train_samples but a fair share of them.
+        """
+        planned, trained = self.number("opt_learning_rate_training_steps"), self.train_samples
+        numbers = [count for count in self._epochs if count is not None and count == int(count)]
+        if self.epochs_are_samples or not numbers or len(numbers) < len(self._epochs):
+            return False
+        if planned is None or trained is None or not self.global_batch_size:
+            return False
+        grows = all(before < after for before, after in pairwise(numbers))
+        samples = numbers[-1] * self.global_batch_size
+        return grows and numbers[-1] <= planned and FAIR_SHARE * trained <= samples <= trained
+
+    @cached_property
+    def _epochs(self) -> tuple[float | None, ...]:
+        return tuple(as_number(event.metadata.get("epoch_num")) for event in self.all("eval_accuracy"))
 
     def _steps(self, last: float) -> str:
         """Why the last epoch_num of a successful run is a number of steps, or ""."""
@@ -143,15 +166,19 @@ class RunLog:
         return self.samples_to(TARGET_ACCURACY)
 
     def samples_to(self, target: float) -> float | None:
-        """Samples trained on when an accuracy was first reached, for a run that says success.
+        """Samples trained on until an accuracy was reached, for a run that says success.
 
-        By the epoch_num of the evaluation that reached it where it counts samples, else by train_samples; None where
-        the target was not reached.
+        By the last evaluation before run_stop that reached it, as the official RCP checker counts (hardly any run goes
+        on after the first one), where its epoch_num counts samples or steps, else by train_samples. None where the
+        target was not reached.
         """
-        reached = next((one for one in self.evaluations if target <= one.accuracy < 1.0), None)
-        if reached is None or self.status != "success":
+        reached = [one for one in self.evaluations if target <= one.accuracy < 1.0]
+        if not reached or self.status != "success":
             return None
-        return reached.samples if reached.samples is not None else self.train_samples
+        stop = self.first("run_stop")
+        before = [one for one in reached if stop is None or one.line < stop.line]
+        last = before[-1] if before else reached[0]
+        return last.samples if last.samples is not None else self.train_samples
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:

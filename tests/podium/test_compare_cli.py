@@ -124,7 +124,6 @@ def test_two_sides_without_other_results(tree: Path) -> None:
         (("--ab", "SYS", "BIG", "--csv"), "leave --csv, --html and --cost out"),
         (("--ab", "SYS", "nobody's"), "there is no such result, path or commit"),
         (("--cost", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
-        (("--cost", "nowhere.yaml", "--html", "page.html"), "not on the page of --html"),
     ],
 )
 def test_refusals_of_sides_and_prices(compare: Compare, options: tuple[str, ...], words: str) -> None:
@@ -146,3 +145,6 @@ def test_costs(compare: Compare, tmp_path: Path) -> None:
     assert "cost_per_hour" in compare("--cost", str(prices), "--csv").stdout.splitlines()[0]
     shown = compare("--cost", str(prices)).stdout
     assert "4.46" in shown and "no price for 1 result: Chip 1 (1)" in shown
+    page = tmp_path / "page.html"
+    assert compare("--cost", str(prices), "--html", str(page)).exit_code == 0
+    assert "EUR to train" in page.read_text(encoding="utf-8")

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 from benchmarks.bert.rules import RUNS
+from podium.comparison.cost.costs import Costs
+from podium.comparison.efficiency import families as scaling_families
 from podium.comparison.gathering import Comparison
 from podium.comparison.own import own_sentences
 from podium.comparison.page.charts import best_rates_chart, throughput_chart, time_chart
 from podium.comparison.page.curves import accuracies, curves_chart
 from podium.comparison.page.families import Families, best_of_each, families_of, size_of
-from podium.comparison.page.tables import oddities_table, results_table, time_table
+from podium.comparison.page.tables import cost_table, oddities_table, results_table, scaling_table, time_table
 from podium.comparison.page.time_spent import time_spent, time_spent_chart
 from podium.comparison.page.words import minutes_text, rate_of, short_name
 from podium.comparison.result import Result
@@ -28,8 +30,8 @@ NOTES = (
 )
 
 
-def comparison_page(comparison: Comparison, title: str = "MLPerf BERT results") -> str:
-    """The whole HTML. The same comparison gives the same bytes."""
+def comparison_page(comparison: Comparison, costs: Costs | None = None, title: str = "MLPerf BERT results") -> str:
+    """The whole HTML. The same comparison gives the same bytes. `costs` are of the results in their order."""
     families = families_of(comparison.results)
     large = [result for result in comparison.results if result.full_size]
     sections = [Section("Results", _results(comparison.results))]
@@ -41,6 +43,11 @@ def comparison_page(comparison: Comparison, title: str = "MLPerf BERT results") 
             ),
             Section("Accuracy", accuracy_charts(families) or [Text(["No log tells samples with its accuracies."])]),
         ]
+    scaled = scaling_families(comparison.results)
+    if scaled:
+        sections.append(Section("Scaling", [scaling_table(scaled)]))
+    if costs is not None:
+        sections.append(Section("Cost", [cost_table(comparison.results, costs)]))
     if any(result.converged for result in large):
         sections.append(Section("Where the time goes", [*time_spent_charts(families), time_table(large)]))
     sections.append(Section("What is odd", _odd(comparison)))

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from podium.comparison.cost.costs import Cost, Costs
+from podium.comparison.efficiency import Scaled
 from podium.comparison.page.time_spent import TimeSpent, time_spent
 from podium.comparison.result import Result
 from podium.page.table import Cell, Column, Table, Value, number, share, text
@@ -73,6 +75,43 @@ def time_table(results: Sequence[Result]) -> Table:
         [[*(say(result) for _, say in _NAMES), *(say(found) for _, say in columns)] for result, found in spent],
         "Means of the runs that converged.",
         _own([result for result, _ in spent]),
+    )
+
+
+def scaling_table(scaled: Sequence[Sequence[Scaled]]) -> Table:
+    """A row a size, with what is left of the smallest size's speed."""
+    columns: tuple[tuple[Column, Callable[[Scaled], Value]], ...] = (
+        (text("Accelerator", choices=True, missing=UNKNOWN), lambda size: _accelerator(size.result)),
+        (number("Accel."), lambda size: size.result.accelerators),
+        (number("Batch size"), lambda size: size.result.global_batch_size),
+        (number("Minutes", 3), lambda size: size.result.minutes),
+        (share("Seq/s per accel.", help="of that of the smallest size"), lambda size: size.throughput),
+        (share("Time", help="accelerator-minutes of the smallest size by those of this one"), lambda size: size.time),
+    )
+    sizes = [size for family in scaled for size in family]
+    return Table(
+        "Scaling",
+        [column for column, _ in (*_NAMES, *columns)],
+        [[*(say(size.result) for _, say in _NAMES), *(say(size) for _, say in columns)] for size in sizes],
+        "Of submitters with several sizes of one kind of accelerator, against their smallest.",
+        _own([size.result for size in sizes]),
+    )
+
+
+def cost_table(results: Sequence[Result], costs: Costs) -> Table:
+    """A row for each result whose cost is known."""
+    columns: tuple[tuple[Column, Callable[[Cost], Value]], ...] = (
+        (number(f"{costs.currency} to train", 2, "once, by the score as measured"), lambda cost: cost.to_train),
+        (number(f"{costs.currency} an hour", 2, "of the whole system"), lambda cost: cost.per_hour),
+        (number(f"Samples per {costs.currency}"), lambda cost: cost.samples_per_unit),
+    )
+    known = [(one, cost) for one, cost in zip(results, costs.costs, strict=True) if cost is not None]
+    return Table(
+        "Cost",
+        [column for column, _ in (*_NAMES, *columns)],
+        [[*(say(result) for _, say in _NAMES), *(say(cost) for _, say in columns)] for result, cost in known],
+        " ".join(f"{note[:1].upper()}{note[1:]}." for note in ("at the prices that were given", *costs.notes)),
+        _own([result for result, _ in known]),
     )
 
 

@@ -33,6 +33,17 @@ def test_the_same_folder_twice_is_there_once(rounds: Path) -> None:
     assert gathered(rounds, rounds / "training_results_v2.0", rounds) == gathered(rounds)
 
 
+def test_logs_of_one_folder_are_one_result(rounds: Path) -> None:
+    folder = rounds / "training_results_v2.0" / "ORG" / "results" / "SYS" / "bert"
+    (folder / "scaling.json").write_text('{"scaling_factor": 1.5}', encoding="utf-8")
+    whole = gathered(rounds / "training_results_v2.0").results
+    logs = sorted(folder.glob("result_*.txt"), reverse=True)
+    assert [run.seconds for run in gathered(*logs).results[0].runs] == [run.seconds for run in whole[0].runs]
+    for paths in ((logs[3], folder.parents[2]), (folder, logs[3]), (rounds / "training_results_v2.0", logs[0])):
+        assert gathered(*paths).results == whole
+    assert [len(one.runs) for one in gathered(*logs[:2]).results] == [2]
+
+
 def test_an_archive_is_as_good_as_its_tree(rounds: Path, tmp_path: Path) -> None:
     name = "training_results_v2.0"
     subprocess.run(["tar", "-C", rounds, "-cJf", tmp_path / f"{name}.tar.xz", name], check=True)

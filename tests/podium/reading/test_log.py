@@ -53,6 +53,7 @@ def test_nothing_is_guessed_of_a_log_that_says_nothing(written: Any) -> None:
         ([150_080.0, 300_160.0], ""),
         ([7_000, 15_007], "is 15007 in the last evaluation, within 15010 steps for 300,160 samples"),
         ([7_000, 15_008], ""),
+        ([300, 600], "is 300 in an evaluation, too few to be samples"),
         ([7_000, 15_011], ""),
     ],
 )
@@ -63,7 +64,17 @@ def test_the_unit_of_epoch_num(written: Any, run_lines: Any, line: Line, epochs:
     log = read_log(written(lines))
     assert doubt in log.epoch_doubt and bool(log.epoch_doubt) == bool(doubt)
     assert ("epoch_num" in kinds(log)) == bool(doubt)
-    assert log.samples_to_target == (log.train_samples if doubt else epochs[0])
+    steps = {15_007: None, 600: 448 * 600}.get(epochs[1])
+    assert log.epochs_are_steps == (steps is not None)
+    assert log.samples_to_target == (steps or (log.train_samples if doubt else epochs[1]))
+
+
+def test_a_run_that_goes_on_after_the_target(written: Any, run_lines: Any, line: Line) -> None:
+    """What counts is the last evaluation before run_stop that reaches it."""
+    assert read_log(written(run_lines((0.5, 0.72, 0.73)))).samples_to_target == 450_240
+    assert read_log(written(run_lines((0.5, 0.72, 0.71)))).samples_to_target == 300_160
+    after = [*run_lines((0.5, 0.72)), line("eval_accuracy", 0.73, 130_000, epoch_num=450_240)]
+    assert read_log(written(after)).samples_to_target == 300_160
 
 
 def test_samples_to_target_is_told_of_a_successful_run_alone(written: Any, run_lines: Any) -> None:

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from podium.comparison.cost.costs import Cost, Costs
 from podium.comparison.gathering import Comparison
 from podium.comparison.page.page import MOST_CURVES, comparison_page
 from podium.comparison.page.pictures import charts_by_name, write_pictures
@@ -54,6 +55,22 @@ def test_every_result_is_told() -> None:
     assert cells(html, "Cause") == ["samples"] * 2
     assert cells(html, "Same runs as") == ["–", "v2.0 ORG SYS"]
     assert "<li>a note</li>" in html
+
+
+def test_scaling_and_cost() -> None:
+    few, many = make_result(), make_result([make_run(500.0)] * 10, accelerators=32, system="MANY")
+    unpriced = make_result(round="v2.1", system="OTHER")
+    costs = Costs("EUR", (Cost(100.0, 12.5, 2_000.0, 0), Cost(1e3, 77.25, None, 0), None), ("no price for 1 result",))
+    html = comparison_page(compare(few, many, unpriced), costs)
+    assert headings(html) == [*SECTIONS[:4], "Scaling", "Cost", *SECTIONS[4:]]
+    scaling = html[html.index(">Scaling</h2>") :]
+    assert cells(scaling, "Accel.") == ["8", "32"]
+    assert cells(scaling, "Seq/s per accel.")[0] == "100.0 %"
+    priced = html[html.index(">Cost</h2>") :]
+    assert cells(priced, "System") == ["SYS", "MANY"]
+    assert cells(priced, "EUR to train") == ["12.50", "77.25"] and cells(priced, "Samples per EUR") == ["2,000", "–"]
+    assert "No price for 1 result." in html
+    assert "Cost" not in headings(comparison_page(compare(few)))
 
 
 @pytest.mark.parametrize(
