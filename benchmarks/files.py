@@ -24,8 +24,11 @@ FEW_FILES = 256
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to, which takes its name when the block ends and all is on the disk.
 
-    It is removed if the block fails. Raises WorkError for a folder that does not exist or a disk that is full.
+    It is removed if the block fails. Raises WorkError for a folder that does not exist, a disk that is full, and a
+    device or a pipe, which nothing may take the place of.
     """
+    if _is_special(path):
+        raise WorkError(f"{path}: is a device or a pipe, and cannot be replaced by a file; name another place")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         yield temporary
@@ -41,9 +44,24 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file, whole or not at all. Text is written as UTF-8. Raises WorkError as `whole_file` does."""
+    """Write a file, whole or not at all; into a device or a pipe directly. Text is written as UTF-8.
+
+    Raises WorkError as `whole_file` does.
+    """
+    whole = content.encode("utf-8") if isinstance(content, str) else content
+    if _is_special(path):
+        try:
+            path.write_bytes(whole)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return
     with whole_file(path) as temporary, temporary.open("xb") as file:
-        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+        file.write(whole)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is something else of this name than a file or a folder."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def remove_unfinished(path: Path) -> None:

@@ -1,6 +1,8 @@
 """The command line. Each command says what it does in one place and leaves the doing to a module of its own."""
 
+import errno
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -352,10 +354,20 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except PodiumError as error:
         tell(str(error))
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over has nowhere to go
+        if error.errno != errno.EPIPE:
+            tell(f"the output cannot be written ({error.strerror})")
+        sys.exit(1)
 
 
 def _interrupt(*_: object) -> None:

@@ -89,10 +89,12 @@ def compare(
         )
     for note in found.notes:
         tell(f"note: {note}")
+    chosen = tuple(choose(found.results, rounds or [], accelerators or [], divisions or []))
     if ab is not None:
-        _hold_against(ab, choose(found.results, rounds or [], accelerators or [], divisions or []), cache, as_json)
+        _hold_against(ab, chosen, cache, as_json)
         return
-    shown = Comparison(tuple(choose(found.results, rounds or [], accelerators or [], divisions or [])), found.notes)
+    numbers = {id(one) for one in chosen}
+    shown = Comparison(chosen, found.notes, tuple(one for one in found.results if id(one) not in numbers))
     if not shown.results:
         raise UsageError(
             f"none of the {len(found.results)} results is of what --round, --accelerator and --division name"
@@ -113,7 +115,7 @@ def compare(
     elif as_csv:
         print(rows_csv(objects), end="")
     elif html is None:
-        print_comparison(Console(), shown.results, per, oddities)
+        print_comparison(Console(), shown, per, oddities)
         if priced is not None:
             print_costs(Console(), shown.results, priced)
 

@@ -31,6 +31,8 @@ class Comparison:
     """In the order of round, submitter and system; one's own last."""
     notes: tuple[str, ...] = ()
     """What was left out and why, a sentence each."""
+    others: tuple[Result, ...] = ()
+    """Read too, and not shown."""
 
 
 @dataclass

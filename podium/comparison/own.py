@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from podium.comparison.result import Result
 
 
-def own_sentences(results: Sequence[Result]) -> list[str]:
+def own_sentences(results: Sequence[Result], others: Sequence[Result] = ()) -> list[str]:
     """How each of one's own results stands against the published ones of the same kind and number of accelerators.
 
-    Where there is none of that number, throughput an accelerator is held against the nearest number instead. Results
-    that repeat others count as those do; the open division counts as the closed does, and is named.
+    `others` are more published ones. Those of one's own division count, where there are any; others are named. Where
+    none has that number of accelerators, throughput an accelerator is held against the nearest number instead.
     """
-    published = [one for one in results if not one.own and one.full_size and one.minutes is not None]
+    published = [one for one in (*results, *others) if not one.own and one.full_size and one.minutes is not None]
     return [_sentence(result, published) for result in results if result.own]
 
 
@@ -27,13 +27,12 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
     told = f"{_length(result)}" + (
         f"; {result.evaluation_share:.0%} of it is evaluation" if result.evaluation_share is not None else ""
     )
+    alike = [one for one in alike if one.division == result.division] or alike
     same = [one for one in alike if one.accelerators == result.accelerators]
     if same:
-        best = min(same, key=lambda one: one.score_minutes_scaled or one.minutes or 0)
-        theirs = best.score_minutes_scaled or best.minutes
-        mine = result.score_minutes_scaled or result.minutes
-        assert theirs is not None
-        return f"{name} is at {mine / theirs:.2f}× the best published time ({_named(best)}): {told}"
+        best = min(same, key=_counting)
+        ratio = _counting(result) / _counting(best)
+        return f"{name} is at {ratio:.2f}× the best published time ({_named(best)}): {told}"
     rate = result.per_accelerator(result.sequences_per_second)
     rated = [one for one in alike if _rate(one)]
     if not rate or not rated:
@@ -43,6 +42,13 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
         f"{name} trains {rate:,.1f} sequences/s an accelerator, {rate / _rate(nearest):.2f}× as many as the nearest "
         f"published size, {nearest.accelerators:,} ({_named(nearest)}): {told}"
     )
+
+
+def _counting(result: Result) -> float:
+    """Minutes, scaled where the rules scale them."""
+    minutes = result.score_minutes_scaled or result.minutes
+    assert minutes is not None
+    return minutes
 
 
 def _rate(result: Result) -> float:
@@ -64,4 +70,4 @@ def _length(result: Result) -> str:
 
 def _named(result: Result) -> str:
     division = "" if result.division == "closed" else f", {result.division or 'division not known'}"
-    return f"{result.round} {result.submitter} {result.system}, {result.minutes:.2f} min{division}"
+    return f"{result.round} {result.submitter} {result.system}, {_counting(result):.2f} min{division}"

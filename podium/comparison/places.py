@@ -35,6 +35,8 @@ def places(path: Path) -> list[Place]:
 
     UsageError where there are none, WorkError where a folder cannot be read.
     """
+    if ".." in path.parts:
+        path = path.resolve()
     if not os.path.lexists(path):
         raise UsageError(f"{path}: there is no such file or folder; name a round's results, a package or a log")
     try:

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from podium.comparison.efficiency import Scaled, families
+from podium.comparison.gathering import Comparison
 from podium.comparison.own import own_sentences
 from podium.comparison.result import Result
 
@@ -17,15 +18,16 @@ WIDE = 110
 """Columns of a terminal that all columns of the table fit into."""
 
 
-def print_comparison(console: Console, results: Sequence[Result], per: str, oddities: bool) -> None:
+def print_comparison(console: Console, comparison: Comparison, per: str, oddities: bool) -> None:
     """The results in their order; how sizes scale; own results against published ones; what is odd, or how much is."""
+    results = comparison.results
     for name in dict.fromkeys(one.round for one in results):
         console.print(_table([one for one in results if one.round == name], per, console.width >= WIDE))
     console.print(_marks(results), style="dim")
     scaled = families(results)
     if scaled:
         console.print(_scaling(scaled))
-    for sentence in own_sentences(results):
+    for sentence in own_sentences(results, comparison.others):
         console.print(f"• {sentence}", markup=False, highlight=False)
     found = [(one, what) for one in results for what in one.oddities]
     if oddities:

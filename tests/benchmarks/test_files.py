@@ -2,12 +2,13 @@
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import make_folder, remove_unfinished, require_room, write_whole
+from benchmarks.files import make_folder, remove_unfinished, require_room, whole_file, write_whole
 
 
 def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -49,6 +50,23 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path: Path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         write_whole(tmp_path / "file", "new")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(pipe.read_bytes)
+        write_whole(pipe, "text")
+        assert read.result(10) == b"text"
+    with pytest.raises(WorkError, match="is a device or a pipe"), whole_file(pipe) as temporary:
+        temporary.write_bytes(b"")
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+    write_whole(Path("/dev/null"), "text")
+    assert Path("/dev/null").is_char_device()
+    if Path("/dev/full").is_char_device():
+        with pytest.raises(WorkError, match="the disk is full"):
+            write_whole(Path("/dev/full"), "text")
 
 
 def test_a_folder_that_does_not_exist_is_a_sentence(tmp_path: Path) -> None:

@@ -179,3 +179,13 @@ def test_texts_that_cannot_serve_are_a_sentence(tmp_path: Path, texts: tuple[Pat
         "few.txt: the vocabulary lacks [PAD] [UNK] [CLS] [SEP] [MASK]; give the vocab.txt"
     )
     assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
+def test_output_that_finds_no_room_is_a_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "podium.cli", "--help"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "podium: the output cannot be written (No space left on device)\n"

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_choices(compare: Compare) -> None:
     assert [row["system"] for row in found] == ["CHIPS"]
     with pytest.raises(UsageError, match="none of the 3 results"):
         compare("--accelerator", "chip", "--division", "closed")
+
+
+def test_own_results_are_held_against_those_that_are_not_shown(tree: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "dgxa100_n1" / "bert"
+    shutil.copytree(tree / "ORG" / "results" / "SYS" / "bert", folder)
+    for log in folder.iterdir():
+        log.write_text(log.read_text(encoding="utf-8").replace('"time_ms": 16', '"time_ms": 18'), encoding="utf-8")
+    found = CliRunner().invoke(app, ["compare", str(tree), str(tmp_path / "results"), "--round", "own"])
+    assert "v2.0: " not in found.stdout
+    assert "your dgxa100_n1 (8×NVIDIA A100 SXM) is at 1.00× the best published time" in found.stdout
 
 
 def test_oddities_are_told_when_asked_for(tree: Path, compare: Compare) -> None:

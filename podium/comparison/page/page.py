@@ -34,7 +34,7 @@ def comparison_page(comparison: Comparison, costs: Costs | None = None, title: s
     """The whole HTML. The same comparison gives the same bytes. `costs` are of the results in their order."""
     families = families_of(comparison.results)
     large = [result for result in comparison.results if result.full_size]
-    sections = [Section("Results", _results(comparison.results))]
+    sections = [Section("Results", _results(comparison))]
     if families.results:
         sections += [
             Section("Time to train", [time_chart(families), *_left_out(large)]),
@@ -88,11 +88,12 @@ def _lead(results: Sequence[Result]) -> str:
     return f"Results of MLPerf Training's BERT: {' and '.join(told) or 'none were found'}."
 
 
-def _results(results: Sequence[Result]) -> list[Part]:
+def _results(comparison: Comparison) -> list[Part]:
+    results = comparison.results
     large = [result for result in results if result.full_size]
     others = [result for result in results if not result.full_size]
     parts: list[Part] = [Facts(_facts(large))] if large else []
-    own = own_sentences(results)
+    own = own_sentences(results, comparison.others)
     if own:
         parts.append(Points([sentence[0].upper() + sentence[1:] + "." for sentence in own]))
     if large:

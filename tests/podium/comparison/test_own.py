@@ -25,7 +25,8 @@ def test_against_the_best_of_the_same_number() -> None:
 def test_scaled_scores_count_on_both_sides() -> None:
     assert "1.10×" in sentence(timed(20.0), scaling_factor=1.1)
     assert "(22.00 min as the rules scale it)" in sentence(timed(20.0), scaling_factor=1.1)
-    assert "0.91×" in sentence(timed(20.0, scaling_factor=1.1))
+    told = sentence(timed(20.0, scaling_factor=1.1), timed(21.0, accelerators=16))
+    assert "0.91×" in told and "(v2.0 ORG SYS, 22.00 min)" in told
 
 
 def test_fewer_than_ten_runs_are_no_score() -> None:
@@ -35,6 +36,14 @@ def test_fewer_than_ten_runs_are_no_score() -> None:
 
 def test_the_open_division_is_named() -> None:
     assert "18.00 min, open)" in sentence(timed(18.0, division="open"))
+    assert "1.00× the best published time (v2.0 ORG SYS, 20.00 min)" in sentence(
+        timed(5.0, division="open"), timed(20.0)
+    )
+
+
+def test_others_that_are_not_shown_count() -> None:
+    own = timed(20.0, round=None)
+    assert "2.00× the best" in own_sentences([own], [timed(10.0), timed(1.0, round=None)])[0]
 
 
 def test_against_the_nearest_number() -> None:

@@ -61,6 +61,14 @@ def test_the_current_folder(rounds: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert told(Path()) == BOTH[1:2] == told(Path("SYS")) == told(Path("SYS/bert"))
 
 
+def test_a_way_back_is_no_name(rounds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rounds / "training_results_v2.1").rename(tmp_path / "clone")
+    monkeypatch.chdir(rounds / "training_results_v2.0")
+    assert [found[1] for found in told(Path("../../clone"))] == [None, None]
+    monkeypatch.chdir(rounds / "training_results_v2.0" / "ORG" / "results" / "SYS" / "bert")
+    assert told(Path("../bert")) == BOTH[:1] == told(Path(".."))
+
+
 def test_results_as_podium_leaves_them(tmp_path: Path) -> None:
     folder = tmp_path / "results" / "laptop" / "bert"
     folder.mkdir(parents=True)
