@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from podium.console import progress_bar, tell
+from podium.console import errors, progress_bar, tell
 
 if TYPE_CHECKING:
     from podium.comparison.cache import RunCache
@@ -77,6 +77,10 @@ def compare(
         raise UsageError("--ab: is told as a table or as --json; leave --csv, --html and --cost out")
     if not paths and ab is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or results/ of your own")
+    if html is not None:
+        from podium.page.page import require_page, write_page
+
+        require_page(html)
     prices = None if cost is None else read_prices(cost)
     cache = RunCache(None if no_cache else default_folder())
     with progress_bar() as bar:
@@ -107,9 +111,9 @@ def compare(
             row.update(cost_json(one, priced.currency))
     if html is not None:
         from podium.comparison.page.page import comparison_page
-        from podium.page.page import write_page
 
         write_page(html, comparison_page(shown, priced))
+        errors.print(f"The page is {html}", markup=False, highlight=False)
     if as_json:
         print(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
     elif as_csv:

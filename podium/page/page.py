@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from benchmarks.errors import UsageError
 from benchmarks.files import write_whole
 from podium.page.chart import Chart, page_svg
 from podium.page.colours import style_sheet
@@ -18,6 +19,8 @@ from podium.page.table import Table
 from podium.page.text import shown
 
 HERE = Path(__file__).parent
+BEGINNING = b"<!doctype html>"
+"""Of every page, in small letters."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,21 @@ def page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str
 
 
 def write_page(path: Path, html: str) -> None:
-    """Raises WorkError if the file cannot be written."""
+    """Write a page, over an older one too. UsageError where another kind of file has this name, WorkError where it
+    cannot be written."""
+    require_page(path)
     write_whole(path, html)
+
+
+def require_page(path: Path) -> None:
+    """Raises UsageError where a file of this name holds something else than a page."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(BEGINNING)) if path.is_file() else b""
+    except OSError:  # there is none, or writing will tell
+        return
+    if start and start.lower() != BEGINNING:
+        raise UsageError(f"--html {path}: is a file that holds no page; remove it, or name another place")
 
 
 def _policy(style: str, script: str) -> str:

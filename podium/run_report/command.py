@@ -35,6 +35,10 @@ def report(
     from podium.run_report.telling import print_sets
     from podium.running import run_folder
 
+    if html is not None:
+        from podium.page.page import require_page
+
+        require_page(html)
     found = find([run_folder(path).path if not path.is_absolute() else path for path in paths])
     sets = read_sets(found)
     if html is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.errors import WorkError
+from benchmarks.errors import UsageError, WorkError
 from podium.page.chart import Canvas, Chart
 from podium.page.page import Facts, Points, Section, Text, page, write_page
 from podium.page.table import Table, number, text
@@ -117,6 +117,19 @@ def test_the_same_parts_give_the_same_bytes() -> None:
 def test_a_page_of_nothing_is_a_page() -> None:
     parsed = Parsed(page("Page", "Nothing.", []))
     assert parsed.said("p") == ["Nothing."] and not parsed.all("nav") and not parsed.all("footer")
+
+
+@pytest.mark.parametrize("content", [b":::MLLOG {}\n", b"<html>", b"\xff", b"<!doctype"])
+def test_nothing_but_a_page_is_written_over(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "result_0.txt"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="is a file that holds no page"):
+        write_page(path, make())
+    assert path.read_bytes() == content
+    for replaced in (b"", b"<!DOCTYPE html><p>old"):
+        path.write_bytes(replaced)
+        write_page(path, make())
+        assert path.read_text(encoding="utf-8") == make()
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
