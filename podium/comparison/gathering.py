@@ -3,10 +3,10 @@
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.errors import WorkError
+from benchmarks.errors import UsageError, WorkError
 from podium.comparison import stated
 from podium.comparison.building import build
 from podium.comparison.cache import RunCache
@@ -35,12 +35,6 @@ class Comparison:
     """Read too, and not shown."""
 
 
-@dataclass
-class _Gathered:
-    results: list[Result] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def gather(
     paths: Sequence[Path],
     cache: RunCache,
@@ -53,20 +47,30 @@ def gather(
     that holds none, WorkError for one that cannot be read.
     """
     with ExitStack() as stack:
-        found: list[tuple[Path, Place]] = []
-        for path in paths:
-            found.extend((path, place) for place in places(_unpacked(path, stack)))
-        found = _once(found)
+        unpacked = {path: _unpacked(path, stack) for path in paths}
+        found = _once([(path, place) for path in unpacked for place in _places(path, unpacked[path])])
         logs = [log for _, place in found for result in place.results for log in result.logs]
         starting(len(logs))
         runs = read_runs(logs, cache, told)
-        gathered = _Gathered()
+        results: list[Result] = []
+        notes: list[str] = []
         for path in dict.fromkeys(path for path, _ in found):
-            _gather(path, [place for top, place in found if top == path], runs, gathered)
+            some = _gather(path, [place for top, place in found if top == path], runs)
+            inside = str(unpacked[path]), str(path)
+            results += [replace(one, source=one.source.replace(*inside)) for one in some.results]
+            notes += [note.replace(*inside) for note in some.notes]
     if cache.problem:
-        gathered.notes.append(cache.problem)
-    ordered = sorted(gathered.results, key=lambda one: (one.own, one.round or "", one.submitter.lower(), one.system))
-    return Comparison(tuple(mark_repeats(ordered)), tuple(shown(note) for note in gathered.notes))
+        notes.append(cache.problem)
+    ordered = sorted(results, key=lambda one: (one.own, one.round or "", one.submitter.lower(), one.system))
+    return Comparison(tuple(mark_repeats(ordered)), tuple(shown(note) for note in notes))
+
+
+def _places(path: Path, unpacked: Path) -> list[Place]:
+    """The places in a path; an error names it, and not where an archive was unpacked to."""
+    try:
+        return places(unpacked)
+    except UsageError as error:
+        raise UsageError(str(error).replace(str(unpacked), str(path))) from None
 
 
 def _unpacked(path: Path, stack: ExitStack) -> Path:
@@ -106,11 +110,13 @@ def _joined(named: Sequence[ResultFolder]) -> ResultFolder:
     return replace(named[0], logs=logs, others=tuple(others))
 
 
-def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str], gathered: _Gathered) -> None:
+def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str]) -> Comparison:
     """The results of one of the paths."""
+    results: list[Result] = []
+    notes: list[str] = []
     others = sum(place.others for place in found)
     if others:
-        gathered.notes.append(f"{path}: {others:,} result(s) of other benchmarks are left out")
+        notes.append(f"{path}: {others:,} result(s) of other benchmarks are left out")
     unnamed = [place for place in found if place.round is None]
     starts = [
         run.start_ms
@@ -121,7 +127,7 @@ def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str], 
     ]
     dated = round_by_dates(starts)
     if unnamed and dated:
-        gathered.notes.append(f"{path}: no folder names the round; {dated} is taken, by the dates of the runs")
+        notes.append(f"{path}: no folder names the round; {dated} is taken, by the dates of the runs")
     for place in found:
         for folder in place.results:
             kept = [run for log in folder.logs if isinstance(run := runs[log], Run)]
@@ -129,6 +135,7 @@ def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str], 
             logged = {run.benchmark for run in kept if run.benchmark is not None}
             if logged and BENCHMARK not in logged:
                 words = stated.readable(", ".join(sorted(logged)))
-                gathered.notes.append(f"{folder.path}: is left out, its logs are of {words}")
+                notes.append(f"{folder.path}: is left out, its logs are of {words}")
             else:
-                gathered.results.append(build(place, folder, place.round or dated, kept, problems))
+                results.append(build(place, folder, place.round or dated, kept, problems))
+    return Comparison(tuple(results), tuple(notes))

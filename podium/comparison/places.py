@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.errors import UsageError, WorkError
-from podium.comparison.rounds import round_of
+from podium.comparison.rounds import round_named, round_of
 from podium.reading.package import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
 from podium.submission.copying import shown
 
@@ -35,7 +35,8 @@ def places(path: Path) -> list[Place]:
 
     UsageError where there are none, WorkError where a folder cannot be read.
     """
-    if ".." in path.parts:
+    given = path
+    if ".." in path.parts or path.is_symlink():
         path = path.resolve()
     if not os.path.lexists(path):
         raise UsageError(f"{path}: there is no such file or folder; name a round's results, a package or a log")
@@ -45,7 +46,7 @@ def places(path: Path) -> list[Place]:
             found = list(_walk(path, LEVELS, _Budget()))
     except OSError as error:
         raise WorkError(f"{shown(str(error.filename or path))}: cannot be read ({error.strerror})") from error
-    placed = [_place(package, path) for package in found]
+    placed = [_place(package, path, given) for package in found]
     if not any(place.results for place in placed):
         raise UsageError(
             f"{path}: holds no results of BERT; name a clone of a round's results or a part of it, a folder with "
@@ -66,11 +67,13 @@ class _Budget:
             raise WorkError(f"{folder}: more than {MAX_FOLDERS:,} folders before it hold no package; name a part of it")
 
 
-def _place(package: Package, top: Path) -> Place:
+def _place(package: Package, top: Path, given: Path) -> Place:
+    """`top` is where `given`, which may be a link, leads."""
     logs = [result for result in package.results if result.logs]
     ours = tuple(result for result in logs if BENCHMARK in result.benchmark.lower() or result.path == top)
     alone = tuple(result for result in logs if len(logs) == 1 and top.is_file())
-    return Place(package, round_of(package.root, top), ours or alone, len(logs) - len(ours or alone))
+    round_name = round_of(package.root, top) or round_named(given.name)
+    return Place(package, round_name, ours or alone, len(logs) - len(ours or alone))
 
 
 def _part(path: Path) -> list[Package]:

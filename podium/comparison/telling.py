@@ -43,7 +43,7 @@ def print_comparison(console: Console, comparison: Comparison, per: str, odditie
 def _table(results: Sequence[Result], per: str, wide: bool) -> Table:
     """Of one round. Where it is not wide, samples and batch size are left out."""
     table = Table(title=f"{results[0].round or 'own'}: {len(results)} result(s)", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("submitter, system", overflow="fold", ratio=2)
+    table.add_column("submitter, system", overflow="fold", ratio=2, min_width=16)
     table.add_column("accelerators", overflow="fold", ratio=1, min_width=10)
     for heading in ("minutes", "spread", *(("samples", "batch") if wide else ()), f"seq/s a\n{per}", "MFU", "eval."):
         table.add_column(heading, justify="right", no_wrap=True)

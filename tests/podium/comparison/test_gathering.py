@@ -49,9 +49,10 @@ def test_an_archive_is_as_good_as_its_tree(rounds: Path, tmp_path: Path) -> None
     subprocess.run(["tar", "-C", rounds, "-cJf", tmp_path / f"{name}.tar.xz", name], check=True)
     shutil.make_archive(str(tmp_path / name), "zip", rounds / name)
     plain = gathered(rounds / name).results
-    for archive in (f"{name}.tar.xz", f"{name}.zip"):
+    for archive, inside in ((f"{name}.tar.xz", f"{name}/ORG"), (f"{name}.zip", "ORG")):
         found = gathered(tmp_path / archive).results
         assert [(one.name, one.runs) for one in found] == [(one.name, one.runs) for one in plain]
+        assert [one.source for one in found] == [f"{tmp_path / archive}/{inside}/results/SYS/bert"]
     (tmp_path / "broken.tar.xz").write_bytes(b"no archive")
     with pytest.raises(WorkError, match=r"broken\.tar\.xz"):
         gathered(tmp_path / "broken.tar.xz")

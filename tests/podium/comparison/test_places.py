@@ -92,6 +92,9 @@ def test_hidden_folders_and_links_are_not_followed(rounds: Path, tmp_path: Path)
     (rounds / "again").symlink_to(rounds)
     (rounds / "training_results_v2.1").rename(rounds / ".git")
     assert told(rounds) == BOTH[:1]
+    (tmp_path / "v3.0").symlink_to(rounds / ".git")
+    own = [(package, "v3.0", system, logs) for package, _, system, logs in BOTH[1:]]
+    assert told(tmp_path / "v3.0") == own, "a link that is given is followed"
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -100,5 +103,5 @@ def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no results of BERT"):
         places(tmp_path)
     (tmp_path / "broken").symlink_to(tmp_path / "missing")
-    with pytest.raises(UsageError, match="holds no results of BERT"):
+    with pytest.raises(UsageError, match="missing: there is no such file or folder"):
         places(tmp_path / "broken")
