@@ -7,7 +7,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from podium.comparison.page.families import Families, best_at_each_size, counted_minutes, family_of, size_of
+from podium.comparison.page.families import OTHERS, Families, best_at_each_size, counted_minutes, family_of, size_of
 from podium.comparison.page.words import rate_of, short_name, told
 from podium.comparison.result import Result
 from podium.page.chart import Canvas, Chart
@@ -63,7 +63,7 @@ def _by_size(
         for name, results in families.by_name.items():
             style = series_style(families.series[name])
             best = [point for one in best_at_each_size(results) if (point := _point(one, value)) is not None]
-            if lines and len(best) > 1:
+            if lines and name != OTHERS and len(best) > 1:
                 sizes = [size * beside[size, families.series[name]] for size, _ in best]
                 values = [number for _, number in best]
                 canvas.axes.plot(sizes, values, color=style["color"], linestyle=style["linestyle"])

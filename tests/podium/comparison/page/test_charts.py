@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from podium.comparison.page.charts import best_rates_chart, throughput_chart, ticks, time_chart
-from podium.comparison.page.families import families_of
+from podium.comparison.page.families import MOST, families_of
 from podium.comparison.page.words import told
 from podium.comparison.result import Result
 from podium.page.chart import Chart, page_svg
@@ -67,6 +67,8 @@ def test_a_line_joins_only_what_can_be_joined() -> None:
     assert lines([sized(8, 100), sized(8, 50)]) == 0
     assert lines([sized(8, 100), sized(16, 50, division="open")]) == 0
     assert lines([sized(8, 100), sized(16, 50, round=None)]) == 0
+    many = [sized(8 * n, 100, kind=None, accelerator=f"kind {n:02d}") for n in range(1, MOST + 4)]
+    assert lines(many) == 0, "different kinds of accelerators are no family"
 
 
 def test_own_and_open_results_stand_out() -> None:
