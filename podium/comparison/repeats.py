@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from podium.comparison.result import Result
 from podium.comparison.run import Run
@@ -25,10 +26,16 @@ def mark_repeats(results: Sequence[Result]) -> list[Result]:
         origins = Counter(first[one] for one in prints if one in first)
         origin, common = origins.most_common(1)[0] if origins else (number, 0)
         if common >= FEWEST and 2 * common >= len(prints):
-            marked[number] = replace(result, repeats=results[origin].name)
+            marked[number] = replace(result, repeats=_named(results[origin], result))
         for one in prints:
             first.setdefault(one, number)
     return marked
+
+
+def _named(origin: Result, result: Result) -> str:
+    """With the package's folder where both have the same name."""
+    package = Path(origin.source).parts[-4:-3]
+    return f"{origin.name} (in {package[0]})" if origin.name == result.name and package else origin.name
 
 
 def _print(run: Run) -> tuple[float, float | None] | None:

@@ -36,7 +36,7 @@ class Result:
     scaling_factor: float | None = None
     """By which the round's rules scale the score, since the runs needed fewer samples than the reference; None: not."""
     repeats: str | None = None
-    """The earlier result that has the same runs: "ROUND SUBMITTER SYSTEM"."""
+    """The earlier result that has the same runs: "ROUND SUBMITTER SYSTEM", and its package if it has the same name."""
     full_size: bool = True
     """False where the runs did not train BERT-large: then they are not held against those that did."""
     oddities: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Result:
 
     @property
     def name(self) -> str:
-        """Tells it from every other result."""
+        """Tells it from other results, but for those that a submitter handed in twice in a round."""
         return f"{self.round or 'own'} {self.submitter} {self.system}"
 
     @property
@@ -98,10 +98,11 @@ class Result:
 
     @cached_property
     def sequences_per_second(self) -> float | None:
-        """Samples to the target by the time taken, evaluation included, of the runs that converged."""
-        if self.samples_to_target is None:
+        """Samples trained on by the time taken, evaluation included, of the runs that converged."""
+        trained = _mean([None if run.rate is None else run.trained for run in self.converged])
+        if trained is None:
             return None
-        return self.samples_to_target / mean(run.seconds for run in self.converged if run.seconds is not None)
+        return trained / mean(run.seconds for run in self.converged if run.seconds is not None)
 
     @cached_property
     def evaluation_share(self) -> float | None:

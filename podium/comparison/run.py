@@ -72,6 +72,8 @@ class Run:
     """In the order of the log."""
     samples: float | None
     """To the target, of a run that reached it: `RunLog.samples_to`."""
+    trained: float | None
+    """Samples until run_stop, of a run that reached the target: more than `samples` where it went on."""
     train_samples: float | None
     eval_samples: float | None
     global_batch_size: float | None
@@ -122,18 +124,18 @@ class Run:
 
     @cached_property
     def rate(self) -> float | None:
-        """Sequences a second to the target, evaluation included."""
-        if not self.converged or self.samples is None or self.seconds is None:
+        """Sequences a second from run_start to run_stop, evaluation included."""
+        if not self.converged or self.samples is None or self.trained is None or self.seconds is None:
             return None
-        return self.samples / self.seconds
+        return self.trained / self.seconds
 
     @cached_property
     def training_rate(self) -> float | None:
-        """Sequences a second to the target, without the time in evaluation."""
-        if self.rate is None or self.samples is None or self.seconds is None or self.evaluating_seconds is None:
+        """As `rate`, without the time in evaluation."""
+        if self.rate is None or self.trained is None or self.seconds is None or self.evaluating_seconds is None:
             return None
         training = self.seconds - self.evaluating_seconds
-        return self.samples / training if training > 0 else None
+        return self.trained / training if training > 0 else None
 
     @cached_property
     def steady_rate(self) -> float | None:
@@ -183,6 +185,7 @@ def run_of(log: RunLog, digest: str) -> Run:
         evaluating_seconds=None if start is None or stop is None else _evaluating(log, start, stop),
         evaluations=() if start is None else tuple(_points(log, start)),
         samples=_count(log.samples_to(target_at(start))),
+        trained=_count(log.samples_trained),
         train_samples=_count(log.train_samples),
         eval_samples=_count(log.eval_samples),
         global_batch_size=_count(log.global_batch_size),

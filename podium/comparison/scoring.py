@@ -15,7 +15,7 @@ class Spread(NamedTuple):
     relative: float
     """Standard deviation of the seconds by their mean."""
     samples_share: float | None
-    """Of the variance of log seconds, what the samples to the target account for; what is left, the throughput does.
+    """Of the variance of log seconds, what the samples trained on account for; what is left, the throughput does.
 
     As seconds are samples / rate, it is cov(log seconds, log samples) / var(log seconds), so that both shares add up to
     1; a share below 0 or above 1 means that the two work against each other. None where samples are not known.
@@ -41,7 +41,7 @@ def score_seconds(runs: Sequence[Run]) -> float | None:
 
 def spread(runs: Sequence[Run]) -> Spread | None:
     """Of the runs that converged; None for fewer than three, or where all take the same time."""
-    times = [(run.seconds, run.samples) for run in runs if run.converged and run.seconds is not None]
+    times = [(run.seconds, run.trained) for run in runs if run.converged and run.seconds is not None]
     seconds = [time for time, _ in times]
     if len(seconds) < 3 or max(seconds) == min(seconds):
         return None

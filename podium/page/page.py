@@ -19,8 +19,10 @@ from podium.page.table import Table
 from podium.page.text import shown
 
 HERE = Path(__file__).parent
-BEGINNING = b"<!doctype html>"
-"""Of every page, in small letters."""
+OURS = b'<meta name="generator" content="Podium">'
+"""What tells a page from any other file."""
+LOOKED_AT = 4096
+"""Bytes at its beginning."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,14 @@ def write_page(path: Path, html: str) -> None:
 
 
 def require_page(path: Path) -> None:
-    """Raises UsageError where a file of this name holds something else than a page."""
+    """Raises UsageError where a file of this name holds something else than such a page."""
     try:
         with path.open("rb") as file:
-            start = file.read(len(BEGINNING)) if path.is_file() else b""
+            start = file.read(LOOKED_AT) if path.is_file() else b""
     except OSError:  # there is none, or writing will tell
         return
-    if start and start.lower() != BEGINNING:
-        raise UsageError(f"--html {path}: is a file that holds no page; remove it, or name another place")
+    if start and OURS not in start:
+        raise UsageError(f"--html {path}: is a file that holds no page of Podium; remove it, or name another place")
 
 
 def _policy(style: str, script: str) -> str:

@@ -166,19 +166,27 @@ class RunLog:
         return self.samples_to(TARGET_ACCURACY)
 
     def samples_to(self, target: float) -> float | None:
-        """Samples trained on until an accuracy was reached, for a run that says success.
+        """Samples trained on when an accuracy was first reached, for a run that says success.
 
-        By the last evaluation before run_stop that reached it, as the official RCP checker counts (hardly any run goes
-        on after the first one), where its epoch_num counts samples or steps, else by train_samples. None where the
-        target was not reached.
+        By the epoch_num of the evaluation that reached it where it counts samples or steps, else by train_samples; None
+        where the target was not reached.
         """
-        reached = [one for one in self.evaluations if target <= one.accuracy < 1.0]
-        if not reached or self.status != "success":
+        reached = next((one for one in self.evaluations if target <= one.accuracy < 1.0), None)
+        if reached is None or self.status != "success":
             return None
+        return reached.samples if reached.samples is not None else self.train_samples
+
+    @property
+    def samples_trained(self) -> float | None:
+        """Samples trained on until run_stop, for a run that says success; a few go on after the target.
+
+        By the last evaluation before it, as the official RCP checker counts, else by train_samples.
+        """
         stop = self.first("run_stop")
-        before = [one for one in reached if stop is None or one.line < stop.line]
-        last = before[-1] if before else reached[0]
-        return last.samples if last.samples is not None else self.train_samples
+        if stop is None or self.status != "success":
+            return None
+        before = [one.samples for one in self.evaluations if one.line < stop.line and one.samples is not None]
+        return max(before) if before else self.train_samples
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import glob
@@ -177,10 +178,20 @@ def _require_one_configuration(asked: str, own: Sequence[OwnRun]) -> None:
 
 def _one_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
     if len(found) > 1:
-        names = _several([result.name.replace(" ", "/") for result in found])
+        names = _several(_told(found))
         raise UsageError(f"--ab {asked!r}: is {len(found):,} results; name one of them: {names}")
     result = found[0]
     return _of_result(asked, result, readers)
+
+
+def _told(found: Sequence[Result]) -> list[str]:
+    """What each can be named by: its folder, where results have the same name."""
+    names = Counter(result.name for result in found)
+    parts = ("/".join((result.round or "own", result.submitter, result.system)) for result in found)
+    return [
+        f"'{result.source}'" if names[result.name] > 1 else f"'{name}'" if " " in name else name
+        for result, name in zip(found, parts, strict=True)
+    ]
 
 
 def _of_result(asked: str, result: Result, readers: Readers) -> Side:

@@ -32,6 +32,7 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
             for n, accuracy in enumerate(accuracies, 1)
         ),
         samples=samples,
+        trained=samples,
         train_samples=samples,
         eval_samples=10_000.0,
         global_batch_size=448.0,

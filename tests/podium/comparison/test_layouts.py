@@ -44,7 +44,7 @@ def test_packages_that_hold_the_same_logs_within_a_round(tmp_path: Path) -> None
     for name in ("cloud", "cloud-ac-power", "cloud-dc-power"):
         write_system(tmp_path / "v4.0" / name, description={**DESCRIPTION, "submitter": "Cloud & Co"})
     results = gather([tmp_path], RunCache(None)).results
-    assert [result.repeats for result in results] == [None, *["v4.0 Cloud & Co SYS"] * 2]
+    assert [result.repeats for result in results] == [None, *["v4.0 Cloud & Co SYS (in cloud)"] * 2]
 
 
 def test_divisions_and_numbers_as_people_write_them(tmp_path: Path) -> None:

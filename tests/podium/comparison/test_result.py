@@ -34,6 +34,11 @@ def test_throughput() -> None:
     assert make_result(nodes=None).per_node(16.0) is None
 
 
+def test_what_was_trained_after_the_target_counts_for_throughput_alone() -> None:
+    result = make_result([make_run(100.0, 1000.0, trained=1500.0)] * 2)
+    assert result.samples_to_target == 1000.0 and result.sequences_per_second == 15.0
+
+
 def test_one_run_that_does_not_tell_leaves_the_mean_unknown() -> None:
     runs = [make_run(evaluating_seconds=10.0), make_run(1001.0, None)]
     result = make_result(runs)

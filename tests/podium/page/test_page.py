@@ -119,14 +119,14 @@ def test_a_page_of_nothing_is_a_page() -> None:
     assert parsed.said("p") == ["Nothing."] and not parsed.all("nav") and not parsed.all("footer")
 
 
-@pytest.mark.parametrize("content", [b":::MLLOG {}\n", b"<html>", b"\xff", b"<!doctype"])
+@pytest.mark.parametrize("content", [b":::MLLOG {}\n", b"<html>", b"\xff", b"<!doctype html><p>mine"])
 def test_nothing_but_a_page_is_written_over(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "result_0.txt"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="is a file that holds no page"):
+    with pytest.raises(UsageError, match="is a file that holds no page of Podium"):
         write_page(path, make())
     assert path.read_bytes() == content
-    for replaced in (b"", b"<!DOCTYPE html><p>old"):
+    for replaced in (b"", page("Older", "", []).encode()):
         path.write_bytes(replaced)
         write_page(path, make())
         assert path.read_text(encoding="utf-8") == make()

@@ -66,15 +66,17 @@ def test_the_unit_of_epoch_num(written: Any, run_lines: Any, line: Line, epochs:
     assert ("epoch_num" in kinds(log)) == bool(doubt)
     steps = {15_007: None, 600: 448 * 600}.get(epochs[1])
     assert log.epochs_are_steps == (steps is not None)
-    assert log.samples_to_target == (steps or (log.train_samples if doubt else epochs[1]))
+    assert log.samples_trained == (steps or (log.train_samples if doubt else epochs[1]))
+    assert log.samples_to_target == ((steps and 448 * 300) or (log.train_samples if doubt else epochs[0]))
 
 
 def test_a_run_that_goes_on_after_the_target(written: Any, run_lines: Any, line: Line) -> None:
-    """What counts is the last evaluation before run_stop that reaches it."""
-    assert read_log(written(run_lines((0.5, 0.72, 0.73)))).samples_to_target == 450_240
-    assert read_log(written(run_lines((0.5, 0.72, 0.71)))).samples_to_target == 300_160
-    after = [*run_lines((0.5, 0.72)), line("eval_accuracy", 0.73, 130_000, epoch_num=450_240)]
-    assert read_log(written(after)).samples_to_target == 300_160
+    on = read_log(written(run_lines((0.5, 0.72, 0.71))))
+    assert (on.samples_to_target, on.samples_trained) == (300_160, 450_240)
+    later = line("eval_accuracy", 0.73, 130_000, epoch_num=450_240)
+    assert read_log(written([*run_lines((0.5, 0.72)), later])).samples_trained == 300_160
+    aborted = read_log(written(run_lines((0.5, 0.6), status="aborted")))
+    assert (aborted.samples_to_target, aborted.samples_trained) == (None, None)
 
 
 def test_samples_to_target_is_told_of_a_successful_run_alone(written: Any, run_lines: Any) -> None:
