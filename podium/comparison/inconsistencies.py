@@ -23,7 +23,7 @@ def _count(result: Result) -> Iterator[str]:
 
 
 def _failed(result: Result) -> Iterator[str]:
-    failed = len(result.runs) - len(result.converged)
+    failed = sum(not run.succeeded for run in result.runs)
     if failed:
         told = Counter(run.status or "no status" if run.stop_ms is not None else "no run_stop" for run in result.runs)
         words = ", ".join(f"{count} {stated.readable(status)}" for status, count in sorted(told.items()))
@@ -31,7 +31,7 @@ def _failed(result: Result) -> Iterator[str]:
 
 
 def _refused(result: Result) -> Iterator[str]:
-    refused = [run.refused for run in result.converged if run.refused is not None]
+    refused = [run.refused for run in result.runs if run.succeeded and run.refused is not None]
     if refused:
         yield f"{len(refused)} run(s) count as ones that did not reach the target: the first {refused[0]}"
 

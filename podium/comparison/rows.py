@@ -26,7 +26,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "score_minutes_scaled": one.score_minutes_scaled,
             "scaling_factor": one.scaling_factor,
             "runs_seconds": [run.seconds for run in one.runs],
-            "runs_converged": [run.counts for run in one.runs],
+            "runs_converged": [run.converged for run in one.runs],
             "runs_samples_to_target": [_whole(run.samples) for run in one.runs],
             "global_batch_size": one.global_batch_size,
             "nodes": one.nodes,

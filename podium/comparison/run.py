@@ -103,7 +103,7 @@ class Run:
         return (self.stop_ms - self.start_ms) / 1e3
 
     @property
-    def converged(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether the run says that it reached the target, and how long it took."""
         return self.status == constants.SUCCESS and self.seconds is not None
 
@@ -118,9 +118,9 @@ class Run:
         return None
 
     @property
-    def counts(self) -> bool:
-        """Whether its time is one that a score can be of."""
-        return self.converged and self.refused is None
+    def converged(self) -> bool:
+        """Whether it reached the target, and MLPerf counts that."""
+        return self.succeeded and self.refused is None
 
     @cached_property
     def rate(self) -> float | None:

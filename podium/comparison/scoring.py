@@ -32,11 +32,16 @@ class Spread(NamedTuple):
 def score_seconds(runs: Sequence[Run]) -> float | None:
     """The olympic mean: without the fastest and the slowest run.
 
-    A run that did not converge, or is refused, counts as the slowest; with two of them, or another number of runs than
-    ten, there is no score.
+    A run that did not converge counts as the slowest; with two of them, or another number of runs than ten, there is
+    no score.
     """
-    seconds = sorted(run.seconds if run.counts and run.seconds is not None else math.inf for run in runs)[1:-1]
+    seconds = sorted(counted_seconds(run) for run in runs)[1:-1]
     return mean(seconds) if len(runs) == RUNS and math.isfinite(seconds[-1]) else None
+
+
+def counted_seconds(run: Run) -> float:
+    """As the score takes it: infinite for a run that did not converge."""
+    return run.seconds if run.converged and run.seconds is not None else math.inf
 
 
 def spread(runs: Sequence[Run]) -> Spread | None:

@@ -10,6 +10,7 @@ from statistics import mean
 from podium.comparison.cost.prices import UNITS, Entry, Prices
 from podium.comparison.result import Result
 from podium.comparison.run import Run
+from podium.comparison.scoring import counted_seconds
 
 MOST_KINDS = 6
 """Kinds of accelerators that a note names."""
@@ -103,11 +104,7 @@ def _number(result: Result, entry: Entry) -> int | None:
 
 def _scored(result: Result) -> Sequence[Run]:
     """The runs of which the score is the mean (`scoring.score_seconds`), else those that converged."""
-    return result.converged if result.score_minutes is None else sorted(result.runs, key=_score_seconds)[1:-1]
-
-
-def _score_seconds(run: Run) -> float:
-    return run.seconds if run.converged and run.seconds is not None else math.inf
+    return result.converged if result.score_minutes is None else sorted(result.runs, key=counted_seconds)[1:-1]
 
 
 def _billed(run: Run, prices: Prices) -> float | None:

@@ -109,7 +109,7 @@ def test_a_run_that_takes_too_long_to_begin_does_not_count(
     edges = event("init_start", ms=-60_000 * minutes - 5) + event("init_start", ms=0) + event("init_stop", ms=-5)
     run = read(tmp_path, edges + text)
     assert (run.setup_seconds, run.refused) == (pytest.approx(60 * minutes), refused)
-    assert run.converged and run.counts == (refused is None)
+    assert run.succeeded and run.converged == (refused is None)
     ten = [make_run(seconds) for seconds in range(2, 11)]
     assert score_seconds([replace(run, stop_ms=START + 1000.0), *ten]) == (5.5 if refused is None else 6.5)
 
@@ -117,8 +117,8 @@ def test_a_run_that_takes_too_long_to_begin_does_not_count(
 def test_success_without_the_target_does_not_count_in_the_closed_division(tmp_path: Path) -> None:
     low = log_text().replace("0.73", "0.7199")
     assert read(tmp_path, low).refused == "says success, but no evaluation reaches 0.72"
-    assert read(tmp_path, low.replace('"closed"', '"open"')).counts
-    assert read(tmp_path, log_text()).counts and not make_run(status="aborted").counts
+    assert read(tmp_path, low.replace('"closed"', '"open"')).converged
+    assert read(tmp_path, log_text()).converged and not make_run(status="aborted").converged
 
 
 def test_what_evaluations_tell_of_throughput() -> None:
