@@ -64,10 +64,11 @@ def compare(
     from podium.comparison.cost.costs import costs
     from podium.comparison.cost.prices import read_prices
     from podium.comparison.cost.telling import cost_json, print_costs
-    from podium.comparison.gathering import Comparison, gather
+    from podium.comparison.gathering import gather
     from podium.comparison.rows import as_csv as rows_csv
     from podium.comparison.rows import rows
     from podium.comparison.telling import print_comparison
+    from podium.page.page import require_page, write_page
 
     if per not in ("accelerator", "node"):
         raise UsageError(f"--per {per}: allowed is accelerator or node")
@@ -78,8 +79,6 @@ def compare(
     if not paths and ab is None:
         raise UsageError("no PATH is given; name a clone of a round's results, or results/ of your own")
     if html is not None:
-        from podium.page.page import require_page, write_page
-
         require_page(html)
     prices = None if cost is None else read_prices(cost)
     cache = RunCache(None if no_cache else default_folder())
@@ -93,12 +92,10 @@ def compare(
         )
     for note in found.notes:
         tell(f"note: {note}")
-    chosen = tuple(choose(found.results, rounds or [], accelerators or [], divisions or []))
+    shown = choose(found, rounds or [], accelerators or [], divisions or [])
     if ab is not None:
-        _hold_against(ab, chosen, cache, as_json)
+        _hold_against(ab, shown.results, cache, as_json)
         return
-    numbers = {id(one) for one in chosen}
-    shown = Comparison(chosen, found.notes, tuple(one for one in found.results if id(one) not in numbers))
     if not shown.results:
         raise UsageError(
             f"none of the {len(found.results)} results is of what --round, --accelerator and --division name"

@@ -1,8 +1,10 @@
 """Which of the results are shown."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.errors import UsageError
+from podium.comparison.gathering import Comparison
 from podium.comparison.result import Result
 from podium.comparison.rounds import round_named
 
@@ -10,12 +12,15 @@ OWN = "own"
 
 
 def choose(
-    results: Sequence[Result], rounds: Sequence[str], accelerators: Sequence[str], divisions: Sequence[str]
-) -> list[Result]:
+    comparison: Comparison, rounds: Sequence[str], accelerators: Sequence[str], divisions: Sequence[str]
+) -> Comparison:
     """The results of any of the rounds (`own` for those of none), accelerators and divisions; all where none is named.
+
+    The rest become the comparison's `others`.
 
     An accelerator is named by a part of its name or of its family's. UsageError for a name that no result has.
     """
+    results = comparison.results
     wanted = {OWN if name.lower() == OWN else round_named(name) or name for name in rounds}
     chosen = [one for one in results if not wanted or (one.round or OWN) in wanted]
     there = sorted({one.round or OWN for one in results})
@@ -29,7 +34,10 @@ def choose(
     for division in divisions:
         if division not in ("closed", "open"):
             raise UsageError(f"--division {division}: allowed is closed or open")
-    return [one for one in chosen if not divisions or one.division in divisions]
+    chosen = [one for one in chosen if not divisions or one.division in divisions]
+    numbers = {id(one) for one in chosen}
+    others = tuple(one for one in results if id(one) not in numbers)
+    return replace(comparison, results=tuple(chosen), others=(*comparison.others, *others))
 
 
 def _has(result: Result, part: str) -> bool:

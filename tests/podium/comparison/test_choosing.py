@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.errors import UsageError
 from podium.comparison.choosing import choose
+from podium.comparison.gathering import Comparison
 from tests.podium.comparison.conftest import make_result
 
 RESULTS = [
@@ -11,6 +12,7 @@ RESULTS = [
     make_result(round="v2.1", accelerator="Habana Gaudi2", kind=None),
     make_result(round=None, division="open", accelerator=None, kind=None),
 ]
+COMPARISON = Comparison(tuple(RESULTS), ("a note",))
 
 
 @pytest.mark.parametrize(
@@ -28,13 +30,16 @@ RESULTS = [
     ],
 )
 def test_choices(rounds: list[str], accelerators: list[str], divisions: list[str], numbers: list[int]) -> None:
-    assert choose(RESULTS, rounds, accelerators, divisions) == [RESULTS[number] for number in numbers]
+    chosen = choose(COMPARISON, rounds, accelerators, divisions)
+    assert chosen.results == tuple(RESULTS[number] for number in numbers)
+    assert chosen.others == tuple(RESULTS[number] for number in range(3) if number not in numbers)
+    assert chosen.notes == ("a note",)
 
 
 def test_names_that_nothing_has() -> None:
     with pytest.raises(UsageError, match=r"--round v3\.0: no result is of it; there are own, v2\.0, v2\.1"):
-        choose(RESULTS, ["3.0"], [], [])
+        choose(COMPARISON, ["3.0"], [], [])
     with pytest.raises(UsageError, match="--accelerator h100: no result has one; there are Habana Gaudi2, NVIDIA A"):
-        choose(RESULTS, [], ["H100"], [])
+        choose(COMPARISON, [], ["H100"], [])
     with pytest.raises(UsageError, match="--division Closed: allowed is closed or open"):
-        choose(RESULTS, [], [], ["Closed"])
+        choose(COMPARISON, [], [], ["Closed"])
