@@ -8,8 +8,8 @@ from podium.comparison.result import Result
 def own_sentences(results: Sequence[Result], others: Sequence[Result] = ()) -> list[str]:
     """How each of one's own results stands against the published ones of the same kind and number of accelerators.
 
-    `others` are more published ones. Those of one's own division count, where there are any; others are named. Where
-    none has that number of accelerators, throughput an accelerator is held against the nearest number instead.
+    `others` are more published ones. Of one size those of one's own division count, where there are any; others are
+    named. Where none has that number of accelerators, throughput an accelerator is held against the nearest number.
     """
     published = [one for one in (*results, *others) if not one.own and one.full_size and one.minutes is not None]
     return [_sentence(result, published) for result in results if result.own]
@@ -27,8 +27,8 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
     told = f"{_length(result)}" + (
         f"; {result.evaluation_share:.0%} of it is evaluation" if result.evaluation_share is not None else ""
     )
-    alike = [one for one in alike if one.division == result.division] or alike
     same = [one for one in alike if one.accelerators == result.accelerators]
+    same = [one for one in same if one.division == result.division] or same
     if same:
         best = min(same, key=_counting)
         ratio = _counting(result) / _counting(best)

@@ -48,14 +48,14 @@ class Families:
 
     @property
     def published(self) -> Mapping[str, tuple[Result, ...]]:
-        """As `by_name`, without one's own: of each family those of the closed division, or all where it has none."""
-        found = {}
-        for name, results in self.by_name.items():
-            others = tuple(result for result in results if not result.own)
-            closed = tuple(result for result in others if result.division != "open")
-            if others:
-                found[name] = closed or others
-        return found
+        """Every family without one's own results: those of the closed division, or all where it has none."""
+        found: dict[str, list[Result]] = {}
+        for result in [one for results in self.by_name.values() for one in results if not one.own]:
+            found.setdefault(family_of(result), []).append(result)
+        return {
+            name: tuple([result for result in results if result.division != "open"] or results)
+            for name, results in found.items()
+        }
 
     @cached_property
     def series(self) -> Mapping[str, int]:

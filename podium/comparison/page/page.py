@@ -21,6 +21,7 @@ MOST_CURVES = 8
 MOST_OWN = 6
 """Own results in a chart of a few; the last ones of the comparison."""
 MOST_BARS = 16
+MOST_RATES = 30
 NOTES = (
     f"A score is the mean of {RUNS} runs without the fastest and the slowest, scaled where they needed fewer samples "
     "than the round's reference allows. Of results without a score, charts show the mean of the runs that converged.",
@@ -59,7 +60,9 @@ def throughput_charts(families: Families) -> list[Chart]:
     if all(rate_of(result) is None for result in families.results):
         return []
     best = [max(results, key=lambda one: (rate_of(one) or 0.0, one.name)) for results in families.published.values()]
-    rated = [result for result in best if rate_of(result) is not None]
+    rated = sorted((one for one in best if rate_of(one) is not None), key=lambda one: -(rate_of(one) or 0.0))[
+        :MOST_RATES
+    ]
     return [throughput_chart(families), *([best_rates_chart(rated)] if rated else [])]
 
 

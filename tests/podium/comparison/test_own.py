@@ -41,6 +41,11 @@ def test_the_open_division_is_named() -> None:
     )
 
 
+def test_the_size_comes_before_the_division() -> None:
+    told = sentence(timed(10.0), timed(1.0, division="open", accelerators=1024), division="open")
+    assert "2.00× the best published time (v2.0 ORG SYS, 10.00 min)" in told
+
+
 def test_others_that_are_not_shown_count() -> None:
     own = timed(20.0, round=None)
     assert "2.00× the best" in own_sentences([own], [timed(10.0), timed(1.0, round=None)])[0]

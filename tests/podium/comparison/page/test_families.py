@@ -86,3 +86,8 @@ def test_the_best_of_each_is_closed_where_there_is_one() -> None:
     own = timed(1, name="C", round=None)
     families = families_of([open_one, closed, lonely, own])
     assert best_of_each(families) == [closed, lonely]
+
+
+def test_every_family_has_its_best_however_many_there_are() -> None:
+    results = [timed(100 - n, name=f"accelerator {n:02d}") for n in range(MOST + 3)]
+    assert sorted(best_of_each(families_of(results)), key=lambda one: one.accelerator or "") == results
