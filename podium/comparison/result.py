@@ -97,12 +97,16 @@ class Result:
         return _mean([run.samples for run in self.converged])
 
     @cached_property
+    def samples_trained(self) -> float | None:
+        """As `samples_to_target`, and what was trained on after it, before run_stop."""
+        return _mean([None if run.samples is None else run.trained for run in self.converged])
+
+    @cached_property
     def sequences_per_second(self) -> float | None:
         """Samples trained on by the time taken, evaluation included, of the runs that converged."""
-        trained = _mean([None if run.rate is None else run.trained for run in self.converged])
-        if trained is None:
+        if self.samples_trained is None:
             return None
-        return trained / mean(run.seconds for run in self.converged if run.seconds is not None)
+        return self.samples_trained / mean(run.seconds for run in self.converged if run.seconds is not None)
 
     @cached_property
     def evaluation_share(self) -> float | None:

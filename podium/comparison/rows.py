@@ -34,6 +34,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "accelerator": one.accelerator,
             "accelerator_family": one.family,
             "samples_to_target": one.samples_to_target,
+            "samples_trained": one.samples_trained,
             "sequences_per_second": one.sequences_per_second,
             "sequences_per_second_without_evaluation": one.training_sequences_per_second,
             "sequences_per_second_between_evaluations": one.steady_sequences_per_second,

@@ -1,6 +1,7 @@
 """A comparison for people: a table in the terminal, and what scales how."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,15 +15,34 @@ from podium.comparison.result import Result
 
 UNKNOWN = "–"
 NODE = "node"
-WIDE = 110
-"""Columns of a terminal that all columns of the table fit into."""
+
+
+class Column(NamedTuple):
+    """A column of figures."""
+
+    heading: str
+    least_width: int
+    """Of a terminal that shows it."""
+    cell: Callable[[Result, str], str]
+    """Of a result and of what throughput is shown for."""
+
+
+COLUMNS = (
+    Column("minutes", 0, lambda one, per: _minutes(one)),
+    Column("spread", 70, lambda one, per: _spread(one)),
+    Column("samples", 110, lambda one, per: _shown(one.samples_to_target, "{:,.0f}")),
+    Column("batch", 110, lambda one, per: _shown(one.global_batch_size, "{:,.0f}")),
+    Column("seq/s a\n{per}", 50, lambda one, per: _rate(one, per)),
+    Column("MFU", 70, lambda one, per: _shown(one.utilization, "{:.1%}")),
+    Column("eval.", 70, lambda one, per: _shown(one.evaluation_share, "{:.1%}")),
+)
 
 
 def print_comparison(console: Console, comparison: Comparison, per: str, oddities: bool) -> None:
     """The results in their order; how sizes scale; own results against published ones; what is odd, or how much is."""
     results = comparison.results
     for name in dict.fromkeys(one.round for one in results):
-        console.print(_table([one for one in results if one.round == name], per, console.width >= WIDE))
+        console.print(_table([one for one in results if one.round == name], per, console.width))
     console.print(_marks(results), style="dim")
     scaled = families(results)
     if scaled:
@@ -40,15 +60,16 @@ def print_comparison(console: Console, comparison: Comparison, per: str, odditie
         )
 
 
-def _table(results: Sequence[Result], per: str, wide: bool) -> Table:
-    """Of one round. Where it is not wide, samples and batch size are left out."""
+def _table(results: Sequence[Result], per: str, width: int) -> Table:
+    """Of one round, with the columns that a terminal of this width has room for."""
     table = Table(title=f"{results[0].round or 'own'}: {len(results)} result(s)", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("submitter, system", overflow="fold", ratio=2, min_width=16)
-    table.add_column("accelerators", overflow="fold", ratio=1, min_width=10)
-    for heading in ("minutes", "spread", *(("samples", "batch") if wide else ()), f"seq/s a\n{per}", "MFU", "eval."):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("submitter, system", overflow="fold", ratio=2, min_width=14)
+    table.add_column("accelerators", overflow="fold", ratio=1, min_width=8)
+    columns = [column for column in COLUMNS if width >= column.least_width]
+    for column in columns:
+        table.add_column(column.heading.format(per=per), justify="right", no_wrap=True)
     for one in results:
-        table.add_row(*_cells(one, per, wide))
+        table.add_row(_name(one), escape(accelerators(one)), *(column.cell(one, per) for column in columns))
     return table
 
 
@@ -69,27 +90,18 @@ def _unscored(result: Result) -> bool:
     return result.score_minutes is None and result.minutes is not None
 
 
-def _cells(result: Result, per: str, wide: bool) -> tuple[str, ...]:
-    rate = result.per_node if per == NODE else result.per_accelerator
+def _name(result: Result) -> str:
     marks = "".join(
         mark
         for mark, there in (("o", result.division == "open"), ("r", result.repeats), ("n", _unscored(result)))
         if there
     )
-    more = (
-        _shown(result.samples_to_target, lambda value: f"{value:,.0f}"),
-        _shown(result.global_batch_size, lambda value: f"{value:,.0f}"),
-    )
-    return (
-        f"{escape(result.submitter)} [bold]{escape(result.system)}[/bold] {marks}".strip(),
-        escape(accelerators(result)),
-        _minutes(result),
-        _spread(result),
-        *(more if wide else ()),
-        _shown(rate(result.sequences_per_second), lambda value: f"{value:,.1f}"),
-        _shown(result.utilization, lambda value: f"{value:.1%}"),
-        _shown(result.evaluation_share, lambda value: f"{value:.1%}"),
-    )
+    return f"{escape(result.submitter)} [bold]{escape(result.system)}[/bold] {marks}".strip()
+
+
+def _rate(result: Result, per: str) -> str:
+    rate = result.per_node if per == NODE else result.per_accelerator
+    return _shown(rate(result.sequences_per_second), "{:,.1f}")
 
 
 def accelerators(result: Result) -> str:
@@ -102,7 +114,7 @@ def accelerators(result: Result) -> str:
 def _minutes(result: Result) -> str:
     if result.scaling_factor is not None and result.score_minutes is not None:
         return f"{result.score_minutes:.3f}\n{result.score_minutes_scaled:.3f}*"
-    return _shown(result.minutes, lambda value: f"{value:.3f}")
+    return _shown(result.minutes, "{:.3f}")
 
 
 def _spread(result: Result) -> str:
@@ -112,8 +124,8 @@ def _spread(result: Result) -> str:
     return f"{result.spread.relative:.1%}{cause}"
 
 
-def _shown(value: float | None, form: Callable[[float], str]) -> str:
-    return UNKNOWN if value is None else form(value)
+def _shown(value: float | None, form: str) -> str:
+    return UNKNOWN if value is None else form.format(value)
 
 
 def _scaling(scaled: Sequence[Sequence[Scaled]]) -> Table:
@@ -128,8 +140,8 @@ def _scaling(scaled: Sequence[Sequence[Scaled]]) -> Table:
             table.add_row(
                 "" if number else escape(f"{one.round or 'own'} {one.submitter}, {one.family}"),
                 f"{one.accelerators:,}",
-                _shown(one.global_batch_size, lambda value: f"{value:,.0f}"),
-                _shown(one.minutes, lambda value: f"{value:.3f}"),
+                _shown(one.global_batch_size, "{:,.0f}"),
+                _shown(one.minutes, "{:.3f}"),
                 f"{size.throughput:.0%}",
                 f"{size.time:.0%}",
                 end_section=number == len(family) - 1,

@@ -55,6 +55,17 @@ def test_a_table(compare: Compare) -> None:
     assert "seq/s a" in found.stdout and "accelerator" in found.stdout
 
 
+@pytest.mark.parametrize(("columns", "there"), [("40", 1), ("60", 2), ("80", 5), ("140", 7)])
+def test_a_narrow_terminal_has_fewer_columns_and_all_names(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, columns: str, there: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = compare("--round", "v2.0").stdout.partition("o open division")[0]
+    headings = ("minutes", "seq/s a", "spread", "MFU", "eval.", "samples", "batch")
+    assert [heading in shown for heading in headings] == [n < there for n in range(7)]
+    assert all(name in shown for name in ("BIG", "CHIPS", "SYS")) and max(map(len, shown.splitlines())) <= int(columns)
+
+
 def test_per_node(compare: Compare) -> None:
     per_accelerator, per_node = ("".join(compare("--per", per).stdout.split()) for per in ("accelerator", "node"))
     assert f"{1_792_000 / 1004.5 / 8:,.1f}" in per_accelerator and f"{1_792_000 / 1004.5 / 2:,.1f}" in per_node
