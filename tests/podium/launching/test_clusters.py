@@ -63,7 +63,7 @@ def start(
 
 def finished(process: Any) -> str:
     output, words = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, words
+    assert process.returncode == 0, f"{words}\n{output}"
     return str(output)
 
 
