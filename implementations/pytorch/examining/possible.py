@@ -16,7 +16,7 @@ from implementations.pytorch.measuring.sides import Podium
 from implementations.pytorch.model.attention import require
 from implementations.pytorch.training.building import uses_graphs
 from implementations.pytorch.training.precision import COMPUTE_TYPES, resolve_precision
-from implementations.pytorch.training.processes import alone
+from implementations.pytorch.training.processes import Processes, alone
 from podium.config import RunConfig
 
 MOST_SAMPLES = 8
@@ -66,14 +66,18 @@ def _step(config: RunConfig, device: torch.device) -> str:
     launch = config.launch.model_copy(update={"processes_per_node": 1, "nodes": 1})
     changed = {"launch": launch, "global_batch_size": samples, "initial_checkpoint": None, "seed": 0}
     with alone(device) as processes:
-        size = replace(config.model_size, layers=1)
-        lengths = mixed_lengths(wikipedia_histogram(), samples)
-        side = Podium(config.model_copy(update=changed), processes, lengths, WORDS, size)
-        side.take(0)
-        wrong = [name for name, p in side.stepper.model.named_parameters() if not bool(torch.isfinite(p).all())]
+        wrong = _not_finite(config.model_copy(update=changed), processes, samples)
     if wrong:
         raise UsageError(f"after one step {wrong[0]} is not finite")
     return f"{samples} samples, {config.optimizer.algorithm}"
+
+
+def _not_finite(config: RunConfig, processes: Processes, samples: int) -> list[str]:
+    """Parameters that are not finite after a step."""
+    size = replace(config.model_size, layers=1)
+    side = Podium(config, processes, mixed_lengths(wikipedia_histogram(), samples), WORDS, size)
+    side.take(0)
+    return [name for name, p in side.stepper.model.named_parameters() if not bool(torch.isfinite(p).all())]
 
 
 ASKED: dict[str, Callable[[RunConfig, torch.device], str]] = {

@@ -1,6 +1,7 @@
 """The processes of a run, as torchrun started them."""
 
 import ctypes
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,16 +99,13 @@ def alone(device: torch.device) -> Iterator[Processes]:
         _leave()
 
 
-_left: list[Any] = []
-"""The process group that was left last.
-
-Were it not kept, what outlives it (a DDP module that a frame or a traceback still holds) would destroy it, and would
-wait with Python's lock held for a thread of gloo that may need this lock to let go of the last collective's results.
-"""
-
-
 def _leave() -> None:
-    _left[:] = [dist.group.WORLD]
+    """Destroy the process group after everything that nobody holds any more.
+
+    A DDP module that outlives the group would destroy it, and would wait with Python's lock held for a thread of gloo
+    that may need this lock to let go of the last collective's results. So nobody may hold one either.
+    """
+    gc.collect()
     dist.destroy_process_group()
 
 

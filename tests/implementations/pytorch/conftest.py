@@ -1,5 +1,6 @@
 """What the tests of the PyTorch implementation share: samples of Wikipedia's lengths, small models, processes."""
 
+import gc
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -181,6 +182,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     try:
         yield Processes(0, 1, torch.device("cpu"))
     finally:
+        gc.collect()  # a DDP module must not outlive its group
         dist.destroy_process_group()
 
 
