@@ -108,5 +108,5 @@ def _why_none(path: Path) -> str:
     systems = [folder.name for folder in _folders(path) if any(SET.fullmatch(below.name) for below in _folders(folder))]
     if systems:
         more = f" and {len(systems) - MOST_NAMED} more" if len(systems) > MOST_NAMED else ""
-        return f"holds several systems; name one of them: {', '.join(systems[:MOST_NAMED])}{more}"
+        return f"holds folders of systems; name one of them: {', '.join(systems[:MOST_NAMED])}{more}"
     return "holds no run; name runs/SYSTEM, a set in it (runs/SYSTEM/DATE_TIME) or a run (runs/SYSTEM/DATE_TIME/run_N)"

@@ -84,5 +84,5 @@ def test_what_is_no_folder_and_what_holds_systems(make_run: MakeRun, tmp_path: P
         find([tmp_path / "absent"])
     with pytest.raises(UsageError, match="is a file; name the folder"):
         find([run / "metrics.jsonl"])
-    with pytest.raises(UsageError, match="holds several systems; name one of them: mine"):
+    with pytest.raises(UsageError, match="holds folders of systems; name one of them: mine"):
         find([tmp_path / "runs"])
