@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them."""
+"""Processors that a process may use, and processes that do not outlive the one that started them."""
 
 import ctypes
 import os
@@ -7,6 +7,11 @@ import signal
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def end_with_parent(parent: int | None = None) -> None:

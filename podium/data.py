@@ -81,21 +81,6 @@ def is_prepared(config: RunConfig) -> bool:
     return all(_is_made(store, names) for store, names in zip(stores, sources, strict=True))
 
 
-def drop_from_page_cache(config: RunConfig) -> bool:
-    """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where it cannot."""
-    if not hasattr(os, "posix_fadvise"):
-        return False
-    assert config.data.store and config.data.evaluation_store
-    for folder in (config.data.store, config.data.evaluation_store):
-        for shard in SampleStore(folder).paths:
-            descriptor = os.open(shard, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-    return True
-
-
 def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> PreparedData:
     data = config.data
     if data.kind == "store":

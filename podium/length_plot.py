@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import wikipedia_histogram
 from podium.pictures import picture
 
 BIN = 8

@@ -1,6 +1,5 @@
 """`podium data verify`: prove a store right, and say so in a table or as JSON."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from benchmarks.bert.verification.evidence import Evidence
 from benchmarks.bert.verification.findings import Finding, is_sound, verdict
 from benchmarks.bert.verification.official import is_official_vocabulary
 from benchmarks.errors import UsageError
+from benchmarks.processes import processors
 from podium.initial_accuracy import Evaluation, check_initial_accuracy
 
 MARKS = {"ok": "[green]✓[/green]", "note": "[yellow]![/yellow]", "fail": "[red]✗[/red]"}
@@ -37,11 +37,6 @@ class Verification:
         """One object for programs."""
         findings = [asdict(finding) for finding in self.findings]
         return {"verdict": verdict(self.findings), "findings": findings, "statistics": self.statistics}
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def checkpoint_evaluation(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.sizes import MASKED_SHARE
+from benchmarks.bert.verification.wikipedia import WIKIPEDIA
 from benchmarks.errors import UsageError
 
 LONGEST = 512
@@ -35,6 +36,11 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return float(value)
+
+
+def wikipedia_histogram() -> NDArray[np.int64]:
+    """[513] Wikipedia's samples of length 0 to 512."""
+    return np.array([0, *WIKIPEDIA], dtype=np.int64)
 
 
 def quantiles(histogram: np.ndarray, count: int) -> NDArray[np.int64]:

@@ -18,9 +18,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.bert.lengths import quantiles, read_histogram
+from benchmarks.bert.lengths import quantiles, read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, UsageError
 from implementations.pytorch.data.balancing import STRATEGIES, Deal, assign, least_max_over_mean
 from implementations.pytorch.data.packing import Packs, least_squares_packs, longest_pack_first, shortest_pack_first

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.bert.lengths import read_histogram
+from benchmarks.bert.lengths import read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import Size
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, UsageError
 from benchmarks.files import write_whole
 from benchmarks.processes import end_with_parent
-from implementations.pytorch.data.batch import SHAPE_STEPS
+from implementations.pytorch.data.batch_plan import SHAPE_STEPS
 from implementations.pytorch.measuring.ablation import variants
 from implementations.pytorch.measuring.huggingface import HuggingFace, attention_implementations, require_memory
 from implementations.pytorch.measuring.samples import mixed_lengths

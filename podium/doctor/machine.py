@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from podium.verification import processors
+from benchmarks.processes import processors
 
 STAT, MEMORY, CGROUP_MEMORY = Path("/proc/stat"), Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")

@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.bert.store import SampleStore
 from podium.config import RunConfig
-from podium.data import drop_from_page_cache
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 EVERYTHING = "3"
@@ -28,6 +28,21 @@ def clear_caches(config: RunConfig) -> Cleared:
         return Cleared(True, "Cleared all of the kernel's caches")
     what = "Cleared the samples from the page cache" if samples else "Cleared no caches"
     return Cleared(samples, f"{what}, and no more: {why}")
+
+
+def drop_from_page_cache(config: RunConfig) -> bool:
+    """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where it cannot."""
+    if not hasattr(os, "posix_fadvise"):
+        return False
+    assert config.data.store and config.data.evaluation_store
+    for folder in (config.data.store, config.data.evaluation_store):
+        for shard in SampleStore(folder).paths:
+            descriptor = os.open(shard, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+    return True
 
 
 def _drop_everything() -> str:

@@ -10,7 +10,8 @@ from benchmarks.bert.preparation.subset import prepare_subset
 from benchmarks.bert.store import SampleStore, Shard
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from podium.config import Evaluation, RunConfig, load_system
-from podium.data import PreparedData, drop_from_page_cache, with_data
+from podium.data import PreparedData, with_data
+from podium.launching.caches import drop_from_page_cache
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.verification.contents import check_alike, check_content, check_counts, check_selection
 from benchmarks.bert.verification.duplicates import find_duplicates
 from benchmarks.bert.verification.evidence import Evidence
 from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.labels import check_labels
-from benchmarks.bert.verification.lengths import check_lengths, distance, mean_length, wikipedia_histogram
+from benchmarks.bert.verification.lengths import check_lengths, distance, mean_length
 from benchmarks.bert.verification.masking import check_masked_share, check_replacements, check_structure
 from benchmarks.bert.verification.official import check_evaluation_samples, check_texts, check_vocabulary
 from benchmarks.bert.verification.repeats import check_in_a_row, check_repeated, check_shared

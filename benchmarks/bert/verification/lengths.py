@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.verification.evidence import Evidence
 from benchmarks.bert.verification.findings import Finding
-from benchmarks.bert.verification.wikipedia import WIKIPEDIA
 
 BIN = 32
 """Lengths that are counted together when two histograms are compared."""
@@ -26,11 +26,6 @@ FARTHEST_MEAN = 5.0
 def mean_length(histogram: NDArray[np.int64]) -> float:
     """Mean length in tokens; `histogram` has the samples of length 0, 1, 2, …"""
     return float(histogram @ np.arange(len(histogram))) / float(histogram.sum())
-
-
-def wikipedia_histogram() -> NDArray[np.int64]:
-    """[513] samples of length 0 to 512."""
-    return np.array([0, *WIKIPEDIA], dtype=np.int64)
 
 
 def distance(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:

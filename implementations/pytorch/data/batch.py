@@ -9,16 +9,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.samples import Sample, Samples
+from implementations.pytorch.data.batch_plan import round_up
 from implementations.pytorch.data.grouping import Group, group_by_length, group_by_width
 from implementations.pytorch.data.layout import fill_rectangle, lay_out
 
 IGNORED = -100
 """The label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it."""
-
-
-SHAPE_STEP = 64
-SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}
-"""Token slots are rounded up to multiples of this by device, unless the configuration says: few shapes cost less."""
 
 
 @dataclass(frozen=True)
@@ -223,11 +219,6 @@ def collate_flat(
         masked_counts=tuple(masked_counts.tolist()),
         slot_width=slot_width,
     )
-
-
-def round_up(number: int, step: int) -> int:
-    """The least multiple of `step` that is not below `number`."""
-    return -(-number // step) * step
 
 
 def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> AttentionGroup:

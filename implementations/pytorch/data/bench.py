@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.bert.store import SampleStore, shard_paths
 from benchmarks.errors import PodiumError
 from implementations.pytorch.data.balancing import STRATEGIES, Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.prefetching import LOADERS
 from implementations.pytorch.data.reading import WINDOW
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from benchmarks.errors import UsageError
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.flattening import flatten, unflatten
-from implementations.pytorch.data.loader import Step, TrainingOrder
-from implementations.pytorch.data.reading import WINDOW, StepReader
+from implementations.pytorch.data.reading import WINDOW, Step, StepReader
 
 
 class DaliPrefetcher:

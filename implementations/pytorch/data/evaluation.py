@@ -6,7 +6,8 @@ from benchmarks.bert.bulk import BulkReader
 from benchmarks.bert.preparation.evaluation import evaluation_pick
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import Deal, assign
-from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate_flat
+from implementations.pytorch.data.batch import RaggedBatch, collate_flat
+from implementations.pytorch.data.batch_plan import SHAPE_STEP
 
 
 def evaluation_batches(

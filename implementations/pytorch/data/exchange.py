@@ -23,7 +23,8 @@ from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from implementations.pytorch.data.batch import collate_flat
-from implementations.pytorch.data.loader import GlobalBatch, Step, TrainingOrder
+from implementations.pytorch.data.batch_plan import GlobalBatch, TrainingOrder
+from implementations.pytorch.data.reading import Step
 from implementations.pytorch.data.selecting import offsets_of, select
 
 EXCHANGE_STEPS = 100
@@ -112,7 +113,7 @@ class ExchangeReader:
         masked_slots: Mapping[int, int] | None = None,
         piece_steps: int = EXCHANGE_STEPS,
     ) -> None:
-        """`masked_slots` is that of `TrainingOrder.read`. Raises UsageError outside of a run's processes."""
+        """`masked_slots` is that of `TrainingOrder.layouts`. Raises UsageError outside of a run's processes."""
         if not dist.is_initialized():
             raise UsageError(
                 "loader: found exchange, which passes samples on among the processes of a run; use loader=own here"
@@ -153,7 +154,7 @@ class ExchangeReader:
         self._bulk.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
-        """These steps, counted from 0, one after the other: each equals `TrainingOrder.read`, bit for bit."""
+        """These steps, counted from 0, one after the other: each equals `read_step`, bit for bit."""
         assert self._thread is None, "steps are taken once"
         self._thread = threading.Thread(target=self._exchange, args=[iter(numbers)], name="exchange", daemon=True)
         self._thread.start()

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.dali import DaliPrefetcher
 from implementations.pytorch.data.exchange import EXCHANGE_STEPS, Exchanged, ExchangeReader
-from implementations.pytorch.data.loader import Step, TrainingOrder
-from implementations.pytorch.data.reading import WINDOW, StepReader
+from implementations.pytorch.data.reading import WINDOW, Step, StepReader
 
 REST = 0.001
 """Seconds between the taking of a step and the reading of another one, where the queue was full.

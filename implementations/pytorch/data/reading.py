@@ -7,19 +7,43 @@ that they are read. Asking is advice to the system and changes no bit of any bat
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.bert.bulk import BulkReader
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.batch import collate_flat
-from implementations.pytorch.data.loader import GlobalBatch, Step, TrainingOrder
+from implementations.pytorch.data.batch import RaggedBatch, collate, collate_flat
+from implementations.pytorch.data.batch_plan import GlobalBatch, TrainingOrder
 
 WINDOW = 32
 """Steps that are known ahead of the one that is read; they are asked for half as many at a time."""
 PLANNED = 2
 """Steps that are planned for each one that is read until so many are known: the first step waits for no plan but its
 own."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rank trains on in one step: the micro-batches of gradient accumulation, and the global batch."""
+
+    micro_batches: tuple[RaggedBatch, ...]
+    whole: GlobalBatch
+
+
+def read_step(order: TrainingOrder, step: int, rank: int, masked_slots: Mapping[int, int] | None = None) -> Step:
+    """One rank's part of a step, sample by sample: the plain way that every loader is compared with.
+
+    `masked_slots` is that of `TrainingOrder.layouts`.
+    """
+    store = order.store
+    assert isinstance(store, SampleStore), "a length index alone holds no samples"
+    whole = order.global_batch(step)
+    parts = zip(whole.micro_batches(rank), order.layouts(whole, rank, masked_slots), strict=True)
+    batches = (
+        collate([store.read(index) for index in whole.indices[part].tolist()], *layout) for part, layout in parts
+    )
+    return Step(tuple(batches), whole)
 
 
 class StepReader:
@@ -32,7 +56,7 @@ class StepReader:
     def __init__(
         self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None = None, window: int = WINDOW
     ) -> None:
-        """`masked_slots` is that of `TrainingOrder.read`. A window of 0 asks for nothing."""
+        """`masked_slots` is that of `TrainingOrder.layouts`. A window of 0 asks for nothing."""
         assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
         self._order, self._rank, self._masked_slots, self._window = order, rank, masked_slots, window
         self._bulk = BulkReader(order.store)
@@ -47,7 +71,7 @@ class StepReader:
         self._bulk.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
-        """These steps, counted from 0, one after the other: each equals `TrainingOrder.read`, bit for bit."""
+        """These steps, counted from 0, one after the other: each equals `read_step`, bit for bit."""
         coming = iter(numbers)
         planned: deque[GlobalBatch] = deque()
         unasked = 0

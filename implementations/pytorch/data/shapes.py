@@ -7,8 +7,7 @@ the lengths of all samples to come, it can meet every shape before the clock sta
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from implementations.pytorch.data.batch import round_up
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder, round_up
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import numpy as np
 
 from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.data.loader import Step, TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import Step
 
 
 def synthetic_sample(length: int, masked: int, vocabulary: int, rng: np.random.Generator) -> Sample:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, UsageError
 from implementations.pytorch.examining.device import visible_device
 from implementations.pytorch.kernels.choose import resolve_kernels

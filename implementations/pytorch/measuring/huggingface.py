@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 from benchmarks.bert.sizes import Size
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.batch import IGNORED, RaggedBatch
-from implementations.pytorch.data.loader import Step
+from implementations.pytorch.data.reading import Step
 from implementations.pytorch.optimization.build import build_optimizer
 from implementations.pytorch.training.precision import autocast
 from podium.config import RunConfig

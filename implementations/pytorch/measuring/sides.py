@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.bert.sizes import Size
-from implementations.pytorch.data.loader import Step
+from implementations.pytorch.data.reading import Step
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.measuring.samples import SEED, Lengths

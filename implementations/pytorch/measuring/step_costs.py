@@ -6,7 +6,8 @@ import numpy as np
 
 from benchmarks.bert.costs import StepCosts, fit
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.data.loader import GlobalBatch, Step
+from implementations.pytorch.data.batch_plan import GlobalBatch
+from implementations.pytorch.data.reading import Step
 from implementations.pytorch.data.synthetic import synthetic_sample
 from implementations.pytorch.measuring.sides import time_in_turn
 from implementations.pytorch.training.phases import PhaseClock

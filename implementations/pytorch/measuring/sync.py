@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.errors import PodiumError, WorkError
 from implementations.pytorch.measuring.samples import mixed_lengths
 from implementations.pytorch.measuring.sides import Podium, Side, time_in_turn

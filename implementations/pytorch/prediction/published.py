@@ -8,8 +8,8 @@ are runs that were republished unchanged in 2.1, and MosaicML's two open systems
 from collections.abc import Sequence
 from functools import cache
 
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.published import PublishedRun, PublishedScore, SamplesToTarget, read_runs, read_samples
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from implementations.pytorch.prediction.balance import Lengths
 from implementations.pytorch.prediction.constants import Constants
 from implementations.pytorch.prediction.machines import Machine

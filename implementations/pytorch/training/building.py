@@ -6,8 +6,7 @@ import torch
 from benchmarks.bert.sizes import Size
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.batch import SHAPE_STEPS
-from implementations.pytorch.data.loader import LengthIndex, TrainingOrder
+from implementations.pytorch.data.batch_plan import SHAPE_STEPS, LengthIndex, TrainingOrder
 from implementations.pytorch.data.phases import Phase
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
 from implementations.pytorch.model.attention import require

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from benchmarks.errors import WorkError
 from benchmarks.files import unwritable
-from implementations.pytorch.data.loader import GlobalBatch, Step
+from implementations.pytorch.data.batch_plan import GlobalBatch
+from implementations.pytorch.data.reading import Step
 from implementations.pytorch.training.not_finite import NotFinite
 from implementations.pytorch.training.processes import Processes
 from implementations.pytorch.training.step import StepResult

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
 from benchmarks.files import write_whole
-from implementations.pytorch.data.loader import GlobalBatch
+from implementations.pytorch.data.batch_plan import GlobalBatch
 
 MOST_NAMED = 4
 

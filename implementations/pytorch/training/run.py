@@ -11,9 +11,10 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import Saved, WorkError
 from benchmarks.files import write_whole
+from implementations.pytorch.data.batch_plan import GlobalBatch
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.data.loader import GlobalBatch, Step
 from implementations.pytorch.data.prefetching import LOADERS, ExchangePrefetcher
+from implementations.pytorch.data.reading import Step
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.optimization.build import build_schedule, used

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from implementations.pytorch.data.batch import RaggedBatch
-from implementations.pytorch.data.loader import Step
+from implementations.pytorch.data.reading import Step
 from implementations.pytorch.model.loss import MASKED_LM_EPS, loss_sums
 from implementations.pytorch.optimization.build import set_rate
 from implementations.pytorch.training.clipping import clip_averaged

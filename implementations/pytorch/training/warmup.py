@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.shapes import RunShapes
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.training.evaluation import evaluate

@@ -18,7 +18,7 @@ from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import Origin, SampleStore, write_shard
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import UsageError
 from implementations.pytorch import balance
 from implementations.pytorch.balance import balance_of

@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from podium.comparison.result import FLOPS_PER_SEQUENCE
 from tests.podium.comparison.conftest import make_result, make_run
 

@@ -7,7 +7,8 @@ and is private to PyTorch: this is the one place that calls it. It takes float16
 import torch
 from torch import Tensor
 
-from implementations.pytorch.data.batch import RaggedBatch, round_up
+from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.data.batch_plan import round_up
 from implementations.pytorch.kernels.interface import Kernels
 
 HALVES = (torch.float16, torch.bfloat16)

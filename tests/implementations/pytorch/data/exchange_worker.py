@@ -21,8 +21,9 @@ from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
 from implementations.pytorch.data import exchange
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import Step, TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.prefetching import ExchangePrefetcher
+from implementations.pytorch.data.reading import Step, read_step
 
 BATCH, STEPS = 24, range(2, 11)
 
@@ -75,7 +76,7 @@ def take_all(order: TrainingOrder, rank: int, gathers: Gathers, window: int) -> 
     with ExchangePrefetcher(order, rank, STEPS, 2, window=window) as steps:
         found = list(steps)
     read, measured = list(gathers.indices), vars(steps.measured)
-    expected = [order.read(number, rank) for number in STEPS]
+    expected = [read_step(order, number, rank) for number in STEPS]
     return {
         "same": [same(a, b) for a, b in zip(found, expected, strict=True)],
         "read": read,

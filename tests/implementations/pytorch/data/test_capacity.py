@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.lengths import quantiles
+from benchmarks.bert.lengths import quantiles, wikipedia_histogram
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from implementations.pytorch.data.balancing import Assignment, Deal
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.capacity import Capacity, capacity_for, fit_in
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.measuring.samples import Lengths
 
@@ -165,7 +165,7 @@ def test_a_run_has_one_shape(
     shapes = run_shapes(order, 0, 30)
     assert order.capacity is not None
     assert dict(shapes.masked_slots) == {order.capacity.tokens: order.capacity.masked}
-    batches = [order.read(step, 0, shapes.masked_slots).micro_batches[0] for step in range(30)]
+    batches = [read_step(order, step, 0, shapes.masked_slots).micro_batches[0] for step in range(30)]
     assert {batch.shape for batch in batches} == {
         (order.capacity.tokens, order.capacity.masked, order.capacity.sequences)
     }

@@ -15,8 +15,9 @@ import torch
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError, WorkError
 from implementations.pytorch.data.balancing import Deal
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.dali import DaliPrefetcher
-from implementations.pytorch.data.loader import Step, TrainingOrder
+from implementations.pytorch.data.reading import Step, read_step
 from implementations.pytorch.data.shapes import run_shapes
 
 DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
@@ -48,7 +49,7 @@ def test_the_steps_are_those_without_dali(order: TrainingOrder, count: int, dept
         found = list(steps)
     assert len(found) == count
     for number, step in enumerate(found, start=3):
-        expected = order.read(number, 1, slots)
+        expected = read_step(order, number, 1, slots)
         assert step.whole.first_sample == expected.whole.first_sample
         assert np.array_equal(step.whole.indices, expected.whole.indices)
         for mine, other in zip(step.micro_batches, expected.micro_batches, strict=True):

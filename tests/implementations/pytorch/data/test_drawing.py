@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import Deal
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.drawing import drawing_order, stratified_order
-from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.data.phases import Phase
 from implementations.pytorch.data.sampling import Sampler
 from implementations.pytorch.data.sharding import ShardedSampler, part_bounds

@@ -14,8 +14,8 @@ import pytest
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import Deal
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.exchange import GRACE_SECONDS, Plan
-from implementations.pytorch.data.loader import TrainingOrder
 from implementations.pytorch.data.prefetching import ExchangePrefetcher
 from implementations.pytorch.data.selecting import select
 from implementations.pytorch.data.sharding import part_bounds

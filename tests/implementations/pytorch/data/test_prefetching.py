@@ -13,9 +13,9 @@ from benchmarks.errors import WorkError
 from implementations.pytorch.data import prefetching
 from implementations.pytorch.data.balancing import Deal
 from implementations.pytorch.data.batch import RaggedBatch
-from implementations.pytorch.data.loader import GlobalBatch, Step, TrainingOrder
+from implementations.pytorch.data.batch_plan import GlobalBatch, TrainingOrder
 from implementations.pytorch.data.prefetching import Prefetcher
-from implementations.pytorch.data.reading import StepReader
+from implementations.pytorch.data.reading import Step, StepReader, read_step
 from implementations.pytorch.data.shapes import run_shapes
 
 Lengths = Callable[[int, int], np.ndarray]
@@ -59,7 +59,7 @@ def test_prefetched_steps_are_the_steps_in_order(order: TrainingOrder, depth: in
         found = list(steps)
     assert [step.whole.first_sample for step in found] == [24 * number for number in range(2, 9)]
     for number, step in zip(range(2, 9), found, strict=True):
-        expected = order.read(number, 1)
+        expected = read_step(order, number, 1)
         for mine, other in zip(step.micro_batches, expected.micro_batches, strict=True):
             for one, another in zip(mine.tensors(), other.tensors(), strict=True):
                 assert torch.equal(one, another)
@@ -69,9 +69,9 @@ def test_masked_slots_are_handed_on(order: TrainingOrder) -> None:
     slots = run_shapes(order, 0, 3).masked_slots
     with Prefetcher(order, 0, range(3), 2, slots) as steps:
         shapes = [batch.shape for step in steps for batch in step.micro_batches]
-    expected = [batch.shape for number in range(3) for batch in order.read(number, 0, slots).micro_batches]
+    expected = [batch.shape for number in range(3) for batch in read_step(order, number, 0, slots).micro_batches]
     assert shapes == expected
-    assert shapes != [batch.shape for number in range(3) for batch in order.read(number, 0).micro_batches]
+    assert shapes != [batch.shape for number in range(3) for batch in read_step(order, number, 0).micro_batches]
 
 
 @pytest.mark.parametrize("pins", [True, False])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.bert.bulk import BulkReader
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import Step, TrainingOrder
-from implementations.pytorch.data.reading import PLANNED, WINDOW, StepReader
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import PLANNED, WINDOW, Step, StepReader, read_step
 from implementations.pytorch.data.shapes import run_shapes
 
 BATCH = 12
@@ -84,7 +84,7 @@ def test_reading_ahead_changes_no_bit(
         found = list(reader.steps(numbers))
     assert len(found) == count
     for number, step in zip(numbers, found, strict=True):
-        assert_same(step, make_order(store, strategy, ranks, accumulation).read(number, ranks - 1))
+        assert_same(step, read_step(make_order(store, strategy, ranks, accumulation), number, ranks - 1))
 
 
 def test_masked_slots_are_as_told(store: SampleStore) -> None:
@@ -92,7 +92,7 @@ def test_masked_slots_are_as_told(store: SampleStore) -> None:
     shapes = run_shapes(order, 1, 6)
     with StepReader(order, 1, shapes.masked_slots) as reader:
         for number, step in enumerate(reader.steps(range(6))):
-            assert_same(step, order.read(number, 1, shapes.masked_slots))
+            assert_same(step, read_step(order, number, 1, shapes.masked_slots))
 
 
 def test_sequences_that_come_a_step_later_are_read_there(store: SampleStore) -> None:
@@ -102,7 +102,7 @@ def test_sequences_that_come_a_step_later_are_read_there(store: SampleStore) -> 
         found = list(reader.steps(range(12)))
     assert sum(step.whole.moved for step in found) > 0
     for number, step in enumerate(found):
-        assert_same(step, plain.read(number, 1))
+        assert_same(step, read_step(plain, number, 1))
 
 
 @pytest.fixture

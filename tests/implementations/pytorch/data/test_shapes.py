@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.data.shapes import run_shapes
 
 
@@ -21,7 +22,7 @@ def test_all_shapes_are_known(strategy: str, rank: int, make_store: Callable[...
     shapes = run_shapes(order, rank, 20)  # into the third epoch
     met: dict[int, int] = {}
     for number in range(20):
-        for batch in order.read(number, rank, shapes.masked_slots).micro_batches:
+        for batch in read_step(order, number, rank, shapes.masked_slots).micro_batches:
             slots, masked, _ = batch.shape
             assert masked == shapes.masked_slots[slots]
             assert masked % 4 == 0
@@ -29,7 +30,7 @@ def test_all_shapes_are_known(strategy: str, rank: int, make_store: Callable[...
     assert met.keys() == shapes.masked_slots.keys() == shapes.examples.keys()
     for slots, masked in met.items():
         assert masked <= shapes.masked_slots[slots] < masked + 4
-        example = order.read(shapes.examples[slots], rank).micro_batches
+        example = read_step(order, shapes.examples[slots], rank).micro_batches
         assert slots in {batch.slots for batch in example}
     if strategy == "padded":
         assert set(met) == {round(-(-2 * store.max_sequence_length // 32) * 32)}

@@ -8,7 +8,8 @@ import torch
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.data.synthetic import synthetic_step
 
 
@@ -21,7 +22,7 @@ def test_its_shapes_are_those_of_the_batch_it_stands_for(
 ) -> None:
     store = make_store([5, 6, 512, *wikipedia_lengths(29, 3)])
     order = TrainingOrder(store, seed=0, strategy=strategy, global_batch_size=16, deal=Deal(2, 2), accumulation_steps=2)
-    expected = order.read(0, 1).micro_batches[0]
+    expected = read_step(order, 0, 1).micro_batches[0]
     store.paths[0].unlink()  # the data may not be touched
     found = synthetic_step(order, 0, 1, vocabulary).micro_batches[0]
     assert found.lengths == expected.lengths

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from benchmarks.bert.checkpoint.names import huggingface_parts
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import Size
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.measuring.ablation import EVERYTHING, VARIANTS, variants

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optimization.build import build_optimizer, build_schedule
 from implementations.pytorch.optimization.schedule import rate_table
@@ -32,7 +33,7 @@ def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, her
     rates = rate_table(build_schedule(config.optimizer), 10, here.device)
     stepper = Stepper(config, here, ddp, sync, build_optimizer(model, config.optimizer), rates, "fp32")
     order = build_order(config, store, vocabulary, here.device, seed=7)
-    step = order.read(0, here.rank)
+    step = read_step(order, 0, here.rank)
     result = stepper.take(step, PhaseClock())
     return {
         "sums": here.total([float(result.masked_lm), float(result.next_sentence)]),

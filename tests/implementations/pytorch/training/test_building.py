@@ -14,7 +14,8 @@ from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.training.building import build_stepper, making, uses_graphs
@@ -141,7 +142,7 @@ def test_two_hundred_steps_end_alike_with_every_combination(
             attention_widths=config.attention_widths,
         )
         stepper = build_stepper(config, processes, vocabulary, small)
-        losses = [float(stepper.take(order.read(n, 0), PhaseClock()).masked_lm) for n in range(200)]
+        losses = [float(stepper.take(read_step(order, n, 0), PhaseClock()).masked_lm) for n in range(200)]
         return sum(losses[-24:]) / sum(losses[:6]) * 6 / 24
 
     plain = {"attention": "padded", "kernels": "eager", "last_layer": "all", "precision": "fp32"}
@@ -173,14 +174,14 @@ def test_nothing_is_compiled_twice_in_a_run(
     eager = config.model_copy(update={"kernels": "eager"})
     order = TrainingOrder(store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1)
     stepper = build_stepper(config, processes, vocabulary, small)
-    assert len({order.read(n, 0).micro_batches[0].slots for n in range(10)}) > 1, "there is but one shape"
-    first = order.read(0, 0)
+    assert len({read_step(order, n, 0).micro_batches[0].slots for n in range(10)}) > 1, "there is but one shape"
+    first = read_step(order, 0, 0)
     stepper.take(first, PhaseClock())
     evaluate(stepper.model.module, list(first.micro_batches), processes, "fp32")
     compiled = counters["stats"]["unique_graphs"]
     assert 0 < compiled <= 4
     for number in range(1, 10):
-        step = order.read(number, 0)
+        step = read_step(order, number, 0)
         stepper.take(step, PhaseClock())
         evaluate(stepper.model.module, list(step.micro_batches), processes, "fp32")
     assert counters["stats"]["unique_graphs"] == compiled

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training import checkpointing
 from implementations.pytorch.training.checkpointing import (
@@ -71,7 +72,7 @@ def start(
 
 
 def take(stepper: Stepper, order: TrainingOrder, number: int) -> list[float]:
-    return [float(value) for value in vars(stepper.take(order.read(number, 0), PhaseClock())).values()]
+    return [float(value) for value in vars(stepper.take(read_step(order, number, 0), PhaseClock())).values()]
 
 
 def state_of(stepper: Stepper, processes: Processes) -> dict[str, torch.Tensor]:

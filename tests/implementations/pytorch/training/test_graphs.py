@@ -11,7 +11,8 @@ from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.data.shapes import run_shapes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training.graphs import StepGraphs
@@ -79,7 +80,7 @@ def test_replayed_steps_are_the_steps(
     )
     shapes = run_shapes(order, 0, 8)
     assert len(shapes.masked_slots) > 1
-    steps = [order.read(number, 0, shapes.masked_slots) for number in range(8)]
+    steps = [read_step(order, number, 0, shapes.masked_slots) for number in range(8)]
     # real graphs hold no groups, whose shapes are a batch's own: here attention takes the whole batch
     stepper = make_stepper(config, make_model(attention="nested"))
     expected = [stepper.take(step, PhaseClock()) for step in steps]
@@ -125,4 +126,4 @@ def test_a_shape_that_was_not_captured_is_an_error(
     order = make_order(store, make_config(global_batch_size=4))
     graphs = StepGraphs(lambda batch, weights: [], CPU)
     with pytest.raises(KeyError):
-        graphs.replay(order.read(0, 0).micro_batches[0], torch.zeros(2))
+        graphs.replay(read_step(order, 0, 0).micro_batches[0], torch.zeros(2))

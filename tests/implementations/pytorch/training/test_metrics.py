@@ -14,7 +14,8 @@ import torch
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import Step, TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import Step, read_step
 from implementations.pytorch.training.metrics import MOST_SKIPPED, Metrics
 from implementations.pytorch.training.not_finite import NotFinite
 from implementations.pytorch.training.processes import Processes
@@ -25,7 +26,7 @@ from implementations.pytorch.training.step import StepResult
 def steps(make_store: Callable[..., SampleStore]) -> list[Step]:
     store = make_store(np.arange(5, 25))
     order = TrainingOrder(store, seed=0, strategy="indexed", global_batch_size=6, deal=Deal(1, 1), accumulation_steps=1)
-    return [order.read(number, 0) for number in range(3)]
+    return [read_step(order, number, 0) for number in range(3)]
 
 
 def result(

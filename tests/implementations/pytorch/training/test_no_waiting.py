@@ -9,7 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
@@ -93,8 +94,8 @@ def test_no_step_asks(
     stepper = make_stepper(config, make_model(dropout_probability=0.1, kernels=kernels), precision)
     order = make_order(store, config)
     for number in range(2):  # in which DDP makes its buckets
-        stepper.take(order.read(number, 0), PhaseClock())
+        stepper.take(read_step(order, number, 0), PhaseClock())
     with Asked() as asked:
-        result = stepper.take(order.read(2, 0), PhaseClock())
+        result = stepper.take(read_step(order, 2, 0), PhaseClock())
     assert asked.operators == []
     assert all(tensor.dim() == 0 for tensor in vars(result).values())

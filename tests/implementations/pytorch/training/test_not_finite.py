@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.training.not_finite import NotFinite, with_samples
 
 

@@ -16,8 +16,9 @@ import torch
 from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
 from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training import overlapping
 from implementations.pytorch.training.evaluation import Accuracy, evaluate
@@ -87,7 +88,7 @@ def test_steps_are_the_same_bit_for_bit_with_one_beside_them(
         overlapped = OverlappedEvaluation(stepper.model.module, processes, "fp32")
         torch.manual_seed(3)
         for number in range(12):
-            stepper.take(order.read(number, 0), PhaseClock())
+            stepper.take(read_step(order, number, 0), PhaseClock())
             if beside and (accuracy := overlapped.poll()) is not None:
                 accuracies.append(accuracy)
             if beside and not overlapped.running:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training.phases import PhaseClock
 from implementations.pytorch.training.scaling import LossScaler
@@ -54,32 +55,32 @@ def test_a_step_that_overflows_changes_nothing(algorithm: str, start: Start) -> 
     """At 2^40 every gradient overflows fp16; halving goes on until one does not."""
     stepper, order = start(algorithm, "fp16", initial=2.0**40)
     before = [p.detach().clone() for p in stepper.model.parameters()]
-    first = stepper.take(order.read(0, 0), PhaseClock())
+    first = stepper.take(read_step(order, 0, 0), PhaseClock())
     assert float(first.taken) == 0
     assert stepper.steps == 0
     assert all(torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
     taken: list[float] = []
     while not taken or not taken[-1]:
         was = state_of(stepper)
-        result = stepper.take(order.read(0, 0), PhaseClock())
+        result = stepper.take(read_step(order, 0, 0), PhaseClock())
         taken.append(float(result.taken))
         same = all(torch.equal(a, b) for a, b in zip(was, state_of(stepper), strict=True))
         assert same is (taken[-1] == 0)
         assert float(result.rate) == pytest.approx(0.01)  # that of the first step, until one is taken
     assert stepper.steps == 1
     assert 5 < len(taken) < 40
-    assert float(stepper.take(order.read(1, 0), PhaseClock()).rate) == pytest.approx(0.01 * 49 / 50)
+    assert float(stepper.take(read_step(order, 1, 0), PhaseClock()).rate) == pytest.approx(0.01 * 49 / 50)
 
 
 @ALGORITHMS
 def test_a_skipped_step_later_on_leaves_what_was_learned(algorithm: str, start: Start) -> None:
     stepper, order = start(algorithm, "fp16")
-    stepper.take(order.read(0, 0), PhaseClock())
+    stepper.take(read_step(order, 0, 0), PhaseClock())
     before = state_of(stepper)
     with torch.no_grad():
         kept = stepper.model.module.pooler.bias.clone()
         stepper.model.module.pooler.bias[0] = float("nan")
-    assert float(stepper.take(order.read(1, 0), PhaseClock()).taken) == 0
+    assert float(stepper.take(read_step(order, 1, 0), PhaseClock()).taken) == 0
     with torch.no_grad():
         stepper.model.module.pooler.bias.copy_(kept)
     assert all(torch.equal(a, b) for a, b in zip(before, state_of(stepper), strict=True))
@@ -92,7 +93,7 @@ def test_scaling_changes_nothing_else(algorithm: str, start: Start) -> None:
     for scaled in (False, True):
         stepper, order = start(algorithm, "fp32")
         stepper.scaler = LossScaler(LossScaling(), torch.device("cpu"), enabled=scaled)
-        results = [stepper.take(order.read(number, 0), PhaseClock()) for number in range(4)]
+        results = [stepper.take(read_step(order, number, 0), PhaseClock()) for number in range(4)]
         assert [float(r.taken) for r in results] == [1.0] * 4
         ends.append([p.detach().clone() for p in stepper.model.parameters()])
     for plain, scaled_ in zip(*ends, strict=True):
@@ -103,7 +104,7 @@ def test_fp16_learns_as_fp32_does(start: Start) -> None:
     losses = {}
     for precision in ("fp32", "fp16"):
         stepper, order = start("adamw", precision)
-        step = order.read(0, 0)
+        step = read_step(order, 0, 0)
         losses[precision] = [float(stepper.take(step, PhaseClock()).masked_lm) for _ in range(12)]
     assert losses["fp16"][-1] == pytest.approx(losses["fp32"][-1], rel=0.03)
     assert losses["fp16"][-1] < 0.8 * losses["fp16"][0]

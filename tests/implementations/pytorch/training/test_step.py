@@ -9,7 +9,8 @@ from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import loss_sums
 from implementations.pytorch.optimization.build import build_optimizer
@@ -58,7 +59,7 @@ def test_the_gradient_is_that_of_the_global_batch(
     for number in range(2):  # the second step finds the gradients of the first
         model = make_model()
         model.load_state_dict(stepper.model.module.state_dict())
-        step = order.read(number, 0)
+        step = read_step(order, number, 0)
         whole = collate([store.read(int(i)) for i in step.whole.indices])
         sums = loss_sums(model(whole), whole)
         expected = torch.autograd.grad(sums.mean(whole.masked, 8), [*model.parameters()])
@@ -83,7 +84,7 @@ def test_per_rank_is_the_mean_of_means(
         balancing="random", loss="per_rank", global_batch_size=8, gradient_accumulation_steps=4, clipping=None
     )
     stepper = make_stepper(config, make_model())
-    step = make_order(store, config).read(0, 0)
+    step = read_step(make_order(store, config), 0, 0)
     assert len({batch.masked for batch in step.micro_batches}) > 1
     model = make_model()
     means = [loss_sums(model(batch), batch).mean(batch.masked, 2) for batch in step.micro_batches]
@@ -108,7 +109,7 @@ def test_the_global_norm_is_clipped_once_and_told_as_it_was(
         make_config(**settings, clipping=clipping)
         for clipping in (None, Clipping(max_norm=0.5), Clipping(max_norm=1e6))
     )
-    step = make_order(store, free).read(0, 0)
+    step = read_step(make_order(store, free), 0, 0)
     steppers = [make_stepper(config, make_model()) for config in (free, tight, loose)]
     results = [stepper.take(step, PhaseClock()) for stepper in steppers]
     unclipped, clipped, kept = (gradients_of(stepper.model) for stepper in steppers)
@@ -146,7 +147,7 @@ def test_a_ranks_own_gradient_is_clipped_in_its_own_size(
         )
         stepper, order = make_stepper(config, make_model(), precision), make_order(store, config)
         for number in range(3):
-            result = stepper.take(order.read(number, 0), PhaseClock())
+            result = stepper.take(read_step(order, number, 0), PhaseClock())
             norm = total_norm(gradients_of(stepper.model))
             ends.append((number, float(result.gradient_norm), norm, stepper.sync.buckets))
     for (number, told, norm, _), (_, told_own, own, buckets) in zip(ends[:3], ends[3:], strict=True):
@@ -182,7 +183,7 @@ def test_fp16_on_the_wire_comes_with_loss_scaling(
     taken = []
     for number in range(12):
         before = [p.detach().clone() for p in stepper.model.parameters()]
-        result = stepper.take(order.read(number % 4, 0), PhaseClock())
+        result = stepper.take(read_step(order, number % 4, 0), PhaseClock())
         taken.append(bool(result.taken))
         moved = any(not torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
         assert moved is (taken[-1] and float(result.rate) > 0)
@@ -208,7 +209,7 @@ def test_gradients_are_sent_once_a_step(
     stepper, sent = make_stepper(config, make_model()), []
     monkeypatch.setattr(stepper.sync, "mark", lambda: sent.append(True))
     for number in range(2):
-        stepper.take(make_order(store, config).read(number, 0), PhaseClock())
+        stepper.take(read_step(make_order(store, config), number, 0), PhaseClock())
         assert len(sent) == number + 1
 
 
@@ -220,7 +221,7 @@ def test_each_step_has_its_rate(
     rates = []
     for number in range(5):
         before = [p.detach().clone() for p in stepper.model.parameters()]
-        stepper.take(order.read(number, 0), PhaseClock())
+        stepper.take(read_step(order, number, 0), PhaseClock())
         rates.append({float(group["lr"]) for group in stepper.optimizer.param_groups})
         moved = any(not torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
         assert moved is (number not in (0, 4))  # a rate of zero moves nothing
@@ -232,7 +233,7 @@ def test_training_on_one_batch_learns_it(
 ) -> None:
     config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0, "learning_rate": 0.01})
     stepper = make_stepper(config, make_model())
-    step = make_order(store, config).read(0, 0)
+    step = read_step(make_order(store, config), 0, 0)
     losses = [float(stepper.take(step, PhaseClock()).masked_lm) for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -242,7 +243,7 @@ def test_all_time_goes_to_phases(
 ) -> None:
     config = make_config(global_batch_size=4, gradient_accumulation_steps=2)
     stepper, clock = make_stepper(config, make_model()), PhaseClock()
-    stepper.take(make_order(store, config).read(0, 0), clock)
+    stepper.take(read_step(make_order(store, config), 0, 0), clock)
     assert set(clock.seconds) == set(PHASES)
     assert all(seconds >= 0 for seconds in clock.seconds.values())
     assert min(clock.seconds[phase] for phase in ("forward", "backward", "optimizer")) > 0

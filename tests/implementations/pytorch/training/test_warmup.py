@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 from implementations.pytorch.data.shapes import RunShapes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.training.phases import PhaseClock
@@ -99,7 +100,7 @@ def test_steps_after_it_are_the_steps_without(
         if warmed:
             warm_up(stepper, order, vocabulary)
         for number in range(2):
-            result = stepper.take(order.read(number, 0), PhaseClock())
+            result = stepper.take(read_step(order, number, 0), PhaseClock())
         norm, loss = result.gradient_norm, result.masked_lm
         ends.append((parameters_of(stepper), stepper.optimizer.state_dict(), torch.get_rng_state(), norm, loss))
     assert_equal(ends[1], ends[0])
@@ -123,14 +124,14 @@ def test_it_takes_the_steps_that_it_is_for(start: Maker, vocabulary: int, monkey
 
     monkeypatch.setattr(stepper, "take", noted)
     warm_up(stepper, order, vocabulary, steps=3)
-    assert taken == [[batch.lengths for batch in order.read(number, 0).micro_batches] for number in range(3)]
+    assert taken == [[batch.lengths for batch in read_step(order, number, 0).micro_batches] for number in range(3)]
 
 
 def test_it_comes_back_to_where_a_run_was(start: Maker, vocabulary: int) -> None:
     """A run that goes on from a checkpoint warms up too."""
     stepper, order = start("lamb", "indexed", 1)
     for number in range(2):
-        stepper.take(order.read(number, 0), PhaseClock())
+        stepper.take(read_step(order, number, 0), PhaseClock())
     before = copy.deepcopy((parameters_of(stepper), stepper.optimizer.state_dict(), stepper.steps))
     warm_up(stepper, order, vocabulary)
     assert_equal((parameters_of(stepper), stepper.optimizer.state_dict(), stepper.steps), before)
@@ -143,7 +144,7 @@ def test_ranks_of_unequal_numbers_of_shapes_take_equally_many_steps(
 ) -> None:
     """Each of its steps is a reduction over all ranks: one step more on one rank would wait for ever."""
     stepper, order = start("lamb", "indexed", 1)
-    batches = [order.read(number, 0).micro_batches[0] for number in range(2)]
+    batches = [read_step(order, number, 0).micro_batches[0] for number in range(2)]
     shapes = RunShapes({batch.slots: 64 for batch in batches}, {batch.slots: n for n, batch in enumerate(batches)})
     mine = len(shapes.examples)
     monkeypatch.setattr(Processes, "most", lambda _, number: {mine: most}[number])

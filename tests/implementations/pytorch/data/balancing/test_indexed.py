@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
-from benchmarks.bert.verification.lengths import wikipedia_histogram
 from implementations.pytorch.data.balancing import Assignment, Deal, assign, least_max_over_mean, snake
 from implementations.pytorch.data.balancing import columns as columns_module
 from implementations.pytorch.data.balancing.columns import Columns

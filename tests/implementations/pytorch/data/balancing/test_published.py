@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import wikipedia_histogram
 from implementations.pytorch.data.balancing import Deal, assign
 from implementations.pytorch.data.sampling import Order, Sampler, StratifiedSampler
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import wikipedia_histogram
 from implementations.pytorch.data.balancing import STRATEGIES, Assignment, Deal, assign
 from implementations.pytorch.data.sampling import Order, Sampler, StratifiedSampler
 

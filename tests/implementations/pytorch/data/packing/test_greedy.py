@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import wikipedia_histogram
 from implementations.pytorch.data.packing import Packs, longest_pack_first, shortest_pack_first
 
 Pack = Callable[[np.ndarray, int, int | None], Packs]

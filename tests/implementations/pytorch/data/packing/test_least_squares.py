@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.verification.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import wikipedia_histogram
 from implementations.pytorch.data.packing import least_squares_packs
 from implementations.pytorch.data.packing.least_squares import full_rows, non_negative_least_squares
 

@@ -1,4 +1,4 @@
-"""What each rank trains on in each step of a run, known from the length index alone, and how it is read."""
+"""The batch plan: which samples each rank takes in each step of a run, from the length index alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.bert.store import SampleStore
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import STRATEGIES, Assignment, Deal, assign
-from implementations.pytorch.data.batch import SHAPE_STEP, RaggedBatch, collate, round_up
 from implementations.pytorch.data.capacity import Capacity, Fitted, capacity_for, fit_in
 from implementations.pytorch.data.drawing import drawing_order, stratified_order
 from implementations.pytorch.data.phases import Phase, first_samples, phase_of
@@ -34,6 +32,9 @@ class LengthIndex(Protocol):
     def __len__(self) -> int: ...
 
 
+SHAPE_STEP = 64
+SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}
+"""Token slots are rounded up to multiples of this by device, unless the configuration says: few shapes cost less."""
 Layout = tuple[int | None, int, int, Sequence[int] | None, int | None]
 """`collate`'s slot width, token slots, masked slots, attention widths and sequence slots."""
 DRAWN_SAMPLES = 4096
@@ -95,14 +96,6 @@ class GlobalBatch:
         steps = self.micro_batch_slots.shape[1]
         bounds = self.starts[rank * steps : (rank + 1) * steps + 1].tolist()
         return [slice(first, last) for first, last in pairwise(bounds)]
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one rank trains on in one step: the micro-batches of gradient accumulation, and the global batch."""
-
-    micro_batches: tuple[RaggedBatch, ...]
-    whole: GlobalBatch
 
 
 class TrainingOrder:
@@ -241,25 +234,11 @@ class TrainingOrder:
         rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
         return rounded
 
-    def read(self, step: int, rank: int, masked_slots: Mapping[int, int] | None = None) -> Step:
-        """Read one rank's part of a step from the store.
+    def layouts(self, whole: GlobalBatch, rank: int, masked_slots: Mapping[int, int] | None = None) -> list[Layout]:
+        """The arguments of `collate` beside the samples, for each of a rank's micro-batches.
 
         `masked_slots` gives batches of so many token slots so many masked positions; without it they are rounded up.
         """
-        store = self.store
-        assert isinstance(store, SampleStore), "a length index alone holds no samples"
-        whole = self.global_batch(step)
-        parts = zip(whole.micro_batches(rank), self.layouts(whole, rank, masked_slots), strict=True)
-        return Step(
-            tuple(
-                collate([store.read(index) for index in whole.indices[part].tolist()], *layout)
-                for part, layout in parts
-            ),
-            whole,
-        )
-
-    def layouts(self, whole: GlobalBatch, rank: int, masked_slots: Mapping[int, int] | None = None) -> list[Layout]:
-        """What `collate` is told besides the samples of each of a rank's micro-batches."""
         if self.capacity is not None:
             masked_slots = {self.capacity.tokens: self.capacity.masked}
         masked = (int(whole.masked_counts[part].sum()) for part in whole.micro_batches(rank))
@@ -274,3 +253,8 @@ class TrainingOrder:
             )
             for slots, count in zip(whole.micro_batch_slots[rank].tolist(), masked, strict=True)
         ]
+
+
+def round_up(number: int, step: int) -> int:
+    """The least multiple of `step` that is not below `number`."""
+    return -(-number // step) * step

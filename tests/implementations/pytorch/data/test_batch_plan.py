@@ -8,7 +8,8 @@ import pytest
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.loader import TrainingOrder
+from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.data.reading import read_step
 
 Lengths = Callable[[int, int], np.ndarray]
 StoreMaker = Callable[..., SampleStore]
@@ -38,7 +39,7 @@ def test_what_is_known_beforehand_is_what_is_read(
     order = make_order(store, strategy, ranks, accumulation)
     for number in range(4):
         whole = order.global_batch(number)
-        steps = [order.read(number, rank) for rank in range(ranks)]
+        steps = [read_step(order, number, rank) for rank in range(ranks)]
         batches = [[*step.micro_batches] for step in steps]
         flat = [batch for mine in batches for batch in mine]
         assert all(len(mine) == accumulation for mine in batches)
