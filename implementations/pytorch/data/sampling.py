@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from benchmarks.compiled import compiled
 from benchmarks.errors import UsageError
 
 ROUNDS = 6
@@ -43,14 +44,10 @@ class Sampler:
         """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
         numbers = np.arange(first, first + count, dtype=np.uint64)
         epochs, positions = np.divmod(numbers, _U64(self.size))
-        indices = np.empty(count, dtype=np.int64)
-        for epoch in np.unique(epochs):
-            inside = epochs == epoch
-            indices[inside] = self._permute(positions[inside], int(epoch))
-        return indices
-
-    def _permute(self, values: np.ndarray, epoch: int) -> np.ndarray:
-        return permute(values, _U64(self.size), self.size, round_keys(self.seed, epoch)[:, None])
+        epoch, last = first // self.size, (first + max(count, 1) - 1) // self.size
+        keys = np.stack([round_keys(self.seed, number) for number in range(epoch, last + 1)])
+        sizes = np.full(len(keys), self.size, dtype=np.uint64)
+        return permute(positions, sizes, self.size, keys, (epochs - _U64(epoch)).astype(np.int64))
 
 
 class StratifiedSampler:
@@ -158,18 +155,16 @@ def _seed_of_stratum(seed: int, stratum: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(stratum,)).generate_state(1, np.uint64)[0])
 
 
-def permute(values: np.ndarray, sizes: np.ndarray | np.uint64, largest: int, keys: np.ndarray) -> np.ndarray:
+def permute(values: np.ndarray, sizes: np.ndarray, largest: int, keys: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Where each value [n] uint64 of 0 … size - 1 goes: int64 [n], each size's values permuted among themselves.
 
-    `sizes` [n] or of all, of which `largest` is the greatest, and `keys` [ROUNDS, n] or [ROUNDS, 1] say by which
-    permutation: it is one of a size and its keys.
+    Value i goes by permutation which[i] of [k], one for each of `sizes` [k] uint64 with its `keys` [k, ROUNDS].
+    `largest` is the greatest size that there is.
     """
     half_bits = max(1, ((largest - 1).bit_length() + 1) // 2)
-    sizes, keys = np.broadcast_to(sizes, values.shape), np.broadcast_to(keys, (ROUNDS, len(values)))
-    result = _feistel(values, half_bits, keys)
-    while np.any(outside := result >= sizes):
-        result[outside] = _feistel(result[outside], half_bits, keys[:, outside])
-    return result.astype(np.int64)
+    places = np.empty(len(values), dtype=np.int64)
+    _permute(values, sizes, keys, which, _U64(half_bits), _U64((1 << half_bits) - 1), places)
+    return places
 
 
 def round_keys(seed: int, epoch: int) -> np.ndarray:
@@ -183,17 +178,26 @@ def round_keys_of(source: np.random.SeedSequence) -> np.ndarray:
     return keys
 
 
-def _feistel(values: np.ndarray, half_bits: int, keys: np.ndarray) -> np.ndarray:
-    shift, mask = _U64(half_bits), _U64((1 << half_bits) - 1)
-    left, right = values >> shift, values & mask
-    for key in keys:
-        left, right = right, left ^ (_mix(right ^ key) & mask)
-    return (left << shift) | right
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
-    mixed: np.ndarray = x ^ (x >> _U64(31))
-    return mixed
+@compiled
+def _permute(
+    values: np.ndarray,
+    sizes: np.ndarray,
+    keys: np.ndarray,
+    which: np.ndarray,
+    shift: np.uint64,
+    mask: np.uint64,
+    places: np.ndarray,
+) -> None:
+    for i in range(len(values)):
+        value, size = values[i], sizes[which[i]]
+        while True:
+            left, right = value >> shift, value & mask
+            for key in keys[which[i]]:
+                x = right ^ key  # the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
+                x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+                x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
+                left, right = right, left ^ ((x ^ (x >> _U64(31))) & mask)
+            value = (left << shift) | right
+            if value < size:
+                break
+        places[i] = value

@@ -40,9 +40,8 @@ class ShardedSampler:
         numbers = (batches * self.batch + slots).astype(np.uint64)
         epochs, positions = np.divmod(numbers, self.sizes[rank_of])
         drawn, which = np.unique(np.stack([rank_of, epochs.astype(np.int64)]), axis=1, return_inverse=True)
-        keys = np.stack([_keys(self.seed, epoch, rank, ranks) for rank, epoch in drawn.T.tolist()], axis=1)
-        which = which.reshape(-1)
-        places = permute(positions, self.sizes[rank_of], int(self.sizes.max()), keys[:, which])
+        keys = np.stack([_keys(self.seed, epoch, rank, ranks) for rank, epoch in drawn.T.tolist()])
+        places = permute(positions, self.sizes[drawn[0]], int(self.sizes.max()), keys, which.reshape(-1))
         indices: np.ndarray = self.bounds[rank_of] + places
         return indices
 

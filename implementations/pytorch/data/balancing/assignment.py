@@ -51,7 +51,8 @@ class Assignment:
     def loads(self, values: np.ndarray) -> np.ndarray:
         """[parts] sums of values [G] over each part, 0 for an empty one; int64 of whole numbers, else float64."""
         kind = np.int64 if np.issubdtype(values.dtype, np.integer) else np.float64
-        sums = np.concatenate([np.zeros(1, dtype=kind), np.cumsum(values[self.order], dtype=kind)])
+        sums = np.zeros(len(self.order) + 1, dtype=kind)
+        np.cumsum(values[self.order], out=sums[1:])
         loads: np.ndarray = np.diff(sums[self.starts])
         return loads
 

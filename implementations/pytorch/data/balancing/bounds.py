@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from benchmarks.compiled import compiled
 from implementations.pytorch.data.balancing.assignment import Deal
 
 
@@ -28,21 +29,26 @@ def bound_of_sorted(v: np.ndarray, deal: Deal) -> float:
     Where counts are equal the other places of these parts have at least the least of all values.
     """
     count, parts = len(v), deal.parts
-    sums = np.concatenate([np.zeros(1), np.cumsum(v, dtype=np.float64)])
-    if sums[-1] <= 0:
+    equal = deal.counts == "equal" and count % parts == 0
+    return float(_bound(v.astype(np.float64), parts, count // parts if equal else count, equal))
+
+
+@compiled
+def _bound(v: np.ndarray, parts: int, places: int, equal: bool) -> float:
+    count = len(v)
+    sums = np.zeros(count + 1)
+    for i in range(count):
+        sums[i + 1] = sums[i] + v[i]
+    if sums[count] <= 0:
         return 1.0
-    most = float(v[0])
-    if (pairs := min(parts, count - parts)) > 0:
-        equal = deal.counts == "equal" and count % parts == 0
-        places = count // parts if equal else count
-        m = np.arange(1, pairs + 1)
-
-        def least(others: np.ndarray | int) -> np.ndarray:
-            """Sum of so many least values where they must be in the parts."""
-            return sums[-1] - sums[count - np.maximum(others, 0)] if equal else np.zeros(1)
-
-        held = sums[parts + m] - sums[parts - m] + least((places - 2) * m)
-        beside = v[parts - m] + v[parts + m - 1] + least(places - 2)
-        three = 3 * v[parts + m - 1] + least(places - 3) if places > 2 else np.inf
-        most = max(most, float((held / m).max()), float(np.minimum(beside, three).max()))
-    return max(1.0, most * parts / float(sums[-1]))
+    most = v[0]
+    # the sum of so many least values, where they must be in the parts
+    beside_two = sums[count] - sums[count - max(places - 2, 0)] if equal else 0.0
+    beside_three = sums[count] - sums[count - max(places - 3, 0)] if equal else 0.0
+    for m in range(1, min(parts, count - parts) + 1):
+        others = sums[count] - sums[count - max((places - 2) * m, 0)] if equal else 0.0
+        held = sums[parts + m] - sums[parts - m] + others
+        beside = v[parts - m] + v[parts + m - 1] + beside_two
+        three = 3 * v[parts + m - 1] + beside_three if places > 2 else np.inf
+        most = max(most, held / m, min(beside, three))
+    return max(1.0, most * parts / sums[count])

@@ -11,8 +11,11 @@ other.
 Parts of unequal counts are parts of equal ones in which some places are empty: they hold a sample of no length.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
+from benchmarks.compiled import compiled
 from implementations.pytorch.data.balancing.assignment import Assignment, Deal
 from implementations.pytorch.data.balancing.bounds import bound_of_sorted
 
@@ -24,6 +27,22 @@ SWAPS, SWAP_CHOICES = 64, 2**13
 """Swaps of two samples at the end, at most, and among how many one is still chosen."""
 WHOLE = 2**40
 """Of whole-number costs: about what all samples cost together."""
+_U64 = np.uint64
+
+
+class _Samples(NamedTuple):
+    """What compiled code knows of the samples and of what they cost."""
+
+    lengths: np.ndarray
+    """[samples], 0 for empty ones."""
+    cost_of: np.ndarray
+    """[longest + 1] int64 whole-number costs of each length."""
+    whole_tokens: int
+    whole_cost: int
+    unit: float
+    """Whole-number cost of one token's."""
+    pair_cost: float
+    sequence_cost: float
 
 
 class Columns:
@@ -35,13 +54,22 @@ class Columns:
         size = places * deal.parts
         self.lengths = np.zeros(size, dtype=np.int64)
         self.lengths[: len(lengths)] = lengths
-        self.descending = _ascending(self.lengths)[::-1]
+        self.descending = _ascending_lengths(self.lengths)[::-1]
         self.whole_tokens = int(self.lengths.sum())
         pairs = int(self.lengths @ self.lengths)
         self.unit = WHOLE / (self.whole_tokens + deal.pair_cost * pairs + deal.sequence_cost * len(lengths))
         self.cost_of = np.rint(self.unit * deal.costs(np.arange(int(lengths.max()) + 1))).astype(np.int64)
         self.cost_of[0] = 0
         self.whole_cost = int(self.cost_of[self.lengths].sum())
+        self._samples = _Samples(
+            self.lengths,
+            self.cost_of,
+            self.whole_tokens,
+            self.whole_cost,
+            self.unit,
+            float(deal.pair_cost),
+            float(deal.sequence_cost),
+        )
         self._take(self._rows() if start is None else self._placed(start))
 
     @property
@@ -59,22 +87,10 @@ class Columns:
 
     def refine(self, enough: float) -> None:
         """Rounds of handing in and dealing out again, until the score is `enough`; the best of all columns stays."""
-        best, kept, score = self.score, self.held.copy(), 0.0
-        parts = np.arange(self.parts)
-        place = _scattered(self.parts) % self.places
-        for done in range(min(ROUNDS, ROUND_SAMPLES // self.parts) if self.parts > 1 else 0):
-            if best <= enough:
-                break
-            if done % self.places == 0:
-                place = (place + _scattered(self.parts, done)) % self.places
-            self._exchange(place * self.parts + parts)
-            place += 1
-            place[place == self.places] = 0
-            score = self.score
-            if score < best:
-                best, kept = score, self.held.copy()
-        if score > best:
-            self._take(kept)
+        rounds = min(ROUNDS, ROUND_SAMPLES // self.parts) if self.parts > 1 else 0
+        best = _rounds(self.held, self.tokens, self.costs, self._samples, self.places, rounds, enough)
+        if best is not self.held:
+            self._take(best)
         if self.parts > 1 and self.places * self.held.size <= SWAP_CHOICES:
             self._swap(enough)
 
@@ -103,24 +119,8 @@ class Columns:
         rows = self.descending.reshape(self.places, self.parts).copy()
         first = max(0, self.places - ROWS)
         rows[1:first:2] = rows[1:first:2, ::-1]
-        lengths = self.lengths[rows[:first]]
-        self.tokens, self.costs = lengths.sum(axis=0), self.cost_of[lengths].sum(axis=0)
-        for row in rows[first:]:
-            row[_ascending(self._room())] = row[::-1].copy()
-            self._add(self.lengths[row])
+        _fill_rows(rows, first, self._samples)
         return rows.reshape(-1)
-
-    def _exchange(self, at: np.ndarray) -> None:
-        """The samples of these places, one a part, are handed in; the longest goes to the part with most room …"""
-        samples = self.held[at]
-        lengths = self.lengths[samples]
-        self.tokens -= lengths
-        self.costs -= self.cost_of[lengths]
-        roomiest_last, longest_last = _ascending(self._room()), _ascending(lengths)
-        given = np.empty_like(samples)
-        given[roomiest_last] = samples[longest_last]
-        self.held[at] = given
-        self._add(self.lengths[given])
 
     def _swap(self, enough: float) -> None:
         """As long as it helps, the busiest part swaps one sample for another part's: the best of all such swaps."""
@@ -144,46 +144,133 @@ class Columns:
             self.held[at] = self.held[at[::-1]]
             self._take(self.held)
 
-    def _add(self, lengths: np.ndarray) -> None:
-        self.tokens += lengths
-        self.costs += self.cost_of[lengths]
-
     def _take(self, held: np.ndarray) -> None:
         """Hold these samples, by place."""
         self.held = held
         lengths = self.lengths[held].reshape(self.places, self.parts)
         self.tokens, self.costs = lengths.sum(axis=0), self.cost_of[lengths].sum(axis=0)
 
-    def _room(self) -> np.ndarray:
-        """[parts] length of the longest sample that keeps a part within the mean in tokens and in cost.
 
-        Less than 0 where a part exceeds the mean already. n + pair_cost · n² = x is solved by the form of the quadratic
-        formula that holds without pairs too, and goes on below 0 as a straight line.
-        """
-        deal = self.deal
-        in_tokens = self.whole_tokens / self.parts - self.tokens
-        x = (self.whole_cost / self.parts - self.costs) / self.unit - deal.sequence_cost
-        in_cost = 2 * x / (1 + np.sqrt(np.maximum(1 + 4 * deal.pair_cost * x, 0)))
-        room: np.ndarray = np.minimum(in_tokens, in_cost)
-        return room
+@compiled
+def _fill_rows(rows: np.ndarray, first: int, samples: _Samples) -> None:
+    """Order each of the rows [places, parts] from `first` on: its longest sample goes to the part with most room …"""
+    parts = rows.shape[1]
+    tokens, costs = np.zeros(parts, np.int64), np.zeros(parts, np.int64)
+    for number, row in enumerate(rows):
+        if number >= first:
+            ascending = row[::-1].copy()
+            for place, part in enumerate(_ascending_room(tokens, costs, samples)):
+                row[part] = ascending[place]
+        for part in range(parts):
+            length = samples.lengths[row[part]]
+            tokens[part] += length
+            costs[part] += samples.cost_of[length]
 
 
-def _ascending(values: np.ndarray) -> np.ndarray:
-    """A stable order [n] of values to one part in 65,535 of their range, which a radix sort finds in linear time."""
-    least, most = values.min(), values.max()
+@compiled
+def _rounds(
+    held: np.ndarray,
+    tokens: np.ndarray,
+    costs: np.ndarray,
+    samples: _Samples,
+    places: int,
+    rounds: int,
+    enough: float,
+) -> np.ndarray:
+    """Rounds of handing in and dealing out again, until the score is `enough`; returns the best `held` there was.
+
+    `held`, `tokens` and `costs` are changed.
+    """
+    parts = len(tokens)
+    best = score = _score(tokens, costs, samples)
+    kept = held.copy()
+    place = _scattered(parts, 0) % places
+    lengths = np.empty(parts, np.int64)
+    for done in range(rounds):
+        if best <= enough:
+            break
+        if done % places == 0:
+            place = (place + _scattered(parts, done)) % places
+        handed_in = held[place * parts + np.arange(parts)]
+        for part in range(parts):
+            lengths[part] = samples.lengths[handed_in[part]]
+            tokens[part] -= lengths[part]
+            costs[part] -= samples.cost_of[lengths[part]]
+        longest_last = _ascending_lengths(lengths)
+        for rank, part in enumerate(_ascending_room(tokens, costs, samples)):
+            sample = longest_last[rank]
+            held[place[part] * parts + part] = handed_in[sample]
+            tokens[part] += lengths[sample]
+            costs[part] += samples.cost_of[lengths[sample]]
+        for part in range(parts):
+            place[part] = place[part] + 1 if place[part] + 1 < places else 0
+        score = _score(tokens, costs, samples)
+        if score < best:
+            best = score
+            kept[:] = held
+    return kept if score > best else held
+
+
+@compiled
+def _score(tokens: np.ndarray, costs: np.ndarray, samples: _Samples) -> float:
+    parts = len(tokens)
+    return max(tokens.max() * parts / samples.whole_tokens, costs.max() * parts / samples.whole_cost)
+
+
+@compiled
+def _ascending_room(tokens: np.ndarray, costs: np.ndarray, samples: _Samples) -> np.ndarray:
+    """[parts] in the order of the longest sample that keeps a part within the mean in tokens and in cost.
+
+    That is less than 0 where a part exceeds the mean already. n + pair_cost · n² = x is solved by the form of the
+    quadratic formula that holds without pairs too, and goes on below 0 as a straight line.
+    """
+    parts = len(tokens)
+    room = np.empty(parts)
+    for part in range(parts):
+        in_tokens = samples.whole_tokens / parts - tokens[part]
+        x = (samples.whole_cost / parts - costs[part]) / samples.unit - samples.sequence_cost
+        in_cost = 2 * x / (1 + np.sqrt(max(1 + 4 * samples.pair_cost * x, 0.0)))
+        room[part] = min(in_tokens, in_cost)
+    least, most = room.min(), room.max()
     if most == least:
-        return np.arange(len(values))
-    if values.dtype.kind == "i" and most - least < 2**16:
-        keys = (values - least).astype(np.uint16)
-    else:
-        keys = ((values - least) * (65535 / float(most - least))).astype(np.uint16)
-    order: np.ndarray = np.argsort(keys, kind="stable")
+        return np.arange(parts)
+    return _stable_order(((room - least) * (65535 / (most - least))).astype(np.uint16))
+
+
+@compiled
+def _ascending_lengths(lengths: np.ndarray) -> np.ndarray:
+    """A stable order [n] of whole numbers, to one part in 65,535 of their range where that is wider."""
+    least, most = lengths.min(), lengths.max()
+    if most - least < 2**16:
+        return _stable_order((lengths - least).astype(np.uint16))
+    return _stable_order(((lengths - least) * (65535 / (most - least))).astype(np.uint16))
+
+
+@compiled
+def _stable_order(keys: np.ndarray) -> np.ndarray:
+    """Radix sort, a byte at a time: linear in the keys [n] uint16."""
+    order, spare = np.arange(len(keys)), np.empty(len(keys), np.int64)
+    for shift in (0, 8):
+        ends = np.zeros(257, np.int64)
+        for key in keys:
+            ends[((key >> shift) & 255) + 1] += 1
+        if ends.max() == len(keys):
+            continue
+        ends = np.cumsum(ends)
+        for place in order:
+            byte = (keys[place] >> shift) & 255
+            spare[ends[byte]] = place
+            ends[byte] += 1
+        order, spare = spare, order
     return order
 
 
-def _scattered(count: int, salt: int = 0) -> np.ndarray:
+@compiled
+def _scattered(count: int, salt: int) -> np.ndarray:
     """[count] int64 numbers from 0 on without pattern: a multiplicative hash (Knuth, TAOCP 3, 6.4)."""
-    mixed = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(salt << 32)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers: np.ndarray = (mixed >> np.uint64(40)).astype(np.int64)
+    numbers = np.empty(count, np.int64)
+    for i in range(count):
+        mixed = (_U64(i + 1) + _U64(salt << 32)) * _U64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> _U64(29))) * _U64(0xBF58476D1CE4E5B9)
+        numbers[i] = mixed >> _U64(40)
     return numbers

@@ -52,8 +52,15 @@ def snake(lengths: np.ndarray, parts: int) -> np.ndarray:
 def _dealt(lengths: np.ndarray, parts: int, scan: str) -> np.ndarray:
     """Positions [nodes · parts, samples / parts] of lengths [nodes, samples], each node dealt out to its `parts`."""
     nodes, samples = lengths.shape
-    rounds = np.argsort(-lengths.astype(np.int64), axis=1, kind="stable").reshape(nodes, -1, parts)
+    rounds = longest_first(lengths).reshape(nodes, -1, parts)
     if scan == "snake":
         rounds[:, 1::2] = rounds[:, 1::2, ::-1]
     positions = rounds + np.arange(nodes)[:, None, None] * samples
     return np.ascontiguousarray(positions.transpose(0, 2, 1).reshape(nodes * parts, -1))
+
+
+def longest_first(lengths: np.ndarray) -> np.ndarray:
+    """A stable order [..., n] of whole numbers along the last axis, descending: of a narrow range in linear time."""
+    below = int(lengths.max()) - lengths.astype(np.int64)
+    order: np.ndarray = np.argsort(below.astype(np.uint16) if below.max() < 2**16 else below, axis=-1, kind="stable")
+    return order
