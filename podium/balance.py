@@ -1,7 +1,6 @@
 """`podium balance`: how evenly each strategy shares out samples over ranks, as a table and as a picture."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,79 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.errors import UsageError
-from podium.asking import ask
-from podium.config import RunConfig
-from podium.costs import with_measured_costs
+from implementations.pytorch.balance import Cluster
 from podium.pictures import picture
 
 BAR = 48
 """Characters of a whole step's bar."""
 COLOURS = {"working": "#1f77b4", "on padding": "#ff7f0e", "waiting": "#d3d3d3"}
-IMPLEMENTATION, OWN = "pytorch", "indexed"
-GPUS_PER_NODE = 8
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Who takes part, and how many samples each takes in a step."""
-
-    ranks: int
-    ranks_per_node: int
-    local_batch: int
-    accumulation_steps: int = 1
-    counts: str = "equal"
-    pair_cost: float | None = None
-    sequence_cost: float | None = None
-    scan: str | None = None
-
-    @classmethod
-    def of_system(cls, config: RunConfig) -> "Cluster":
-        """A system under its recipe, with the costs that were measured on it."""
-        config = with_measured_costs(config)
-        return cls(
-            config.launch.ranks,
-            config.launch.processes_per_node,
-            config.local_batch_size,
-            config.gradient_accumulation_steps,
-            config.balancing_counts,
-            config.pair_cost,
-            config.sequence_cost,
-        )
-
-    @classmethod
-    def of_ranks(
-        cls, ranks: int, local_batch: int, ranks_per_node: int | None, counts: str | None, scan: str | None
-    ) -> "Cluster":
-        """Nodes of eight, unless said otherwise or there is one that is not full."""
-        usual = GPUS_PER_NODE if ranks % GPUS_PER_NODE == 0 else ranks
-        if counts not in (None, "equal", "free"):
-            raise UsageError(f"--counts: found {counts}, allowed are equal, free")
-        if scan not in (None, "stride", "snake"):
-            raise UsageError(f"--scan: found {scan}, allowed are stride, snake")
-        return cls(ranks, ranks_per_node or usual, local_batch, counts=counts or "equal", scan=scan)
-
-    def words(self) -> list[str]:
-        """The implementation's command-line options."""
-        words = ["--ranks", str(self.ranks), "--ranks-per-node", str(self.ranks_per_node)]
-        words += ["--local-batch", str(self.local_batch), "--accumulation-steps", str(self.accumulation_steps)]
-        words += ["--counts", self.counts]
-        words += ["--scan", self.scan] if self.scan is not None else []
-        words += ["--pair-cost", repr(self.pair_cost)] if self.pair_cost is not None else []
-        return words + (["--sequence-cost", repr(self.sequence_cost)] if self.sequence_cost is not None else [])
-
-
-def measure_balance(
-    cluster: Cluster, strategies: Sequence[str], lengths: Path | None, steps: int, packing: bool = False
-) -> dict[str, Any]:
-    """Deal out `steps` global batches by each strategy, or by all where none is named; `packing` packs all samples too.
-
-    Raises UsageError for what cannot be dealt out.
-    """
-    words = [*cluster.words(), "--steps", str(steps)]
-    words += ["--lengths", str(lengths.resolve())] if lengths is not None else []
-    words += ["--packing"] if packing else []
-    words += ["--strategies", *strategies] if strategies else []
-    return ask(IMPLEMENTATION, "balance", words)
+OWN = "indexed"
 
 
 def print_balance(console: Console, cluster: Cluster, measured: Mapping[str, Any]) -> None:

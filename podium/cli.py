@@ -242,7 +242,8 @@ def balance(
 
     Strategies are run on samples of Wikipedia's lengths; nothing is trained and no GPU is needed.
     """
-    from podium.balance import Cluster, measure_balance, plot_balance, print_balance, print_packing
+    from implementations.pytorch.balance import Cluster, balance_report
+    from podium.balance import plot_balance, print_balance, print_packing
     from podium.config import load_system
 
     by_number = (ranks, local_batch)
@@ -256,7 +257,7 @@ def balance(
         raise UsageError("--recipe and --set change a system's settings; give a system too")
     else:
         cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts, scan)
-    measured = measure_balance(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
+    measured = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
     if plot is not None:
         plot_balance(cluster, measured, plot)
     if as_json:

@@ -1,8 +1,8 @@
-"""`podium predict`: have an implementation predict a run's time, and show what it is made of."""
+"""`podium predict`: predict a run's time, and show what it is made of."""
 
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import make_folder
-from benchmarks.processes import end_with_parent
+from benchmarks.errors import UsageError
+from benchmarks.files import make_folder, write_whole
+from implementations.pytorch.prediction.configured import plan_of_config
+from implementations.pytorch.prediction.constants import Constants, load_constants
+from implementations.pytorch.prediction.plan import Plan
+from implementations.pytorch.prediction.predicting import Prediction
+from implementations.pytorch.prediction.predicting import predict as predict_plan
+from implementations.pytorch.prediction.scaling import published_points
+from implementations.pytorch.prediction.scaling import scale as scale_plan
 from podium.config import RunConfig, RunFolder, write_resolved
-from podium.config.loading import ROOT
 from podium.costs import costs_path
 from podium.data import with_data
 from podium.progress import Progress
@@ -22,43 +27,67 @@ from podium.running import RUNS
 
 BAR = 40
 """Characters of the longest bar."""
+MOST_GPUS = 1 << 17
 
 
 def predict(config: RunConfig, scale: str | None, progress: Progress) -> dict[str, Any]:
-    """The prediction, as the implementation's `predict` module writes it; kept in a folder under runs/.
+    """The prediction by the names that `podium predict --json` prints; kept in a folder under runs/.
 
     `scale` has numbers of GPUs between commas. The embedded text is prepared if it is not yet, since its lengths count;
-    other text is not. Raises UsageError or WorkError with what the process told.
+    other text is not. Raises UsageError or WorkError.
     """
     if config.data.kind == "embedded" and config.size == "tiny":
         config = with_data(config, progress.note)
+    costs, constants = costs_path(config.system), load_constants()
+    plan = plan_of_config(config, costs if costs.is_file() else None, constants)
+    predicted = _as_json(predict_plan(plan, constants)) | {
+        "ranks": plan.machine.ranks,
+        "processor": plan.machine.processor,
+        "global_batch_size": plan.global_batch_size,
+        "balancing": plan.strategy,
+        "scale": _scaled(plan, _numbers(scale), constants) if scale is not None else [],
+        "published": published_points() if scale is not None else [],
+    }
     folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
     write_resolved(config, folder.config)
-    costs = costs_path(config.system)
-    words = [str(folder.config), str(folder.path)]
-    words += ["--costs", str(costs)] if costs.is_file() else []
-    words += ["--scale", scale] if scale is not None else []
-    _run(f"implementations.{config.implementation}.predict", words, folder)
-    predicted = folder.read_summary()
-    assert predicted is not None, "_run raises where there is none"
+    write_whole(folder.summary, json.dumps(predicted, indent=2) + "\n")
     return predicted
 
 
-def _run(module: str, words: Sequence[str], folder: RunFolder) -> None:
-    """One process, from the repository's root; it ends when this one does."""
-    with folder.output.open("wb") as output:
-        ended = subprocess.run(
-            [sys.executable, "-m", module, *words],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            cwd=ROOT,
-            preexec_fn=end_with_parent,
-            check=False,
-        )
-    if ended.returncode != 0 or folder.read_summary() is None:
-        failed = f"the prediction ended with exit code {ended.returncode}; what it printed is in {folder.output}"
-        raise folder.told_failure() or WorkError(failed)
+def _as_json(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "seconds": prediction.seconds,
+        "low": prediction.low,
+        "high": prediction.high,
+        "split": asdict(prediction.split),
+        "samples_to_target": prediction.samples_to_target,
+        "step_milliseconds": prediction.step_milliseconds,
+        "sequences_per_second": prediction.sequences_per_second,
+        "unsure": list(prediction.unsure),
+    }
+
+
+def _scaled(plan: Plan, gpus: list[int], constants: Constants) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpus": scaled.gpus,
+            "global_batch_size": scaled.global_batch_size,
+            "accumulation_steps": scaled.accumulation_steps,
+            **_as_json(scaled.prediction),
+        }
+        for scaled in scale_plan(plan, gpus, constants)
+    ]
+
+
+def _numbers(text: str) -> list[int]:
+    """Whole numbers between commas, in rising order, each once."""
+    try:
+        numbers = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1 or numbers[-1] > MOST_GPUS:
+        raise UsageError(f"--scale: found {text}, allowed are numbers of GPUs up to {MOST_GPUS:,}, such as 8,64,1024")
+    return numbers
 
 
 def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str, Any]) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import FuncFormatter, NullFormatter
-
 from podium.pictures import picture
 
 CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"
@@ -33,8 +31,8 @@ def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-            axis.set_minor_formatter(NullFormatter())
+            axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axis.set_minor_formatter("")
         axes.set_xlabel("GPUs")
         axes.set_ylabel("seconds to train")
         axes.set_title("Time to train BERT by number of GPUs")

@@ -1,15 +1,7 @@
-"""How evenly each strategy shares out samples: `python -m implementations.pytorch.balance --ranks N --local-batch B …`.
+"""How evenly each strategy shares out samples: the report of `podium balance`, computed from the strategies alone."""
 
-Deals out global batches of samples of given lengths as a run would, and prints one JSON object. `podium balance` starts
-it. No torch, no rank, no network: it does for thousands of ranks what each of them does for itself.
-Exit codes: 0 done, 2 wrong use.
-"""
-
-import argparse
-import json
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +12,13 @@ import numpy as np
 
 from benchmarks.bert.lengths import quantiles, read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
-from benchmarks.errors import PodiumError, UsageError
-from implementations.pytorch.data.balancing import STRATEGIES, Deal, assign, least_max_over_mean
+from benchmarks.errors import UsageError
+from implementations.pytorch.data.balancing import STRATEGIES, Deal, assign
+from implementations.pytorch.data.balancing.bounds import bound_of_sorted
 from implementations.pytorch.data.packing import Packs, least_squares_packs, longest_pack_first, shortest_pack_first
 from implementations.pytorch.data.sampling import Order, Sampler, StratifiedSampler
+from podium.config import RunConfig
+from podium.costs import with_measured_costs
 
 POOL = 1_000_000
 """Samples that stand for a histogram, at evenly spaced quantiles of it."""
@@ -32,6 +27,63 @@ PACK_DEPTHS = (2, 3, 4, 8, 16, None)
 """Most sequences in a row."""
 MOST_SAMPLES = 2**22
 """Of a global batch."""
+DRAWN_SAMPLES = 2**17
+"""Samples that are drawn at once, if they are not a single step's."""
+GPUS_PER_NODE = 8
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Who takes part, and how many samples each takes in a step."""
+
+    ranks: int
+    ranks_per_node: int
+    local_batch: int
+    accumulation_steps: int = 1
+    counts: Literal["equal", "free"] = "equal"
+    pair_cost: float | None = None
+    sequence_cost: float | None = None
+    scan: Literal["stride", "snake"] | None = None
+
+    @classmethod
+    def of_system(cls, config: RunConfig) -> "Cluster":
+        """A system under its recipe, with the costs that were measured on it."""
+        config = with_measured_costs(config)
+        return cls(
+            config.launch.ranks,
+            config.launch.processes_per_node,
+            config.local_batch_size,
+            config.gradient_accumulation_steps,
+            config.balancing_counts,
+            config.pair_cost,
+            config.sequence_cost,
+        )
+
+    @classmethod
+    def of_ranks(
+        cls, ranks: int, local_batch: int, ranks_per_node: int | None, counts: str | None, scan: str | None
+    ) -> "Cluster":
+        """Nodes of eight, unless said otherwise or there is one that is not full."""
+        usual = GPUS_PER_NODE if ranks % GPUS_PER_NODE == 0 else ranks
+        if counts not in (None, "equal", "free"):
+            raise UsageError(f"--counts: found {counts}, allowed are equal, free")
+        if scan not in (None, "stride", "snake"):
+            raise UsageError(f"--scan: found {scan}, allowed are stride, snake")
+        allowed: dict[str, Any] = {"counts": counts or "equal", "scan": scan}
+        return cls(ranks, ranks_per_node or usual, local_batch, **allowed)
+
+    def deal(self, row_tokens: int) -> Deal:
+        """What a strategy is given, with the costs of BERT-large's matrix products where none are known."""
+        pair_cost, sequence_cost = LARGE.relative_costs(WORDS)
+        return Deal(
+            parts=self.ranks,
+            parts_per_node=self.ranks_per_node,
+            pair_cost=pair_cost if self.pair_cost is None else self.pair_cost,
+            sequence_cost=sequence_cost if self.sequence_cost is None else self.sequence_cost,
+            row_tokens=row_tokens,
+            counts=self.counts,
+            scan=self.scan,
+        )
 
 
 @dataclass(frozen=True)
@@ -55,122 +107,137 @@ class Balance:
     """That a rank sends where ranks hold shards of their own, as the published system did."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="implementations.pytorch.balance", description=__doc__)
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--local-batch", type=int, required=True, help="samples of a rank in a step")
-    parser.add_argument("--ranks-per-node", type=int, help="without it, all ranks are one node's")
-    parser.add_argument("--accumulation-steps", type=int, default=1)
-    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
-    parser.add_argument("--counts", choices=["equal", "free"], default="equal")
-    parser.add_argument("--scan", choices=["stride", "snake"], help="how those that sort deal out")
-    default_pair, default_sequence = LARGE.relative_costs(WORDS)
-    parser.add_argument("--pair-cost", type=float, default=default_pair, help="in units of a token's cost")
-    parser.add_argument("--sequence-cost", type=float, default=default_sequence, help="in units of a token's cost")
-    parser.add_argument("--lengths", type=Path, help="a JSON list: how many samples have 1, 2, … tokens")
-    parser.add_argument("--steps", type=int, default=400, help="global batches to deal out")
-    parser.add_argument("--packing", action="store_true", help="also pack a whole dataset ahead, in every way")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    try:
-        print(json.dumps(_balance(arguments)))
-    except PodiumError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+def balance_report(
+    cluster: Cluster,
+    strategies: Sequence[str] = (),
+    lengths: Path | None = None,
+    steps: int = 400,
+    packing: bool = False,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Assign the samples of `steps` global batches by each strategy, or by all where none is named.
 
-
-def _balance(arguments: argparse.Namespace) -> dict[str, Any]:
-    for name in ("ranks", "local_batch", "ranks_per_node", "accumulation_steps", "steps"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')}: found {value}, allowed is 1 or more")
-    ranks, batch = arguments.ranks, arguments.local_batch
-    per_node = arguments.ranks_per_node or ranks
+    Samples have the lengths of Wikipedia's, or of a file's histogram; `packing` packs a whole dataset too, in every
+    way. Raises UsageError for what cannot be shared out.
+    """
+    ranks, batch, per_node = cluster.ranks, cluster.local_batch, cluster.ranks_per_node
     if ranks % per_node:
         raise UsageError(f"--ranks-per-node: found {per_node}, allowed are divisors of --ranks {ranks}")
-    if batch % arguments.accumulation_steps:
-        steps = arguments.accumulation_steps
-        raise UsageError(f"--accumulation-steps: found {steps}, allowed are divisors of --local-batch {batch}")
     if ranks * batch > MOST_SAMPLES:
         raise UsageError(
             f"--ranks × --local-batch: found {ranks * batch:,}, allowed are up to {MOST_SAMPLES:,} samples"
         )
-    unknown = [name for name in arguments.strategies if name not in STRATEGIES]
+    unknown = [name for name in strategies if name not in STRATEGIES]
     if unknown:
         raise UsageError(f"--strategy: found {unknown[0]}, allowed are all, {', '.join(STRATEGIES)}")
-    histogram = wikipedia_histogram() if arguments.lengths is None else read_histogram(arguments.lengths)
-    deal = Deal(
-        parts=ranks,
-        parts_per_node=per_node,
-        pair_cost=arguments.pair_cost,
-        sequence_cost=arguments.sequence_cost,
-        row_tokens=len(histogram) - 1,
-        counts=arguments.counts,
-        scan=arguments.scan,
+    histogram = wikipedia_histogram() if lengths is None else read_histogram(lengths)
+    deal = cluster.deal(row_tokens=len(histogram) - 1)
+    found, impossible = balances_of(
+        strategies or [*STRATEGIES], histogram, deal, batch, cluster.accumulation_steps, steps, seed
     )
-    rest = (histogram, deal, batch, arguments.accumulation_steps, arguments.steps, arguments.seed)
-    balances: dict[str, Any] = {}
-    impossible: dict[str, str] = {}
-    for name in arguments.strategies:
-        try:
-            balances[name] = vars(balance_of(name, *rest))
-        except UsageError as error:
-            impossible[name] = str(error)
-    if not balances:
+    if not found:
         raise UsageError(next(iter(impossible.values())))
-    costs = {"pair_cost": deal.pair_cost, "sequence_cost": deal.sequence_cost}
-    packing = packing_of(histogram) if arguments.packing else None
-    return {"strategies": balances, "impossible": impossible, "packing": packing, **costs}
+    return {
+        "strategies": {name: vars(balance) for name, balance in found.items()},
+        "impossible": impossible,
+        "packing": packing_of(histogram) if packing else None,
+        "pair_cost": deal.pair_cost,
+        "sequence_cost": deal.sequence_cost,
+    }
 
 
-def balance_of(
-    strategy: str,
+def balances_of(
+    strategies: Sequence[str],
     histogram: np.ndarray,
     deal: Deal,
     local_batch: int,
     accumulation_steps: int = 1,
     steps: int = 100,
     seed: int = 0,
-) -> Balance:
-    """Deal out `steps` global batches of samples whose lengths are distributed as a histogram of 0, 1, … tokens.
+) -> tuple[dict[str, Balance], dict[str, str]]:
+    """The balance of each strategy over the same `steps` global batches, and why others are impossible here.
 
-    Raises UsageError where strata and the local batch do not go together.
+    Lengths are distributed as a histogram of 0, 1, … tokens. Strategies with strata share batches of their own.
     """
-    pool = quantiles(histogram, POOL).astype(np.uint16)
-    kind, longest, size = STRATEGIES[strategy], len(histogram) - 1, deal.parts * local_batch
-    order: Order = Sampler(POOL, seed)
-    if kind.strata:
-        order = StratifiedSampler(pool, batch=local_batch // accumulation_steps, seed=seed, max_length=longest)
-    seconds, tokens, costs, least, real, bytes_sent = [], [], [], [], 0, 0.0
-    counts: Literal["equal", "free"] = "equal" if kind.has_equal_counts(deal) else "free"
-    for step in range(steps):
-        lengths = pool[order.samples(step * size, size)]
+    pool, longest, size = quantiles(histogram, POOL).astype(np.uint16), len(histogram) - 1, deal.parts * local_batch
+    tallies: dict[str, _Tally] = {name: _Tally(name, deal, longest) for name in strategies}
+    streams: dict[bool, Iterator[np.ndarray]] = {}
+    impossible: dict[str, str] = {}
+    for strata in {STRATEGIES[name].strata for name in strategies}:
+        order: Order = Sampler(POOL, seed)
+        try:
+            if strata:
+                batch = local_batch // accumulation_steps
+                order = StratifiedSampler(pool, batch=batch, seed=seed, max_length=longest)
+        except UsageError as error:
+            impossible |= {name: str(error) for name in strategies if STRATEGIES[name].strata}
+        else:
+            streams[strata] = _global_batches(order, pool, size, steps)
+    possible = {name: tally for name, tally in tallies.items() if name not in impossible}
+    for _ in range(steps):
+        drawn = {strata: next(stream) for strata, stream in streams.items()}
+        least: dict[tuple[object, ...], float] = {}
+        for tally in possible.values():
+            tally.add(drawn[tally.strategy.strata], accumulation_steps, least)
+    return {name: tally.balance() for name, tally in possible.items()}, impossible
+
+
+def _global_batches(order: Order, pool: np.ndarray, size: int, steps: int) -> Iterator[np.ndarray]:
+    """Lengths [size] of step after step; many steps are drawn at once, since a draw costs little beside its call."""
+    at_once = max(1, DRAWN_SAMPLES // size)
+    for first in range(0, steps, at_once):
+        yield from pool[order.samples(first * size, min(at_once, steps - first) * size)].reshape(-1, size)
+
+
+class _Tally:
+    """What one strategy did in each step."""
+
+    def __init__(self, name: str, deal: Deal, longest: int) -> None:
+        self.name, self.strategy, self.deal, self.longest = name, STRATEGIES[name], deal, longest
+        counts: Literal["equal", "free"] = "equal" if self.strategy.has_equal_counts(deal) else "free"
+        self.bounded = replace(deal, counts=counts)
+        self.cost_of = deal.costs(np.arange(longest + 1))
+        self.seconds: list[float] = []
+        self.tokens: list[tuple[int, int]] = []
+        self.costs: list[float] = []
+        self.least: list[float] = []
+        self.real, self.bytes_sent = 0, 0.0
+
+    def add(self, lengths: np.ndarray, accumulation_steps: int, least: dict[tuple[object, ...], float]) -> None:
+        """Assign a global batch of these lengths. `least` keeps the bounds that strategies have in common."""
+        kind, deal = self.strategy, self.deal
         started = time.perf_counter()
-        assignment = assign(strategy, lengths, deal, accumulation_steps)
-        seconds.append(time.perf_counter() - started)
-        slots = kind.slots(lengths, assignment, deal, longest).reshape(deal.parts, -1).sum(axis=1)
-        computed = np.full_like(lengths, longest) if kind.pads else lengths
-        beyond_tokens = deal.costs(computed) - computed
-        tokens.append((slots.sum(), slots.max()))
+        assignment = assign(self.name, lengths, deal, accumulation_steps)
+        self.seconds.append(time.perf_counter() - started)
+        slots = kind.slots(lengths, assignment, deal, self.longest).reshape(deal.parts, -1).sum(axis=1)
+        computed = np.full_like(lengths, self.longest) if kind.pads else lengths
+        beyond_tokens = (self.cost_of - np.arange(self.longest + 1))[computed]
+        self.tokens.append((slots.sum(), slots.max()))
         cost = slots + assignment.loads(beyond_tokens).reshape(deal.parts, -1).sum(axis=1)
-        costs.append(cost.max() / cost.mean())
-        least.append(least_max_over_mean(deal.costs(computed), replace(deal, counts=counts)))
-        real += int(lengths.sum(dtype=np.int64))
-        bytes_sent += kind.bytes_per_step(lengths, deal)
-    summed, most = np.array(tokens, dtype=np.float64).T
-    over = most * deal.parts / summed
-    return Balance(
-        max_over_mean_tokens=float(over.mean()),
-        max_over_mean_tokens_p99=float(np.quantile(over, 0.99)),
-        max_over_mean_cost=float(np.mean(costs)),
-        max_over_mean_cost_p99=float(np.quantile(costs, 0.99)),
-        padding_share=1 - real / float(summed.sum()),
-        least_cost=float(np.mean(least)),
-        milliseconds=1000 * median(seconds),
-        communication=kind.communication,
-        bytes_per_step=bytes_sent / steps,
-    )
+        self.costs.append(cost.max() / cost.mean())
+        same_bound = (kind.strata, kind.pads, self.bounded.counts)
+        if same_bound not in least:
+            longest_first = np.sort(computed, kind="stable")[::-1]
+            least[same_bound] = bound_of_sorted(self.cost_of[longest_first], self.bounded)
+        self.least.append(least[same_bound])
+        self.real += int(lengths.sum(dtype=np.int64))
+        self.bytes_sent += kind.bytes_per_step(lengths, deal)
+
+    def balance(self) -> Balance:
+        """All steps together."""
+        summed, most = np.array(self.tokens, dtype=np.float64).T
+        over = most * self.deal.parts / summed
+        return Balance(
+            max_over_mean_tokens=float(over.mean()),
+            max_over_mean_tokens_p99=float(np.quantile(over, 0.99)),
+            max_over_mean_cost=float(np.mean(self.costs)),
+            max_over_mean_cost_p99=float(np.quantile(self.costs, 0.99)),
+            padding_share=1 - self.real / float(summed.sum()),
+            least_cost=float(np.mean(self.least)),
+            milliseconds=1000 * median(self.seconds),
+            communication=self.strategy.communication,
+            bytes_per_step=self.bytes_sent / len(self.seconds),
+        )
 
 
 def packing_of(histogram: np.ndarray) -> list[dict[str, Any]]:
@@ -189,7 +256,3 @@ def packing_of(histogram: np.ndarray) -> list[dict[str, Any]]:
         per_row = packs.sequences / packs.rows
         rows.append({"method": name, "depth": depth, "efficiency": packs.efficiency, "sequences_per_row": per_row})
     return rows
-
-
-if __name__ == "__main__":
-    sys.exit(main())

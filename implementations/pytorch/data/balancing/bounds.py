@@ -30,7 +30,7 @@ def bound_of_sorted(v: np.ndarray, deal: Deal) -> float:
     """
     count, parts = len(v), deal.parts
     equal = deal.counts == "equal" and count % parts == 0
-    return float(_bound(v.astype(np.float64), parts, count // parts if equal else count, equal))
+    return _bound(v.astype(np.float64), parts, count // parts if equal else count, equal)
 
 
 @compiled
@@ -51,4 +51,4 @@ def _bound(v: np.ndarray, parts: int, places: int, equal: bool) -> float:
         beside = v[parts - m] + v[parts + m - 1] + beside_two
         three = 3 * v[parts + m - 1] + beside_three if places > 2 else np.inf
         most = max(most, held / m, min(beside, three))
-    return max(1.0, most * parts / sums[count])
+    return float(max(1.0, most * parts / sums[count]))

@@ -214,7 +214,7 @@ def _rounds(
 @compiled
 def _score(tokens: np.ndarray, costs: np.ndarray, samples: _Samples) -> float:
     parts = len(tokens)
-    return max(tokens.max() * parts / samples.whole_tokens, costs.max() * parts / samples.whole_cost)
+    return float(max(tokens.max() * parts / samples.whole_tokens, costs.max() * parts / samples.whole_cost))
 
 
 @compiled

@@ -5,7 +5,7 @@ import numpy as np
 from implementations.pytorch.data.balancing.assignment import Assignment, Deal
 from implementations.pytorch.data.balancing.dealing import snake
 from implementations.pytorch.data.balancing.indexed import indexed
-from implementations.pytorch.data.packing import longest_pack_first
+from implementations.pytorch.data.packing.greedy import pack_kinds
 
 COSTLIEST = 2**15
 """Of whole-number costs of rows."""
@@ -40,14 +40,14 @@ def packed(lengths: np.ndarray, deal: Deal) -> Assignment:
 
 def pack_batch(lengths: np.ndarray, row_tokens: int) -> Assignment:
     """The rows, as parts of an assignment, that best-fit decreasing makes of samples of these lengths [G]."""
-    packs = longest_pack_first(np.bincount(lengths), row_tokens)
-    kinds = [np.array(kind, dtype=np.int64) for kind in packs.counts]
-    numbers = list(packs.counts.values())
-    row_lengths = np.concatenate([np.tile(kind, number) for kind, number in zip(kinds, numbers, strict=True)])
+    kind_lengths, kind_sizes, rows = pack_kinds(np.bincount(lengths), row_tokens)
+    sizes = np.repeat(kind_sizes, rows)
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    kind_starts = np.repeat(np.cumsum(kind_sizes) - kind_sizes, rows)
+    row_lengths = kind_lengths[np.repeat(kind_starts - starts[:-1], sizes) + np.arange(len(lengths))]
     order = np.empty(len(lengths), dtype=np.int64)
-    order[np.argsort(row_lengths, kind="stable")] = np.argsort(lengths.astype(np.int64), kind="stable")
-    sizes = np.repeat([len(kind) for kind in kinds], numbers)
-    return Assignment(order, np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)]))
+    order[np.argsort(row_lengths.astype(lengths.dtype), kind="stable")] = np.argsort(lengths, kind="stable")
+    return Assignment(order, starts)
 
 
 def _split(rows: Assignment, wanted: int) -> Assignment:

@@ -68,8 +68,9 @@ class Strategy:
         store's format (2 bytes a token, 4 a masked token, 3 a sequence), without padding.
         """
         peers = {"none": 1, "node": deal.parts_per_node, "all": deal.parts}[self.exchange]
-        masked = usual_masked_counts(lengths)
-        return float((2.0 * lengths + 4.0 * masked + 3.0).sum()) / deal.parts * (peers - 1)
+        samples = np.bincount(lengths)
+        kinds = np.arange(len(samples))
+        return int((2 * kinds + 4 * usual_masked_counts(kinds) + 3) @ samples) / deal.parts * (peers - 1)
 
 
 STRATEGIES: dict[str, Strategy] = {
