@@ -15,6 +15,7 @@ from benchmarks.bert.rules import LARGEST_SEED
 from benchmarks.errors import UsageError
 from benchmarks.files import make_folder
 from podium.config import RunConfig, RunFolder, write_resolved
+from podium.console import summary_table
 from podium.costs import costs_path
 from podium.launching import launch
 from podium.progress import Progress
@@ -81,9 +82,7 @@ def keep_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
 
 
 def print_measured(console: Console, config: RunConfig, measured: Mapping[str, Any]) -> None:
-    table = Table(title=f"{config.system}, recipe {config.recipe}", show_header=False)
-    table.add_column("what")
-    table.add_column("figure", justify="right")
+    table = summary_table(f"{config.system}, recipe {config.recipe}")
     for what, figure in _figures(measured):
         table.add_row(what, figure)
     table.add_section()

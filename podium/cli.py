@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 
 from benchmarks.errors import Interrupted, PodiumError, UsageError
+from benchmarks.finding import has_errors
 from podium.compare_cli import compare
-from podium.console import errors, tell
+from podium.console import errors, print_findings, tell
 from podium.data_cli import data
 from podium.run_report.command import report
 from podium.submit_cli import submit
@@ -141,9 +142,8 @@ def doctor(
     Slurm job that `podium run` would start. Exit code 1 if there is an error.
     """
     from podium.doctor.examining import diagnose
-    from podium.doctor.findings import is_ready
     from podium.doctor.telling import as_json as findings_json
-    from podium.doctor.telling import print_findings
+    from podium.doctor.telling import summary
     from podium.progress import Progress
 
     findings = diagnose(system, recipe, settings or [], Progress(errors).note, as_json, node_rank)
@@ -152,8 +152,8 @@ def doctor(
     if as_json:
         print(json.dumps(findings_json(system, findings), indent=2))
     else:
-        print_findings(Console(), findings)
-    if not is_ready(findings):
+        print_findings(Console(), findings, summary(findings))
+    if has_errors(findings):
         raise typer.Exit(1)
 
 

@@ -1,31 +1,88 @@
-"""Where the command line speaks to a person: standard error, so that standard output stays for results."""
+"""Output of the command line: errors and progress on standard error, tables and findings on standard output."""
 
-from unicodedata import category
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.finding import Finding, Severity, has_errors
+from benchmarks.text import printable
 
 errors = Console(stderr=True, soft_wrap=True)
 
-_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of characters: controls, formats, halves of surrogate pairs, separators of lines and of paragraphs."""
+MARKS: Mapping[Severity, tuple[str, str]] = MappingProxyType(
+    {"ok": ("✓", "green"), "note": ("!", "yellow"), "warning": ("!", "yellow"), "error": ("✗", "red")}
+)
+UNKNOWN = "–"
 
 
-def tell(sentence: str) -> None:
-    """Say what went wrong, or what to know about a result."""
+def tell(message: str) -> None:
+    """Print an error or a warning to standard error."""
     errors.print("podium:", style="red", end=" ")
-    errors.print(_harmless(sentence), markup=False, highlight=False)
+    errors.print(printable(message, keep="\n\t"), markup=False, highlight=False)
 
 
-def _harmless(sentence: str) -> str:
-    """With escapes for what steers a terminal or the direction of writing: names of files may hold anything."""
-    return "".join(
-        letter if letter in "\n\t" or category(letter) not in _STEERING else ascii(letter)[1:-1] for letter in sentence
-    )
+def print_line(console: Console, text: str, style: str | None = None) -> None:
+    """Print one line of text from anywhere: no markup, no control characters."""
+    console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_findings(console: Console, findings: Sequence[Finding], conclusion: str) -> None:
+    """A row for each finding, then what to do and the further lines of what was found, and the conclusion last."""
+    table = text_table("", "check", "found", "expected")
+    for one in findings:
+        cells = (one.rule, one.message.partition("\n")[0], one.expected)
+        table.add_row(Text(*MARKS[one.severity]), *(Text(printable(cell)) for cell in cells))
+    console.print(table)
+    for one in findings:
+        if one.advice:
+            print_line(console, f"{one.rule}: {one.advice}")
+        for line in one.message.splitlines()[1:]:
+            print_line(console, f"    {line}")
+    print_line(console, conclusion, "bold red" if has_errors(findings) else "bold green")
+
+
+def text_table(*headings: str, title: str | None = None) -> Table:
+    """A table of texts, which are folded where the terminal is narrow; no lines."""
+    table = Table(title=title and Text(printable(title)), box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table
+
+
+def result_table(title: str | None, texts: Sequence[str], figures: Sequence[str]) -> Table:
+    """A wide table: columns of texts share the room that columns of figures leave; a line below the headings."""
+    table = Table(title=title and Text(printable(title)), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for number, heading in enumerate(texts):
+        table.add_column(heading, overflow="fold", ratio=1 if number else 2, min_width=8 if number else 14)
+    for heading in figures:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def figure_table(title: str, name: str, *figures: str, caption: str | None = None) -> Table:
+    """A table with lines: a column of names, and columns of figures."""
+    table = Table(title=Text(printable(title)), caption=caption)
+    table.add_column(name)
+    for heading in figures:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def summary_table(title: str) -> Table:
+    """A table of two columns, what and how much."""
+    table = Table(title=Text(printable(title)), show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right", overflow="fold")
+    return table
 
 
 def progress_bar() -> Progress:
-    """A bar with the time taken and the time left; nothing where nobody looks on."""
+    """A bar with the time taken and the time left; nothing where standard error is no terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

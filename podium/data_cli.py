@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from podium.console import errors, progress_bar, tell
+from podium.console import errors, print_findings, progress_bar, tell
 
 data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
 
@@ -198,7 +198,7 @@ def verify(
     from benchmarks.bert.verification.checks import Subject
     from benchmarks.bert.verification.survey import bytes_of
     from benchmarks.errors import UsageError
-    from podium.verification import checkpoint_evaluation, print_verification
+    from podium.verification import checkpoint_evaluation
     from podium.verification import verify as verify_store
 
     if size not in SIZES:
@@ -217,6 +217,6 @@ def verify(
     if as_json:
         print(json.dumps(found.as_json(), indent=2))
     else:
-        print_verification(Console(), found)
+        print_findings(Console(), found.findings, found.verdict)
     if not found.sound:
         raise typer.Exit(1)

@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.tolerance import SIGMAS, tolerance
+from benchmarks.finding import Finding
 from podium.config.loading import ROOT
 
 EVALUATE = "implementations.pytorch.evaluate"
@@ -45,13 +45,13 @@ def check_initial_accuracy(evaluation: Evaluation, masked_a_sample: float, compa
     done = subprocess.run(evaluation.command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         found = f"{evaluation.checkpoint} was not evaluated: the process ended with exit code {done.returncode}"
-        return Finding(CHECK, "fail", found, expected, "see above what it said, and mend that")
+        return Finding(CHECK, "error", found, expected, "see above what it said, and mend that")
     try:
         result = json.loads(done.stdout)
         accuracy, samples = float(result["masked_lm_accuracy"]), int(result["samples"])
     except (ValueError, KeyError, TypeError):
         found = f"the evaluation of {evaluation.checkpoint} printed no result: {done.stdout.strip()[:80]!r}"
-        return Finding(CHECK, "fail", found, "one JSON object", f"run it by hand: {' '.join(evaluation.command)}")
+        return Finding(CHECK, "error", found, "one JSON object", f"run it by hand: {' '.join(evaluation.command)}")
     found = f"{accuracy:.5f} of {samples:,} samples"
     if not compared:
         return Finding(CHECK, "note", found, expected)
@@ -60,4 +60,4 @@ def check_initial_accuracy(evaluation: Evaluation, masked_a_sample: float, compa
     if abs(accuracy - REFERENCE_ACCURACY) <= allowed:
         return Finding(CHECK, "ok", found, expected)
     advice = "the checkpoint or the evaluation samples are not MLPerf's; convert and prepare them again"
-    return Finding(CHECK, "fail" if official else "note", found, expected, advice)
+    return Finding(CHECK, "error" if official else "note", found, expected, advice)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from benchmarks.bert.rules import RUNS
 from podium.config import RunConfig
+from podium.console import summary_table
 from podium.running import FinishedRun
 
 MEANS = (
@@ -84,9 +85,7 @@ def _run_table(runs: Sequence[FinishedRun]) -> Table:
 def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[FinishedRun]) -> Table:
     several = len(runs) > 1
     title = f"{config.system}, recipe {config.recipe}" + (f", mean of {len(runs)} runs" if several else "")
-    table = Table(title=title, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right", overflow="fold")
+    table = summary_table(title)
     if totals.get("score_seconds") is not None:
         table.add_row("MLPerf score", f"{totals['score_seconds']:.2f} s")
     target = config.target_accuracy

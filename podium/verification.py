@@ -1,24 +1,20 @@
 """`podium data verify`: prove a store right, and say so in a table or as JSON."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding, is_sound, verdict
 from benchmarks.bert.verification.official import is_official_vocabulary
 from benchmarks.errors import UsageError
+from benchmarks.finding import Finding, has_errors
 from benchmarks.processes import processors
 from podium.initial_accuracy import Evaluation, check_initial_accuracy
 
-MARKS = {"ok": "[green]✓[/green]", "note": "[yellow]![/yellow]", "fail": "[red]✗[/red]"}
+JSON_FIELDS = {"check": "rule", "level": "severity", "found": "message", "expected": "expected", "advice": "advice"}
 
 
 @dataclass(frozen=True)
@@ -31,12 +27,20 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        return is_sound(self.findings)
+        return not has_errors(self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """`sound`, or `not sound: …` with the number of checks that failed."""
+        failed = sum(finding.severity == "error" for finding in self.findings)
+        return f"not sound: {failed} {'check' if failed == 1 else 'checks'} failed" if failed else "sound"
 
     def as_json(self) -> dict[str, Any]:
         """One object for programs."""
-        findings = [asdict(finding) for finding in self.findings]
-        return {"verdict": verdict(self.findings), "findings": findings, "statistics": self.statistics}
+        findings = [finding.as_json(JSON_FIELDS) for finding in self.findings]
+        for finding in findings:
+            finding["level"] = "fail" if finding["level"] == "error" else finding["level"]
+        return {"verdict": self.verdict, "findings": findings, "statistics": self.statistics}
 
 
 def checkpoint_evaluation(
@@ -68,25 +72,3 @@ def verify(
         masked_a_sample = survey.total("masked_tokens") / survey.samples
         findings.append(check_initial_accuracy(evaluation, masked_a_sample, compared, subject.official))
     return Verification(tuple(findings), statistics_of(evidence) | {"seconds": seconds}, evidence)
-
-
-def print_verification(console: Console, found: Verification) -> None:
-    """A line a finding, what to do where something is wrong, and the verdict last."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("check", "found", "expected", ""):
-        table.add_column(heading, overflow="fold")
-    for finding in found.findings:
-        first_line = finding.found.partition("\n")[0]
-        table.add_row(*map(escape, (finding.check, first_line, finding.expected)), MARKS[finding.level])
-    console.print(table)
-    for line in details(found.findings):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(verdict(found.findings), style="bold green" if found.sound else "bold red", highlight=False)
-
-
-def details(findings: Sequence[Finding]) -> Iterator[str]:
-    """Of each finding with advice: what to do, and below it what was found beyond its first line."""
-    for finding in findings:
-        if finding.advice:
-            yield f"{finding.check}: {finding.advice}"
-        yield from (f"    {line}" for line in finding.found.splitlines()[1:])

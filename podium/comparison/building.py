@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from benchmarks.bert.accelerators import accelerator_named
 from benchmarks.bert.sizes import LARGE
+from benchmarks.text import one_line, printable
 from podium.comparison import stated
 from podium.comparison.configured import configured, description
 from podium.comparison.inconsistencies import inconsistencies
@@ -13,7 +14,6 @@ from podium.comparison.result import Result
 from podium.comparison.run import Run
 from podium.comparison.scaling import factor
 from podium.reading.package import Package, ResultFolder
-from podium.submission.copying import shown
 
 LARGE_TENSORS = 398
 """Of BERT-large."""
@@ -34,10 +34,10 @@ def build(
     result = Result(
         round=round_name,
         submitter=stated.name(fields.get("submitter"))
-        or stated.readable(_first(run.org for run in runs) or place.package.name),
-        system=stated.readable(folder.system),
+        or one_line(_first(run.org for run in runs) or place.package.name),
+        system=one_line(folder.system),
         division=stated.division(fields.get("division")) or stated.division(_first(run.division for run in runs)),
-        source=shown(str(folder.path)),
+        source=printable(str(folder.path)),
         runs=tuple(runs),
         description=fields,
         nodes=nodes,
@@ -48,7 +48,7 @@ def build(
     )
     scaling_factor = factor(result, folder, odd)
     told = [*odd, *inconsistencies(result)]
-    return replace(result, scaling_factor=scaling_factor, oddities=tuple(stated.readable(one) for one in told))
+    return replace(result, scaling_factor=scaling_factor, oddities=tuple(one_line(one) for one in told))
 
 
 def _described(package: Package, system: str, odd: list[str]) -> dict[str, str]:

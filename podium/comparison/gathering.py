@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.errors import UsageError, WorkError
-from podium.comparison import stated
+from benchmarks.text import one_line, printable
 from podium.comparison.building import build
 from podium.comparison.cache import RunCache
 from podium.comparison.places import BENCHMARK, Place, places
@@ -17,7 +17,7 @@ from podium.comparison.result import Result
 from podium.comparison.rounds import round_by_dates
 from podium.comparison.run import Run
 from podium.reading.package import ResultFolder, in_order
-from podium.submission.copying import Limits, Tally, shown
+from podium.submission.copying import Limits, Tally
 from podium.submission.unpacking import archive_stem, is_archive, unpack
 
 Told = Callable[[int], None]
@@ -62,7 +62,7 @@ def gather(
     if cache.problem:
         notes.append(cache.problem)
     ordered = sorted(results, key=lambda one: (one.own, one.round or "", one.submitter.lower(), one.system))
-    return Comparison(tuple(mark_repeats(ordered)), tuple(shown(note) for note in notes))
+    return Comparison(tuple(mark_repeats(ordered)), tuple(printable(note) for note in notes))
 
 
 def _places(path: Path, unpacked: Path) -> list[Place]:
@@ -134,7 +134,7 @@ def _gather(path: Path, found: Sequence[Place], runs: Mapping[Path, Run | str]) 
             problems = [f"{log.name}: {run}" for log in folder.logs if isinstance(run := runs[log], str)]
             logged = {run.benchmark for run in kept if run.benchmark is not None}
             if logged and BENCHMARK not in logged:
-                words = stated.readable(", ".join(sorted(logged)))
+                words = one_line(", ".join(sorted(logged)))
                 notes.append(f"{folder.path}: is left out, its logs are of {words}")
             else:
                 results.append(build(place, folder, place.round or dated, kept, problems))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from benchmarks.bert.rules import RUNS
+from benchmarks.text import one_line
 from podium.comparison import stated
 from podium.comparison.result import Result
 from podium.reading.lines import HARMLESS, Oddity
@@ -26,7 +27,7 @@ def _failed(result: Result) -> Iterator[str]:
     failed = sum(not run.succeeded for run in result.runs)
     if failed:
         told = Counter(run.status or "no status" if run.stop_ms is not None else "no run_stop" for run in result.runs)
-        words = ", ".join(f"{count} {stated.readable(status)}" for status, count in sorted(told.items()))
+        words = ", ".join(f"{count} {one_line(status)}" for status, count in sorted(told.items()))
         yield f"{failed} run(s) did not reach the target ({words})"
 
 

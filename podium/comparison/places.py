@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.errors import UsageError, WorkError
+from benchmarks.text import printable
 from podium.comparison.rounds import round_named, round_of
 from podium.reading.package import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
-from podium.submission.copying import shown
 
 BENCHMARK = "bert"
 LEVELS = 3
@@ -45,7 +45,7 @@ def places(path: Path) -> list[Place]:
         if not found and path.is_dir():
             found = list(_walk(path, LEVELS, _Budget()))
     except OSError as error:
-        raise WorkError(f"{shown(str(error.filename or path))}: cannot be read ({error.strerror})") from error
+        raise WorkError(f"{printable(str(error.filename or path))}: cannot be read ({error.strerror})") from error
     placed = [_place(package, path, given) for package in found]
     if not any(place.results for place in placed):
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mlperf_logging.mllog import constants
 
 from benchmarks.bert.rules import TARGET_ACCURACY
-from podium.comparison.stated import readable
+from benchmarks.text import one_line
 from podium.reading.lines import Event, Oddity
 from podium.reading.run_log import RunLog, as_number
 
@@ -241,12 +241,12 @@ def _count(number: float | None) -> float | None:
 
 
 def _text(text: str | None) -> str | None:
-    return None if text is None else readable(text)
+    return None if text is None else one_line(text)
 
 
 def _status(status: str | None) -> str | None:
     """As spelled; what only looks like one of MLPerf's is not made one by being made readable."""
-    return status if status in (None, constants.SUCCESS, constants.ABORTED) else readable(repr(status))
+    return status if status in (None, constants.SUCCESS, constants.ABORTED) else one_line(repr(status))
 
 
 def _first_ms(log: RunLog, keys: Iterable[str]) -> float | None:
@@ -291,7 +291,7 @@ def _hyperparameters(log: RunLog) -> dict[str, Any]:
     for key in HYPERPARAMETERS:
         event = log.first(key)
         if event is not None:
-            value = readable(event.value)[:40] if isinstance(event.value, str) else as_number(event.value)
+            value = one_line(event.value)[:40] if isinstance(event.value, str) else as_number(event.value)
             if value is not None:
                 found[key] = value
     return found

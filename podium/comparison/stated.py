@@ -4,18 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.text import one_line
+
 NOTHING = ("", "n/a", "na", "none", "-", "null", "not applicable")
-LONGEST = 300
-"""Characters of a value that are kept."""
 MOST = 10_000_000
 """Nodes, or accelerators of a node, that a description may have."""
-
-
-def readable(text: str) -> str:
-    """On one line, without what steers a terminal or the direction of writing, and not longer than LONGEST."""
-    start = text[: 4 * LONGEST]
-    shown = start if start.isprintable() else "".join(letter if letter.isprintable() else " " for letter in start)
-    return " ".join(shown.split())[:LONGEST]
 
 
 def texts(fields: Mapping[str, Any]) -> dict[str, str]:
@@ -23,7 +16,7 @@ def texts(fields: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for key, value in fields.items():
         if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
-            found[readable(key)] = readable(str(value))
+            found[one_line(key)] = one_line(str(value))
     return found
 
 

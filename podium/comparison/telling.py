@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,8 +11,8 @@ from podium.comparison.efficiency import Scaled, families
 from podium.comparison.gathering import Comparison
 from podium.comparison.own import own_sentences
 from podium.comparison.result import Result
+from podium.console import UNKNOWN, result_table
 
-UNKNOWN = "–"
 NODE = "node"
 
 
@@ -62,12 +61,10 @@ def print_comparison(console: Console, comparison: Comparison, per: str, odditie
 
 def _table(results: Sequence[Result], per: str, width: int) -> Table:
     """Of one round, with the columns that a terminal of this width has room for."""
-    table = Table(title=f"{results[0].round or 'own'}: {len(results)} result(s)", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("submitter, system", overflow="fold", ratio=2, min_width=14)
-    table.add_column("accelerators", overflow="fold", ratio=1, min_width=8)
     columns = [column for column in COLUMNS if width >= column.least_width]
-    for column in columns:
-        table.add_column(column.heading.format(per=per), justify="right", no_wrap=True)
+    title = f"{results[0].round or 'own'}: {len(results)} result(s)"
+    headings = [column.heading.format(per=per) for column in columns]
+    table = result_table(title, ("submitter, system", "accelerators"), headings)
     for one in results:
         table.add_row(_name(one), escape(accelerators(one)), *(column.cell(one, per) for column in columns))
     return table
@@ -130,10 +127,8 @@ def _shown(value: float | None, form: str) -> str:
 
 def _scaling(scaled: Sequence[Sequence[Scaled]]) -> Table:
     """Sequences/s an accelerator and accelerator-minutes, of each size against the smallest."""
-    table = Table(title="Scaling, against a submitter's smallest size", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("round, submitter, accelerator", overflow="fold", ratio=1)
-    for heading in ("number", "batch", "minutes", "seq/s", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    figures = ("number", "batch", "minutes", "seq/s", "time")
+    table = result_table("Scaling, against a submitter's smallest size", ["round, submitter, accelerator"], figures)
     for family in scaled:
         for number, size in enumerate(family):
             one = size.result

@@ -9,6 +9,8 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from benchmarks.text import quoted
+
 Location = tuple[str, ...]
 
 
@@ -60,7 +62,7 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel], origins: Origins)
     location = _keys(detail["loc"], model)
     place = origins.place(location)
     allowed = detail.get("ctx", {})
-    found = f"found {_short(detail['input'])}"
+    found = f"found {quoted(detail['input'])}"
     match detail["type"]:
         case "extra_forbidden":
             keys = _keys_beside(location, model)
@@ -119,8 +121,3 @@ def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     several = get_origin(field.annotation) in (Union, UnionType, tuple)
     options = get_args(field.annotation) if several else (field.annotation,)
     return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from benchmarks.errors import Interrupted, UsageError
 from benchmarks.files import write_whole
+from benchmarks.text import cut
 from podium.config.errors import Origins, explain
 from podium.config.model import RunConfig
 
@@ -196,7 +197,7 @@ def _parse_yaml(text: str, source: str, loader: type[yaml.BaseLoader | yaml.Safe
 
 def _one_line(error: Exception) -> str:
     words = " ".join(str(error).split()).replace('in "<unicode string>", ', "").replace('"<unicode string>", ', "")
-    return words if len(words) <= 200 else words[:197] + "…"
+    return cut(words, 200)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from benchmarks.finding import Finding
 from podium.doctor.contents import check_closed_data, check_data, check_initial_checkpoint
 from podium.doctor.devices import (
     check_all_reduce,
@@ -14,7 +15,6 @@ from podium.doctor.devices import (
     check_ranks,
 )
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding
 from podium.doctor.mounts import check_mounts
 from podium.doctor.places import (
     check_caches,

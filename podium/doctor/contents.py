@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from benchmarks.bert.store import RANDOM
 from benchmarks.bert.verification.official import VOCABULARY, is_official_vocabulary
 from benchmarks.errors import PodiumError, WorkError
+from benchmarks.finding import Finding, check_result
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding, judged
 from podium.running import check_checkpoint
 
 PROVE = "prove all of it with `podium data verify`"
@@ -41,7 +41,7 @@ def check_closed_data(examination: Examination) -> Iterable[Finding]:
     )
     found = "; ".join(faults) or "MLPerf's vocabulary, no subset"
     wanted = f"MLPerf's vocab.txt (md5 {VOCABULARY.md5}) and all samples"
-    yield judged("closed data", not faults, found, wanted, f"prepare the official text; {PROVE} --official")
+    yield check_result("closed data", not faults, found, wanted, f"prepare the official text; {PROVE} --official")
 
 
 def check_initial_checkpoint(examination: Examination) -> Iterable[Finding]:
@@ -52,7 +52,7 @@ def check_initial_checkpoint(examination: Examination) -> Iterable[Finding]:
         found = "none: weights are drawn from the seed"
         advice = "make MLPerf's with `podium data checkpoint` and name it in bert.initial_checkpoint"
         wanted = "MLPerf's phase-1 checkpoint for size large" if large else "none for size tiny"
-        yield judged("checkpoint", not large, found, wanted, advice, "warning")
+        yield check_result("checkpoint", not large, found, wanted, advice, "warning")
         return
     wanted = f"size {config.size}, the vocabulary of the data"
     try:

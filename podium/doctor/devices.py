@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
+from benchmarks.finding import Finding, Severity, check_result
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding, Verdict, judged
 
 GIB = 2**30
 WORDS = {"tiny": 512, "large": 30_522}
@@ -55,7 +55,7 @@ def check_gpus(examination: Examination) -> Iterable[Finding]:
     processes = config.launch.processes_per_node
     wanted = f"{processes} for launch.processes_per_node"
     advice = "see nvidia-smi and CUDA_VISIBLE_DEVICES, or set launch.processes_per_node to what is there"
-    yield judged("GPUs", len(gpus) >= processes, f"{len(gpus)} visible", wanted, advice)
+    yield check_result("GPUs", len(gpus) >= processes, f"{len(gpus)} visible", wanted, advice)
     if described.accelerators_per_node.strip() != str(processes):
         found = f"description.accelerators_per_node is {described.accelerators_per_node}"
         yield Finding("GPUs described", "error", found, f"{processes}, as are used", "describe what is used")
@@ -96,7 +96,7 @@ def check_memory(examination: Examination) -> Iterable[Finding]:
     if there < sharing * state:
         yield Finding("memory", "error", found, wanted, advice)
     else:
-        yield judged("memory", there >= sharing * (state + activations), found, wanted, advice, "warning")
+        yield check_result("memory", there >= sharing * (state + activations), found, wanted, advice, "warning")
 
 
 def check_load(examination: Examination) -> Iterable[Finding]:
@@ -105,7 +105,7 @@ def check_load(examination: Examination) -> Iterable[Finding]:
     if busy is not None:
         found = f"others use {busy:.0%} of {examination.machine['processors']:.0f} processors"
         advice = "end what else runs, else times mean nothing"
-        yield judged("other load", busy <= BUSY, found, f"at most {BUSY:.0%}", advice, "warning")
+        yield check_result("other load", busy <= BUSY, found, f"at most {BUSY:.0%}", advice, "warning")
 
 
 def check_possible(examination: Examination) -> Iterable[Finding]:
@@ -114,7 +114,7 @@ def check_possible(examination: Examination) -> Iterable[Finding]:
         wanted = str(getattr(examination.config, asked["what"], "one step of one layer"))
         found, why_not = asked["found"], asked["why_not"]
         advice = "choose what this device has with --set or in the system's file"
-        yield judged(asked["what"].replace("_", " "), why_not is None, why_not or found, wanted, advice)
+        yield check_result(asked["what"].replace("_", " "), why_not is None, why_not or found, wanted, advice)
 
 
 def check_ranks(examination: Examination) -> Iterable[Finding]:
@@ -127,11 +127,11 @@ def check_ranks(examination: Examination) -> Iterable[Finding]:
     ranks, launch = examination.ranks["ranks"], examination.config.launch
     hosts = {rank["host"] for rank in ranks}
     good = len(ranks) == launch.ranks and len(hosts) == launch.nodes
-    fault: Verdict = "warning" if len(ranks) == launch.ranks and len(hosts) < launch.nodes else "error"
+    fault: Severity = "warning" if len(ranks) == launch.ranks and len(hosts) < launch.nodes else "error"
     found = f"{len(ranks)} on {', '.join(sorted(hosts))}"
     advice = "see that the launcher starts one set of processes on every node, and that hosts have names of their own"
     wanted = f"{launch.ranks} on {launch.nodes} node{'s' if launch.nodes > 1 else ''}"
-    yield judged("ranks", good, found, wanted, advice, fault)
+    yield check_result("ranks", good, found, wanted, advice, fault)
     for what in ("python", "torch", "device"):
         kinds = sorted({rank[what] for rank in ranks})
         if len(kinds) > 1:
@@ -145,7 +145,7 @@ def check_ranks(examination: Examination) -> Iterable[Finding]:
     if slow:
         found += f": rank {', '.join(str(r['rank']) for r in slow)} on {', '.join(sorted({r['host'] for r in slow}))}"
     advice = "all ranks wait for the slowest; see its clock rate, temperature and what else runs there"
-    yield judged("speed of ranks", not slow, found, f"at least {SLOWEST:.0%} of the median", advice, "warning")
+    yield check_result("speed of ranks", not slow, found, f"at least {SLOWEST:.0%} of the median", advice, "warning")
 
 
 def check_all_reduce(examination: Examination) -> Iterable[Finding]:
@@ -165,7 +165,7 @@ def check_all_reduce(examination: Examination) -> Iterable[Finding]:
         if examination.cuda
         else "see GLOO_SOCKET_IFNAME, and what else uses the processors"
     )
-    yield judged(name, found["bus_bandwidth"] >= least, words, f"{least / 1e9:g} GB/s", advice, "warning")
+    yield check_result(name, found["bus_bandwidth"] >= least, words, f"{least / 1e9:g} GB/s", advice, "warning")
 
 
 def check_clocks(examination: Examination) -> Iterable[Finding]:
@@ -175,9 +175,9 @@ def check_clocks(examination: Examination) -> Iterable[Finding]:
     worst = max(examination.ranks["ranks"], key=lambda rank: float(rank["clock_seconds_certain"]))
     apart = worst["clock_seconds_certain"]
     found = f"{apart:.3g} s or more between rank 0 and rank {worst['rank']} on {worst['host']}" if apart else "alike"
-    fault: Verdict = "error" if apart > CLOCK_FAULT_SECONDS else "warning"
+    fault: Severity = "error" if apart > CLOCK_FAULT_SECONDS else "warning"
     advice = "set the nodes' clocks by NTP or chrony; logs of several nodes cannot be put in order otherwise"
-    yield judged("clocks", apart <= CLOCK_SECONDS, found, f"within {CLOCK_SECONDS:g} s", advice, fault)
+    yield check_result("clocks", apart <= CLOCK_SECONDS, found, f"within {CLOCK_SECONDS:g} s", advice, fault)
 
 
 def _alike(described: str, found: str) -> bool:

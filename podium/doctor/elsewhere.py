@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from benchmarks.errors import Interrupted, PodiumError
+from benchmarks.finding import Finding
 from podium.config import RunConfig
 from podium.doctor.checks import CHECKS_HERE, findings_of
 from podium.doctor.examination import Examination, Places
-from podium.doctor.findings import Finding
 from podium.launching.elsewhere import become, wrapped
 
 
@@ -20,7 +20,7 @@ def go_on_elsewhere(
     """
     words = wrapped(config, system, options, node_rank, "doctor")
     found = findings_of(Examination(config, places, None, None, None, "", None, ""), CHECKS_HERE)
-    if any((finding.check, finding.verdict) == ("mounts", "error") for finding in found):
+    if any((finding.rule, finding.severity) == ("mounts", "error") for finding in found):
         return [_not_started(config, "what its container is given is not all there"), *found]
     try:
         become(config, words)

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.errors import PodiumError, UsageError, WorkError
 from benchmarks.files import make_folder
+from benchmarks.finding import Finding
 from podium import data as data_module
 from podium import results as results_module
 from podium import running
@@ -18,7 +19,6 @@ from podium.config import RunConfig, RunFolder, load_system, system_names, write
 from podium.doctor.checks import findings_of
 from podium.doctor.elsewhere import go_on_elsewhere
 from podium.doctor.examination import Examination, Places
-from podium.doctor.findings import Finding
 from podium.doctor.machine import machine
 from podium.doctor.rules import breaks_closed_rule
 from podium.launching import Interrupted, launch

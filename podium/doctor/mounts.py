@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmarks.finding import Finding, check_result
 from podium.config import RunConfig
 from podium.config.launch import Container
 from podium.config.loading import ROOT
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding, judged
 from podium.doctor.places import named_paths
 
 IMAGE_FILES = (".sqsh", ".sif")
@@ -24,7 +24,7 @@ def check_mounts(examination: Examination) -> Iterable[Finding]:
     faults = list(_faults(config, container))
     advice = "make what is missing (docker/ has the image's recipes, README, Data the data's), or mend launch.container"
     found = "; ".join(faults) or f"{len(container.mounts)} named"
-    yield judged("mounts", not faults, found, "image and mounts are there", advice)
+    yield check_result("mounts", not faults, found, "image and mounts are there", advice)
 
 
 def _faults(config: RunConfig, container: Container) -> Iterator[str]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from benchmarks.errors import PodiumError
 from benchmarks.files import FEW_FILES, make_folder
+from benchmarks.finding import Finding, check_result
 from podium.config import RunConfig
 from podium.doctor.disk import read_speed, write_speed
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding, judged
 from podium.doctor.machine import DROP_CACHES
 
 GIB = 2**30
@@ -50,7 +50,7 @@ def check_paths(examination: Examination) -> Iterable[Finding]:
         faults += [f"rank {rank['rank']} on {rank['host']} cannot read {path}" for path in rank["missing_paths"]]
     advice = "mount the file system on every node, or name a path that is there"
     found = "; ".join(faults) if faults else f"{len(given)} named" if given else "the embedded text needs none"
-    yield judged("paths", not faults, found, "all there and readable", advice)
+    yield check_result("paths", not faults, found, "all there and readable", advice)
 
 
 def check_writable(examination: Examination) -> Iterable[Finding]:
@@ -66,7 +66,7 @@ def check_writable(examination: Examination) -> Iterable[Finding]:
             found = f"{folder}: {speed.rate / 1e6:,.0f} MB/s"
             advice = "checkpoints and logs will hold up the run; use another disk"
             wanted = f"written at {LEAST_WRITE / 1e6:.0f} MB/s"
-            yield judged(f"{what} folder", speed.rate >= LEAST_WRITE, found, wanted, advice, "warning")
+            yield check_result(f"{what} folder", speed.rate >= LEAST_WRITE, found, wanted, advice, "warning")
         else:
             yield Finding(f"{what} folder", "ok", str(folder), "can be written")
 
@@ -83,7 +83,7 @@ def check_space(examination: Examination) -> Iterable[Finding]:
         free = shutil.disk_usage(_existing(folder)).free
         found = f"{free / GIB:,.1f} GiB free for {folder}"
         advice = "make space there, or have the folder on another disk"
-        yield judged(f"{what} space", free >= wanted, found, f"{wanted / GIB:,.1f} GiB", advice)
+        yield check_result(f"{what} space", free >= wanted, found, f"{wanted / GIB:,.1f} GiB", advice)
 
 
 def check_read_speed(examination: Examination) -> Iterable[Finding]:
@@ -98,7 +98,7 @@ def check_read_speed(examination: Examination) -> Iterable[Finding]:
     source = {True: "from the disk", False: "from memory", None: "from disk or memory"}[speed.from_disk]
     found = f"{speed.rate / 1e6:,.0f} MB/s {source}"
     advice = "copy the shards to a faster disk of the node"
-    yield judged("data speed", speed.rate >= wanted, found, f"{wanted / 1e6:,.1f} MB/s", advice, "warning")
+    yield check_result("data speed", speed.rate >= wanted, found, f"{wanted / 1e6:,.1f} MB/s", advice, "warning")
 
 
 def check_caches(examination: Examination) -> Iterable[Finding]:
@@ -117,7 +117,7 @@ def check_caches(examination: Examination) -> Iterable[Finding]:
         found += "; whether the pages then go, this file system does not tell"
     closed = examination.config.division == "closed"
     advice = f"run as a user who may write {DROP_CACHES}, or keep the shards on a local disk"
-    yield judged("caches", bool(ways), found, "cleared before each run", advice, "error" if closed else "warning")
+    yield check_result("caches", bool(ways), found, "cleared before each run", advice, "error" if closed else "warning")
 
 
 def check_open_files(examination: Examination) -> Iterable[Finding]:
@@ -128,7 +128,7 @@ def check_open_files(examination: Examination) -> Iterable[Finding]:
     wanted = FEW_FILES + sum(len(list(store.glob("*.h5"))) for store in stores)
     limit = examination.machine["limit"]
     advice = f"raise the hard limit: `ulimit -Hn {wanted}`, or LimitNOFILE of the service"
-    yield judged("open files", limit >= wanted, f"a limit of {limit:,.0f}", f"{wanted:,}", advice)
+    yield check_result("open files", limit >= wanted, f"a limit of {limit:,.0f}", f"{wanted:,}", advice)
 
 
 def _fault(path: Path) -> str:

@@ -9,8 +9,8 @@ from statistics import median
 
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
 from benchmarks.bert.rules import RULESETS, TARGET_ACCURACY
+from benchmarks.finding import Finding, Severity, check_result
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding, Verdict, judged
 
 NOT_STATED = ("", "not stated", "unknown", "todo", "tbd", "?")
 MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")
@@ -41,13 +41,13 @@ def check_description(examination: Examination) -> Iterable[Finding]:
     ]
     found = f"{len(silent)} fields say nothing: {', '.join(silent)}" if silent else f"all {len(described)} fields"
     advice = "fill them in under description: before a result is published"
-    yield judged("description", not silent, found, "all fields stated", advice, "warning")
+    yield check_result("description", not silent, found, "all fields stated", advice, "warning")
 
 
 def check_counts(examination: Examination) -> Iterable[Finding]:
     """Numbers that the configuration or this machine contradicts."""
     config = examination.config
-    known: list[tuple[str, int, Verdict]] = [("number_of_nodes", config.launch.nodes, "error")]
+    known: list[tuple[str, int, Severity]] = [("number_of_nodes", config.launch.nodes, "error")]
     if examination.machine:
         known.append(("host_processor_vcpu_count", os.cpu_count() or 0, "warning"))
     for key, there, fault in known:
@@ -67,7 +67,7 @@ def check_seed(examination: Examination) -> Iterable[Finding]:
     seed = examination.config.seed
     advice = "leave seed out: rulesets from 4.1.0 on refuse runs of one set that share a seed"
     found = "drawn for every run" if seed is None else f"{seed} for every run"
-    yield judged("seed", seed is None, found, "another for every run", advice, "warning")
+    yield check_result("seed", seed is None, found, "another for every run", advice, "warning")
 
 
 def check_target(examination: Examination) -> Iterable[Finding]:
@@ -77,7 +77,7 @@ def check_target(examination: Examination) -> Iterable[Finding]:
         found = f"target_accuracy is {target:g}"
         wanted = f"{TARGET_ACCURACY:g} or more, as MLPerf asks of both divisions"
         advice = "leave bert.target_accuracy out: a run that ends below MLPerf's target can never be submitted"
-        yield judged("target", target >= TARGET_ACCURACY, found, wanted, advice, "warning")
+        yield check_result("target", target >= TARGET_ACCURACY, found, wanted, advice, "warning")
 
 
 def check_max_samples(examination: Examination) -> Iterable[Finding]:
@@ -101,8 +101,8 @@ def check_max_samples(examination: Examination) -> Iterable[Finding]:
     )
     advice = "set max_samples above what any run needed, else runs end as aborted"
     good = config.max_samples >= known.greatest
-    fault: Verdict = "error" if config.max_samples < known.least else "warning"
-    yield judged("max_samples", good, f"{config.max_samples:,}", wanted, advice, fault)
+    fault: Severity = "error" if config.max_samples < known.least else "warning"
+    yield check_result("max_samples", good, f"{config.max_samples:,}", wanted, advice, fault)
     yield from _check_schedule(examination, known)
 
 
@@ -125,9 +125,9 @@ def check_sample_count(examination: Examination) -> Iterable[Finding]:
     if known is not None and config.target_accuracy is not None:
         needed = min(needed, math.ceil(known.greatest))
     times = f", so they come up to {needed / len(store):.1f} times" if needed > len(store) else ""
-    fault: Verdict = "error" if config.division == "closed" else "warning"
+    fault: Severity = "error" if config.division == "closed" else "warning"
     found, advice = f"{len(store):,}{times}", "prepare more text, all of it for the closed division"
-    yield judged("samples", len(store) >= needed, found, f"{needed:,} until the target", advice, fault)
+    yield check_result("samples", len(store) >= needed, found, f"{needed:,} until the target", advice, fault)
 
 
 def needed_samples(size: str, batch: int) -> Needed | None:

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.finding import Finding, check_result
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding, judged
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 INSTALL = "run ./run_tests.sh or `pip install --editable .` in the environment that runs are started from"
@@ -22,7 +22,9 @@ def check_python(examination: Examination) -> Iterable[Finding]:
     wanted = str(_project(examination.places.project)["requires-python"])
     least = _numbers(wanted)
     good = sys.version_info[: len(least)] >= least
-    yield judged("python", good, platform.python_version(), wanted, f"install Python {wanted} and set up .venv anew")
+    yield check_result(
+        "python", good, platform.python_version(), wanted, f"install Python {wanted} and set up .venv anew"
+    )
 
 
 def check_libraries(examination: Examination) -> Iterable[Finding]:
@@ -51,7 +53,7 @@ def check_torch(examination: Examination) -> Iterable[Finding]:
     version = str(examination.device["torch"])
     range_ = f"{'.'.join(map(str, OLDEST_TORCH))} to {'.'.join(map(str, NEWEST_TORCH))}"
     good = OLDEST_TORCH <= _numbers(version)[:2] <= NEWEST_TORCH
-    yield judged("torch", good, version, range_, "install a version of torch in that range")
+    yield check_result("torch", good, version, range_, "install a version of torch in that range")
     named = re.search(r"\d+\.\d+[\d.]*", examination.config.description.framework)
     if named and not _is_of(_numbers(version), _numbers(named[0])):
         yield Finding(

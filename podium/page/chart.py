@@ -15,9 +15,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks.text import for_html, for_xml, label
 from podium.page import colours
 from podium.page.svg import inlined
-from podium.page.text import brief, printable, shown
 from podium.pictures import STYLE
 
 WIDE, NARROW = 8.6, 3.7
@@ -70,14 +70,14 @@ class Canvas:
         the axes.
         """
         artist.set_gid(f"{GROUP}{len(self.told)}")
-        self.told.append(tuple(shown(text) for text in texts))
+        self.told.append(tuple(for_html(text) for text in texts))
 
     def legend(self, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4, narrow: int = 2) -> None:
         """Below the axes, in `columns` columns, or in `narrow` on a phone."""
         columns, longest = (narrow, 44 // narrow) if self.narrow else (columns, 104 // columns)
         self.figure.legend(
             list(handles),
-            [brief(one, longest) for one in labels],
+            [label(one, longest) for one in labels],
             loc="outside lower center",
             ncols=max(min(len(labels), columns), 1),
             handletextpad=0.4,
@@ -104,7 +104,7 @@ class Chart:
 def page_svg(chart: Chart, prefix: str, narrow: bool) -> str:
     """The chart as an <svg> to stand in HTML; its ids begin with `prefix`."""
     drawn, canvas = _drawn(chart, narrow, transparent=True)
-    return inlined(drawn, prefix, GROUP, canvas.told, shown(chart.title))
+    return inlined(drawn, prefix, GROUP, canvas.told, for_html(chart.title))
 
 
 def standalone_svg(chart: Chart) -> str:
@@ -120,7 +120,7 @@ def _drawn(chart: Chart, narrow: bool, transparent: bool) -> tuple[str, Canvas]:
         canvas = Canvas(figure, figure.add_subplot(), narrow)
         chart.draw(canvas)
         if not transparent:
-            canvas.axes.set_title(brief(chart.title, 100))
+            canvas.axes.set_title(label(chart.title, 100))
         image = StringIO()
         figure.savefig(image, format="svg", metadata={"Date": None}, transparent=transparent)
-    return printable(image.getvalue()), canvas
+    return for_xml(image.getvalue()), canvas

@@ -13,10 +13,10 @@ from markupsafe import Markup
 
 from benchmarks.errors import UsageError
 from benchmarks.files import write_whole
+from benchmarks.text import for_html
 from podium.page.chart import Chart, page_svg
 from podium.page.colours import style_sheet
 from podium.page.table import Table
-from podium.page.text import shown
 
 HERE = Path(__file__).parent
 OURS = b'<meta name="generator" content="Podium">'
@@ -128,4 +128,4 @@ def _environment() -> Environment:
 
 def _fit(value: Any) -> Any:
     """What a template writes: a text without what cannot be seen. What a template calls safe is this package's own."""
-    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return for_html(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -7,10 +7,10 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.patches import Rectangle
 
+from benchmarks.text import for_html
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, SERIES
 from podium.page.table import Column, Table, number, text
-from podium.page.text import shown
 from podium.run_report.curves import Labelled
 
 BAR_INCHES = 0.34
@@ -60,7 +60,7 @@ def phases_chart(runs: Sequence[Labelled]) -> Chart | None:
             left = [before + width for before, width in zip(left, widths, strict=True)]
         axes.set_xlim(0, 1.02 * longest)
         axes.set_ylim(len(known) - 0.4, -0.6)
-        axes.set_yticks(range(len(known)), [shown(one.label, 20 if canvas.narrow else 40) for one in known])
+        axes.set_yticks(range(len(known)), [for_html(one.label, 20 if canvas.narrow else 40) for one in known])
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("milliseconds a step, of the mean rank")
         canvas.legend(handles, [called(phase) for phase in phases], columns=6)

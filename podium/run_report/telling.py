@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.text import printable
+from podium.console import print_line
 from podium.run_report.figures import FIGURES, SETTINGS, settings_of, with_spread, written
 from podium.run_report.run import BROKE_OFF, MISSED, OUTCOMES, REACHED, TRAINED, Run, RunSet
-from podium.submission.copying import shown
 
 _STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
 BESIDE = 3
@@ -65,16 +66,16 @@ def print_sets(console: Console, sets: Sequence[RunSet], notes: Sequence[str]) -
         if alike := _alike(one):
             console.print(Text(alike))
     for note in [*notes, *(f"{one.name}/{run.name}: {note}" for one in sets for run in one.runs for note in run.notes)]:
-        console.print(Text(shown(note), "yellow"), soft_wrap=True)
+        print_line(console, note, "yellow")
     for one in sets:
         for run in one.runs:
             if run.failure:
                 words = f"{one.name}/{run.name} {run.outcome}: {run.failure}"
-                console.print(Text(shown(words), "red"), soft_wrap=True)
+                print_line(console, words, "red")
 
 
 def _brief_table(one: RunSet) -> Table:
-    table = Table(title=Text(shown(one.name)))
+    table = Table(title=Text(printable(one.name)))
     table.add_column("run")
     figures = [figure for figure in FIGURES if figure.key in _BRIEF]
     seeds = "seed" in one.differing_settings
@@ -86,8 +87,8 @@ def _brief_table(one: RunSet) -> Table:
     for run in one.runs:
         cells = [_cell(run, figure.key) for figure in figures]
         known = "seed" in run.settings
-        seed = [shown(written(run.settings["seed"])) if known else ""] if seeds else []
-        table.add_row(*map(Text, (shown(run.name), *seed, *cells)), _outcome(run))
+        seed = [printable(written(run.settings["seed"])) if known else ""] if seeds else []
+        table.add_row(*map(Text, (printable(run.name), *seed, *cells)), _outcome(run))
     return table
 
 
@@ -96,10 +97,10 @@ def _whole_table(one: RunSet) -> Table:
     beside = one.runs if len(one.runs) <= BESIDE else ()
     counted = len(one.to_target)
     several = len(one.runs) > 1 and counted > 1
-    table = Table(title=Text(shown(one.name)) if beside else None)
+    table = Table(title=Text(printable(one.name)) if beside else None)
     table.add_column("")
     for run in beside:
-        table.add_column(Text(shown(run.name)), justify="right", overflow="fold")
+        table.add_column(Text(printable(run.name)), justify="right", overflow="fold")
     if several or not beside:
         table.add_column(f"n = {counted}{', mean ± sd' * several}", justify="right", overflow="fold")
     for title, cells, over in _rows(one, beside):
@@ -109,7 +110,7 @@ def _whole_table(one: RunSet) -> Table:
 
 def _settings(run: Run) -> dict[str, str]:
     """Title and value of the settings that matter, and the code."""
-    found = {SETTINGS[key]: shown(written(value)) for key, value in settings_of(run).items()}
+    found = {SETTINGS[key]: printable(written(value)) for key, value in settings_of(run).items()}
     return found | ({"code": _code(run)} if run.code is not None else {})
 
 
@@ -147,7 +148,7 @@ def _phase_rows(one: RunSet, beside: Sequence[Run]) -> Iterator[tuple[str, list[
         cells = [Text(_phase(run, phase)) for run in beside]
         known = [run.phases_ms[phase] for run in one.to_target if phase in run.phases_ms]
         mean = f"{sum(known) / len(known):,.2f} ms" if known else ""
-        yield f"step: {shown(phase.replace('_', ' '))}", cells, mean
+        yield f"step: {printable(phase.replace('_', ' '))}", cells, mean
 
 
 def _phase(run: Run, phase: str) -> str:
@@ -166,7 +167,7 @@ def _cell(run: Run, key: str) -> str:
 def _code(run: Run) -> str:
     if run.code is None:
         return ""
-    return shown(run.code[:12]) + (f", commit {shown(run.commit[:12])}" if run.commit else "")
+    return printable(run.code[:12]) + (f", commit {printable(run.commit[:12])}" if run.commit else "")
 
 
 def _outcome(run: Run) -> Text:

@@ -9,11 +9,12 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from benchmarks.errors import UsageError
+from benchmarks.finding import Finding, has_errors
+from benchmarks.text import printable
 from podium.reading.package import Package, find_packages
 from podium.submission.checks import check_package
 from podium.submission.checks.configured import configurations_in
-from podium.submission.copying import Limits, Tally, copy_file, copy_tree, shown
-from podium.submission.findings import Finding, is_accepted
+from podium.submission.copying import Limits, Tally, copy_file, copy_tree
 from podium.submission.official.asking import Official, Score, Verdict, ask_official
 from podium.submission.rulesets import Ruleset
 from podium.submission.unpacking import archive_stem, is_archive, unpack
@@ -44,7 +45,7 @@ class Report:
 
     @property
     def accepted(self) -> bool:
-        return is_accepted(self.findings)
+        return not has_errors(self.findings)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def check(
             for package in packages:
                 prefix = PurePosixPath(package.root.relative_to(root))
                 for finding in check_package(package, ruleset, configurations, judged):
-                    own.append(replace(finding, path=shown(str(prefix / finding.path))))
+                    own.append(replace(finding, path=printable(str(prefix / finding.path))))
 
         official = ask_official(packages, root, scratch, ruleset, told, meanwhile=check_own)
     return _report(path, ruleset, packages, official, [*tally.findings, *official.findings, *own])

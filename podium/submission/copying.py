@@ -6,7 +6,6 @@ each of them is a finding.
 
 import os
 import stat
-import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from benchmarks.errors import UsageError, WorkError
-from podium.submission.findings import Finding
+from benchmarks.finding import Finding
+from benchmarks.text import is_printable, printable
 
 MAX_FILES = 50_000
 """Files and folders of a whole round are far fewer."""
@@ -49,7 +49,7 @@ class Tally:
     findings: list[Finding] = field(default_factory=list)
 
     def refuse(self, path: PurePosixPath, rule: str, message: str) -> None:
-        self.findings.append(Finding(shown(str(path)), rule, "error", message))
+        self.findings.append(Finding.error(printable(str(path)), rule, message))
 
     def counts(self, path: PurePosixPath) -> bool:
         """Count one more file or folder; False where it is one too many."""
@@ -123,8 +123,8 @@ def copy_file(source: Path, target: Path, tally: Tally, place: PurePosixPath) ->
                 pour(file, out, state.st_size)
         except OSError as error:
             raise WorkError(
-                f"{shown(str(place))}: cannot be copied to {target.parent} ({error.strerror}); see that the disk "
-                "has space, or set TMPDIR"
+                f"{printable(str(place))}: cannot be copied to {target.parent} ({error.strerror}); see that "
+                "the disk has space, or set TMPDIR"
             ) from error
 
 
@@ -140,7 +140,7 @@ def refuse_large(place: PurePosixPath, size: int, tally: Tally) -> None:
 def name_is_good(place: PurePosixPath, tally: Tally) -> bool:
     """Whether the last part of `place` is a name that can be copied and shown; a finding where it is not."""
     name, problem = place.name, None
-    if any(unicodedata.category(character) in _UNSHOWN for character in name):
+    if not is_printable(name):
         problem = "holds control characters or is not UTF-8"
     elif name in ("", ".", "..") or "/" in name or "\\" in name:
         problem = "is no plain name"
@@ -157,7 +157,7 @@ def refuse_link(place: PurePosixPath, goal: str, tally: Tally) -> None:
     tally.refuse(
         place,
         "link_inside" if inside else "link_outside",
-        f"is a symbolic link to {shown(goal)[:200]}, "
+        f"is a symbolic link to {printable(goal)[:200]}, "
         + ("inside the package; put a copy of the file here" if inside else "out of the package; remove it"),
     )
 
@@ -174,14 +174,6 @@ def within(place: PurePosixPath, goal: str) -> bool:
     return True
 
 
-def shown(text: str) -> str:
-    """A text from somebody's files with everything that a terminal might act on, or cannot print, escaped."""
-    return "".join(
-        character.encode("unicode_escape").decode("ascii") if unicodedata.category(character) in _UNSHOWN else character
-        for character in text
-    )
-
-
 def open_new(target: Path) -> IO[bytes]:
     """Open a file that must not exist yet, for its owner alone."""
     return os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
@@ -193,9 +185,6 @@ def pour(file: IO[bytes], out: IO[bytes], size: int) -> None:
         out.write(piece)
         size -= len(piece)
 
-
-_UNSHOWN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
-"""Unicode's categories of control, format (such as right-to-left marks), surrogate and private characters."""
 
 _SPECIAL = "is neither a file nor a folder (a pipe, a socket or a device); remove it"
 

@@ -8,24 +8,25 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.bert.rules import RUNS
+from podium.console import UNKNOWN, figure_table, print_line, summary_table, text_table
 from podium.submission.describing import Field
 from podium.submission.packaging.choosing import Choice
 from podium.submission.packaging.making import Chosen, Packaged
 from podium.submission.packaging.scaling import Convergence
+from podium.submission.telling import JSON_FIELDS
 
 STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "cannot be told": "dim"}
 
 
 def print_fields(console: Console, system: str, fields: Sequence[Field]) -> None:
     """A line a field: what the file says beside what this machine tells."""
-    table = Table(title=f"{escape(system)}: described and detected", box=None, pad_edge=False)
-    for heading in ("field", "file", "detected", "verdict"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "field")
+    table = text_table("field", "file", "detected", "verdict", title=f"{system}: described and detected")
     for one in fields:
-        words = (one.name, one.stated, one.detected or "–")
-        table.add_row(*map(escape, words), f"[{STYLES[one.verdict]}]{one.verdict}[/]")
+        cells = map(Text, (one.name, one.stated, one.detected or UNKNOWN))
+        table.add_row(*cells, Text(one.verdict, STYLES[one.verdict]))
     console.print(table)
 
 
@@ -35,17 +36,16 @@ def print_packaged(console: Console, packaged: Packaged) -> None:
         if len(one.choice.scores) > 1:
             console.print(_windows(one))
         console.print(_system(one))
-    for finding in sorted(packaged.findings):
-        words = f"warning: {finding.rule}: {finding.path}: {finding.message} ({finding.source})"
-        console.print(words, markup=False, highlight=False, soft_wrap=True)
-    console.print(str(packaged.folder), markup=False, highlight=False, soft_wrap=True)
+    for finding in packaged.findings:
+        print_line(console, f"warning: {finding.rule}: {finding.path}: {finding.message} ({finding.source})")
+    print_line(console, str(packaged.folder))
 
 
 def packaged_json(packaged: Packaged) -> dict[str, Any]:
     return {
         "package": str(packaged.folder),
         "systems": [_json(one) for one in packaged.systems],
-        "findings": [asdict(finding) for finding in sorted(packaged.findings)],
+        "findings": [finding.as_json(JSON_FIELDS) for finding in packaged.findings],
     }
 
 
@@ -69,25 +69,21 @@ def _json(one: Chosen) -> dict[str, Any]:
 def _windows(one: Chosen) -> Table:
     choice = one.choice
     even = len(choice.scores) % 2 == 0
-    title = f"{escape(one.name)}: {len(choice.scores)} windows of {RUNS} consecutive runs"
+    title = f"{one.name}: {len(choice.scores)} windows of {RUNS} consecutive runs"
     caption = "the median window is taken" + (
         "; of the two in the middle, the slower: the choice must never gain anything" if even else ""
     )
-    table = Table(title=title, caption=caption)
-    for heading in ("from", "to", "score", "rank", ""):
-        table.add_column(heading, justify="left" if heading == "" else "right")
+    table = figure_table(title, "from", "to", "score", "rank", "", caption=caption)
     ranks = sorted(range(len(choice.scores)), key=lambda window: (choice.scores[window], window))
     for window, score in enumerate(choice.scores):
         names = (choice.runs[window].name, choice.runs[window + RUNS - 1].name)
         rank = str(1 + ranks.index(window))
-        table.add_row(*map(escape, names), _seconds(score), rank, "taken" if window == choice.window else "")
+        table.add_row(*map(Text, names), _seconds(score), rank, "taken" if window == choice.window else "")
     return table
 
 
 def _system(one: Chosen) -> Table:
-    table = Table(title=f"{escape(one.name)}, {one.now.division} division", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right", overflow="fold")
+    table = summary_table(f"{one.name}, {one.now.division} division")
     choice, found = one.choice, one.convergence
     table.add_row("MLPerf score", _seconds(choice.score))
     if found is not None:

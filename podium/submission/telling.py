@@ -7,34 +7,31 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from benchmarks.finding import Finding, Severity, severity_counts
+from benchmarks.text import printable
+from podium.console import MARKS, print_line, text_table
 from podium.submission.checking import FileVerdict, Report
-from podium.submission.copying import shown
-from podium.submission.findings import Finding
 
 MAX_ALIKE = 3
 """Files of a folder that are named where the same is found in more of them."""
 
 _STYLES = {"passed": "green", "failed": "red", "unread": "red", "not run": "red"}
-_MARKS = {"error": ("✗", "red"), "warning": ("!", "yellow")}
+JSON_FIELDS = {name: name for name in ("path", "rule", "severity", "message", "source", "line")}
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """The report with its verdict; plain types alone."""
-    whole = asdict(report)
-    return {"accepted": report.accepted, "summary": summary(report), **whole}
+    findings = [finding.as_json(JSON_FIELDS) for finding in report.findings]
+    return {"accepted": report.accepted, "summary": summary(report), **asdict(report), "findings": findings}
 
 
 def summary(report: Report) -> str:
     """One line: what was checked, what the official checkers said of the logs, and what was found in all."""
     logs = [file for file in report.files if not file.path.endswith(".json")]
     passed = sum(file.official == "passed" for file in logs)
-    counts = [(sum(f.severity == severity for f in report.findings), severity) for severity in ("error", "warning")]
-    found = (
-        ", ".join(f"{count:,} {severity}{'s' * (count != 1)}" for count, severity in counts if count) or "nothing found"
-    )
+    found = severity_counts(report.findings) or "nothing found"
     packages = (
         f"{len(report.packages):,} package{'s' * (len(report.packages) != 1)}, " if len(report.packages) != 1 else ""
     )
@@ -43,9 +40,7 @@ def summary(report: Report) -> str:
 
 def print_report(console: Console, report: Report) -> None:
     """A line for each folder of files that are alike, below it what was found, and the verdict last."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("file", "official", "podium", "what"):
-        table.add_column(heading, overflow="fold")
+    table = text_table("file", "official", "podium", "what")
     for row in _rows(report):
         table.add_row(*row)
     if table.row_count:
@@ -55,9 +50,8 @@ def print_report(console: Console, report: Report) -> None:
             factor = "" if score.scaling is None else f", scaled by {score.scaling:.4f} for the RCP"
             counted = " (samples by train_samples)" if score.samples_from == "train_samples" else ""
             line = f"{score.path}: official score {score.minutes:,.3f} min{factor}{counted}"
-            console.print(shown(line), markup=False, highlight=False, soft_wrap=True)
-    style = "bold green" if report.accepted else "bold red"
-    console.print(shown(summary(report)), style=style, markup=False, highlight=False, soft_wrap=True)
+            print_line(console, line)
+    print_line(console, summary(report), "bold green" if report.accepted else "bold red")
 
 
 def _rows(report: Report) -> Iterator[tuple[Text, ...]]:
@@ -71,13 +65,18 @@ def _rows(report: Report) -> Iterator[tuple[Text, ...]]:
             official, podium = (Text(verdict, _STYLES[verdict]) for verdict in verdicts)
             yield Text(_names(place, [file.path for file in alike])), official, podium, Text()
         findings = [finding for finding in report.findings if _folder(finding.path) == place]
-        alike_findings: dict[tuple[str, str, str, str], list[Finding]] = {}
+        alike_findings: dict[tuple[Severity, str, str, str], list[Finding]] = {}
         for finding in findings:
             key = finding.severity, finding.source, finding.rule, finding.message
             alike_findings.setdefault(key, []).append(finding)
         for (severity, source, _, message), same in alike_findings.items():
             names = Text("  " + _names(place, [_with_line(finding) for finding in same], named=True))
-            yield names, Text(), Text(), Text.assemble(_MARKS[severity], " ", (source, "bold"), f": {shown(message)}")
+            yield (
+                names,
+                Text(),
+                Text(),
+                Text.assemble(MARKS[severity], " ", (source, "bold"), f": {printable(message)}"),
+            )
 
 
 def _groups(files: list[FileVerdict]) -> list[tuple[tuple[str, str], list[FileVerdict]]]:
@@ -93,12 +92,12 @@ def _names(place: str, paths: list[str], named: bool = False) -> str:
     if named and paths == [place]:
         return "all of it"
     if len(paths) == 1:
-        return shown(paths[0].removeprefix(f"{place}/") if named and paths[0] != place else paths[0])
+        return printable(paths[0].removeprefix(f"{place}/") if named and paths[0] != place else paths[0])
     names = [path.removeprefix(f"{place}/") for path in paths]
     if named:
         rest = len(names) - MAX_ALIKE
-        return shown(", ".join(names[:MAX_ALIKE]) + (f" and {rest} more" if rest > 0 else ""))
-    return shown(f"{place}/ ({len(names)} files)")
+        return printable(", ".join(names[:MAX_ALIKE]) + (f" and {rest} more" if rest > 0 else ""))
+    return printable(f"{place}/ ({len(names)} files)")
 
 
 def _with_line(finding: Finding) -> str:

@@ -14,15 +14,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from podium.submission.copying import (
-    Tally,
-    name_is_good,
-    open_new,
-    pour,
-    refuse_large,
-    refuse_link,
-    shown,
-)
+from benchmarks.text import printable
+from podium.submission.copying import Tally, name_is_good, open_new, pour, refuse_large, refuse_link
 
 MAX_READ = 16 << 20
 """The most that is taken from an archive at once: a directory of 50,000 files fits, a bomb does not."""
@@ -75,7 +68,7 @@ def unpack(archive: Path, target: Path, tally: Tally) -> None:
                     return
     except _BROKEN as error:
         tally.whole = False
-        words = shown(str(error) or type(error).__name__)[:200]
+        words = printable(str(error) or type(error).__name__)[:200]
         tally.refuse(
             PurePosixPath("."),
             "bad_archive",

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
+from podium.console import figure_table, print_line
 from podium.pictures import picture
 from podium.tuning.tuning import SHIPPED, Found, Repeats, Tuned, as_words, as_yaml, difference
 
@@ -20,9 +21,8 @@ SURE = 2.0
 
 def print_tuned(console: Console, tuned: Tuned) -> None:
     """A line a search, its best settings, and the repeats against the shipped settings."""
-    table = Table(title=f"{tuned.shipped.system}: searches")
-    for heading in ("search", "trials", "pruned", "best trial", "samples to target", "accuracy"):
-        table.add_column(heading, justify="left" if heading == "search" else "right")
+    headings = ("trials", "pruned", "best trial", "samples to target", "accuracy")
+    table = figure_table(f"{tuned.shipped.system}: searches", "search", *headings)
     for one in tuned.found:
         pruned = sum(trial.state.name == "PRUNED" for trial in one.trials)
         reached = "" if one.best.user_attrs["reached"] else " (not reached)"
@@ -32,18 +32,17 @@ def print_tuned(console: Console, tuned: Tuned) -> None:
     console.print(table)
     for one in tuned.found:
         console.print(f"\nbest of {one.space.name}:", style="bold", highlight=False)
-        console.print(shlex.join(as_words(one.settings)), markup=False, highlight=False, soft_wrap=True)
+        print_line(console, shlex.join(as_words(one.settings)))
         console.print(as_yaml(one.settings), markup=False, highlight=False)
     if tuned.repeats:
         console.print(_repeat_table(tuned.repeats))
     for sentence in verdicts(tuned.found, tuned.repeats):
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, sentence)
 
 
 def _repeat_table(repeats: Sequence[Repeats]) -> Table:
-    table = Table(title="Repeats under the same other seeds")
-    for heading in ("settings", "n", "reached", "samples to target", "sd", "least", "greatest"):
-        table.add_column(heading, justify="left" if heading == "settings" else "right")
+    headings = ("n", "reached", "samples to target", "sd", "least", "greatest")
+    table = figure_table("Repeats under the same other seeds", "settings", *headings)
     for one in repeats:
         deviation = "–" if math.isnan(one.deviation) else f"{one.deviation:,.0f}"
         figures = (f"{one.mean:,.0f}", deviation, f"{min(one.values):,.0f}", f"{max(one.values):,.0f}")

@@ -215,8 +215,8 @@ EVALUATION = Evaluation(Path("x.safetensors"), Path("evaluation"), Path("vocab.t
         (0.34085, True, True, "ok"),
         (0.3450, True, False, "ok"),
         (0.3460, True, False, "note"),
-        (0.3460, True, True, "fail"),
-        (0.3350, True, True, "fail"),
+        (0.3460, True, True, "error"),
+        (0.3350, True, True, "error"),
         (0.34085, False, False, "note"),
         (0.9, False, False, "note"),
     ],
@@ -226,13 +226,13 @@ def test_the_initial_accuracy_is_compared(
 ) -> None:
     evaluator(printing(accuracy))
     finding = check_initial_accuracy(EVALUATION, 38.0, compared, official)
-    assert (finding.level, finding.found) == (level, f"{accuracy:.5f} of 10,000 samples")
+    assert (finding.severity, finding.message) == (level, f"{accuracy:.5f} of 10,000 samples")
     assert finding.expected == ("0.34085 ± 0.00461 (6 sd)" if compared else "any; the data are not MLPerf's")
 
 
 def test_fewer_samples_allow_more(evaluator: Any) -> None:
     evaluator(printing(0.3460, samples=1_000))
-    assert check_initial_accuracy(EVALUATION, 38.0, True, True).level == "ok"
+    assert check_initial_accuracy(EVALUATION, 38.0, True, True).severity == "ok"
 
 
 def test_the_implementation_is_run_with_what_was_given(
@@ -265,7 +265,7 @@ def test_the_implementation_is_run_with_what_was_given(
 def test_an_evaluation_that_fails_is_a_finding(evaluator: Any, body: str, said: str) -> None:
     evaluator(body)
     finding = check_initial_accuracy(EVALUATION, 38.0, True, False)
-    assert (finding.level, finding.found) == ("fail", said)
+    assert (finding.severity, finding.message) == ("error", said)
 
 
 def test_the_entry_point_is_there() -> None:

@@ -10,7 +10,6 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.verification.contents import check_alike, check_content, check_counts, check_selection
 from benchmarks.bert.verification.duplicates import find_duplicates
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.labels import check_labels
 from benchmarks.bert.verification.lengths import check_lengths, distance, mean_length
 from benchmarks.bert.verification.masking import check_masked_share, check_replacements, check_structure
@@ -18,6 +17,7 @@ from benchmarks.bert.verification.official import check_evaluation_samples, chec
 from benchmarks.bert.verification.repeats import check_in_a_row, check_repeated, check_shared
 from benchmarks.bert.verification.survey import Survey, survey_store
 from benchmarks.errors import UsageError
+from benchmarks.finding import Finding
 
 Check = Callable[[Evidence], Iterable[Finding]]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from benchmarks.bert.store import ADVICE, RANDOM
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.survey import Survey
+from benchmarks.finding import Finding, check_result
 
 ALIKE = ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256")
 """Attributes that all shards of a store have in common."""
@@ -27,7 +27,7 @@ def check_content(evidence: Evidence) -> Iterator[Finding]:
         if broken:
             found = "\n".join([f"{len(broken)} of {counted(shards)} cannot be trusted", *broken])
             advice = "copy these shards again from where they are whole, or do as their sentences say"
-            yield Finding(f"{prefix}content", "fail", found, expected, advice)
+            yield Finding(f"{prefix}content", "error", found, expected, advice)
         else:
             yield Finding(f"{prefix}content", "ok", f"{counted(shards)}, every SHA-256 right", expected)
 
@@ -40,7 +40,7 @@ def check_alike(evidence: Evidence) -> Iterator[Finding]:
         if odd:
             yield Finding(
                 f"{prefix}shards",
-                "fail",
+                "error",
                 "\n".join([f"{len(odd)} differ from the first", *odd]),
                 expected,
                 f"take out what is alien, or {ADVICE}",
@@ -80,8 +80,8 @@ def check_counts(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _official_count(check: str, found: str, right: bool, expected: str) -> Finding:
-    advice = "" if right else "samples are missing or too many; prepare all 500 parts of the text, and eval.txt"
-    return Finding(check, "ok" if right else "fail", found, f"{expected} samples", advice)
+    advice = "samples are missing or too many; prepare all 500 parts of the text, and eval.txt"
+    return check_result(check, right, found, f"{expected} samples", advice)
 
 
 def check_selection(evidence: Evidence) -> Iterator[Finding]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.verification.duplicates import Duplicates
-from benchmarks.bert.verification.findings import Level
 from benchmarks.bert.verification.survey import Survey
+from benchmarks.finding import Severity
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +25,9 @@ class Evidence:
     """Whether it has to be MLPerf's own data."""
 
     @property
-    def fault(self) -> Level:
+    def fault(self) -> Severity:
         """Of what is wrong with MLPerf's own data, and only another choice elsewhere."""
-        return "fail" if self.official else "note"
+        return "error" if self.official else "note"
 
     @property
     def surveys(self) -> Iterator[tuple[str, Survey]]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from benchmarks.bert.store import ADVICE
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.tolerance import tolerance
+from benchmarks.finding import Finding
 
 USUAL = (0.5, 0.6)
 POSSIBLE = (0.3, 0.7)
@@ -25,7 +25,7 @@ def check_labels(evidence: Evidence) -> Iterator[Finding]:
         possible, usual = (_within(share, limits, survey.samples) for limits in (POSSIBLE, USUAL))
         yield Finding(
             f"{prefix}random-next share",
-            "ok" if usual else "note" if possible else "fail",
+            "ok" if usual else "note" if possible else "error",
             f"{share:.4f} of samples",
             f"{USUAL[0]} to {USUAL[1]}, and never beyond {POSSIBLE[0]} to {POSSIBLE[1]}",
             "" if usual else UNUSUAL if possible else IMPOSSIBLE,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding
+from benchmarks.finding import Finding, check_result
 
 BIN = 32
 """Lengths that are counted together when two histograms are compared."""
@@ -52,12 +52,11 @@ def check_lengths(evidence: Evidence) -> Iterator[Finding]:
         return
     far, mean, wanted = distance(own, wikipedia), mean_length(own), mean_length(wikipedia)
     near = far <= FARTHEST and abs(mean - wanted) <= FARTHEST_MEAN
-    yield Finding(
+    yield check_result(
         "lengths",
-        "ok" if near else evidence.fault,
+        near,
         f"mean {mean:.2f} tokens, distance from Wikipedia's {far:.4f}",
         f"mean {wanted:.2f} ± {FARTHEST_MEAN:g}, distance at most {FARTHEST}",
-        ""
-        if near
-        else "expect this of another text or of a small part of it; of all of Wikipedia something is missing",
+        "expect this of another text or of a small part of it; of all of Wikipedia something is missing",
+        evidence.fault,
     )

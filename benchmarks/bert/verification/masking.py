@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from benchmarks.bert.store import ADVICE
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.structure import FAULTS, WORD_FAULTS
 from benchmarks.bert.verification.survey import Survey
 from benchmarks.bert.verification.tolerance import SIGMAS, tolerance
+from benchmarks.finding import Finding, check_result
 
 AS_MASK, KEPT, DRAWN = 0.8, 0.1, 0.1
 """Of masked tokens: become [MASK], stay what they are, become any word of the vocabulary."""
@@ -22,7 +22,7 @@ def check_structure(evidence: Evidence) -> Iterator[Finding]:
             advice = f"these shards were made wrongly, so {ADVICE}, or import them again"
             yield Finding(
                 f"{prefix}structure",
-                "fail",
+                "error",
                 "\n".join([f"{len(faults)} of {len(FAULTS)} kinds of fault", *faults]),
                 expected,
                 advice,
@@ -52,12 +52,12 @@ def check_masked_share(evidence: Evidence) -> Iterator[Finding]:
         masked, expected = survey.total("masked_tokens"), survey.total("expected_masked_tokens")
         text = max(1, survey.text_tokens)
         right = masked == expected
-        yield Finding(
+        yield check_result(
             f"{prefix}masked share",
-            "ok" if right else "fail",
+            right,
             f"{masked / text:.6f} ({masked:,} tokens)",
             f"{expected / text:.6f} ({expected:,} tokens)",
-            "" if right else f"samples are masked too much or too little, so {ADVICE}",
+            f"samples are masked too much or too little, so {ADVICE}",
         )
 
 
@@ -77,10 +77,10 @@ def check_replacements(evidence: Evidence) -> Iterator[Finding]:
         for name, count, expected in counts:
             allowed = tolerance(expected, masked)
             right = abs(count / masked - expected) <= allowed
-            yield Finding(
+            yield check_result(
                 f"{prefix}{name}",
-                "ok" if right else "fail",
+                right,
                 f"{count / masked:.5f} of masked tokens",
                 f"{expected:.5f} ± {allowed:.5f} ({SIGMAS:g} sd)",
-                "" if right else f"the masks were not drawn as the reference draws them, so {ADVICE}",
+                f"the masks were not drawn as the reference draws them, so {ADVICE}",
             )

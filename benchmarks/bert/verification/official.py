@@ -10,9 +10,9 @@ from benchmarks.bert.samples import Sample
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification.contents import EVALUATION_SAMPLES, differences
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.errors import WorkError
 from benchmarks.files import sha256_of
+from benchmarks.finding import Finding, check_result
 
 EVALUATION_TEXT_NAME = "eval.txt"
 EVALUATION_WIDTH = 512
@@ -69,20 +69,21 @@ def check_vocabulary(evidence: Evidence) -> Iterator[Finding]:
     for prefix, survey in evidence.readable:
         found = {shard.attributes["vocabulary_sha256"] for shard in survey.shards}
         right = found == {vocabulary.sha256}
-        yield Finding(
+        yield check_result(
             f"{prefix}vocabulary",
-            "ok" if right else "fail",
+            right,
             f"the shards were made with SHA-256 {', '.join(sorted(sha[:16] + '…' for sha in found))}",
             f"{vocabulary.sha256[:16]}… of {file}",
-            "" if right else "name the vocabulary that the shards were made with",
+            "name the vocabulary that the shards were made with",
         )
     official = is_official_vocabulary(file)
-    yield Finding(
+    yield check_result(
         "official vocabulary",
-        "ok" if official else evidence.fault,
+        official,
         f"{file} {'is' if official else 'is not'} MLPerf's, to the byte",
         f"md5 {VOCABULARY.md5}",
-        "" if official else "take the vocab.txt of MLPerf's BERT, if results are to be compared with others'",
+        "take the vocab.txt of MLPerf's BERT, if results are to be compared with others'",
+        evidence.fault,
     )
 
 
@@ -97,19 +98,20 @@ def check_texts(evidence: Evidence) -> Iterator[Finding]:
         if text.name in made_from:
             same = sha256_of(text) == made_from[text.name]
             said = "is what its shard was made from" if same else "is not what its shard was made from"
-            advice = "" if same else "the text was changed since, or is another of that name; prepare it again"
-            yield Finding("text", "ok" if same else "fail", f"{text} {said}", "the same SHA-256", advice)
+            advice = "the text was changed since, or is another of that name; prepare it again"
+            yield check_result("text", same, f"{text} {said}", "the same SHA-256", advice)
         else:
             advice = "a shard names the file that it was made from; imported ones name that of the samples"
             yield Finding("text", evidence.fault, f"{text}: no shard was made from it", "a shard of that name", advice)
         if text.name == EVALUATION_TEXT_NAME or text.stat().st_size == EVALUATION_TEXT.size:
             official = _is_published(text, EVALUATION_TEXT)
-            yield Finding(
+            yield check_result(
                 "official evaluation text",
-                "ok" if official else evidence.fault,
+                official,
                 f"{text} {'is' if official else 'is not'} MLPerf's, to the byte",
                 f"md5 {EVALUATION_TEXT.md5}",
-                "" if official else "take MLPerf's eval.txt, if results are to be compared with others'",
+                "take MLPerf's eval.txt, if results are to be compared with others'",
+                evidence.fault,
             )
 
 
@@ -124,12 +126,13 @@ def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
     picked = evaluation_pick(len(store), EVALUATION_SAMPLES)
     found = input_ids_md5(_token_ids(store.read(int(index))) for index in picked)
     same = found == EVALUATION_MD5
-    yield Finding(
+    yield check_result(
         "official evaluation samples",
-        "ok" if same else evidence.fault,
+        same,
         f"md5 {found} of the token ids",
         f"md5 {EVALUATION_MD5}",
-        "" if same else "expect this of another text; of MLPerf's eval.txt prepare them again with its vocab.txt",
+        "expect this of another text; of MLPerf's eval.txt prepare them again with its vocab.txt",
+        evidence.fault,
     )
 
 

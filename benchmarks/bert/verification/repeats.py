@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.bert.store import ADVICE
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.tolerance import SIGMAS
+from benchmarks.finding import Finding, check_result
 
 MOST_REPEATED = 0.001
 MOST_SHARED = 0.01
@@ -31,14 +31,12 @@ def check_repeated(evidence: Evidence) -> Iterator[Finding]:
         return
     share = found.repeated / found.samples
     right = share <= MOST_REPEATED
-    yield Finding(
+    yield check_result(
         "repeated samples",
-        "ok" if right else "fail",
+        right,
         f"{found.repeated:,} of {found.samples:,} ({share:.4%})",
         f"at most {MOST_REPEATED:.1%}",
-        ""
-        if right
-        else f"the same text went in more than once, or a shuffle stood still; look at the text, and {ADVICE}",
+        f"the same text went in more than once, or a shuffle stood still; look at the text, and {ADVICE}",
     )
 
 
@@ -64,7 +62,9 @@ def check_shared(evidence: Evidence) -> Iterator[Finding]:
         ]
         more = [f"and {len(pairs) - SHOWN:,} more"] if len(pairs) > SHOWN else []
         found = "\n".join([f"{len(pairs):,} {'pair' if len(pairs) == 1 else 'pairs'} of shards", *lines, *more])
-    yield Finding("shared samples", "fail", found, expected, f"see that each shard has a text of its own, and {ADVICE}")
+    yield Finding(
+        "shared samples", "error", found, expected, f"see that each shard has a text of its own, and {ADVICE}"
+    )
 
 
 def check_in_a_row(evidence: Evidence) -> Iterator[Finding]:
@@ -74,10 +74,10 @@ def check_in_a_row(evidence: Evidence) -> Iterator[Finding]:
         allowed = by_chance + SIGMAS * math.sqrt(by_chance) + 1
         right = found <= allowed
         worst = max(survey.shards, key=lambda shard: shard.repeats_in_a_row)
-        yield Finding(
+        yield check_result(
             f"{prefix}repeats in a row",
-            "ok" if right else "fail",
+            right,
             f"{found:,}" + ("" if right else f", most of them in {worst.path} ({worst.repeats_in_a_row:,})"),
             f"at most {math.floor(allowed):,}",
-            "" if right else f"the samples are not in random order, or one was written many times, so {ADVICE}",
+            f"the samples are not in random order, or one was written many times, so {ADVICE}",
         )

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.text import one_line
 from podium.comparison.run import Run
-from podium.comparison.stated import readable
 
 Values = Mapping[str, tuple[str, ...]]
 """By setting, the values that runs have, without repetitions, as text. Runs of one setting have one value."""
@@ -70,7 +70,7 @@ def gathered(pairs: Iterable[tuple[str, Any]]) -> dict[str, tuple[str, ...]]:
     found: dict[str, dict[str, None]] = {}
     for key, value in pairs:
         if value is not None:
-            found.setdefault(readable(key), {})[_text(value)] = None
+            found.setdefault(one_line(key), {})[_text(value)] = None
     return {key: tuple(sorted(values)) for key, values in found.items()}
 
 
@@ -87,7 +87,7 @@ def differences(a: Values, b: Values) -> tuple[Difference, ...]:
 def _text(value: Any) -> str:
     """Numbers that are equal are one text."""
     if isinstance(value, str):
-        return readable(value)
+        return one_line(value)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}" if isinstance(value, int) else f"{value:.10g}"
-    return readable(json.dumps(value, default=str))
+    return one_line(json.dumps(value, default=str))

@@ -3,18 +3,18 @@
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.text import cut, printable
 from podium.comparison.ab.comparing import AB, KINDS, converged
 from podium.comparison.ab.olympic import Fewer
 from podium.comparison.ab.settings import Difference
 from podium.comparison.ab.sides import Side
 from podium.comparison.ab.significance import Summary, Welch
 from podium.comparison.ab.verdict import Quantity, p_value
-from podium.submission.copying import shown
+from podium.console import print_line, result_table, text_table
 
 MOST_DIFFERENCES = 24
 """That are shown; as JSON there are all."""
@@ -43,32 +43,25 @@ def as_json(ab: AB) -> dict[str, Any]:
 
 def print_ab(console: Console, ab: AB) -> None:
     """The verdict, the quantities, the rules' own test, what differs, and warnings last."""
-    _line(console, ab.verdict, style="bold")
+    print_line(console, ab.verdict, style="bold")
     console.print(_table(ab))
-    _line(console, "A/B: ratio of means, 95% interval (Fieller); p: Welch's t-test, two-sided", style="dim")
+    print_line(console, "A/B: ratio of means, 95% interval (Fieller); p: Welch's t-test, two-sided", style="dim")
     for one in ab.quantities:
         if one.kind in EXPLAINED and one.a.n + one.b.n:
-            _line(console, EXPLAINED[one.kind], style="dim")
-    _line(console, _rules(ab))
+            print_line(console, EXPLAINED[one.kind], style="dim")
+    print_line(console, _rules(ab))
     if ab.differing:
         console.print(_differences(ab.differing))
     else:
-        _line(console, "No setting that is known differs.")
+        print_line(console, "No setting that is known differs.")
     for warning in ab.warnings:
-        _line(console, f"! {warning}", style="yellow")
+        print_line(console, f"! {warning}", style="yellow")
     for note in ab.notes:
-        _line(console, note)
-
-
-def _line(console: Console, words: str, style: str | None = None) -> None:
-    console.print(shown(words), style=style, markup=False, highlight=False, soft_wrap=True)
+        print_line(console, note)
 
 
 def _table(ab: AB) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", overflow="fold")
-    for heading in ("", "n", "mean", "sd", "median", "A/B", "p"):
-        table.add_column(heading, justify="right", overflow="fold")
+    table = result_table(None, [""], ["", "n", "mean", "sd", "median", "A/B", "p"])
     for quantity in ab.quantities:
         if quantity.a.n == quantity.b.n == 0:
             continue
@@ -115,19 +108,16 @@ def _rules(ab: AB) -> str:
 
 
 def _differences(differing: tuple[Difference, ...]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("differs", "A", "B"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "differs")
+    table = text_table("differs", "A", "B")
     for one in differing[:MOST_DIFFERENCES]:
-        table.add_row(Text(shown(one.key)), *(Text(_values(values)) for values in (one.a, one.b)))
+        table.add_row(Text(printable(one.key)), *(Text(_values(values)) for values in (one.a, one.b)))
     if len(differing) > MOST_DIFFERENCES:
         table.add_row(f"and {len(differing) - MOST_DIFFERENCES:,} more", "", "")
     return table
 
 
 def _values(values: tuple[str, ...]) -> str:
-    text = shown(", ".join(values))
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+    return cut(printable(", ".join(values)), LONGEST_VALUE)
 
 
 def _side_json(side: Side) -> dict[str, Any]:

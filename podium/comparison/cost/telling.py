@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from benchmarks.text import printable
 from podium.comparison.cost.costs import Cost, Costs
 from podium.comparison.result import Result
-from podium.comparison.telling import UNKNOWN
-from podium.submission.copying import shown
+from podium.console import UNKNOWN, print_line, result_table
 
 
 def cost_json(cost: Cost | None, currency: str) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def print_costs(console: Console, results: Sequence[Result], costs: Costs) -> No
     if known:
         console.print(_table(sorted(known, key=lambda pair: pair[0].to_train), costs.currency))
     for note in costs.notes:
-        console.print(shown(note), markup=False, highlight=False, soft_wrap=True)
+        print_line(console, note)
 
 
 def money(amount: float) -> str:
@@ -42,16 +41,13 @@ def money(amount: float) -> str:
 
 def _table(known: Sequence[tuple[Cost, Result]], currency: str) -> Table:
     title = f"{currency} to train once, by the score as measured"
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("round, submitter, system", overflow="fold", ratio=2)
-    table.add_column("accelerators", overflow="fold", ratio=1, min_width=10)
-    for heading in ("minutes", "an hour", "to train", f"samples a\n{currency}"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    figures = ("minutes", "an hour", "to train", f"samples a\n{currency}")
+    table = result_table(title, ("round, submitter, system", "accelerators"), figures)
     for cost, result in known:
         count = "" if not result.accelerators else f"{result.accelerators:,}×"
         names = (result.name, f"{count}{result.family or UNKNOWN}")
         minutes = UNKNOWN if result.minutes is None else f"{result.minutes:,.3f}"
         samples = UNKNOWN if cost.samples_per_unit is None else f"{cost.samples_per_unit:,.0f}"
         numbers = (minutes, money(cost.per_hour), money(cost.to_train), samples)
-        table.add_row(*(Text(shown(name)) for name in names), *numbers)
+        table.add_row(*(Text(printable(name)) for name in names), *numbers)
     return table

@@ -7,12 +7,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from benchmarks.text import label
 from podium.comparison.page.families import OTHERS, Families, best_at_each_size, counted_minutes, family_of, size_of
 from podium.comparison.page.words import rate_of, short_name, told
 from podium.comparison.result import Result
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, SERIES, series_style
-from podium.page.text import brief
 
 LEGEND_ROW = 0.19
 """Inches."""
@@ -180,7 +180,7 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             canvas.tell(bar, [told(result)])
             part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
             canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center")
-        canvas.axes.set_yticks(range(len(ordered)), [brief(_row_name(one), 24) for one in ordered])
+        canvas.axes.set_yticks(range(len(ordered)), [label(_row_name(one), 24) for one in ordered])
         canvas.axes.set_ylim(len(ordered) - 0.4, -0.6)
         canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
         canvas.axes.grid(False, axis="y")

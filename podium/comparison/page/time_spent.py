@@ -6,11 +6,11 @@ from statistics import mean
 
 from matplotlib.patches import Patch
 
+from benchmarks.text import label
 from podium.comparison.page.words import short_name, told
 from podium.comparison.result import Result
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, SERIES
-from podium.page.text import brief
 
 KINDS = ("starting", "training", "training and evaluation", "evaluation", "closing")
 COLOURS = (SERIES[1].light, SERIES[0].light, SERIES[4].light, SERIES[2].light, BASE["quiet"].light)
@@ -79,7 +79,7 @@ def time_spent_chart(results: Sequence[Result]) -> Chart:
                 canvas.tell(bar, [_words(result, spent, kind, seconds)])
                 left += width
         longest = 20 if canvas.narrow else 44
-        canvas.axes.set_yticks(range(len(results)), [brief(short_name(result), longest) for result in results])
+        canvas.axes.set_yticks(range(len(results)), [label(short_name(result), longest) for result in results])
         canvas.axes.set_ylim(len(results) - 0.4, -0.6)
         canvas.axes.set_xlim(0, 100)
         canvas.axes.grid(False, axis="y")

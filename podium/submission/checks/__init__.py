@@ -6,6 +6,7 @@ most a warning: something that a reviewer would ask about.
 
 from collections.abc import Mapping
 
+from benchmarks.finding import Finding
 from podium.config import RunConfig
 from podium.reading.package import Package
 from podium.submission.checks.clock import CLOCK
@@ -17,7 +18,6 @@ from podium.submission.checks.sets import SETS
 from podium.submission.checks.settings import SETTINGS
 from podium.submission.checks.subjects import whole
 from podium.submission.checks.systems import SYSTEMS
-from podium.submission.findings import Finding
 from podium.submission.rulesets import Ruleset
 
 RUN_CHECKS = {**DAMAGE, **CLOCK, **EVALUATING, **SETTINGS}

@@ -7,9 +7,10 @@ from typing import Any
 from mlperf_logging.mllog import constants
 
 from benchmarks.errors import UsageError
+from benchmarks.text import quoted
 from podium.config import RunConfig, load_resolved
 from podium.mllog import UsedOptimizer
-from podium.submission.checks.subjects import Findings, Run, shown
+from podium.submission.checks.subjects import Findings, Run
 
 
 def configurations_in(runs: Path) -> dict[int, RunConfig]:
@@ -35,9 +36,9 @@ def check_configured(run: Run, configurations: Mapping[int, RunConfig]) -> Findi
     for key, expected in _expected(config):
         event = run.log.first(key)
         if event is None:
-            yield run.error("not_as_configured", f"{key} is not logged; the run was configured with {shown(expected)}")
+            yield run.error("not_as_configured", f"{key} is not logged; the run was configured with {quoted(expected)}")
         elif event.value != expected:
-            message = f"{key} is {shown(event.value)}, but the run was configured with {shown(expected)}"
+            message = f"{key} is {quoted(event.value)}, but the run was configured with {quoted(expected)}"
             yield run.error("not_as_configured", message, event)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from benchmarks.finding import Severity
 from podium.submission.checks.subjects import Findings, Run
-from podium.submission.findings import Severity
 from podium.submission.rulesets import Ruleset
 
 SEVERITIES: Mapping[str, Severity] = MappingProxyType(

@@ -5,9 +5,10 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from benchmarks.bert.rules import CLOSED_EVALUATION_SAMPLES, TARGET_ACCURACY, evaluation_interval
+from benchmarks.text import quoted
 from podium.reading.log import Evaluation
 from podium.reading.run_log import as_number
-from podium.submission.checks.subjects import Findings, Run, shown
+from podium.submission.checks.subjects import Findings, Run
 from podium.submission.rulesets import Ruleset
 
 GRANULE = 25_000
@@ -20,7 +21,7 @@ def _evaluation_samples(run: Run, ruleset: Ruleset) -> Findings:
         if log_is_whole(run):
             yield run.error("eval_samples", "there is no eval_samples; a log says on how many samples was evaluated")
     elif (samples := run.log.eval_samples) is None:
-        yield run.error("eval_samples", f"eval_samples is {shown(event.value)}, which is no number of samples", event)
+        yield run.error("eval_samples", f"eval_samples is {quoted(event.value)}, which is no number of samples", event)
     elif run.closed and samples != CLOSED_EVALUATION_SAMPLES:
         allowed = f"{CLOSED_EVALUATION_SAMPLES:,}"
         yield run.error(
@@ -41,7 +42,7 @@ def _accuracies(run: Run, ruleset: Ruleset) -> Findings:
     for event in events:
         accuracy = as_number(event.value)
         if accuracy is None or not 0 <= accuracy <= 1:
-            yield run.error("eval_accuracy", f"eval_accuracy is {shown(event.value)}; it is between 0 and 1", event)
+            yield run.error("eval_accuracy", f"eval_accuracy is {quoted(event.value)}; it is between 0 and 1", event)
         elif accuracy == 1:
             message = f"eval_accuracy is 1.0, which does not count: the target is {TARGET_ACCURACY} ≤ accuracy < 1"
             yield run.warning("eval_accuracy", message, event)
@@ -106,7 +107,9 @@ def _train_samples(run: Run, ruleset: Ruleset) -> Findings:
         return
     trained = log.train_samples
     if trained is None or trained <= 0:
-        yield run.error("train_samples", f"train_samples is {shown(event.value)}, which is no number of samples", event)
+        yield run.error(
+            "train_samples", f"train_samples is {quoted(event.value)}, which is no number of samples", event
+        )
         return
     reached: Evaluation | None = log.passing or (log.evaluations[-1] if log.evaluations else None)
     if reached is None or reached.samples is None:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from benchmarks.finding import Finding, Severity
+from benchmarks.text import quoted
 from podium.reading.package import ResultFolder
 from podium.submission.checks.sets import fingerprints
-from podium.submission.checks.subjects import Findings, Run, Whole, shown
-from podium.submission.findings import Finding, Severity
+from podium.submission.checks.subjects import Findings, Run, Whole
 from podium.submission.rulesets import Ruleset
 
 MAX_ENTRIES = 100_000
@@ -28,8 +29,8 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
     if not (root / "results").is_dir() or not whole.sets:
         return
     if not (root / "benchmarks").is_dir():
-        yield Finding(
-            ".", "code_missing", "warning", "there is no benchmarks/; the code that made the results is submitted too"
+        yield Finding.warning(
+            ".", "code_missing", "there is no benchmarks/; the code that made the results is submitted too"
         )
         return
     benchmark = root / "benchmarks" / "bert"
@@ -37,20 +38,20 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
     found = _folders(implementations)
     if not found:
         message = "there is no benchmarks/bert/implementations/NAME; the code that made the results belongs there"
-        yield Finding("benchmarks", "code_missing", "error", message)
+        yield Finding.error("benchmarks", "code_missing", message)
     for folder in found:
         if not any(_file(folder, READMES)):
             message = "has no README; it gives the exact command that runs the benchmark"
-            yield Finding(whole.relative(folder), "readme_missing", "error", message)
+            yield Finding.error(whole.relative(folder), "readme_missing", message)
         if not any(path.suffix in CODE for path in _walk(folder)):
-            yield Finding(whole.relative(folder), "code_missing", "error", "holds no code")
+            yield Finding.error(whole.relative(folder), "code_missing", "holds no code")
     for runs in whole.sets:
         folder = benchmark / runs.folder.system
         if not folder.is_dir():
             message = (
                 f"there is no benchmarks/bert/{runs.folder.system}; the rules want its set-up and run scripts there"
             )
-            yield Finding("benchmarks/bert", "system_code_missing", "warning", message)
+            yield Finding.warning("benchmarks/bert", "system_code_missing", message)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -69,36 +70,34 @@ def _names(whole: Whole, ruleset: Ruleset) -> Findings:
     lower: dict[str, str] = {}
     for number, path in enumerate(_walk(whole.package.root)):
         if number == MAX_ENTRIES:
-            yield Finding(
-                ".", "too_many_files", "error", f"holds more than {MAX_ENTRIES:,} files; it was looked at no further"
+            yield Finding.error(
+                ".", "too_many_files", f"holds more than {MAX_ENTRIES:,} files; it was looked at no further"
             )
             return
         name, whole_name = path.name, whole.relative(path)
         told = whole_name.encode("utf-8", "backslashreplace").decode()
         if name.startswith(".") or " " in name:
             message = "the name begins with a dot or has a space, which repo_checker refuses; rename it"
-            yield Finding(told, "file_name", "error", message)
+            yield Finding.error(told, "file_name", message)
         elif any(ord(letter) < 32 or letter in FORBIDDEN or 0xD800 <= ord(letter) < 0xE000 for letter in name):
-            yield Finding(
-                told, "file_name", "error", "the name has characters that not every system can check out; rename it"
+            yield Finding.error(
+                told, "file_name", "the name has characters that not every system can check out; rename it"
             )
         elif name.endswith(".") or name.split(".")[0].lower() in RESERVED:
-            yield Finding(told, "file_name", "warning", "the name cannot be checked out on Windows; rename it")
+            yield Finding.warning(told, "file_name", "the name cannot be checked out on Windows; rename it")
         if len(whole_name) > MAX_PATH:
-            yield Finding(
-                told, "file_name", "warning", f"the path has {len(whole_name)} characters; keep it to {MAX_PATH}"
+            yield Finding.warning(
+                told, "file_name", f"the path has {len(whole_name)} characters; keep it to {MAX_PATH}"
             )
         other = lower.setdefault(whole_name.lower(), whole_name)
         if other != whole_name:
-            yield Finding(
-                told, "file_name", "warning", f"differs from {other} in case alone; some systems keep one of them"
+            yield Finding.warning(
+                told, "file_name", f"differs from {other} in case alone; some systems keep one of them"
             )
         if path.is_symlink():
-            yield Finding(
-                told, "link", "warning", "is a symbolic link, which was not followed; put the file itself there"
-            )
+            yield Finding.warning(told, "link", "is a symbolic link, which was not followed; put the file itself there")
         elif path.is_file() and path.stat().st_size > LARGEST:
-            yield Finding(told, "file_size", "error", f"is larger than {LARGEST >> 20} MiB; GitHub takes none")
+            yield Finding.error(told, "file_size", f"is larger than {LARGEST >> 20} MiB; GitHub takes none")
 
 
 def _walk(root: Path) -> Iterator[Path]:
@@ -117,16 +116,16 @@ def _places(whole: Whole, ruleset: Ruleset) -> Findings:
     for path in sorted(systems.iterdir()) if systems.is_dir() else ():
         if path.suffix != ".json":
             message = "is no description; systems/ holds NAME.json alone"
-            yield Finding(whole.relative(path), "unknown_file", "warning", message)
+            yield Finding.warning(whole.relative(path), "unknown_file", message)
     for above in (root / "results", *_folders(root / "results")):
         for path in sorted(above.iterdir()):
             if not path.is_dir() and path.name != "package_checker_params":
                 message = "lies among folders of results; results/SYSTEM/BENCHMARK holds the logs"
-                yield Finding(whole.relative(path), "unknown_file", "warning", message)
+                yield Finding.warning(whole.relative(path), "unknown_file", message)
     for folder in whole.package.results:
         if folder.benchmark != "bert" and (whole.package.systems or _is_misspelled(folder)):
             severity: Severity = "error" if _is_misspelled(folder) else "warning"
-            yield Finding(whole.relative(folder.path), "benchmark_unknown", severity, _unknown(folder))
+            yield Finding("benchmark_unknown", severity, _unknown(folder), path=whole.relative(folder.path))
 
 
 def _is_misspelled(folder: ResultFolder) -> bool:
@@ -135,16 +134,16 @@ def _is_misspelled(folder: ResultFolder) -> bool:
 
 def _unknown(folder: ResultFolder) -> str:
     if _is_misspelled(folder):
-        return f"{shown(folder.benchmark)} is not checked as results of BERT; rename the folder to bert"
+        return f"{quoted(folder.benchmark)} is not checked as results of BERT; rename the folder to bert"
     near = " (bert is spelled so)" if folder.benchmark.casefold() in ("bert-large", "bert_large") else ""
-    return f"results of {shown(folder.benchmark)} were not checked: Podium knows bert alone{near}"
+    return f"results of {quoted(folder.benchmark)} were not checked: Podium knows bert alone{near}"
 
 
 def check_judged(whole: Whole, judged_elsewhere: bool) -> Findings:
     """A package none of whose logs is judged as one of BERT; of a round's, some hold other benchmarks alone."""
     if not any(runs.runs for runs in whole.sets):
         message = "there is no results/SYSTEM/bert/result_*.txt: no result of BERT was checked"
-        yield Finding(".", "no_results", "warning" if judged_elsewhere else "error", message)
+        yield Finding("no_results", "warning" if judged_elsewhere else "error", message, path=".")
 
 
 def _shared(whole: Whole, ruleset: Ruleset) -> Findings:

@@ -9,9 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.bert.rules import RUNS
+from benchmarks.finding import Finding
+from benchmarks.text import quoted
 from podium.submission.checks.settings import RANGES
-from podium.submission.checks.subjects import Findings, Run, RunSet, shown
-from podium.submission.findings import Finding
+from podium.submission.checks.subjects import Findings, Run, RunSet
 from podium.submission.rulesets import Ruleset
 
 ALLOWED_FAILED = 1
@@ -51,7 +52,7 @@ def _numbers(runs: RunSet, ruleset: Ruleset) -> Findings:
     first = 0 if 0 in numbers else 1
     beyond = sorted(numbers - set(range(first, first + max(RUNS, len(names)))))
     if odd:
-        names_told = ", ".join(shown(name) for name in odd[:3])
+        names_told = ", ".join(quoted(name) for name in odd[:3])
         yield runs.warning("result_names", f"holds {names_told}; results are named result_0.txt to result_9.txt")
     elif len(names) > 1 and (beyond or len(numbers) < len(names)):
         told = f"result_{beyond[0]}.txt" if beyond else "two names of one number"
@@ -85,7 +86,7 @@ def _same_settings(runs: RunSet, ruleset: Ruleset) -> Findings:
             if event is not None:
                 values.setdefault(_canonical(event.value), (event.value, run.log.path.name))
         if len(values) > 1:
-            told = ", ".join(f"{shown(value)} in {name}" for value, name in list(values.values())[:3])
+            told = ", ".join(f"{quoted(value)} in {name}" for value, name in list(values.values())[:3])
             yield runs.error("settings_differ", f"{key} is {told}; the runs of a set have one setting")
 
 
@@ -147,7 +148,7 @@ def _others(runs: RunSet, ruleset: Ruleset) -> Findings:
     for path in runs.folder.others:
         if path.name not in (*ALLOWED_FILES, SCALING):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
-            yield runs.warning("unknown_file", f"{shown(path.name)} is {what} that is no result; take it out")
+            yield runs.warning("unknown_file", f"{quoted(path.name)} is {what} that is no result; take it out")
 
 
 def _scaling(runs: RunSet, ruleset: Ruleset) -> Findings:
@@ -163,7 +164,7 @@ def _scaling(runs: RunSet, ruleset: Ruleset) -> Findings:
         message = "without the system's description nothing tells whether its factor is right; check the whole package"
     else:
         return
-    yield Finding(path, "scaling", "error", message)
+    yield Finding.error(path, "scaling", message)
 
 
 SETS: Mapping[str, Callable[[RunSet, Ruleset], Findings]] = MappingProxyType(

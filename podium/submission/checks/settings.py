@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from benchmarks.text import quoted
 from podium.reading.log import RunLog
 from podium.reading.run_log import as_number
-from podium.submission.checks.subjects import Findings, Run, shown
+from podium.submission.checks.subjects import Findings, Run
 from podium.submission.rulesets import Ruleset
 
 DIVISIONS = ("closed", "open")
@@ -44,7 +45,9 @@ def _division(run: Run, ruleset: Ruleset) -> Findings:
         yield run.error("division", "there is no submission_division; a log says closed or open")
     elif found not in DIVISIONS:
         yield run.error(
-            "division", f"submission_division is {shown(event.value)}; allowed are closed and open, so spelled", event
+            "division",
+            f"submission_division is {quoted(event.value)}; allowed are closed and open, so spelled",
+            event,
         )
     elif described in DIVISIONS and found != described:
         message = f"submission_division is {found}, but the system's description says {described}"
@@ -59,7 +62,7 @@ def _names(run: Run, ruleset: Ruleset) -> Findings:
     log, system = run.log, run.system or {}
     if log.benchmark != "bert":
         event = log.first("submission_benchmark")
-        found = shown(event.value) if event is not None else "missing"
+        found = quoted(event.value) if event is not None else "missing"
         yield run.error("benchmark", f"submission_benchmark is {found}; here it is bert", event)
     for key, rule, required in (
         ("submission_org", "org", ruleset.log_names),
@@ -71,20 +74,20 @@ def _names(run: Run, ruleset: Ruleset) -> Findings:
             if required:
                 yield run.error(rule, f"there is no {key}; ruleset {ruleset.name} wants one")
         elif not isinstance(event.value, str) or not event.value.strip():
-            yield run.error(rule, f"{key} is {shown(event.value)}; name it", event)
+            yield run.error(rule, f"{key} is {quoted(event.value)}; name it", event)
         elif PLACEHOLDER in event.value:
-            yield run.warning(rule, f"{key} is {shown(event.value)}: a placeholder was left; name it", event)
+            yield run.warning(rule, f"{key} is {quoted(event.value)}: a placeholder was left; name it", event)
     org, submitter = log.org, system.get("submitter")
     if org and isinstance(submitter, str) and PLACEHOLDER not in org and org.casefold() != submitter.casefold():
-        message = f"submission_org is {shown(org)}, but the system's submitter is {shown(submitter)}"
+        message = f"submission_org is {quoted(org)}, but the system's submitter is {quoted(submitter)}"
         yield run.warning("org_differs", message, log.first("submission_org"))
     status, described = log.text("submission_status"), system.get("status")
     if status is not None and status not in STATUS_OF_LOG:
         allowed = ", ".join(STATUS_OF_LOG)
-        message = f"submission_status is {shown(status)}; allowed are {allowed}"
+        message = f"submission_status is {quoted(status)}; allowed are {allowed}"
         yield run.error("log_status", message, log.first("submission_status"))
     elif status is not None and isinstance(described, str) and described.casefold() not in STATUS_OF_LOG[status]:
-        message = f"submission_status is {status}, but the system's description says {shown(described)}"
+        message = f"submission_status is {status}, but the system's description says {quoted(described)}"
         yield run.warning("status_differs", message, log.first("submission_status"))
 
 
@@ -96,7 +99,7 @@ def _seeds(run: Run, ruleset: Ruleset) -> Findings:
     for event in events:
         number = as_number(event.value)
         if number is None or number != int(number):
-            yield make("seed_missing", f"the seed {shown(event.value)} is no integer", event)
+            yield make("seed_missing", f"the seed {quoted(event.value)} is no integer", event)
 
 
 def _twice(run: Run, ruleset: Ruleset) -> Findings:
@@ -107,8 +110,8 @@ def _twice(run: Run, ruleset: Ruleset) -> Findings:
             if other is not None:
                 yield run.error(
                     "logged_twice",
-                    f"{key} is {shown(other.value)} here and {shown(events[0].value)} in line {events[0].line}; a log "
-                    f"says one thing",
+                    f"{key} is {quoted(other.value)} here and {quoted(events[0].value)} in line {events[0].line}; a "
+                    f"log says one thing",
                     other,
                 )
 
@@ -119,7 +122,7 @@ def _ranges(run: Run, ruleset: Ruleset) -> Findings:
         if event is not None:
             number = as_number(event.value)
             if number is None or not is_allowed(number):
-                yield run.error("setting", f"{key} is {shown(event.value)}; it is {allowed}", event)
+                yield run.error("setting", f"{key} is {quoted(event.value)}; it is {allowed}", event)
 
 
 def _weight_decay(run: Run, ruleset: Ruleset) -> Findings:
@@ -154,7 +157,7 @@ def _contradictions(run: Run, ruleset: Ruleset) -> Findings:
     yield from _learning_rate_end(run, log, batch, decay)
     names = [event.value for event in log.all("opt_name") if isinstance(event.value, str)]
     if run.closed and any(name.casefold() != "lamb" for name in names):
-        message = f"opt_name is {shown(names[0])}; in the closed division it is lamb"
+        message = f"opt_name is {quoted(names[0])}; in the closed division it is lamb"
         yield run.error("optimizer", message, log.first("opt_name"))
 
 

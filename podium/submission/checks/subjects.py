@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.finding import Finding, Severity
 from podium.reading.lines import Event
 from podium.reading.log import RunLog, read_log
 from podium.reading.package import Package, ResultFolder, SystemFile
-from podium.submission.findings import Finding, Severity
 
 Findings = Iterator[Finding]
 
@@ -31,7 +31,7 @@ class Run:
 
     def _finding(self, rule: str, severity: Severity, message: str, line: int | Event | None) -> Finding:
         number = line.line if isinstance(line, Event) else line
-        return Finding(self.path, rule, severity, message, line=number)
+        return Finding(rule, severity, message, path=self.path, line=number)
 
     @property
     def closed(self) -> bool:
@@ -54,10 +54,10 @@ class RunSet:
     runs: tuple[Run, ...]
 
     def error(self, rule: str, message: str) -> Finding:
-        return Finding(self.path, rule, "error", message)
+        return Finding.error(self.path, rule, message)
 
     def warning(self, rule: str, message: str) -> Finding:
-        return Finding(self.path, rule, "warning", message)
+        return Finding.warning(self.path, rule, message)
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,6 @@ def whole(package: Package) -> Whole:
             runs = tuple(Run(relative_to(package, path), read_log(path), fields) for path in folder.logs)
             sets.append(RunSet(relative_to(package, folder.path), folder, system, runs))
     return Whole(package, tuple(sets))
-
-
-def shown(value: Any) -> str:
-    """A value from a log for a sentence: short, and on one line."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _plain(value: Any) -> str:

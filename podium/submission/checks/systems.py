@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, get_args
 
+from benchmarks.finding import Finding, Severity
+from benchmarks.text import quoted
 from podium.config.description import Description, Status
 from podium.reading.package import SystemFile
 from podium.submission.checks.settings import DIVISIONS
-from podium.submission.checks.subjects import Findings, Whole, shown
-from podium.submission.findings import Finding
+from podium.submission.checks.subjects import Findings, Whole
 from podium.submission.rulesets import Ruleset
 
 FIELDS = tuple(info.alias or name for name, info in Description.model_fields.items())
@@ -37,8 +38,8 @@ def _systems(whole: Whole, ruleset: Ruleset) -> Findings:
     for system in whole.package.systems:
         path = whole.relative(system.path)
         if system.problem:
-            severity = "error" if system.fields is None else "warning"
-            yield Finding(path, "system_json", severity, f"the description {system.problem}")  # type: ignore[arg-type]
+            severity: Severity = "error" if system.fields is None else "warning"
+            yield Finding("system_json", severity, f"the description {system.problem}", path=path)
         if system.fields is not None:
             for check in (_missing, _kinds, _values, _name):
                 yield from check(path, system, system.fields, ruleset)
@@ -50,47 +51,42 @@ def _missing(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: 
         message = (
             f"there is no {', '.join(missing[:5])}{' …' * (len(missing) > 5)}; MLPerf requires {len(FIELDS)} fields"
         )
-        yield Finding(path, "system_field_missing", "error", message)
+        yield Finding.error(path, "system_field_missing", message)
 
 
 def _kinds(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     for name in FIELDS:
         value = fields.get(name, "")
         if not isinstance(value, str):
-            message = f"{name} is {shown(value)}; every value is text: write it in quotes"
-            yield Finding(path, "system_not_text", "error" if name in READ_AS_TEXT else "warning", message)
+            message = f"{name} is {quoted(value)}; every value is text: write it in quotes"
+            yield Finding("system_not_text", "error" if name in READ_AS_TEXT else "warning", message, path=path)
 
 
 def _values(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     division, status = fields.get("division"), fields.get("status")
     if isinstance(division, str) and division not in DIVISIONS:
-        yield Finding(
-            path,
-            "system_division",
-            "error",
-            f"division is {shown(division)}; allowed are closed and open, so spelled: otherwise the reference and seed "
-            f"checks are skipped",
-        )
+        message = f"division is {quoted(division)}; allowed are closed and open, so spelled: otherwise the reference "
+        yield Finding.error(path, "system_division", message + "and seed checks are skipped")
     if isinstance(status, str) and status not in STATUSES:
         known = status.casefold() in OLD_STATUSES
         if ruleset.status_checked or not known:
-            severity = "error" if ruleset.status_checked else "warning"
+            severity: Severity = "error" if ruleset.status_checked else "warning"
             allowed = ", ".join(f'"{one}"' for one in STATUSES)
-            yield Finding(path, "system_status", severity, f"status is {shown(status)}; allowed are {allowed}")  # type: ignore[arg-type]
+            yield Finding("system_status", severity, f"status is {quoted(status)}; allowed are {allowed}", path=path)
     for name in ("submitter", "system_name", "framework", "operating_system", "host_processor_model_name"):
         if isinstance(fields.get(name), str) and not fields[name].strip():
-            yield Finding(path, "system_empty", "warning", f"{name} is empty; name it")
+            yield Finding.warning(path, "system_empty", f"{name} is empty; name it")
     for name in COUNTED:
         value = fields.get(name)
         if isinstance(value, str) and not WHOLE_NUMBER.fullmatch(value.strip()):
-            yield Finding(path, "system_number", "warning", f"{name} is {shown(value)}, not a whole number")
+            yield Finding.warning(path, "system_number", f"{name} is {quoted(value)}, not a whole number")
 
 
 def _name(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     found = fields.get("system_name")
     if isinstance(found, str) and found != system.name:
-        message = f"system_name is {shown(found)}, but the file is named {system.name}.json; all three names are one"
-        yield Finding(path, "system_name", "warning", message)
+        message = f"system_name is {quoted(found)}, but the file is named {system.name}.json; all three names are one"
+        yield Finding.warning(path, "system_name", message)
 
 
 def _described(whole: Whole, ruleset: Ruleset) -> Findings:
@@ -100,20 +96,20 @@ def _described(whole: Whole, ruleset: Ruleset) -> Findings:
         return
     for name in sorted({folder.system for folder in whole.package.results} - known):
         message = f"there is no systems/{name}.json; every system with results is described there"
-        yield Finding(f"results/{name}", "system_missing", "error", message)
+        yield Finding.error(f"results/{name}", "system_missing", message)
 
 
 def _submitters(whole: Whole, ruleset: Ruleset) -> Findings:
     names = {str(system.fields.get("submitter")) for system in whole.package.systems if system.fields}
     if len({name.casefold() for name in names}) > 1:
         told = ", ".join(sorted(names)[:4])
-        yield Finding("systems", "submitters", "warning", f"the systems have several submitters: {told}")
+        yield Finding.warning("systems", "submitters", f"the systems have several submitters: {told}")
     folder = whole.package.name
     if names and (whole.package.root / "results").is_dir() and folder.casefold() not in map(str.casefold, names):
         message = (
-            f"the package's folder is {shown(folder)}, but the submitter is {shown(min(names))}; both are one name"
+            f"the package's folder is {quoted(folder)}, but the submitter is {quoted(min(names))}; both are one name"
         )
-        yield Finding(".", "folder_name", "warning", message)
+        yield Finding.warning(".", "folder_name", message)
 
 
 SYSTEMS: Mapping[str, Callable[[Whole, Ruleset], Findings]] = MappingProxyType(

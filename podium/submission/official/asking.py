@@ -18,9 +18,9 @@ from queue import SimpleQueue
 from typing import Any, Literal
 
 from benchmarks.errors import PodiumError
+from benchmarks.finding import Finding
 from podium.reading.log import read_log
 from podium.reading.package import Package, ResultFolder
-from podium.submission.findings import Finding
 from podium.submission.official import words
 from podium.submission.official.process import ToolProcess
 from podium.submission.official.screening import screen_description, screen_log
@@ -270,11 +270,11 @@ def _compare_scaling(brought: Path, due: float | None, path: str) -> Iterator[Fi
     found = _factor(brought)
     if due is None:
         message = "the package checker writes no scaling.json for these results, so that none may change their score"
-        yield Finding(path, "scaling", "error", f"{message}; take it out")
+        yield Finding.error(path, "scaling", f"{message}; take it out")
     elif found is None or not math.isclose(found, due, rel_tol=SAME_FACTOR):
         said = "no factor" if found is None else f"the factor {found:.9g}"
         message = f"says {said}, where the package checker writes {due:.9g}; take it out, or have the checker write it"
-        yield Finding(path, "scaling", "error", message)
+        yield Finding.error(path, "scaling", message)
 
 
 def _factor(path: Path) -> float | None:
@@ -307,12 +307,12 @@ def _parameters(asking: _Asking, result: ResultFolder) -> Iterator[Finding]:
         for number, line in enumerate(path.read_bytes()[:4096].splitlines(keepends=True), 1):
             if line.decode("latin-1").strip() in _PARAMETERS and line.decode("latin-1") not in _PARAMETERS:
                 message = "the package checker ignores this flag, for the line's end; write it last, without a line end"
-                yield Finding(asking.shown(path), "ignored_flag", "warning", message, line=number)
+                yield Finding.warning(asking.shown(path), "ignored_flag", message, line=number)
 
 
 def _accepted(finding: Finding) -> Finding:
     """Of the one log of a set that may fail: the slowest run, which is dropped."""
-    return Finding(finding.path, finding.rule, "warning", finding.message, finding.source, finding.line)
+    return Finding.warning(finding.path, finding.rule, finding.message, source=finding.source, line=finding.line)
 
 
 def _impatient(path: str) -> Finding:
@@ -320,4 +320,4 @@ def _impatient(path: str) -> Finding:
 
 
 def _not_run(path: str, why: str) -> Finding:
-    return Finding(path, "not_run", "error", f"the official tools were not run on this, since {why}; mend that first")
+    return Finding.error(path, "not_run", f"the official tools were not run on this, since {why}; mend that first")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from podium.submission.findings import Finding
+from benchmarks.finding import Finding
 
 TOKEN = b":::MLLOG"
 MAX_LINE_BYTES = 1 << 20
@@ -28,8 +28,8 @@ def screen_log(path: Path, shown_path: str) -> Finding | None:
         elif TOKEN in line and is_deep(line):
             message = f"this event has more than {MAX_DEPTH} brackets within brackets; log a flat value"
         if message is not None:
-            return Finding(
-                shown_path, "unsafe_log", "error", message + "; the official tools were not run on it", line=number
+            return Finding.error(
+                shown_path, "unsafe_log", message + "; the official tools were not run on it", line=number
             )
     return None
 
@@ -44,7 +44,7 @@ def screen_description(path: Path, shown_path: str) -> Finding | None:
     else:
         return None
     advice = "; the official tools were not run on it: write a flat object of strings"
-    return Finding(shown_path, "unsafe_description", "error", message + advice)
+    return Finding.error(shown_path, "unsafe_description", message + advice)
 
 
 def is_deep(text: bytes) -> bool:

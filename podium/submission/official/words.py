@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from podium.submission.copying import shown
-from podium.submission.findings import Finding, Severity
+from benchmarks.finding import Finding, Severity
+from benchmarks.text import cut, printable
 from podium.submission.rulesets import Ruleset
 
 MAX_LENGTH = 400
@@ -49,20 +49,21 @@ def of_compliance(answer: dict[str, Any], path: str) -> list[Finding]:
     tool = "compliance_checker"
     if answer.get("refused"):
         message = (
-            f"submission_division or submission_benchmark names rules out of the checker's own folder "
-            f"({shown(answer['refused'])}), which it would execute; the official tools were stopped: log plain names"
+            "submission_division or submission_benchmark names rules out of the checker's own folder "
+            f"({printable(answer['refused'])}), which it would execute; the official tools were stopped: log plain "
+            "names"
         )
-        return [Finding(path, "foreign_rules", "error", message)]
+        return [Finding.error(path, "foreign_rules", message)]
     if answer["crash"]:
         return [crashed(tool, answer["crash"], path)]
     lines = answer["lines"]
     found = [_compliance(text, "error", path, lines) for text in answer["errors"]]
     found += [_compliance(text, "warning", path, lines) for text in answer["warnings"]]
     if not answer["valid"] and not answer["errors"]:
-        found.append(Finding(path, "compliance", "error", "FAILED, without a word why", tool))
+        found.append(Finding.error(path, "compliance", "FAILED, without a word why", source=tool))
     problems = [words for _, words in answer["words"] if words.startswith("   ^^  ")]
     found += [
-        Finding(path, "unparsed", "warning", f"a line is no event: {_short(words[7:])}", tool) for words in problems
+        Finding.warning(path, "unparsed", f"a line is no event: {_short(words[7:])}", source=tool) for words in problems
     ]
     return _fewer(found, path, tool)
 
@@ -88,10 +89,10 @@ def of_summary(answer: dict[str, Any], path: str, folder: Path) -> list[Finding]
     if answer["crash"]:
         return [crashed(tool, _plain(answer["crash"], folder), path)]
     printed = [_plain(line, folder) for line in answer["printed"]]
-    found = [Finding(path, "no_score", "error", _short(p), tool) for p in printed if p.startswith("CRITICAL ERROR")]
-    found += [Finding(path, "dropped_run", "warning", _short(p), tool) for p in printed if p.startswith("NOTICE")]
+    found = [Finding.error(path, "no_score", _short(p), source=tool) for p in printed if p.startswith("CRITICAL ERROR")]
+    found += [Finding.warning(path, "dropped_run", _short(p), source=tool) for p in printed if p.startswith("NOTICE")]
     if answer["minutes"] is None and not found:
-        found.append(Finding(path, "no_score", "error", "there is no score: too few of its logs comply", tool))
+        found.append(Finding.error(path, "no_score", "there is no score: too few of its logs comply", source=tool))
     return found
 
 
@@ -107,7 +108,7 @@ def of_description(answer: dict[str, Any], path: str) -> list[Finding]:
     ]
     if not answer["valid"] and not words:
         words = ["FAILED, without a word why"]
-    return [Finding(path, "description", "error", _short(text), tool) for text in words]
+    return [Finding.error(path, "description", _short(text), source=tool) for text in words]
 
 
 def of_repository(answer: dict[str, Any], path: str, folder: Path) -> list[Finding]:
@@ -123,14 +124,16 @@ def of_repository(answer: dict[str, Any], path: str, folder: Path) -> list[Findi
         for name in names.strip().splitlines():
             inside = name.strip().removeprefix(str(folder)).strip("/")
             place = "/".join(part for part in (path, inside) if part and part != ".") or "."
-            found.append(Finding(shown(place), "repository", "error", f"{_short(what)}; rename or remove it", tool))
+            found.append(
+                Finding.error(printable(place), "repository", f"{_short(what)}; rename or remove it", source=tool)
+            )
     if not any(words.startswith(("CHECKS FAILED", "ALL CHECKS")) for _, words in answer["words"]):
         found.append(crashed(tool, "it ended without a verdict", path))
     return _fewer(found, path, tool)
 
 
 def crashed(tool: str, why: str, path: str) -> Finding:
-    return Finding(path, "unread", "error", f"the official {tool} could not read this: {_short(why)}", tool)
+    return Finding.error(path, "unread", f"the official {tool} could not read this: {_short(why)}", source=tool)
 
 
 def _compliance(text: str, severity: Severity, path: str, lines: Sequence[int]) -> Finding:
@@ -145,7 +148,7 @@ def _compliance(text: str, severity: Severity, path: str, lines: Sequence[int]) 
         words = f"failed test at the end of the log: {match['test']}"
     else:
         words = text
-    return Finding(path, "compliance", severity, _short(words), "compliance_checker", line)
+    return Finding("compliance", severity, _short(words), path=path, source="compliance_checker", line=line)
 
 
 def _package(level: str, words: str, path: str, ruleset: Ruleset) -> Iterator[Finding]:
@@ -162,13 +165,13 @@ def _package(level: str, words: str, path: str, ruleset: Ruleset) -> Iterator[Fi
                 named = _OF_FILE.match(line)
                 place, text = (f"{path}/{named['name']}", named["text"]) if named else (path, line)
                 if ruleset.seeds_checked:
-                    yield Finding(place, rule, "error", _short(text), tool)
+                    yield Finding.error(place, rule, _short(text), source=tool)
                 else:
-                    yield Finding(place, rule, "warning", f"{_short(text)} (no rule of {ruleset.name} yet)", tool)
+                    yield Finding.warning(place, rule, f"{_short(text)} (no rule of {ruleset.name} yet)", source=tool)
         else:
-            yield Finding(path, rule, severity, _short(words), tool)
+            yield Finding(rule, severity, _short(words), path=path, source=tool)
         return
-    yield Finding(path, "package", "error" if level == "ERROR" else "warning", _short(words), tool)
+    yield Finding("package", "error" if level == "ERROR" else "warning", _short(words), path=path, source=tool)
 
 
 def _figures(said: Sequence[tuple[str, str]]) -> str:
@@ -190,8 +193,7 @@ def _plain(words: str, folder: Path) -> str:
 
 def _short(words: str) -> str:
     """On one line, of bounded length, and fit to be shown."""
-    text = shown(" ".join(words[: 4 * MAX_LENGTH].split()))
-    return text if len(text) <= MAX_LENGTH else text[:MAX_LENGTH] + " …"
+    return cut(printable(" ".join(words[: 4 * MAX_LENGTH].split())), MAX_LENGTH)
 
 
 def _fewer(findings: list[Finding], path: str, tool: str) -> list[Finding]:
@@ -202,5 +204,5 @@ def _fewer(findings: list[Finding], path: str, tool: str) -> list[Finding]:
         return findings
     return [
         *ordered[:MAX_A_FILE],
-        Finding(path, "more", rest[0].severity, f"{len(rest)} findings more of this tool", tool),
+        Finding("more", rest[0].severity, f"{len(rest)} findings more of this tool", path=path, source=tool),
     ]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import UNFINISHED, make_folder
+from benchmarks.finding import Finding, has_errors
 from podium import results as results_module
 from podium import running
 from podium.config import RunConfig, load_system
@@ -22,7 +23,6 @@ from podium.reading.log import read_log
 from podium.submission.checks import subjects
 from podium.submission.checks.configured import check_configured
 from podium.submission.describing import stated, system_json
-from podium.submission.findings import Finding, is_accepted
 from podium.submission.packaging.choosing import Choice, choose, refusals
 from podium.submission.packaging.code import Code, code_of, licence_files, third_party, unpack
 from podium.submission.packaging.names import checked_name
@@ -106,15 +106,15 @@ def package(wish: Wish, judge: Judge, on_progress: Callable[[str], None]) -> Pac
         on_progress("Writing the package")
         _write(temporary / wish.org, systems, wish)
         on_progress("Asking every checker")
-        findings = tuple(judge(temporary / wish.org, wish.ruleset))
-        if not is_accepted(findings):
+        findings = sorted(judge(temporary / wish.org, wish.ruleset), key=lambda one: (one.path, one.rule, one.message))
+        if has_errors(findings):
             raise WorkError(_rejection(findings, wish.ruleset))
         temporary.replace(out)
     except OSError as error:
         raise WorkError(f"{out}: cannot be written ({error.strerror or error}); see that the disk has space") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Packaged(out / wish.org, tuple(systems), findings)
+    return Packaged(out / wish.org, tuple(systems), tuple(findings))
 
 
 def _free(out: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.text import LONGEST_LINE, one_line
 from podium.comparison import stated
 
 
@@ -29,8 +30,8 @@ def test_names_and_divisions() -> None:
 
 
 def test_texts_are_readable() -> None:
-    assert stated.readable("a\x1b[31mb\n\u202ec\x00\ud800 d") == "a [31mb c d"
-    assert stated.readable("a\u00adb\U000e0001c\ue000\u2003d") == "a b c d", "no character that is invisible"
-    assert len(stated.readable("x" * 10_000)) == stated.LONGEST
+    assert one_line("a\x1b[31mb\n\u202ec\x00\ud800 d") == "a [31mb c d"
+    assert one_line("a\u00adb\U000e0001c\ue000\u2003d") == "a b c d", "no character that is invisible"
+    assert len(one_line("x" * 10_000)) == LONGEST_LINE
     fields = {"a": "x\ny", "b": 4, "c": 1.0, "d": None, "e": [1], "f": True}
     assert stated.texts(fields) == {"a": "x y", "b": "4", "c": "1.0"}

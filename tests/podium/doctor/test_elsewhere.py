@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.errors import Interrupted, UsageError
+from benchmarks.finding import Finding
 from podium.cli import app
 from podium.config import RunConfig, load_system
 from podium.doctor import elsewhere
 from podium.doctor.examination import Places
 from podium.doctor.examining import diagnose
-from podium.doctor.findings import Finding
 from podium.launching.elsewhere import wrapped
 
 LARGE = ("data/wikipedia", "data/evaluation", "data/vocab.txt", "data/large.safetensors")
@@ -54,7 +54,7 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(system: str, *settings: str) -> dict[str, Finding]:
     findings = diagnose(system, None, settings, lambda _: None)
     assert findings is not None
-    return {finding.check: finding for finding in findings}
+    return {finding.rule: finding for finding in findings}
 
 
 @pytest.mark.usefixtures("caught")
@@ -80,13 +80,13 @@ def test_without_the_launcher_what_is_seen_from_here_is_told(monkeypatch: pytest
     monkeypatch.setenv("PATH", "/nowhere")
     findings = found("academic_t4", "max_samples=1000", "seed=3", "description.number_of_nodes=7")
     launcher = next(iter(findings.values()))
-    assert (launcher.check, launcher.verdict) == ("launcher", "error")
-    assert launcher.found == (
+    assert (launcher.rule, launcher.severity) == ("launcher", "error")
+    assert launcher.message == (
         "launch.launcher is slurm, but there is no sbatch here; install it: nothing was examined on its nodes, only "
         "what is seen from here"
     )
     assert launcher.advice
-    verdicts = {check: finding.verdict for check, finding in findings.items()}
+    verdicts = {check: finding.severity for check, finding in findings.items()}
     assert verdicts["mounts"] == verdicts["runs folder"] == "ok"
     assert verdicts["max_samples"] == verdicts["number of nodes"] == "error"
     assert verdicts["seed"] == verdicts["description"] == "warning"
@@ -100,8 +100,8 @@ def test_a_job_that_is_not_taken(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{root / 'bin'}:/usr/bin:/bin")
     launcher = found("laptop", "launch.launcher=slurm")["launcher"]
-    assert launcher.verdict == "error"
-    assert "sbatch did not take the job (exit code 1" in launcher.found
+    assert launcher.severity == "error"
+    assert "sbatch did not take the job (exit code 1" in launcher.message
 
 
 def test_an_interruption_is_none_of_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +127,9 @@ def test_an_interruption_is_none_of_the_findings(monkeypatch: pytest.MonkeyPatch
 def test_what_a_container_lacks_is_told_before_it_starts(root: Path, system: str, name: str, words: str) -> None:
     (root / name).rename(root / "elsewhere")
     findings = found(system)
-    assert findings["mounts"].verdict == "error"
-    assert words.format(root / name) in findings["mounts"].found
-    assert "what its container is given is not all there" in findings["launcher"].found
+    assert findings["mounts"].severity == "error"
+    assert words.format(root / name) in findings["mounts"].message
+    assert "what its container is given is not all there" in findings["launcher"].message
 
 
 @pytest.mark.usefixtures("caught")
@@ -140,7 +140,7 @@ def test_what_only_the_nodes_see_is_left_to_them(write_system: Any) -> None:
     with pytest.raises(Became):
         found(str(write_system(launch)))
     launch = {"launch.launcher": "docker", "launch.container": container | {"runtime": "docker"}}
-    assert found(str(write_system(launch)))["mounts"].verdict == "error"
+    assert found(str(write_system(launch)))["mounts"].severity == "error"
 
 
 @pytest.mark.usefixtures("caught")

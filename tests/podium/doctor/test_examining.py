@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from benchmarks.errors import Interrupted, UsageError, WorkError
+from benchmarks.finding import Finding
 from podium import cli
 from podium.config import RunConfig, RunFolder, load_system
 from podium.doctor import examining
 from podium.doctor.examination import Places
 from podium.doctor.examining import diagnose, examine
-from podium.doctor.findings import Finding
 from podium.launching.crew import Crew
 from tests.podium.doctor.conftest import LAPTOP
 
@@ -25,7 +25,7 @@ def own_places(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_check(findings: list[Finding]) -> dict[str, Finding]:
-    return {finding.check: finding for finding in findings}
+    return {finding.rule: finding for finding in findings}
 
 
 @pytest.mark.slow
@@ -50,10 +50,10 @@ def test_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_this_machine_does_not_have(places: Places) -> None:
     """A GPU system on a machine without, and attention that only a GPU has: said by the real processes."""
     no_gpu = by_check(diagnose("h200_1x", None, ["size=tiny", "evaluation.samples=20"], lambda _: None))
-    if no_gpu["GPUs"].verdict == "ok":
+    if no_gpu["GPUs"].severity == "ok":
         pytest.skip("there is a GPU here")
-    assert no_gpu["GPUs"].found == "0 visible"
-    assert "torch sees no GPU here" in no_gpu["ranks"].found
+    assert no_gpu["GPUs"].message == "0 visible"
+    assert "torch sees no GPU here" in no_gpu["ranks"].message
     config = load_system("laptop", settings=[*LAPTOP, "attention=flash"])
     device = examine(config, places, lambda _: None).device
     assert device is not None
@@ -76,8 +76,8 @@ def test_a_configuration_that_is_refused_is_a_finding(
     write_system: Any, closed_changes: dict[str, Any], changes: dict[str, Any], check: str, words: str
 ) -> None:
     (finding,) = diagnose(str(write_system(closed_changes | changes)), None, [], lambda _: None)
-    assert (finding.check, finding.verdict) == (check, "error")
-    assert words in finding.found
+    assert (finding.rule, finding.severity) == (check, "error")
+    assert words in finding.message
     assert finding.advice
 
 

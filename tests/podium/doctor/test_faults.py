@@ -18,10 +18,11 @@ from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.preparation.subset import prepare_subset
 from benchmarks.bert.published.reading import SamplesToTarget
 from benchmarks.bert.sizes import TINY
+from benchmarks.finding import Finding, has_errors
 from podium.doctor.checks import findings_of
 from podium.doctor.disk import Speed
 from podium.doctor.examination import Examination
-from podium.doctor.findings import Finding, is_ready, summary
+from podium.doctor.telling import summary
 
 Examine = Callable[..., Examination]
 
@@ -32,7 +33,7 @@ def findings(examination: Examination) -> list[Finding]:
 
 def worries(examination: Examination) -> dict[str, Finding]:
     """What is not ok, by its check."""
-    return {finding.check: finding for finding in findings(examination) if finding.verdict != "ok"}
+    return {finding.rule: finding for finding in findings(examination) if finding.severity != "ok"}
 
 
 def found(examination: Examination, check: str, verdict: str, *words: str) -> None:
@@ -40,21 +41,21 @@ def found(examination: Examination, check: str, verdict: str, *words: str) -> No
     worried = worries(examination)
     assert check in worried, sorted(worried)
     finding = worried[check]
-    assert finding.verdict == verdict
+    assert finding.severity == verdict
     for word in words:
-        assert word in finding.found
+        assert word in finding.message
     assert finding.advice
-    assert finding.wanted
+    assert finding.expected
     assert set(worried) == {check}
 
 
 @pytest.mark.parametrize("settings", [(), ("balancing=padded", "attention=padded")])
 def test_a_system_in_good_order_is_ready(examine: Examine, settings: tuple[str, ...]) -> None:
     told = findings(examine(*settings))
-    assert [finding for finding in told if finding.verdict != "ok"] == []
-    assert is_ready(told)
+    assert [finding for finding in told if finding.severity != "ok"] == []
+    assert not has_errors(told)
     assert summary(told) == "ready"
-    assert len({finding.check for finding in told}) == len(told) >= 28
+    assert len({finding.rule for finding in told}) == len(told) >= 28
 
 
 def test_a_gpu_in_good_order_lacks_but_its_checkpoint_and_text(examine: Examine) -> None:
@@ -174,8 +175,8 @@ def test_too_little_memory(examine: Examine) -> None:
     found(machine(examine(), memory=1e6), "memory", "error", "0.0 GiB of this machine")
     large = examine("size=large")
     state = 2 * 16 * large.config.model_size.parameters(30_522)
-    assert worries(machine(large, memory=0.99 * state))["memory"].verdict == "error"
-    assert worries(machine(large, memory=1.05 * state))["memory"].verdict == "warning"  # no room for activations
+    assert worries(machine(large, memory=0.99 * state))["memory"].severity == "error"
+    assert worries(machine(large, memory=1.05 * state))["memory"].severity == "warning"  # no room for activations
     assert "memory" not in worries(machine(large, memory=4 * state))
 
 
@@ -246,9 +247,9 @@ def test_clocks_that_differ(examine: Examine, seconds: float, verdict: str) -> N
 def test_a_path_that_is_not_there(examine: Examine, data: Path) -> None:
     examination = examine(f"data.store={data}/no", f"data.evaluation_store={data}", f"data.vocabulary={data}/vocab.txt")
     worried = worries(examination)
-    assert f"data.store: {data}/no does not exist" in worried["paths"].found
-    assert f"data.vocabulary: {data}/vocab.txt does not exist" in worried["paths"].found
-    assert worried["data"].verdict == "error"
+    assert f"data.store: {data}/no does not exist" in worried["paths"].message
+    assert f"data.vocabulary: {data}/vocab.txt does not exist" in worried["paths"].message
+    assert worried["data"].severity == "error"
 
 
 def test_a_path_that_a_node_does_not_mount(examine: Examine) -> None:
@@ -305,8 +306,8 @@ def test_no_space_for_samples(examine: Examine, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("podium.doctor.places.shutil.disk_usage", usage)
     names = [("text", "text"), ("evaluation_text", "evaluation"), ("vocabulary", "vocab.txt")]
     worried = worries(examine(*(f"data.{key}={tmp_path / name}" for key, name in names)))
-    assert worried["data space"].verdict == "error"
-    assert "not made yet" in worried["data"].found
+    assert worried["data space"].severity == "error"
+    assert "not made yet" in worried["data"].message
 
 
 def test_a_disk_that_is_slow_to_read(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,8 +402,8 @@ def test_closed_samples_that_come_again(examine: Examine, data: Path, monkeypatc
 def test_a_checkpoint_that_is_missing_or_does_not_fit(examine: Examine, tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     worried = worries(examine(f"initial_checkpoint={path}"))
-    assert "there is no such checkpoint" in worried["checkpoint"].found
-    assert worried["checkpoint"].verdict == worried["paths"].verdict == "error"
+    assert "there is no such checkpoint" in worried["checkpoint"].message
+    assert worried["checkpoint"].severity == worried["paths"].severity == "error"
     shapes = podium_shapes(TINY, 12)
     write_podium(path, Weights(TINY, 12, {name: np.zeros(shapes[name], np.float32) for name in shapes}))
     found(examine(f"initial_checkpoint={path}"), "checkpoint", "error", "12 words")

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.text import for_html
 from podium.page.chart import Canvas, Chart, page_svg, standalone_svg
 from podium.page.colours import BASE, SERIES, series_style
-from podium.page.text import shown
 from tests.podium.page.conftest import HOSTILE
 
 
@@ -99,7 +99,7 @@ def test_a_phone_gets_a_narrow_chart() -> None:
 def test_hostile_text_is_text(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = Chart(name, name, drawing((name, "b", "c"), shown(name, 60)))
+        found = Chart(name, name, drawing((name, "b", "c"), for_html(name, 60)))
         svg, alone = page_svg(found, "a", True), standalone_svg(found)
     root = ElementTree.fromstring(svg)
     assert {element.tag for element in root.iter()} <= {

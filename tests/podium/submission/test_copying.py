@@ -7,8 +7,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from benchmarks.errors import UsageError
+from benchmarks.text import printable
 from podium.submission import copying
-from podium.submission.copying import Limits, Tally, copy_file, copy_tree, shown, within
+from podium.submission.copying import Limits, Tally, copy_file, copy_tree, within
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
@@ -183,4 +184,4 @@ def test_what_may_not_be_read_is_told(source: Path, tmp_path: Path, monkeypatch:
 
 
 def test_shown_text_is_fit_for_a_terminal() -> None:
-    assert shown("a\x1b[31mb\nc\x9b\udc80\u202ed é日") == "a\\x1b[31mb\\nc\\x9b\\udc80\\u202ed é日"
+    assert printable("a\x1b[31mb\nc\x9b\udc80\u202ed é日") == "a\\x1b[31mb\\nc\\x9b\\udc80\\u202ed é日"

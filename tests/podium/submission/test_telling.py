@@ -5,8 +5,8 @@ import json
 
 from rich.console import Console
 
+from benchmarks.finding import Finding
 from podium.submission.checking import FileVerdict, Report
-from podium.submission.findings import Finding
 from podium.submission.official.asking import Score
 from podium.submission.telling import as_json, print_report, summary
 
@@ -38,8 +38,8 @@ def test_a_good_package_is_a_few_lines() -> None:
 
 
 def test_what_is_alike_is_told_once_with_some_of_the_files() -> None:
-    findings = [Finding(f"{FOLDER}/result_{n}.txt", "r", "warning", "The same.", line=7) for n in range(6)]
-    text = told(report([*findings, Finding(FOLDER, "x", "error", "Another.", "package_checker")]))
+    findings = [Finding.warning(f"{FOLDER}/result_{n}.txt", "r", "The same.", line=7) for n in range(6)]
+    text = told(report([*findings, Finding.error(FOLDER, "x", "Another.", source="package_checker")]))
     assert text.count("The same.") == 1
     assert "result_0.txt:7, result_1.txt:7, result_2.txt:7 and 3 more" in text
     assert "! podium: The same." in text
@@ -58,7 +58,7 @@ def test_files_of_other_verdicts_have_lines_of_their_own() -> None:
 
 def test_nothing_that_a_terminal_or_rich_acts_on_reaches_it() -> None:
     evil = "\x1b]0;owned\x07\x1b[2J[red]x[/red][link=file:///]\u202e\x9b31m"
-    findings = [Finding(f"results/{evil}/bert/result_0.txt", "r", "error", f"{evil} [/] [bold", "podium", 1)]
+    findings = [Finding.error(f"results/{evil}/bert/result_0.txt", "r", f"{evil} [/] [bold", source="podium", line=1)]
     files = [FileVerdict(f"results/{evil}/bert/result_0.txt", "failed", "failed")]
     text = told(report(findings, files, [Score(f"results/{evil}/bert", 1.0, None, None)]), width=4000)
     assert not any((ord(character) < 32 and character != "\n") or character in "\x9b\u202e\x7f" for character in text)
@@ -67,7 +67,7 @@ def test_nothing_that_a_terminal_or_rich_acts_on_reaches_it() -> None:
 
 
 def test_the_object_for_programs_holds_all_of_it() -> None:
-    findings = [Finding(FOLDER, "x", "error", "Another.", "package_checker")]
+    findings = [Finding.error(FOLDER, "x", "Another.", source="package_checker")]
     whole = json.loads(json.dumps(as_json(report(findings, scores=[Score(FOLDER, None, None, None)]))))
     assert whole["accepted"] is False
     assert whole["findings"][0] == {

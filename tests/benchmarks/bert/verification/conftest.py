@@ -13,8 +13,8 @@ from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Vocabulary
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Origin, write_shard
 from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.wikipedia import WIKIPEDIA
+from benchmarks.finding import Finding
 
 WORDS = 400
 CLS, SEP, MASK = (SPECIAL_WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
@@ -119,8 +119,8 @@ def look(vocabulary: Path) -> Callable[..., dict[str, Finding]]:
 
     def findings(store: Path, **given: Any) -> dict[str, Finding]:
         found = findings_of(gather_evidence(Subject(store, **{"vocabulary": vocabulary, **given}), 2))
-        names = [finding.check for finding in found]
+        names = [finding.rule for finding in found]
         assert len(names) == len(set(names)), names
-        return {finding.check: finding for finding in found}
+        return {finding.rule: finding for finding in found}
 
     return findings

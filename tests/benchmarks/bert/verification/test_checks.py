@@ -16,8 +16,8 @@ from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Origin, SampleStore, write_shard
 from benchmarks.bert.verification import contents
 from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
-from benchmarks.bert.verification.findings import Finding, is_sound, verdict
 from benchmarks.errors import UsageError, WorkError
+from benchmarks.finding import Finding, has_errors
 
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data" / "wikipedia_sample"
 Look = Callable[..., dict[str, Finding]]
@@ -26,19 +26,18 @@ ALWAYS_NOTED = {"official vocabulary", "words"}
 
 
 def failed(findings: dict[str, Finding]) -> set[str]:
-    return {name for name, finding in findings.items() if finding.level == "fail"}
+    return {name for name, finding in findings.items() if finding.severity == "error"}
 
 
 def noted(findings: dict[str, Finding]) -> set[str]:
-    return {name for name, finding in findings.items() if finding.level == "note"} - ALWAYS_NOTED
+    return {name for name, finding in findings.items() if finding.severity == "note"} - ALWAYS_NOTED
 
 
 def test_a_sound_store_is_sound(stores: Any, sound: Sound, look: Look) -> None:
     store, evaluation = stores(sound(1), sound(2), sound(5)), stores(sound(3), name="evaluation")
     findings = look(store, evaluation=evaluation)
     assert (failed(findings), noted(findings)) == (set(), set())
-    assert is_sound([*findings.values()])
-    assert verdict([*findings.values()]) == "sound"
+    assert not has_errors(findings.values())
     assert {name for name in findings if name.startswith("evaluation ")} == {
         f"evaluation {name}"
         for name in (
@@ -46,11 +45,11 @@ def test_a_sound_store_is_sound(stores: Any, sound: Sound, look: Look) -> None:
             *("[MASK] share", "kept share", "random-next share", "vocabulary"),
         )
     }
-    assert findings["counts"].found.startswith("4,500 samples, ")
-    assert findings["counts"].found.endswith(", 3 shards")
-    assert findings["repeated samples"].found == "0 of 6,000 (0.0000%)"
-    assert findings["shared samples"].found == "at most 0.00%, of any two of 4 shards"
-    assert all(finding.advice for finding in findings.values() if finding.level == "fail")
+    assert findings["counts"].message.startswith("4,500 samples, ")
+    assert findings["counts"].message.endswith(", 3 shards")
+    assert findings["repeated samples"].message == "0 of 6,000 (0.0000%)"
+    assert findings["shared samples"].message == "at most 0.00%, of any two of 4 shards"
+    assert all(finding.advice for finding in findings.values() if finding.severity == "error")
 
 
 def test_statistics_are_those_of_the_store(stores: Any, sound: Sound, vocabulary: Path) -> None:
@@ -79,13 +78,13 @@ def test_the_real_sample_is_sound(tmp_path: Path) -> None:
     origin = Origin.of_text(text.name, sha256_of(text), Vocabulary.read(vocabulary).sha256, GenerationSettings())
     write_shard(tmp_path / "store" / "part-00000.h5", samples, origin)
     subject = Subject(tmp_path / "store", vocabulary=vocabulary, texts=(text,))
-    findings = {finding.check: finding for finding in findings_of(gather_evidence(subject))}
+    findings = {finding.rule: finding for finding in findings_of(gather_evidence(subject))}
     assert failed(findings) == set()
     assert noted(findings) == {"lengths"}  # a part of 37 documents
-    assert findings["structure"].found == "7,601 samples, all well-formed"
-    assert findings["repeated samples"].found == "0 of 7,601 (0.0000%)"
-    assert findings["masked share"].found.startswith("0.150081 ")
-    assert findings["text"].level == "ok"
+    assert findings["structure"].message == "7,601 samples, all well-formed"
+    assert findings["repeated samples"].message == "0 of 7,601 (0.0000%)"
+    assert findings["masked share"].message.startswith("0.150081 ")
+    assert findings["text"].severity == "ok"
 
 
 Plant = Callable[[dict[str, Any]], None]
@@ -187,18 +186,18 @@ def test_a_malformed_sample_is_found(
     plant(whole, arrays, index)
     store = stores(sound(1), Samples(**arrays))
     finding = look(store)["structure"]
-    lines = [line for line in finding.found.splitlines() if line.startswith(said)]
-    assert finding.level == "fail"
+    lines = [line for line in finding.message.splitlines() if line.startswith(said)]
+    assert finding.severity == "error"
     assert lines and lines[0].endswith(f"; the first is {store / 'b.h5'}, sample {index}")
     blind = look(store, vocabulary=None)
-    assert (blind["structure"].level == "ok") == needs_words
-    assert blind["words"].level == "note"
-    assert "no [CLS] at its start" in blind["words"].found
+    assert (blind["structure"].severity == "ok") == needs_words
+    assert blind["words"].severity == "note"
+    assert "no [CLS] at its start" in blind["words"].message
 
 
 def test_several_malformed_samples_are_counted(stores: Any, sound: Sound, look: Look) -> None:
     samples = replace(sound(1), next_sentence_labels=np.where(np.arange(1_500) % 100 == 3, 9, 0).astype(np.uint8))
-    found = look(stores(samples, sound(2)))["structure"].found
+    found = look(stores(samples, sound(2)))["structure"].message
     assert "15 samples have a next-sentence label" in found
     assert found.endswith("a.h5, sample 3")
 
@@ -211,7 +210,7 @@ def test_special_words_may_stand_at_masked_positions_and_unknown_ones_anywhere(
     for number, word in enumerate((0, 2, 3)):
         arrays["token_ids"][start + int(arrays["masked_positions"][masked + number])] = word
     arrays["token_ids"][plain_place(sound(1), 6)] = 1
-    assert look(stores(Samples(**arrays)))["structure"].level == "ok"
+    assert look(stores(Samples(**arrays)))["structure"].severity == "ok"
 
 
 @pytest.mark.parametrize(
@@ -233,7 +232,7 @@ def test_masks_are_counted_by_the_settings(
         assert failed(findings) == set()
     else:
         assert failed(findings) == {"structure", "masked share"}
-        assert "another number of masked tokens" in findings["structure"].found
+        assert "another number of masked tokens" in findings["structure"].message
 
 
 def test_masks_are_rounded_half_to_even_and_bounded_by_the_text() -> None:
@@ -271,28 +270,28 @@ def test_replacements_are_as_the_reference_draws_them(
 
 
 @pytest.mark.parametrize(
-    ("share", "level"), [(0.0, "fail"), (0.2, "fail"), (0.4, "note"), (0.5, "ok"), (0.72, "note"), (0.8, "fail")]
+    ("share", "level"), [(0.0, "error"), (0.2, "error"), (0.4, "note"), (0.5, "ok"), (0.72, "note"), (0.8, "error")]
 )
 def test_labels_are_balanced(stores: Any, sound: Sound, look: Look, share: float, level: str) -> None:
     labels = (np.random.default_rng(0).random(1_500) < share).astype(np.uint8)
     finding = look(stores(replace(sound(1), next_sentence_labels=labels)))["random-next share"]
-    assert (finding.level, bool(finding.advice)) == (level, level != "ok")
+    assert (finding.severity, bool(finding.advice)) == (level, level != "ok")
 
 
 def test_few_labels_may_be_anything(stores: Any, sound: Sound, look: Look, reorder: Any) -> None:
     few = reorder(sound(1), range(6))
     labels = np.array([1, 1, 1, 1, 1, 0], dtype=np.uint8)
-    assert look(stores(replace(few, next_sentence_labels=labels)))["random-next share"].level != "fail"
+    assert look(stores(replace(few, next_sentence_labels=labels)))["random-next share"].severity != "error"
 
 
 def test_other_lengths_are_noted_and_are_not_official(
     stores: Any, make: Callable[..., Samples], sound: Sound, look: Look
 ) -> None:
     store, evaluation = stores(make(800, 4, short=True)), stores(sound(3), name="evaluation")
-    assert look(store)["lengths"].level == "note"
-    assert look(store, evaluation=evaluation, official=True)["lengths"].level == "fail"
+    assert look(store)["lengths"].severity == "note"
+    assert look(store, evaluation=evaluation, official=True)["lengths"].severity == "error"
     longer = stores(sound(1), name="longer", max_sequence_length=600, generation=None, made_by="tfrecord")
-    assert look(longer)["lengths"].level == "note"
+    assert look(longer)["lengths"].severity == "note"
 
 
 def test_every_broken_shard_is_named(stores: Any, sound: Sound, look: Look) -> None:
@@ -305,11 +304,11 @@ def test_every_broken_shard_is_named(stores: Any, sound: Sound, look: Look) -> N
     (store / "c.h5").write_bytes(b"no shard")
     os.truncate(store / "f.h5", 1000)
     finding = look(store)["content"]
-    assert finding.level == "fail"
-    lines = finding.found.splitlines()
+    assert finding.severity == "error"
+    lines = finding.message.splitlines()
     assert lines[0] == "4 of 6 shards cannot be trusted"
     assert [Path(line.split(":")[0]).name for line in lines[1:]] == ["c.h5", "f.h5", "b.h5", "e.h5"]
-    assert look(store)["counts"].found.endswith("4 shards")
+    assert look(store)["counts"].message.endswith("4 shards")
 
 
 def test_a_store_of_broken_shards_alone_is_told(stores: Any, sound: Sound, vocabulary: Path) -> None:
@@ -317,7 +316,7 @@ def test_a_store_of_broken_shards_alone_is_told(stores: Any, sound: Sound, vocab
     os.truncate(store / "a.h5", 10)
     evidence = gather_evidence(Subject(store, vocabulary=vocabulary, evaluation=store))
     findings = findings_of(evidence)
-    assert [f.check for f in findings if f.level == "fail"] == ["content", "evaluation content"]
+    assert [f.rule for f in findings if f.severity == "error"] == ["content", "evaluation content"]
     assert statistics_of(evidence)["training"] == {"shards": 1, "readable": 0}
 
 
@@ -332,8 +331,8 @@ def test_shards_that_do_not_belong_together_are_found_as_the_store_does(
     with pytest.raises(WorkError):
         SampleStore(store)
     finding = look(store, evaluation=store)["shards"]
-    assert finding.level == "fail"
-    assert f"{store / 'z.h5'}: its {name} is " in finding.found
+    assert finding.severity == "error"
+    assert f"{store / 'z.h5'}: its {name} is " in finding.message
     assert name in contents.ALIKE
 
 
@@ -349,11 +348,11 @@ def test_another_vocabulary_is_found(stores: Any, sound: Sound, look: Look, tmp_
 def test_a_random_subset_is_noted_and_is_not_official(stores: Any, sound: Sound, look: Look) -> None:
     store = stores(sound(1), selection="random", selected_from=9_000)
     finding = look(store)["selection"]
-    assert (finding.level, finding.found) == ("note", "a random subset of 9,000 samples")
+    assert (finding.severity, finding.message) == ("note", "a random subset of 9,000 samples")
     evaluation = stores(sound(2), name="evaluation", selection="evaluation")
     findings = look(store, evaluation=evaluation, official=True)
-    assert findings["selection"].level == "fail"
-    assert findings["evaluation selection"].level == "ok"
+    assert findings["selection"].severity == "error"
+    assert findings["evaluation selection"].severity == "ok"
 
 
 def test_official_counts(stores: Any, sound: Sound, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,12 +362,12 @@ def test_official_counts(stores: Any, sound: Sound, look: Look, monkeypatch: pyt
     assert "156,726,829" in findings["counts"].expected
     assert "10,000" in findings["evaluation counts"].expected
     monkeypatch.setattr(contents, "TRAINING_SAMPLES", 1_500)
-    for enough, level in ((1_500, "ok"), (1_499, "ok"), (1_501, "fail")):
+    for enough, level in ((1_500, "ok"), (1_499, "ok"), (1_501, "error")):
         monkeypatch.setattr(contents, "EVALUATION_SAMPLES", enough)
         findings = look(store, evaluation=evaluation, official=True)
-        assert (findings["counts"].level, findings["evaluation counts"].level) == ("ok", level)
+        assert (findings["counts"].severity, findings["evaluation counts"].severity) == ("ok", level)
     monkeypatch.setattr(contents, "TRAINING_SAMPLES", 1_499)
-    assert look(store, evaluation=evaluation, official=True)["counts"].level == "fail"
+    assert look(store, evaluation=evaluation, official=True)["counts"].severity == "error"
 
 
 def test_what_official_needs_is_asked_for_at_once(stores: Any, sound: Sound, vocabulary: Path) -> None:

@@ -12,10 +12,10 @@ from benchmarks.bert.preparation.evaluation import evaluation_pick
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification import lengths, official
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.official import Published, input_ids_md5
 from benchmarks.bert.verification.wikipedia import WIKIPEDIA
 from benchmarks.errors import WorkError
+from benchmarks.finding import Finding
 
 Look = Callable[..., dict[str, Finding]]
 Sound = Callable[[int], Samples]
@@ -47,10 +47,10 @@ def test_the_evaluation_samples_are_compared(
     wanted = input_ids_md5(rows)
     check = "official evaluation samples"
     finding = look(store, evaluation=evaluation)[check]
-    assert (finding.level, wanted in finding.found) == ("note", True)
-    assert look(store, evaluation=evaluation, official=True)[check].level == "fail"
+    assert (finding.severity, wanted in finding.message) == ("note", True)
+    assert look(store, evaluation=evaluation, official=True)[check].severity == "error"
     monkeypatch.setattr(official, "EVALUATION_MD5", wanted)
-    assert look(store, evaluation=evaluation, official=True)[check].level == "ok"
+    assert look(store, evaluation=evaluation, official=True)[check].severity == "ok"
     monkeypatch.setattr(official, "EVALUATION_SAMPLES", 1_501)
     assert check not in look(store, evaluation=evaluation)
 
@@ -62,7 +62,7 @@ def test_the_vocabulary_is_compared(
     right = published(vocabulary)
     for known, level in ((official.VOCABULARY, "note"), (right, "ok"), (Published(right.size, "0" * 32), "note")):
         monkeypatch.setattr(official, "VOCABULARY", known)
-        assert look(store)["official vocabulary"].level == level
+        assert look(store)["official vocabulary"].severity == level
     assert "official vocabulary" not in look(store, vocabulary=None)
 
 
@@ -73,12 +73,12 @@ def test_texts_are_compared_with_what_the_shards_were_made_from(
         (tmp_path / name).write_text(content, encoding="utf-8")
     sha256 = hashlib.sha256(b"one").hexdigest()
     store = stores(sound(1), source_sha256=sha256)
-    assert look(store, texts=(tmp_path / "a",))["text"].level == "ok"
+    assert look(store, texts=(tmp_path / "a",))["text"].severity == "ok"
     other = stores(sound(1), sound(2), name="other", source_sha256=sha256)
     finding = look(other, texts=(tmp_path / "b",))["text"]
-    assert (finding.level, "is not what its shard was made from" in finding.found) == ("fail", True)
+    assert (finding.severity, "is not what its shard was made from" in finding.message) == ("error", True)
     unknown = look(store, texts=(tmp_path / "elsewhere",))["text"]
-    assert (unknown.level, unknown.found) == ("note", f"{tmp_path / 'elsewhere'}: no shard was made from it")
+    assert (unknown.severity, unknown.message) == ("note", f"{tmp_path / 'elsewhere'}: no shard was made from it")
 
 
 def test_eval_txt_is_compared_by_its_name_or_its_size(
@@ -87,16 +87,16 @@ def test_eval_txt_is_compared_by_its_name_or_its_size(
     store, check = stores(sound(1)), "official evaluation text"
     for name in ("eval.txt", "renamed"):
         (tmp_path / name).write_text("a text", encoding="utf-8")
-    assert look(store, texts=(tmp_path / "eval.txt",))[check].level == "note"
+    assert look(store, texts=(tmp_path / "eval.txt",))[check].severity == "note"
     assert check not in look(store, texts=(tmp_path / "renamed",))
     monkeypatch.setattr(official, "EVALUATION_TEXT", published(tmp_path / "renamed"))
     for name in ("eval.txt", "renamed"):
-        assert look(store, texts=(tmp_path / name,))[check].level == "ok"
+        assert look(store, texts=(tmp_path / name,))[check].severity == "ok"
     (tmp_path / "renamed").write_text("b text", encoding="utf-8")
-    assert look(store, texts=(tmp_path / "renamed",))[check].level == "note"
+    assert look(store, texts=(tmp_path / "renamed",))[check].severity == "note"
     evaluation = stores(sound(2), name="evaluation")
     texts = (tmp_path / "renamed",)
-    assert look(store, texts=texts, evaluation=evaluation, official=True)[check].level == "fail"
+    assert look(store, texts=texts, evaluation=evaluation, official=True)[check].severity == "error"
 
 
 def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Shard
 from benchmarks.bert.verification import duplicates, survey
 from benchmarks.bert.verification.duplicates import find_duplicates
-from benchmarks.bert.verification.findings import Finding
 from benchmarks.bert.verification.hashing import hash_samples
+from benchmarks.finding import Finding
 
 Look = Callable[..., dict[str, Finding]]
 Sound = Callable[[int], Samples]
@@ -22,7 +22,7 @@ CHECKS = ("shared samples", "repeated samples", "repeats in a row")
 
 
 def levels(findings: dict[str, Finding]) -> list[str]:
-    return [findings[check].level for check in CHECKS]
+    return [findings[check].severity for check in CHECKS]
 
 
 def join(one: Samples, other: Samples) -> Samples:
@@ -38,16 +38,16 @@ def join(one: Samples, other: Samples) -> Samples:
 def test_two_shards_alike_are_found(stores: Any, sound: Sound, look: Look) -> None:
     store = stores(sound(1), sound(2), sound(1))
     findings = look(store)
-    assert levels(findings) == ["fail", "fail", "ok"]
-    assert findings["shared samples"].found == f"1 pair of shards\n{store / 'a.h5'} and {store / 'c.h5'} share 100.0%"
-    assert findings["repeated samples"].found == "1,500 of 4,500 (33.3333%)"
+    assert levels(findings) == ["error", "error", "ok"]
+    assert findings["shared samples"].message == f"1 pair of shards\n{store / 'a.h5'} and {store / 'c.h5'} share 100.0%"
+    assert findings["repeated samples"].message == "1,500 of 4,500 (33.3333%)"
 
 
 def test_a_shuffled_copy_is_found(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     order = np.random.default_rng(7).permutation(1_500)
     findings = look(stores(sound(1), reorder(sound(1), order)))
-    assert levels(findings) == ["fail", "fail", "ok"]
-    assert findings["shared samples"].found.endswith("share 100.0%")
+    assert levels(findings) == ["error", "error", "ok"]
+    assert findings["shared samples"].message.endswith("share 100.0%")
 
 
 def test_an_overlap_of_three_in_a_hundred_is_found(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
@@ -56,30 +56,33 @@ def test_an_overlap_of_three_in_a_hundred_is_found(stores: Any, sound: Sound, lo
     mixed = join(reorder(small, range(30)), reorder(sound(2), range(1_470)))
     store = stores(small, mixed, *map(sound, range(3, 10)))
     findings = look(store)
-    assert levels(findings) == ["fail", "fail", "ok"]
-    assert findings["shared samples"].found.endswith("b.h5 share 3.0%")  # of the smaller one's 1,000
+    assert levels(findings) == ["error", "error", "ok"]
+    assert findings["shared samples"].message.endswith("b.h5 share 3.0%")  # of the smaller one's 1,000
 
 
 def test_an_overlap_below_the_limit_is_none(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     """15 of 1,500 are a hundredth, which is allowed, and one of 12,001 in all."""
     mixed = join(sound(1), reorder(sound(2), range(15)))
     findings = look(stores(mixed, sound(2)))
-    assert findings["shared samples"].level == "ok"
+    assert findings["shared samples"].severity == "ok"
     more = join(sound(1), reorder(sound(2), range(16)))
-    assert look(stores(more, sound(2), name="more"))["shared samples"].level == "fail"
+    assert look(stores(more, sound(2), name="more"))["shared samples"].severity == "error"
     one = join(sound(1), reorder(sound(2), range(1)))
-    assert look(stores(one, sound(2), name="one"))["repeated samples"].level == "ok"
-    assert look(stores(mixed, sound(2), name="again"))["repeated samples"].level == "fail"
+    assert look(stores(one, sound(2), name="one"))["repeated samples"].severity == "ok"
+    assert look(stores(mixed, sound(2), name="again"))["repeated samples"].severity == "error"
 
 
 def test_all_shards_alike_are_said_once(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     copies = [reorder(sound(1), np.random.default_rng(seed).permutation(1_500)) for seed in range(7)]
     found = look(stores(*copies))["shared samples"]
-    assert (found.level, found.found) == ("fail", "all 7 shards hold the same samples: any two share at least 100.0%")
+    assert (found.severity, found.message) == (
+        "error",
+        "all 7 shards hold the same samples: any two share at least 100.0%",
+    )
 
 
 def test_of_many_pairs_some_are_named(stores: Any, sound: Sound, look: Look) -> None:
-    found = look(stores(*[sound(1)] * 4, sound(2)))["shared samples"].found.splitlines()
+    found = look(stores(*[sound(1)] * 4, sound(2)))["shared samples"].message.splitlines()
     assert found[0] == "6 pairs of shards"
     assert len(found) == 7
     assert found[-1] == "and 1 more"
@@ -90,35 +93,35 @@ def test_evaluation_samples_among_the_training_samples_are_found(
 ) -> None:
     evaluation = stores(reorder(sound(2), range(700, 1_100)), name="evaluation")
     findings = look(stores(sound(1), sound(2)), evaluation=evaluation)
-    assert levels(findings) == ["fail", "fail", "ok"]
-    assert str(evaluation / "a.h5") in findings["shared samples"].found
+    assert levels(findings) == ["error", "error", "ok"]
+    assert str(evaluation / "a.h5") in findings["shared samples"].message
 
 
 def test_a_sample_many_times_in_one_shard_is_found(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     order = np.random.default_rng(7).permutation([*range(1_500), *[33] * 5])
     findings = look(stores(reorder(sound(1), order), sound(2)))
-    assert levels(findings) == ["ok", "fail", "ok"]
-    assert findings["repeated samples"].found.startswith("5 of 3,005 ")
+    assert levels(findings) == ["ok", "error", "ok"]
+    assert findings["repeated samples"].message.startswith("5 of 3,005 ")
 
 
-@pytest.mark.parametrize(("times", "level"), [(2, "ok"), (3, "fail"), (9, "fail")])
+@pytest.mark.parametrize(("times", "level"), [(2, "ok"), (3, "error"), (9, "error")])
 def test_the_same_sample_in_a_row_is_found(
     stores: Any, sound: Sound, look: Look, reorder: Reorder, times: int, level: str
 ) -> None:
     many = [sound(n) for n in range(2, 8)]
     store = stores(reorder(sound(1), [*range(700), *[700] * times, *range(701, 1_500)]), *many)
     finding = look(store)["repeats in a row"]
-    assert finding.level == level
-    if level == "fail":
-        assert finding.found == f"{times - 1}, most of them in {store / 'a.h5'} ({times - 1})"
+    assert finding.severity == level
+    if level == "error":
+        assert finding.message == f"{times - 1}, most of them in {store / 'a.h5'} ({times - 1})"
 
 
 def test_a_shuffle_that_stands_still_is_found(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     in_order = reorder(sound(1), np.repeat(np.arange(150), 10))
     findings = look(stores(in_order))
-    assert findings["repeats in a row"].level == "fail"
+    assert findings["repeats in a row"].severity == "error"
     mixed = reorder(in_order, np.random.default_rng(1).permutation(1_500))
-    assert look(stores(mixed, name="mixed"))["repeats in a row"].level == "ok"
+    assert look(stores(mixed, name="mixed"))["repeats in a row"].severity == "ok"
 
 
 def one_of_each_change(samples: Samples, index: int) -> list[Samples]:
@@ -216,7 +219,7 @@ def test_equal_hashes_of_different_samples_do_not_count(
     monkeypatch.setattr(survey, "hash_samples", lambda samples: np.arange(len(samples), dtype=np.uint64) << 50)
     findings = look(stores(sound(1), sound(2)))
     assert levels(findings) == ["ok", "ok", "ok"]
-    assert findings["repeated samples"].found.startswith("0 of 3,000")
+    assert findings["repeated samples"].message.startswith("0 of 3,000")
 
 
 @pytest.mark.parametrize("name", ["token_ids", "first_segment_lengths", "masked_token_ids", "next_sentence_labels"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.finding import Finding
 from podium.reading.package import find_packages
 from podium.submission.checks import check_package
-from podium.submission.findings import Finding
 from podium.submission.rulesets import ruleset
 
 Event = dict[str, Any]

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.finding import Finding
 from podium.mllog import RESTARTED
 from podium.reading.package import find_packages
 from podium.submission.checking import check
 from podium.submission.checks import check_package
-from podium.submission.findings import Finding
 from podium.submission.rulesets import ruleset
 
 Event = dict[str, Any]

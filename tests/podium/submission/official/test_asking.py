@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.finding import Finding
 from podium.reading.package import find_packages
-from podium.submission.findings import Finding
 from podium.submission.official import asking
 from podium.submission.official.asking import Official, ask_official
 from podium.submission.rulesets import ruleset

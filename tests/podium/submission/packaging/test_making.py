@@ -14,10 +14,10 @@ import yaml
 from rich.console import Console
 
 from benchmarks.errors import PodiumError, UsageError, WorkError
+from benchmarks.finding import Finding
 from podium.config import RunFolder, load_system
 from podium.source import Source
 from podium.submission.checking import check
-from podium.submission.findings import Finding
 from podium.submission.packaging.making import Packaged, Wish, package, stripped
 from podium.submission.rulesets import Ruleset, ruleset
 from podium.submission.showing import print_packaged
@@ -223,12 +223,12 @@ def test_a_place_that_is_taken_is_refused(make_set: Any, wish: Any, tmp_path: Pa
 
 
 def test_what_a_check_rejects_is_not_left_behind(make_set: Any, wish: Any) -> None:
-    fault = Finding("results/mine", "a_rule", "error", "is wrong; mend it")
+    fault = Finding.error("results/mine", "a_rule", "is wrong; mend it")
     refused(wish(make_set()), WorkError, "rejected under ruleset 5.0.0(.|\n)*a_rule: results/mine: is wrong", fault)
 
 
 def test_a_warning_is_told_and_the_package_made(make_set: Any, wish: Any) -> None:
-    warning = Finding("results/mine", "a_rule", "warning", "looks odd")
+    warning = Finding.warning("results/mine", "a_rule", "looks odd")
     assert make(wish(make_set()), warning).findings == (warning,)
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from podium.page.text import LONGEST, brief, printable, shown
+from benchmarks.text import LONGEST_IN_HTML, for_html, for_xml, label
 
 
 @pytest.mark.parametrize(
@@ -21,25 +21,25 @@ from podium.page.text import LONGEST, brief, printable, shown
     ],
 )
 def test_what_cannot_be_seen_is_replaced(text: str, expected: str) -> None:
-    assert printable(text) == expected
-    assert shown(text) == expected
+    assert for_xml(text) == expected
+    assert for_html(text) == expected
 
 
 def test_every_character_that_is_left_is_allowed_in_xml_and_has_a_sight() -> None:
     every = "".join(map(chr, [*range(0x3000), *range(0xD7F0, 0xE010), *range(0xFD00, 0x10010)]))
-    left = printable(every)
+    left = for_xml(every)
     assert ElementTree.fromstring(f"<a>{left.replace('&', '').replace('<', '')}</a>").text
     assert {character for character in left if unicodedata.category(character) in ("Cc", "Cs")} == {"\n", "\t"}
     assert not any(unicodedata.bidirectional(character) in ("RLO", "LRO", "RLE", "LRE", "RLI") for character in left)
 
 
 def test_long_text_is_cut_and_says_so() -> None:
-    assert shown("x" * LONGEST) == "x" * LONGEST
-    assert shown("x" * (LONGEST + 1)) == "x" * (LONGEST - 1) + "…"
-    assert shown("abcdef", 4) == "abc…"
+    assert for_html("x" * LONGEST_IN_HTML) == "x" * LONGEST_IN_HTML
+    assert for_html("x" * (LONGEST_IN_HTML + 1)) == "x" * (LONGEST_IN_HTML - 1) + "…"
+    assert for_html("abcdef", 4) == "abc…"
 
 
 def test_labels_are_on_one_line_and_never_empty() -> None:
-    assert brief("two\nlines  and\ta tab", 40) == "two lines and a tab"
-    assert brief(" \n ", 40) == "–"
-    assert brief("abcdef", 4) == "abc…"
+    assert label("two\nlines  and\ta tab", 40) == "two lines and a tab"
+    assert label(" \n ", 40) == "–"
+    assert label("abcdef", 4) == "abc…"
