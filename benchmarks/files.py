@@ -1,7 +1,6 @@
 """Files that are whole or not there at all, and how many of them may be open."""
 
 import errno
-import fcntl
 import glob
 import hashlib
 import os
@@ -116,22 +115,6 @@ def require_room(folder: Path) -> None:
     finally:
         with suppress(OSError):
             probe.unlink()
-
-
-@contextmanager
-def alone_in(folder: Path, command: str) -> Iterator[None]:
-    """Hold a folder for this process while the block runs; UsageError if another process that runs `command` does."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{folder}: another `{command}` is at work on this folder; wait for its end") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def sha256_of(path: Path) -> str:

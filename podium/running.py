@@ -13,9 +13,9 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
 from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
 from benchmarks.files import make_folder
+from benchmarks.locks import assert_unlocked, exclusive_lock
 from podium.compliance import check_compliance
 from podium.config import RunConfig, RunFolder, load_resumed, newest_checkpoint, whole_checkpoints, write_resolved
-from podium.config.holding import alone_with, require_nobody
 from podium.config.kept import require_kept
 from podium.config.loading import ROOT
 from podium.costs import with_measured_costs
@@ -115,7 +115,7 @@ def resume(
     results = ResultSet(config.system, replaced=run.path / "replaced_results")
     with _alone(make_folder(RUNS / config.system)):
         config = resumable(folder, system, settings)  # whoever held these runs may have gone on with this one
-        require_nobody(
+        assert_unlocked(
             run.lock,
             f"{folder}: processes of this run are still at work, such as some that save themselves after their "
             "`podium run` was killed; wait for their end",
@@ -145,12 +145,13 @@ def check_checkpoint(config: RunConfig) -> None:
     PodiumCheckpoint(config.initial_checkpoint).require(config.model_size, words)
 
 
-def _alone(folder: Path) -> AbstractContextManager[None]:
-    """Hold this system's runs: results of two sets made at once would mix.
+def _alone(folder: Path) -> AbstractContextManager[int]:
+    """Lock this system's runs: results of two sets made at once would mix.
 
     UsageError if another process holds them, WorkError if nothing can be written there.
     """
-    return alone_with(folder / ".lock", f"{folder}: another `podium run` is at work on this system; wait for its end")
+    message = f"{folder}: another `podium run` is at work on this system; wait for its end"
+    return exclusive_lock(folder / ".lock", message)
 
 
 def _run_once(

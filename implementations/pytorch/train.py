@@ -15,9 +15,9 @@ from pathlib import Path
 
 from benchmarks.errors import PodiumError
 from benchmarks.files import unwritable
+from benchmarks.locks import shared_lock
 from benchmarks.processes import end_with_parent
 from podium.config import Checkpoint, RunConfig, RunFolder, load_resolved, newest_checkpoint
-from podium.config.holding import held_with_others
 from podium.config.kept import require_kept
 from podium.mllog import ResultLog
 
@@ -31,7 +31,7 @@ def main() -> int:
     end_with_parent()
     folder = RunFolder(arguments.folder)
     try:
-        with held_with_others(folder.lock), _full_disk_told(folder):
+        with shared_lock(folder.lock), _full_disk_told(folder):
             return _train(arguments.config, folder, arguments.caches_cleared)
     except PodiumError as error:
         with suppress(PodiumError):  # the disk may be full: the harness finds that out by itself

@@ -14,9 +14,9 @@ from typing import IO
 from benchmarks.errors import Interrupted as Interrupted
 from benchmarks.errors import PodiumError, Saved, WorkError
 from benchmarks.files import require_room, unwritable
+from benchmarks.locks import shared_lock
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder
-from podium.config.holding import held_with_others
 from podium.config.loading import ROOT
 from podium.config.patience import asked, torchrun_seconds
 from podium.launching.node import ALONE, Node, interface_of
@@ -96,7 +96,7 @@ def run_processes(
     patience = asked() if saves else {}
     saving_seconds = torchrun_seconds(os.environ | patience) if saves else 0
     with (
-        held_with_others(folder.lock) as lock,
+        shared_lock(folder.lock) as lock,
         _opened(node.output(folder)) as output,
         _interruptible() as interrupted,
     ):

@@ -9,8 +9,8 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.nodes import Node
 
+from benchmarks.locks import is_locked
 from podium.config import RunFolder
-from podium.config.holding import is_held
 from podium.reading.json_text import parse
 from podium.reading.run_log import as_number
 from podium.run_report.folders import Found, FoundSet
@@ -100,7 +100,7 @@ def _outcome(
         if summary.get("reached_target") is True:
             return REACHED
         return TRAINED if settings.get("target_accuracy", 0) is None else MISSED
-    if is_held(folder.lock):
+    if is_locked(folder.lock):
         return UNDER_WAY
     if failure is not None:
         return SAVED if code == SAVED_CODE else BROKE_OFF

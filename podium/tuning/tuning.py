@@ -12,7 +12,8 @@ import yaml
 from optuna.trial import FrozenTrial
 
 from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import alone_in, make_folder, write_whole
+from benchmarks.files import make_folder, write_whole
+from benchmarks.locks import folder_lock
 from podium.config import RunConfig, load_system
 from podium.costs import with_measured_costs
 from podium.data import with_data
@@ -107,7 +108,7 @@ def tune(
         raise UsageError("target_accuracy: found null, but samples to a target are searched for; set one")
     bases = [space.base(shipped) for space in spaces]
     folder = make_folder((options.folder or RUNS / shipped.system / "tune").resolve())
-    with alone_in(folder, "podium tune"):
+    with folder_lock(folder, "podium tune"):
         check_checkpoint(shipped)
         data = with_data(shipped, progress.note)
         shipped = _prepared(shipped, data)

@@ -17,9 +17,9 @@ from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from benchmarks.errors import PodiumError, Saved, UsageError, WorkError
+from benchmarks.locks import shared_lock
 from podium.config import DataSettings, RunConfig, RunFolder, load_resolved, write_resolved
 from podium.config.checkpoints import FACTS
-from podium.config.holding import held_with_others
 from podium.launching.caches import Cleared
 from podium.launching.crew import Crew
 from podium.mllog import read_events
@@ -354,7 +354,7 @@ def test_a_run_whose_processes_still_live_is_not_gone_on_with(
     place: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     stopped = saved(place, open_config, implementation)
-    with held_with_others(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
+    with shared_lock(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
         resume(stopped.path, "laptop", QUIET)
     assert not stopped.gone_on_with and stopped.told_failure()
 

@@ -16,7 +16,8 @@ from benchmarks.bert.exchange.rows import AllowedTokens, unusable
 from benchmarks.bert.parallel import WorkerDied, run_in_processes
 from benchmarks.bert.store import SUFFIX, SampleStore, Shard, write_shard
 from benchmarks.errors import UsageError
-from benchmarks.files import alone_in, make_folder, require_readable
+from benchmarks.files import make_folder, require_readable
+from benchmarks.locks import folder_lock
 
 
 class Format(NamedTuple):
@@ -69,7 +70,7 @@ def import_files(
     jobs = {shard: (file, format_name, allowed, shard) for shard, file in shards.items()}
     try:
         with (
-            alone_in(make_folder(out), "podium data import"),
+            folder_lock(make_folder(out), "podium data import"),
             closing(run_in_processes(import_file, jobs, processes)) as finished,
         ):
             for shard in finished:
@@ -127,7 +128,7 @@ def export_store(
     files = {out / f"{name}{EXPORTED_SUFFIX}": shard for name, shard in zip(names, shards, strict=True)}
     _check_apart(shards, files)
     jobs = {file: (shard, format_name, file) for file, shard in files.items()}
-    with alone_in(make_folder(out), "podium data export"), closing(_exported(jobs, processes)) as finished:
+    with folder_lock(make_folder(out), "podium data export"), closing(_exported(jobs, processes)) as finished:
         for file in finished:
             if on_finished is not None:
                 on_finished(file)

@@ -17,7 +17,8 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SUFFIX, Origin, Shard, write_shard
 from benchmarks.errors import PodiumError, UsageError, WorkError
-from benchmarks.files import alone_in, make_folder, remove_unfinished, require_readable
+from benchmarks.files import make_folder, remove_unfinished, require_readable
+from benchmarks.locks import folder_lock
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def prepare(
     nothing half-written remains.
     """
     words = check_inputs(texts, vocabulary, processes)
-    with alone_in(make_folder(out), "podium data prepare"):
+    with folder_lock(make_folder(out), "podium data prepare"):
         return prepare_shards(
             texts, vocabulary, words.sha256, out, settings or GenerationSettings(), processes, selection, on_finished
         )

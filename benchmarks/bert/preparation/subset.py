@@ -19,7 +19,8 @@ from benchmarks.bert.preparation.selection import SmallestKeys
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.store import RANDOM, SUFFIX, Origin, Shard, write_shard
 from benchmarks.errors import UsageError
-from benchmarks.files import alone_in, make_folder, remove_unfinished, sha256_of
+from benchmarks.files import make_folder, remove_unfinished, sha256_of
+from benchmarks.locks import folder_lock
 
 SAMPLES_A_BYTE = 0.0074
 """Of Wikipedia's text with MLPerf's vocabulary and settings; a wrong guess costs time only."""
@@ -51,7 +52,7 @@ def prepare_subset(
     origins = {text: Origin.of_text(text.name, sha256_of(text), words.sha256, settings) for text in texts}
     digest = _digest(samples, seed, origins.values())
     marked = {text: replace(origin, selection=RANDOM, selection_sha256=digest) for text, origin in origins.items()}
-    with alone_in(make_folder(out), "podium data prepare"):
+    with folder_lock(make_folder(out), "podium data prepare"):
         finished = _finished(marked, out)
         if sum(len(Shard(shard)) for shard in finished.values()) == samples:
             return list(finished.values())

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.errors import UsageError, WorkError
+from benchmarks.locks import assert_unlocked
 from implementations.pytorch import train
 from podium.config import RunConfig, RunFolder
 from podium.config.checkpoints import FACTS, checkpoint_path, facts_of, rank_file
-from podium.config.holding import require_nobody
 from podium.config.kept import kept
 
 Main = Callable[[Callable[[], int]], int]
@@ -46,11 +46,11 @@ def full(path: str | None = None) -> OSError:
 def test_the_folder_is_held_while_the_rank_lives(main: Main, tmp_path: Path) -> None:
     def trains() -> int:
         with pytest.raises(UsageError, match="held"):
-            require_nobody(RunFolder(tmp_path).lock, "held")
+            assert_unlocked(RunFolder(tmp_path).lock, "held")
         return 0
 
     assert main(trains) == 0
-    require_nobody(RunFolder(tmp_path).lock, "held")
+    assert_unlocked(RunFolder(tmp_path).lock, "held")
 
 
 @pytest.mark.parametrize(("path", "named"), [("/x/metrics", "/x/metrics"), (None, None)])

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from benchmarks.errors import Saved, UsageError, WorkError
+from benchmarks.locks import assert_unlocked
 from podium import launching
 from podium.config import Checkpointing, RunConfig, RunFolder
-from podium.config.holding import require_nobody
 from podium.launching import Interrupted, command, launch
 
 KILLED = """\
@@ -339,7 +339,7 @@ def test_the_launcher_holds_the_run_s_folder_too(
     )
     start(open_config, run_folder)
     assert f"'{run_folder.lock}'" in run_folder.output.read_text(encoding="utf-8")
-    require_nobody(run_folder.lock, "nobody holds it any more")
+    assert_unlocked(run_folder.lock, "nobody holds it any more")
 
 
 def test_a_full_disk_is_named_where_nothing_could_be_told(

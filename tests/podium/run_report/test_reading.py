@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from podium.config.holding import held_with_others
+from benchmarks.locks import shared_lock
 from podium.run_report.folders import find
 from podium.run_report.reading import read_sets
 from podium.run_report.run import (
@@ -59,7 +59,7 @@ def test_a_run_of_an_older_version(make_run: MakeRun) -> None:
 
 def test_a_run_under_way_tells_what_its_metrics_do(make_run: MakeRun) -> None:
     folder = make_run(metrics=lines([step(1), step(2)]) + '{"event": "st')
-    with held_with_others(folder / ".lock"):
+    with shared_lock(folder / ".lock"):
         run = read(folder)
     assert run.outcome == UNDER_WAY and not run.ended and not run.notes
     assert dict(run.figures) == {

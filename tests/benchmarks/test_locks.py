@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import locks
 from benchmarks.errors import UsageError, WorkError
-from podium.config import holding
-from podium.config.holding import alone_with, held_with_others, is_held, require_nobody
+from benchmarks.locks import assert_unlocked, exclusive_lock, folder_lock, is_locked, shared_lock
 
 
 def test_one_alone_or_many_together(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with alone_with(path, "taken"):
-        with pytest.raises(UsageError, match=r"^taken$"), alone_with(path, "taken"):
+    with exclusive_lock(path, "taken"):
+        with pytest.raises(UsageError, match=r"^taken$"), exclusive_lock(path, "taken"):
             pass
         with pytest.raises(UsageError, match=r"^taken$"):
-            require_nobody(path, "taken")
-    require_nobody(path, "taken")
-    with held_with_others(path), held_with_others(path):
+            assert_unlocked(path, "taken")
+    assert_unlocked(path, "taken")
+    with shared_lock(path), shared_lock(path):
         pass
-    with held_with_others(path), pytest.raises(UsageError, match=r"^still held$"):
-        require_nobody(path, "still held")
-    require_nobody(path, "taken")
+    with shared_lock(path), pytest.raises(UsageError, match=r"^still held$"):
+        assert_unlocked(path, "still held")
+    assert_unlocked(path, "taken")
 
 
 @contextmanager
@@ -36,8 +36,8 @@ def child_of_a_holder(path: Path, passes: bool) -> Iterator[int]:
     program = (
         "import os, signal, subprocess, sys\n"
         "from pathlib import Path\n"
-        "from podium.config.holding import held_with_others\n"
-        "with held_with_others(Path(sys.argv[1])) as lock:\n"
+        "from benchmarks.locks import folder_lock, shared_lock\n"
+        "with shared_lock(Path(sys.argv[1])) as lock:\n"
         f"    words = dict(pass_fds=(lock,)) if {passes} else {{}}\n"
         "    child = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, **words)\n"
         "    print(child.pid, flush=True)\n"
@@ -55,31 +55,38 @@ def child_of_a_holder(path: Path, passes: bool) -> Iterator[int]:
 def test_what_is_held_outlives_the_one_that_was_killed_in_whom_it_passed_it_on_to(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with child_of_a_holder(path, passes=True), pytest.raises(UsageError, match="held"):
-        require_nobody(path, "held")
+        assert_unlocked(path, "held")
     with child_of_a_holder(path, passes=False):
-        require_nobody(path, "held")
+        assert_unlocked(path, "held")
 
 
 def test_a_file_system_without_locks_refuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(holding.fcntl, "flock", refuse)
-    with alone_with(tmp_path / "lock", "taken"), held_with_others(tmp_path / "lock"):
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with exclusive_lock(tmp_path / "lock", "taken"), shared_lock(tmp_path / "lock"):
         pass
 
 
 def test_what_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(
-        WorkError, match=rf"^{tmp_path}: cannot be written \(Is a directory\); see who may write there$"
-    ):
-        require_nobody(tmp_path, "taken")
+    path = tmp_path / "missing" / "lock"
+    message = rf"^{path}: cannot be written \(No such file or directory\); see who may write there$"
+    with pytest.raises(WorkError, match=message):
+        assert_unlocked(path, "taken")
+
+
+def test_a_folder_is_locked_for_one_command(tmp_path: Path) -> None:
+    refused = pytest.raises(UsageError, match="another `podium tune` is at work")
+    with folder_lock(tmp_path, "podium tune"), refused, folder_lock(tmp_path, "podium tune"):
+        pass
+    assert_unlocked(tmp_path, "taken")
 
 
 def test_whether_a_file_is_held_is_seen_without_holding_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    assert is_held(path) is None and not path.exists()
-    with held_with_others(path):
-        assert is_held(path) is True
-    assert is_held(path) is False
-    require_nobody(path, "taken")
+    assert is_locked(path) is None and not path.exists()
+    with shared_lock(path):
+        assert is_locked(path) is True
+    assert is_locked(path) is False
+    assert_unlocked(path, "taken")
