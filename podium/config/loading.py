@@ -5,22 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
-from benchmarks.errors import Interrupted, UsageError
+from benchmarks.errors import UsageError
 from benchmarks.files import write_whole
-from benchmarks.text import cut
 from podium.config.errors import Origins, explain
 from podium.config.model import RunConfig
+from podium.config.yaml_files import dump_yaml, parse_yaml, read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ROOT / "systems"
 SECTIONS = ("description", "launch", "bert")
 COMMAND_LINE = "--set"
 DEEPEST_KEY = 4
-LARGEST = 1 << 20
-"""Bytes of a YAML file that is read."""
 
 
 class UnknownConfiguration(UsageError):
@@ -38,7 +35,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     `settings` (key=value with dotted keys) override both. Raises UsageError for whatever is wrong with any of them.
     """
     path = system_path(system)
-    document = read_mapping(path)
+    document = read_configuration(path)
     for section in document:
         if section not in SECTIONS:
             raise UsageError(f"{path}: there is no section {section!r}; allowed are {', '.join(SECTIONS)}")
@@ -62,7 +59,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     recipe_path = _recipe_path(implementation, str(recipe_name), path)
     origins = Origins(path, shown_under="bert")
     values: dict[str, Any] = {}
-    origins.merge(values, read_mapping(recipe_path), str(recipe_path))
+    origins.merge(values, read_configuration(recipe_path), str(recipe_path))
     origins.merge(values, own, str(path), shown_under="bert")
     origins.merge(values, {key: document[key] for key in ("description", "launch")}, str(path))
     origins.merge(values, overrides, COMMAND_LINE)
@@ -83,13 +80,13 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
 def write_resolved(config: RunConfig, path: Path) -> None:
     """Keep a run's configuration as YAML, whole or not at all."""
     document = config.model_dump(mode="json", by_alias=True)
-    write_whole(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    write_whole(path, dump_yaml(document))
 
 
 def load_resolved(path: Path) -> RunConfig:
     """Read back what `write_resolved` wrote. UnknownConfiguration where its keys or values are not this version's."""
     try:
-        return RunConfig.model_validate(read_mapping(path))
+        return RunConfig.model_validate(read_configuration(path))
     except ValidationError as error:
         raise UnknownConfiguration(explain(error, RunConfig, Origins(path))) from None
 
@@ -134,70 +131,9 @@ def _did_you_mean(word: str, words: Sequence[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def read_mapping(path: Path, as_text: bool = False) -> dict[str, Any]:
-    """The keys of a YAML file; with `as_text` every value is text as it is written, but lists and mappings.
-
-    UsageError for a file that cannot be read, is larger than LARGEST, has a key twice or an alias, or holds no keys.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
-        if len(content) > LARGEST:
-            raise UsageError(f"{path}: is larger than {LARGEST:,} bytes, and so no such file; name another one")
-        text = content.decode("utf-8").replace("\r\n", "\n")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}); see that it exists and may be read") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
-    document = _parse_yaml(text, str(path), _TextLoader if as_text else _ValueLoader)
-    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
-    if "description" in document:
-        document["description"] = _parse_yaml(text, str(path), _TextLoader)["description"]
-    return document
-
-
-class _Strict:
-    """For a YAML loader: a key given twice is refused instead of taking the last, and so are aliases."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):  # type: ignore[attr-defined]
-            mark = self.peek_event().start_mark  # type: ignore[attr-defined]
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not used here, write it out", mark)
-        return super().compose_node(parent, index)  # type: ignore[misc]
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            if key.value in seen or key.value == "<<":
-                fault = "is given twice" if key.value in seen else "is not used here, write it out"
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} {fault}", key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)  # type: ignore[misc]
-
-
-class _ValueLoader(_Strict, yaml.SafeLoader):
-    """Numbers are numbers."""
-
-
-class _TextLoader(_Strict, yaml.BaseLoader):
-    """Every value is text as it is written, so that version 22.10 stays 22.10."""
-
-
-def _parse_yaml(text: str, source: str, loader: type[yaml.BaseLoader | yaml.SafeLoader] = _ValueLoader) -> Any:
-    try:
-        return yaml.load(text, Loader=loader)  # noqa: S506 — both are safe loaders
-    except Interrupted:
-        raise
-    except Exception as error:  # noqa: BLE001 — PyYAML lets through whatever its conversions raise
-        raise UsageError(f"{source}: is not valid YAML here ({_one_line(error)}); mend it") from None
-
-
-def _one_line(error: Exception) -> str:
-    words = " ".join(str(error).split()).replace('in "<unicode string>", ', "").replace('"<unicode string>", ', "")
-    return cut(words, 200)
+def read_configuration(path: Path) -> dict[str, Any]:
+    """The keys of a system, a recipe or a run's configuration; values of the description are text as it is written."""
+    return read_yaml(path, text_keys=("description",))
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -210,8 +146,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
             raise UsageError(
                 f"{COMMAND_LINE} {setting}: give it as key=value, such as {COMMAND_LINE} global_batch_size=32"
             )
-        loader = _TextLoader if parts[0] == "description" else _ValueLoader
-        value = _parse_yaml(text, f"{COMMAND_LINE} {key}", loader)
+        value = parse_yaml(text, f"{COMMAND_LINE} {key}", as_text=parts[0] == "description")
         target = values
         for part in parts[:-1]:
             target = target.setdefault(part, {})

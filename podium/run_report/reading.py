@@ -5,12 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-from yaml.composer import ComposerError
-from yaml.nodes import Node
-
+from benchmarks.errors import UsageError
 from benchmarks.locks import is_locked
 from podium.config import RunFolder
+from podium.config.yaml_files import parse_yaml
 from podium.reading.json_text import parse
 from podium.reading.run_log import as_number
 from podium.run_report.folders import Found, FoundSet
@@ -147,8 +145,8 @@ def _settings(folder: RunFolder, notes: list[str]) -> dict[str, Setting]:
             notes.append(f"{folder.config.name}: is missing, so that settings are not known")
         return {}
     try:
-        document = _Plain(text).get_single_data()
-    except (yaml.YAMLError, ValueError, RecursionError):
+        document = parse_yaml(text, folder.config.name)
+    except UsageError:
         notes.append(f"{folder.config.name}: is no YAML that can be read, so that settings are not known")
         return {}
     found: dict[str, Setting] = {}
@@ -158,15 +156,6 @@ def _settings(folder: RunFolder, notes: list[str]) -> dict[str, Setting]:
             break
         found[key] = value
     return found
-
-
-class _Plain(yaml.SafeLoader):
-    """YAML without aliases, which no configuration has and with which a small file can stand for an endless one."""
-
-    def compose_node(self, parent: Node | None, index: int) -> Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise ComposerError(None, None, "aliases are not read", None)
-        return super().compose_node(parent, index)
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Setting]]:

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import yaml
 from pydantic import TypeAdapter
 
 from benchmarks.bert.rules import RULESETS
 from benchmarks.errors import UsageError
+from podium.config.yaml_files import read_yaml
 
 LATEST = RULESETS[-1]
 
@@ -47,5 +47,5 @@ def ruleset(name: str) -> Ruleset:
 
 @cache
 def _rulesets() -> dict[str, Ruleset]:
-    entries = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    entries = read_yaml(Path(__file__).with_suffix(".yaml"))
     return TypeAdapter(dict[str, Ruleset]).validate_python({n: {"name": n, **entry} for n, entry in entries.items()})

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import make_folder, write_whole
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, load_resolved, write_resolved
 from podium.config.loading import ROOT
+from podium.config.yaml_files import dump_yaml
 from podium.tuning.curve import Outcome, kept_outcome
 from podium.tuning.space import SearchSpace, load_space
 from podium.tuning.study import ended, open_study, settle
@@ -175,7 +174,7 @@ def _keep(folder: Path, space: SearchSpace, base: RunConfig) -> None:
             raise UsageError(f"{path}: this folder's trials were made of other settings; name another --folder")
     write_resolved(base, folder / BASE)
     document = space.model_dump(mode="json")
-    write_whole(folder / SPACE, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    write_whole(folder / SPACE, dump_yaml(document))
 
 
 def _same_base(folder: Path, base: RunConfig) -> bool:

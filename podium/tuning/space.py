@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -12,6 +11,7 @@ from benchmarks.errors import UsageError
 from podium.config import RunConfig
 from podium.config.errors import Origins, explain
 from podium.config.loading import SYSTEMS
+from podium.config.yaml_files import read_yaml
 
 SEARCHES = SYSTEMS / "search"
 NOT_SEARCHED = (
@@ -138,16 +138,10 @@ def load_space(name: str) -> SearchSpace:
     given = Path(name)
     path = given if given.suffix in (".yaml", ".yml") else SEARCHES / f"{name}.yaml"
     names = ", ".join(sorted(path.stem for path in SEARCHES.glob("*.yaml")))
+    if not path.is_file():
+        raise UsageError(f"there is no search {name!r}; there are {names}, or give the path of a YAML file")
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise UsageError(f"there is no search {name!r}; there are {names}, or give the path of a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: is not valid YAML here ({' '.join(str(error).split())}); mend it") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
-    try:
-        return SearchSpace.model_validate({"name": path.stem, **document})
+        return SearchSpace.model_validate({"name": path.stem, **read_yaml(path)})
     except ValidationError as error:
         raise UsageError(explain(error, SearchSpace, Origins(path))) from None
 

@@ -15,6 +15,7 @@ from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import make_folder, write_whole
 from benchmarks.locks import folder_lock
 from podium.config import RunConfig, load_system
+from podium.config.yaml_files import dump_yaml
 from podium.costs import with_measured_costs
 from podium.data import with_data
 from podium.progress import Progress
@@ -190,7 +191,7 @@ def as_yaml(settings: Mapping[str, Any]) -> str:
         for part in above:
             section = section.setdefault(part, {})
         section[last] = value
-    return yaml.safe_dump({"bert": document}, sort_keys=False, allow_unicode=True)
+    return dump_yaml({"bert": document})
 
 
 def _scalar(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.errors import Interrupted, PodiumError
 from podium.comparison.run import Run
 from podium.config import RunFolder
-from podium.config.loading import ROOT, read_mapping
+from podium.config.loading import ROOT, read_configuration
 from podium.reading.package import LOGS
 from podium.source import Source, read_source
 
@@ -70,7 +70,7 @@ class Found:
 def own_run(folder: Path) -> OwnRun:
     """UsageError where it is no run's folder."""
     kept = RunFolder(folder.resolve())
-    return OwnRun(kept, read_mapping(kept.config), read_source(kept.source))
+    return OwnRun(kept, read_configuration(kept.config), read_source(kept.source))
 
 
 def is_run(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from benchmarks.bert.accelerators import LONGEST_NAME
 from benchmarks.errors import UsageError
 from podium.comparison.result import Result
 from podium.config.errors import Origins, explain
-from podium.config.loading import read_mapping
+from podium.config.yaml_files import read_yaml
 
 MOST_ENTRIES = 1_000
 UNITS: Mapping[str, str] = MappingProxyType(
@@ -86,7 +86,7 @@ class Prices(BaseModel):
 
 def read_prices(path: Path) -> Prices:
     """UsageError, which names the key, for whatever is wrong with the file."""
-    document = read_mapping(path, as_text=True)  # as text, since YAML's own 2:50 is the number 170
+    document = read_yaml(path, all_text=True)  # as text, since YAML's own 2:50 is the number 170
     try:
         return Prices.model_validate(document)
     except ValidationError as error:

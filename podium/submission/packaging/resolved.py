@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from podium.config import DataSettings, Launch, RunConfig
 from podium.config.loading import ROOT
+from podium.config.yaml_files import dump_yaml
 from podium.launching.elsewhere import INSIDE
 
 EMBEDDED = "embedded"
@@ -40,7 +39,7 @@ def system_file(config: RunConfig) -> str:
     """A submitted configuration as YAML with the sections of a system file, as `podium run FILE` takes it."""
     values: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude={"system", "seed"})
     document = {key: values.pop(key) for key in ("description", "launch")} | {"bert": values}
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return dump_yaml(document)
 
 
 def on_host(path: Path, launch: Launch) -> Path:
