@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks.bert.costs import StepCosts, save_costs
 from benchmarks.bert.rules import LARGEST_SEED
+from benchmarks.bert.sizes import SIZES
 from benchmarks.errors import UsageError
 from benchmarks.files import make_folder
 from podium.config import RunConfig, RunFolder, write_resolved
@@ -20,9 +21,6 @@ from podium.costs import costs_path
 from podium.launching import launch
 from podium.progress import Progress
 from podium.running import RUNS
-
-VOCABULARIES = {"tiny": 512, "large": 30_522}
-"""Words of a model by size: those of the embedded language and of MLPerf's."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Options:
         """The implementation's command-line options."""
         if self.against not in (None, "huggingface"):
             raise UsageError(f"--against: found {self.against}, allowed is huggingface")
-        words = ["--steps", str(self.steps), "--vocabulary", str(self.vocabulary or VOCABULARIES[size])]
+        words = ["--steps", str(self.steps), "--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
         for name in ("layers", "hidden", "against"):
             value = getattr(self, name)
             words += [f"--{name}", str(value)] if value is not None else []

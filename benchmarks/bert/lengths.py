@@ -6,13 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.sizes import MASKED_SHARE
+from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
 from benchmarks.bert.verification.wikipedia import WIKIPEDIA
 from benchmarks.errors import UsageError
-
-LONGEST = 512
-MOST_MASKED = 76
-"""Of one sample's tokens, in MLPerf's data."""
 
 
 def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]:
@@ -20,14 +16,14 @@ def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]
 
     Raises UsageError, which names the option, for a file that is missing or holds anything else.
     """
-    allowed = f"allowed is a JSON list of up to {LONGEST} counts, of samples of 1, 2, … tokens, the first two 0"
+    allowed = f"allowed is a JSON list of up to {SEQUENCE_LENGTH} counts, of samples of 1, 2, … tokens, the first two 0"
     try:
         counts = np.array([0, *map(_number, json.loads(path.read_text(encoding="utf-8")))], dtype=np.float64)
     except OSError as error:
         raise UsageError(f"{option}: {path} cannot be read ({error.strerror}); {allowed}") from None
     except (ValueError, TypeError, RecursionError):
         raise UsageError(f"{option}: {path} holds something else; {allowed}") from None
-    if len(counts) > LONGEST + 1 or counts[:3].any() or not 0 < counts.sum() < np.inf or (counts < 0).any():
+    if len(counts) > SEQUENCE_LENGTH + 1 or counts[:3].any() or not 0 < counts.sum() < np.inf or (counts < 0).any():
         raise UsageError(f"{option}: {path} holds something else; {allowed}")
     return counts
 
@@ -51,4 +47,4 @@ def quantiles(histogram: np.ndarray, count: int) -> NDArray[np.int64]:
 
 def usual_masked_counts(lengths: np.ndarray) -> NDArray[np.int64]:
     """How many tokens of samples of these lengths are masked, as MLPerf's reference masks them."""
-    return np.clip(np.round(MASKED_SHARE * lengths.astype(np.float64)), 1, MOST_MASKED).astype(np.int64)
+    return np.clip(np.round(MASKED_SHARE * lengths.astype(np.float64)), 1, MASKED_POSITIONS).astype(np.int64)

@@ -6,8 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-MASKED_SHARE = 0.15
-"""Of a sample's tokens."""
+VOCABULARY_SIZE = 30_522  # of MLPerf's vocab.txt
+SEQUENCE_LENGTH = 512  # tokens of MLPerf's longest samples
+MASKED_POSITIONS = 76  # most masked tokens of one of MLPerf's samples
+MASKED_SHARE = 0.15  # of a sample's tokens
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class Size:
     feed_forward: int
     evaluation_samples: int
     evaluation_interval: int | None
-    positions: int = 512
+    positions: int = SEQUENCE_LENGTH
     segments: int = 2
+    vocabulary_size: int = VOCABULARY_SIZE  # of the text that it is usually trained on
     initial_std: float = 0.02
     local_heads: tuple[int, ...] = ()
     """Where each head of the first layer looks at first, in tokens from its own; () for BERT's own random start."""
@@ -119,6 +122,7 @@ TINY = Size(
     feed_forward=512,
     evaluation_samples=1_000,
     evaluation_interval=2_048,
+    vocabulary_size=512,
     initial_std=0.06,
     local_heads=(-1, 1),
 )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.bert.lengths import quantiles, read_histogram, wikipedia_histogram
-from benchmarks.bert.sizes import LARGE
+from benchmarks.bert.sizes import LARGE, VOCABULARY_SIZE
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.balancing import STRATEGIES, Deal, assign
 from implementations.pytorch.data.balancing.bounds import bound_of_sorted
@@ -22,7 +22,6 @@ from podium.costs import with_measured_costs
 
 POOL = 1_000_000
 """Samples that stand for a histogram, at evenly spaced quantiles of it."""
-WORDS = 30_522
 PACK_DEPTHS = (2, 3, 4, 8, 16, None)
 """Most sequences in a row."""
 MOST_SAMPLES = 2**22
@@ -74,7 +73,7 @@ class Cluster:
 
     def deal(self, row_tokens: int) -> Deal:
         """What a strategy is given, with the costs of BERT-large's matrix products where none are known."""
-        pair_cost, sequence_cost = LARGE.relative_costs(WORDS)
+        pair_cost, sequence_cost = LARGE.relative_costs(VOCABULARY_SIZE)
         return Deal(
             parts=self.ranks,
             parts_per_node=self.ranks_per_node,

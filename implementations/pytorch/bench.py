@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.bert.lengths import read_histogram, wikipedia_histogram
-from benchmarks.bert.sizes import Size
+from benchmarks.bert.sizes import VOCABULARY_SIZE, Size
 from benchmarks.errors import PodiumError, UsageError
 from benchmarks.files import write_whole
 from benchmarks.processes import end_with_parent
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("config", type=Path, help="a resolved configuration, as `podium bench` writes it")
     parser.add_argument("folder", type=Path, help="where to write what was measured")
     parser.add_argument("--steps", type=int, default=8, help="steps of each side that are counted")
-    parser.add_argument("--vocabulary", type=int, default=30_522, help="words of the model")
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY_SIZE, help="words of the model")
     parser.add_argument("--layers", type=int, help="another number of layers than the size's")
     parser.add_argument("--hidden", type=int, help="another width than the size's, with heads of 64")
     parser.add_argument("--lengths", type=Path, help="a JSON list: how many samples have 1, 2, … tokens")

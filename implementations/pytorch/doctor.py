@@ -15,9 +15,6 @@ from benchmarks.files import write_whole
 from benchmarks.processes import end_with_parent
 from podium.config import RunConfig, RunFolder, load_resolved
 
-USUAL_WORDS = {"tiny": 512, "large": 30_522}
-"""Where the vocabulary is not there yet: of the embedded language and of MLPerf."""
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.doctor", description=__doc__)
@@ -46,7 +43,7 @@ def _together(config: RunConfig, folder: RunFolder) -> None:
     from implementations.pytorch.training.processes import joined
 
     with joined(config) as processes:
-        found = examine_together(config, processes, USUAL_WORDS[config.size])
+        found = examine_together(config, processes, config.model_size.vocabulary_size)
         if processes.first:
             write_whole(folder.summary, json.dumps(found, indent=2) + "\n")
 

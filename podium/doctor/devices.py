@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.finding import Finding, Severity, check_result
 from podium.doctor.examination import Examination
 
 GIB = 2**30
-WORDS = {"tiny": 512, "large": 30_522}
 STATE_BYTES = 16
 """Of a parameter on its device: itself, its gradient and two moments of the optimizer, in float32."""
 ACTIVATION_BYTES = 34
@@ -75,8 +75,8 @@ def check_gpus(examination: Examination) -> Iterable[Finding]:
 def check_memory(examination: Examination) -> Iterable[Finding]:
     """Room for weights, gradients and optimizer, and by a formula for activations, which is an estimate."""
     config, launch = examination.config, examination.config.launch
-    state = STATE_BYTES * config.model_size.parameters(WORDS[config.size])
-    tokens = 512 if config.balancing == "padded" else USUAL_TOKENS
+    state = STATE_BYTES * config.model_size.parameters(config.model_size.vocabulary_size)
+    tokens = SEQUENCE_LENGTH if config.balancing == "padded" else USUAL_TOKENS
     samples = config.local_batch_size // config.gradient_accumulation_steps
     bytes_a_value = 2 if config.precision == "fp32" or not examination.cuda else 1
     size = config.model_size

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks.bert.sizes import VOCABULARY_SIZE
 from benchmarks.errors import PodiumError
 from benchmarks.files import FEW_FILES, make_folder
 from benchmarks.finding import Finding, check_result
@@ -20,7 +21,6 @@ STATE_BYTES = 12
 """A parameter and the two moments of its optimizer in float32, as a checkpoint of a run holds them."""
 CHECKPOINTS = 2
 """The last one and the next, while it is written."""
-WORDS = 30_522
 SHARD_BYTES_A_TEXT_BYTE = 8.2
 """Wikipedia's 13.4 GB of text become up to 110 GB of shards."""
 FASTEST_SAMPLES = {"cpu": 500, "cuda": 1_500}
@@ -74,7 +74,7 @@ def check_writable(examination: Examination) -> Iterable[Finding]:
 def check_space(examination: Examination) -> Iterable[Finding]:
     """For a run's files and checkpoints, and for samples where they are still to be made."""
     config, places = examination.config, examination.places
-    state = CHECKPOINTS * STATE_BYTES * config.model_size.parameters(WORDS)
+    state = CHECKPOINTS * STATE_BYTES * config.model_size.parameters(VOCABULARY_SIZE)
     needs = [("runs", places.runs, RUN_BYTES + state), ("results", places.results, RUN_BYTES // 64)]
     if config.data.kind == "text" and examination.prepared is None:
         texts = sum(path.stat().st_size for path in config.data.text if path.is_file())

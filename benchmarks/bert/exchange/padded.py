@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.exchange.rows import LONGEST, ROWS_A_BLOCK, SHORTEST, Place, Rows, unusable
 from benchmarks.bert.samples import Samples
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ WIDE = ("input_ids", "input_mask", "segment_ids")
 """The keys whose rows are `width` wide."""
 MASKED = ("masked_lm_positions", "masked_lm_ids")
 """Those whose rows are `masked width` wide."""
-NUMBERS_A_BLOCK = 512 * ROWS_A_BLOCK
+NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK
 """Of one key that are held at a time: rows of the usual width."""
 
 FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {

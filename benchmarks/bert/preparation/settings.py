@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
 from benchmarks.errors import UsageError
 
 SPECIAL_TOKENS = 3
@@ -12,9 +13,9 @@ SPECIAL_TOKENS = 3
 class GenerationSettings:
     """How samples are made of text; the defaults are those of MLPerf's BERT. Lengths are in tokens."""
 
-    max_sequence_length: int = 512
-    max_predictions: int = 76
-    masked_lm_probability: float = 0.15
+    max_sequence_length: int = SEQUENCE_LENGTH
+    max_predictions: int = MASKED_POSITIONS
+    masked_lm_probability: float = MASKED_SHARE
     duplicates: int = 10
     short_sequence_probability: float = 0.1
     seed: int = 12345

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.bert.sizes import TINY
 from benchmarks.bert.text.language import Language
 from benchmarks.bert.text.vocabulary import train_vocabulary
 from benchmarks.files import make_folder, write_whole
@@ -11,7 +12,6 @@ LANGUAGE_SEED = 20_402
 TRAINING_PARTS = 4
 ARTICLES_A_PART = 320
 EVALUATION_ARTICLES = 160
-VOCABULARY_SIZE = 512
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,5 @@ def write_embedded_text(folder: Path) -> EmbeddedText:
     for number, path in enumerate((*text.training, text.evaluation), start=1):
         articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_A_PART
         write_whole(path, "\n".join("\n".join([*a, ""]) for a in language.articles(articles, LANGUAGE_SEED + number)))
-    train_vocabulary(text.training, VOCABULARY_SIZE, text.vocabulary)
+    train_vocabulary(text.training, TINY.vocabulary_size, text.vocabulary)
     return text

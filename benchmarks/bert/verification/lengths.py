@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.verification.evidence import Evidence
 from benchmarks.finding import Finding, check_result
 
@@ -48,7 +49,7 @@ def check_lengths(evidence: Evidence) -> Iterator[Finding]:
     wikipedia, own = wikipedia_histogram(), evidence.training.lengths
     if len(own) != len(wikipedia):
         found = f"samples of up to {len(own) - 1} tokens, which Wikipedia's published lengths do not speak of"
-        yield Finding("lengths", evidence.fault, found, "samples of up to 512 tokens", "")
+        yield Finding("lengths", evidence.fault, found, f"samples of up to {SEQUENCE_LENGTH} tokens", "")
         return
     far, mean, wanted = distance(own, wikipedia), mean_length(own), mean_length(wikipedia)
     near = far <= FARTHEST and abs(mean - wanted) <= FARTHEST_MEAN

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.bert.preparation.evaluation import evaluation_pick
 from benchmarks.bert.samples import Sample
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification.contents import EVALUATION_SAMPLES, differences
 from benchmarks.bert.verification.evidence import Evidence
@@ -15,7 +16,6 @@ from benchmarks.files import sha256_of
 from benchmarks.finding import Finding, check_result
 
 EVALUATION_TEXT_NAME = "eval.txt"
-EVALUATION_WIDTH = 512
 EVALUATION_MD5 = "611d8bae26646145e1c33338a27ba124"
 """NVIDIA's md5 of the 10,000 evaluation samples in HDF5 of fixed length, over their token ids; see `input_ids_md5`."""
 
@@ -54,7 +54,7 @@ def input_ids_md5(rows: Iterator[Sequence[int]]) -> str:
     What is published does not say what the inner md5 is: it is taken to be the text of its hexadecimal digits, so
     that what is hashed at last reads ['0123…', '4567…'], and a row reads [101, 2023, …, 0, 0].
     """
-    return _md5(str([_md5(str([*row, *[0] * (EVALUATION_WIDTH - len(row))])) for row in rows]))
+    return _md5(str([_md5(str([*row, *[0] * (SEQUENCE_LENGTH - len(row))])) for row in rows]))
 
 
 def _md5(text: str) -> str:
@@ -120,7 +120,7 @@ def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
     survey = evidence.evaluation
     if survey is None or survey.unreadable or survey.samples < EVALUATION_SAMPLES:
         return
-    if len(survey.lengths) != EVALUATION_WIDTH + 1 or differences(survey):
+    if len(survey.lengths) != SEQUENCE_LENGTH + 1 or differences(survey):
         return
     store = SampleStore([shard.path for shard in survey.shards])
     picked = evaluation_pick(len(store), EVALUATION_SAMPLES)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.bert.lengths import wikipedia_histogram
+from benchmarks.bert.sizes import TINY
 from benchmarks.errors import PodiumError, UsageError
 from implementations.pytorch.examining.device import visible_device
 from implementations.pytorch.kernels.choose import resolve_kernels
@@ -21,8 +22,6 @@ from podium.config import RunConfig
 
 MOST_SAMPLES = 8
 """Of the step that is tried."""
-WORDS = 512
-"""Of the model that takes it."""
 
 
 def examine_device(config: RunConfig) -> dict[str, Any]:
@@ -75,7 +74,7 @@ def _step(config: RunConfig, device: torch.device) -> str:
 def _not_finite(config: RunConfig, processes: Processes, samples: int) -> list[str]:
     """Parameters that are not finite after a step."""
     size = replace(config.model_size, layers=1)
-    side = Podium(config, processes, mixed_lengths(wikipedia_histogram(), samples), WORDS, size)
+    side = Podium(config, processes, mixed_lengths(wikipedia_histogram(), samples), TINY.vocabulary_size, size)
     side.take(0)
     return [name for name, p in side.stepper.model.named_parameters() if not bool(torch.isfinite(p).all())]
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from benchmarks.bert.sizes import Size
+from benchmarks.bert.sizes import SEQUENCE_LENGTH, Size
 from benchmarks.errors import UsageError
 from implementations.pytorch.data.batch import IGNORED, RaggedBatch
 from implementations.pytorch.data.reading import Step
@@ -17,7 +17,6 @@ from implementations.pytorch.optimization.build import build_optimizer
 from implementations.pytorch.training.precision import autocast
 from podium.config import RunConfig
 
-WIDTH = 512
 BYTES_A_LOGIT = 18
 """It has a logit for every slot and word: in 16 bits, in float32, its softmax and the gradients of both."""
 SHARE_OF_MEMORY = 0.5
@@ -26,10 +25,10 @@ SHARE_OF_MEMORY = 0.5
 
 def require_memory(sequences: int, words: int, device: torch.device) -> None:
     """Raise UsageError where its logits of a micro-batch alone would fill the memory that is free now."""
-    needed, free = sequences * WIDTH * words * BYTES_A_LOGIT, _free_memory(device)
+    needed, free = sequences * SEQUENCE_LENGTH * words * BYTES_A_LOGIT, _free_memory(device)
     if needed > SHARE_OF_MEMORY * free:
         raise UsageError(
-            f"--against huggingface: its logits of {sequences} × {WIDTH} tokens and {words} words take about "
+            f"--against huggingface: its logits of {sequences} × {SEQUENCE_LENGTH} tokens and {words} words take about "
             f"{needed / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB are free; lower global_batch_size or --vocabulary"
         )
 
@@ -104,9 +103,9 @@ class HuggingFace:
 
 def _padded(batch: RaggedBatch) -> dict[str, Any]:
     """An unpadded batch as transformers takes it: [sequences, 512] with a mask, labels -100 where there is none."""
-    shape = (batch.sequences, WIDTH)
+    shape = (batch.sequences, SEQUENCE_LENGTH)
     lengths = torch.tensor(batch.lengths)
-    inside = torch.arange(WIDTH) < lengths[:, None]
+    inside = torch.arange(SEQUENCE_LENGTH) < lengths[:, None]
     tensors = {name: torch.zeros(shape, dtype=torch.int64) for name in ("input_ids", "token_type_ids")}
     used = batch.tokens
     tensors["input_ids"][inside] = batch.token_ids[:used]

@@ -5,7 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from benchmarks.bert.lengths import LONGEST, quantiles, usual_masked_counts
+from benchmarks.bert.lengths import quantiles, usual_masked_counts
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
 
 SEED = 0
 
@@ -15,7 +16,7 @@ class Lengths:
     """What the length index of a store tells, where there is no store."""
 
     lengths: np.ndarray
-    max_sequence_length: int = LONGEST
+    max_sequence_length: int = SEQUENCE_LENGTH
 
     @cached_property
     def masked_counts(self) -> np.ndarray:

@@ -9,7 +9,8 @@ from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.reading import Reader
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.text.embedded import VOCABULARY_SIZE, EmbeddedText, write_embedded_text
+from benchmarks.bert.sizes import TINY
+from benchmarks.bert.text.embedded import EmbeddedText, write_embedded_text
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_no_article_occurs_twice(text: EmbeddedText) -> None:
 
 def test_the_vocabulary_knows_every_word_of_the_evaluation_text(text: EmbeddedText) -> None:
     vocabulary = Vocabulary.read(text.vocabulary)
-    assert len(vocabulary.words) == VOCABULARY_SIZE
+    assert len(vocabulary.words) == TINY.vocabulary_size
     assert vocabulary.ids["[UNK]"] not in Reader(vocabulary).read(text.evaluation.read_bytes()).tokens
 
 
