@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,47 @@ from benchmarks.files import make_folder
 from podium.config import RunConfig, RunFolder, load_system, write_resolved
 from podium.config.loading import ROOT
 from podium.source import Source, code_hash, commit_of, write_source
+from podium.submission.official import asking
+from podium.submission.official.process import ToolProcess
 from podium.submission.packaging.making import Wish
 from podium.submission.rulesets import ruleset
 
 START_MS = 1_700_000_000_000
 GAP_MS = 1_000_000
 GIT = ["git", "-c", "user.name=Tester", "-c", "user.email=tester@example.org", "-c", "commit.gpgsign=false"]
+
+
+class KeptTools(ToolProcess):
+    """A process of the official tools that serves one check after the other: starting one takes more than a second."""
+
+    def __init__(self, folder: Path, free: list["KeptTools"]) -> None:
+        super().__init__(scratch=folder)
+        self.free = free
+
+    def stop(self) -> None:
+        """Its last job has ended by then."""
+
+    def close(self) -> None:
+        self.free.append(self)
+
+
+@pytest.fixture(scope="session")
+def free_tools() -> Iterator[list[KeptTools]]:
+    free: list[KeptTools] = []
+    yield free
+    for process in free:
+        ToolProcess.close(process)
+
+
+@pytest.fixture(autouse=True)
+def kept_tools(
+    free_tools: list[KeptTools], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checks within this process share the processes of the official tools; commands start their own."""
+    folder = tmp_path_factory.getbasetemp()
+    monkeypatch.setattr(
+        asking, "ToolProcess", lambda scratch: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -131,7 +166,7 @@ def make_set(tmp_path: Path, write_system: Any, write_log: Any, repository: Path
         for number, duration in enumerate(seconds):
             seeded = config.model_copy(update={"seed": 1000 + number})
             given = (0.3, 0.4) if number in failed else accuracies(number)
-            log = write_log(seeded, given, name=f"results/{name}/bert/result_{number}.txt")
+            log = write_log(seeded, given, name=f"results/{name}/bert/result_{number}.txt", tensors=2)
             edit(log, set_times(START_MS + GAP_MS * number, duration))
             folder = RunFolder(make_folder(made.folder(number)))
             write_resolved(seeded, folder.config)

@@ -89,7 +89,7 @@ def test_the_literal_algorithm_is_the_reference_s() -> None:
 
 
 @given(texts, some_settings)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_the_compiled_algorithm_is_the_literal_one(text: list[list[str]], chosen: GenerationSettings) -> None:
     lines = lines_of(text)
     assert_equal(generate_samples(lines, chosen=chosen), generate_literally(lines, VOCABULARY, chosen))

@@ -127,10 +127,9 @@ def test_killed_at_random_moments_and_begun_again_the_bytes_are_the_same(
     random = Random(0)
     for text in texts:
         words = ["".join(random.choices(LETTERS, k=random.randint(1, 8))) for _ in range(1000)]
-        lines = [" ".join(random.choices(words, k=20)) if random.random() < 0.9 else "" for _ in range(20_000)]
+        lines = [" ".join(random.choices(words, k=20)) if random.random() < 0.9 else "" for _ in range(10_000)]
         text.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    expected = [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "whole")]
-    out = tmp_path / "out"
+    whole, out = tmp_path / "whole", tmp_path / "out"
     code = (
         "import sys; from pathlib import Path; from benchmarks.bert.preparation.prepare import prepare\n"
         "paths = [*map(Path, sys.argv[1:])]\n"
@@ -138,13 +137,17 @@ def test_killed_at_random_moments_and_begun_again_the_bytes_are_the_same(
     )
     script = tmp_path / "script.py"
     script.write_text(code, encoding="utf-8")
-    command = [sys.executable, str(script), str(vocabulary), str(out), *map(str, texts)]
+    to_whole, command = ([sys.executable, script, vocabulary, folder, *texts] for folder in (whole, out))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    begun = time.monotonic()
+    subprocess.run(to_whole, env=environment, check=True)
+    seconds = time.monotonic() - begun
+    expected = [(whole / f"part-{number}.h5").read_bytes() for number in range(3)]
     killed = 0
-    for _ in range(10):
+    for _ in range(6):
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(random.uniform(0.3, 2.0))
+            process.wait(random.uniform(0.3, 1.0) * seconds)
         killed += process.poll() is None
         process.kill()
         process.wait()
@@ -154,7 +157,7 @@ def test_killed_at_random_moments_and_begun_again_the_bytes_are_the_same(
             if random.random() < 0.3:
                 shard.unlink()  # so that there is work left
     subprocess.run(command, env=environment, check=True)
-    assert killed >= 5
+    assert killed >= 2
     assert sorted(path.name for path in out.iterdir()) == ["part-0.h5", "part-1.h5", "part-2.h5"]
     assert [(out / f"part-{number}.h5").read_bytes() for number in range(3)] == expected
 
