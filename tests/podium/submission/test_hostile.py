@@ -93,8 +93,9 @@ def test_a_long_line_in_a_file_of_an_allowed_size(harmed: Any) -> None:
     assert harmed(append(1, b":::MLLOG " + b"[" * (49 << 20))).says("result_1.txt", "1,048,576 bytes")
 
 
-def test_many_lines_that_are_each_allowed(harmed: Any) -> None:
-    told = harmed(append(1, (EVENT % '"x"') * 20_000))
+@pytest.mark.parametrize("lines", [5_000, pytest.param(60_000, marks=pytest.mark.exhaustive)])
+def test_many_lines_that_are_each_allowed(harmed: Any, lines: int) -> None:
+    told = harmed(append(1, (EVENT % '"x"') * lines))
     assert told.text.count("result_1.txt") < 50
 
 
@@ -135,7 +136,16 @@ def test_lines_that_are_no_events_and_values_that_are_none(harmed: Any, lines: t
 
 
 def test_descriptions_that_are_none(write_package: Any, tmp_path: Path) -> None:
-    contents = [b"[1, 2]", b"null", b'"text"', b"[" * 100_000, b"\xff", b"", b'{"a": NaN}', b'{"system_name": {"a": []}}']
+    contents = [
+        b"[1, 2]",
+        b"null",
+        b'"text"',
+        b"[" * 100_000,
+        b"\xff",
+        b"",
+        b'{"a": NaN}',
+        b'{"system_name": {"a": []}}',
+    ]
     package = write_package()
     for number, content in enumerate(contents):
         other = shutil.copytree(package, tmp_path / "round" / f"ORG{number}")

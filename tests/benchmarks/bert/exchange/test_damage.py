@@ -95,22 +95,23 @@ def outcomes(file: Path, content: str, vocabulary: Path, places: list[tuple[int,
     return counted
 
 
-@pytest.mark.parametrize("foreign", [True, False])
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("flips", [50, pytest.param(200, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    ("format_name", "foreign"),
+    [*((name, True) for name in FORMATS), ("hdf5-fixed", False), ("hdf5-variable", False)],  # no TFRecord is exported
+)
 def test_flipped_bytes_are_refused_or_leave_sound_samples(
-    intact: Callable[[str, bool], tuple[Path, str]], vocabulary: Path, format_name: str, foreign: bool
+    intact: Callable[[str, bool], tuple[Path, str]], vocabulary: Path, format_name: str, foreign: bool, flips: int
 ) -> None:
-    if format_name == "tfrecord" and not foreign:
-        pytest.skip("no TFRecord is exported")
     file, content = intact(format_name, foreign)
     size, chosen = file.stat().st_size, random.Random(7)
-    places = [(chosen.randrange(size), chosen.choice((1, 0x41, 0x80, 0xFF))) for _ in range(200)]
+    places = [(chosen.randrange(size), chosen.choice((1, 0x41, 0x80, 0xFF))) for _ in range(flips)]
     counted = outcomes(file, content, vocabulary, places)
-    assert counted.total() == 200
+    assert counted.total() == flips
     assert counted["refused"] > 0
-    assert counted["ended"] <= 10
+    assert counted["ended"] <= flips // 20
     if format_name == "tfrecord":
-        assert counted["refused"] == 200  # everything is under a checksum
+        assert counted["refused"] == flips  # everything is under a checksum
     if format_name == "hdf5-fixed" and not foreign:
         assert counted["other"] == 0  # compressed, with gzip's checksums
 
