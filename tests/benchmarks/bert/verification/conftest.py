@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -99,8 +100,7 @@ def stores(tmp_path: Path, vocabulary: Path) -> Stores:
 @pytest.fixture(scope="session")
 def sound() -> Callable[[int], Samples]:
     """A function from a number to samples, the same ones for the same number."""
-    made: dict[int, Samples] = {}
-    return lambda seed: made.setdefault(seed, make_sound(1_500, seed))
+    return cache(lambda seed: make_sound(1_500, seed))
 
 
 @pytest.fixture
