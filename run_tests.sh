@@ -3,8 +3,24 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ./setup.sh test
-.venv/bin/ruff check
-.venv/bin/ruff format --check
-.venv/bin/mypy
-# Two tests at once, those of a file together: most of them wait for processes that start.
-exec .venv/bin/pytest --numprocesses 2 --dist loadfile "$@"
+
+# Lint and types are checked beside the tests; what they print is shown after them.
+checks=("ruff check" "ruff format --check" "mypy")
+printed="$(mktemp -d)" pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$printed"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+for check in "${checks[@]}"; do
+    # shellcheck disable=SC2086
+    .venv/bin/$check >"$printed/$check" 2>&1 &
+    pids+=($!)
+done
+
+status=0
+# Two tests at once, those of a file together: most of them wait for processes that start. The order is tests/conftest.py's.
+.venv/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@" || status=$?
+for number in "${!checks[@]}"; do
+    wait "${pids[$number]}" || { status=1; echo "FAILED: ${checks[$number]}"; }
+    cat "$printed/${checks[$number]}"
+done
+exit "$status"

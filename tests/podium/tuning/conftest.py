@@ -1,7 +1,12 @@
 """A search whose trainings are made by a script: quick, but started, watched and ended as real ones are."""
 
+import multiprocessing
+import os
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 import yaml
@@ -29,11 +34,14 @@ with (folder / "metrics.jsonl").open("w", buffering=1) as metrics:
 (folder / "summary.json").write_text("{{}}")
 """
 WORKER = """
-import sys
-import podium.launching
-podium.launching.command = lambda config, folder, entry, options, node: [sys.executable, {path!r}, str(folder.path)]
-from podium.tuning.worker import main
-sys.exit(main())
+import os, sys
+from podium import launching
+from podium.tuning import worker
+path, *sys.argv[1:] = words
+for stream in (1, 2):
+    os.dup2(os.open(said, os.O_WRONLY), stream)
+launching.command = lambda config, folder, entry, options, node: [sys.executable, path, str(folder.path)]
+sys.exit(worker.main())
 """
 SPACE = {
     "system": "laptop",
@@ -45,6 +53,30 @@ SPACE = {
 SETTINGS = ["evaluation.samples=20", "evaluation.interval_samples=32", "max_samples=320"]
 
 
+class ForkedWorker:
+    """A worker as subprocess.Popen would start it, but forked from a process that has imported what it needs."""
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["podium.tuning.worker"])
+
+    def __init__(self, words: list[str], stdout: IO[bytes], **_: Any) -> None:
+        said = f"/proc/{os.getpid()}/fd/{stdout.fileno()}"
+        self.process = self.context.Process(target=exec, args=(WORKER, {"words": words, "said": said}))
+        self.process.start()
+        self.terminate, self.kill = self.process.terminate, self.process.kill
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, seconds: float | None = None) -> None:
+        self.process.join(seconds)
+        assert self.process.exitcode is not None
+
+
 class FakeTrainings:
     """Replaces the implementation by a script that needs 2 + 3·|log10(rate / 0.001)| evaluations, a tenth more or less
     by the seed; how long it waits at each, and from which rate on it breaks off."""
@@ -54,10 +86,11 @@ class FakeTrainings:
         self.use()
 
     def use(self, pause: float = 0.0, diverges: float = 1e9) -> None:
-        path, worker = self.folder / "fake_implementation.py", self.folder / "fake_worker.py"
+        path = self.folder / "fake_implementation.py"
         path.write_text(IMPLEMENTATION.format(pause=pause, diverges=diverges), encoding="utf-8")
-        worker.write_text(WORKER.format(path=str(path)), encoding="utf-8")
-        self.monkeypatch.setattr("podium.tuning.searching.WORKER", [sys.executable, str(worker)])
+        self.monkeypatch.setattr("podium.tuning.searching.WORKER", [str(path)])
+        forking = SimpleNamespace(**vars(subprocess) | {"Popen": ForkedWorker})
+        self.monkeypatch.setattr("podium.tuning.searching.subprocess", forking)
 
 
 @pytest.fixture

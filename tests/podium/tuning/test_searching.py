@@ -142,7 +142,7 @@ def test_a_trial_that_diverges_counts_as_bad(
 
 
 def test_what_a_worker_ends_with_is_told(
-    trainings: FakeTrainings, tmp_path: Path, space: SearchSpace, base: RunConfig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, space: SearchSpace, base: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, error in ((2, UsageError), (1, WorkError)):
         script = f"import sys\nprint('first')\nprint('the sentence', file=sys.stderr)\nsys.exit({number})"
