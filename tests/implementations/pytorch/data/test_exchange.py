@@ -1,8 +1,6 @@
 """Samples passed on by the ranks' readers: the same batches bit for bit, each sample read once and by its own rank."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -30,27 +28,14 @@ def ranks(
     tmp_path_factory: pytest.TempPathFactory,
     write_store: Callable[..., Path],
     wikipedia_lengths: Callable[[int, int], np.ndarray],
+    start_ranks: Callable[..., None],
 ) -> list[dict[str, Any]]:
     """What each of four processes found."""
     folder = tmp_path_factory.mktemp("exchange")
     shard = write_store(folder / "store", wikipedia_lengths(SAMPLES, 3))
     worker = Path(__file__).with_name("exchange_worker.py")
     outs = [folder / f"{rank}.json" for rank in range(RANKS)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(worker), str(shard), str(folder / "rendezvous"), str(rank), str(RANKS), str(out)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, out in enumerate(outs)
-    ]
-    try:
-        for process in started:
-            _, words = process.communicate(timeout=180)
-            assert process.returncode == 0, words
-    finally:
-        for process in started:
-            process.kill()
+    start_ranks(worker, [(shard, folder / "rendezvous", rank, RANKS, out) for rank, out in enumerate(outs)])
     return [json.loads(out.read_text(encoding="utf-8")) for out in outs]
 
 

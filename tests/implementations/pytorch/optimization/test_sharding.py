@@ -1,7 +1,6 @@
 """LAMB shared out over three processes ends with the weights and the state of LAMB, bit for bit."""
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from implementations.pytorch.optimization.sharding import ShardedLamb, whole_sta
 from implementations.pytorch.training.processes import Processes
 from podium.config import OptimizerSettings
 
-ROOT = Path(__file__).resolve().parents[4]
 WORKER = Path(__file__).with_name("sharding_worker.py")
 RANKS = 3
 SETTINGS = OptimizerSettings(
@@ -32,26 +30,10 @@ SETTINGS = OptimizerSettings(
 
 
 @pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> list[dict[bool, Any]]:
+def ends(tmp_path_factory: pytest.TempPathFactory, start_ranks: Callable[..., None]) -> list[dict[bool, Any]]:
     folder = tmp_path_factory.mktemp("sharding")
     outs = [folder / f"{rank}.pt" for rank in range(RANKS)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(folder / "group"), str(rank), str(RANKS), str(out)],
-            cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
-        )
-        for rank, out in enumerate(outs)
-    ]
-    try:
-        for process in started:
-            _, error = process.communicate(timeout=200)
-            assert process.returncode == 0, error.decode()
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+    start_ranks(WORKER, [(folder / "group", rank, RANKS, out) for rank, out in enumerate(outs)])
     return [torch.load(out) for out in outs]
 
 

@@ -1,8 +1,7 @@
 """Gradients of 2 and 4 processes, clipped and averaged in every way, against formulas on what went into buckets."""
 
 import math
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from implementations.pytorch.training.gradient_sync import HOOKS, SyncSettings, 
 from implementations.pytorch.training.processes import Processes
 from podium.config import Clipping
 
-ROOT = Path(__file__).resolve().parents[4]
 WORKER = Path(__file__).with_name("sync_worker.py")
 RANKS = (2, 4)
 STEPS = range(3)
@@ -24,27 +22,11 @@ Cases = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Cases]:
+def cases(tmp_path_factory: pytest.TempPathFactory, start_ranks: Callable[..., None]) -> dict[int, Cases]:
     folder, found = tmp_path_factory.mktemp("sync"), {}
     for ranks in RANKS:
         outs = [folder / f"{ranks}_{rank}.pt" for rank in range(ranks)]
-        started = [
-            subprocess.Popen(
-                [sys.executable, str(WORKER), str(folder / f"group_{ranks}"), str(rank), str(ranks), str(out)],
-                cwd=ROOT,
-                env={"PYTHONPATH": str(ROOT)},
-                stderr=subprocess.PIPE,
-            )
-            for rank, out in enumerate(outs)
-        ]
-        try:
-            for process in started:
-                _, error = process.communicate(timeout=200)
-                assert process.returncode == 0, error.decode()
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
+        start_ranks(WORKER, [(folder / f"group_{ranks}", rank, ranks, out) for rank, out in enumerate(outs)])
         found[ranks] = [torch.load(out) for out in outs]
     return found
 

@@ -1,8 +1,6 @@
 """Evaluation beside training: of the weights as they were, known to all ranks after the same step, no step changed."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -139,27 +137,15 @@ def test_what_goes_wrong_beside_training_is_raised_in_it(
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory, write_store: Callable[..., Path]) -> list[dict[str, Any]]:
+def ranks(
+    tmp_path_factory: pytest.TempPathFactory, write_store: Callable[..., Path], start_ranks: Callable[..., None]
+) -> list[dict[str, Any]]:
     """What each of two processes was told, of which the second evaluates more slowly."""
     folder = tmp_path_factory.mktemp("overlap")
     shard = write_store(folder / "store", np.random.default_rng(0).integers(5, 60, 24))
     worker = Path(__file__).with_name("overlap_worker.py")
     outs = [folder / f"{rank}.json" for rank in range(RANKS)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(worker), str(shard), str(folder / "rendezvous"), str(rank), str(RANKS), str(out)],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, out in enumerate(outs)
-    ]
-    try:
-        for process in started:
-            _, words = process.communicate(timeout=120)
-            assert process.returncode == 0, words
-    finally:
-        for process in started:
-            process.kill()
+    start_ranks(worker, [(shard, folder / "rendezvous", rank, RANKS, out) for rank, out in enumerate(outs)])
     return [json.loads(out.read_text(encoding="utf-8")) for out in outs]
 
 

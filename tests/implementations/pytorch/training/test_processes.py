@@ -4,7 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +34,6 @@ CONFIGURATIONS = [(*way, "global", None) for way in WAYS] + [
 ]
 
 
-def run(arguments: list[list[str]]) -> None:
-    """Run the worker once for each list of arguments, at the same time."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), *map(str, mine)],
-            cwd=ROOT,
-            env={"PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
-        )
-        for mine in arguments
-    ]
-    try:
-        for process in started:
-            _, error = process.communicate(timeout=300)
-            assert process.returncode == 0, error.decode()
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
 Ends = dict[int, list[list[dict[str, Any]]]]
 
 
@@ -65,7 +44,8 @@ def ends(
     make_config: Callable[..., RunConfig],
     small: Size,
     vocabulary: int,
-) -> Iterator[tuple[Ends, Path]]:
+    start_ranks: Callable[..., None],
+) -> tuple[Ends, Path]:
     """What every rank ends with, by number of ranks, rank and configuration; and the folder."""
     folder = tmp_path_factory.mktemp("processes")
     shard = write_store(folder, np.random.default_rng(0).integers(5, 90, 30))
@@ -89,9 +69,10 @@ def ends(
         mine.mkdir()
         (mine / "configurations").write_bytes(pickle.dumps((configs, small, vocabulary)))
         outs = [mine / f"{rank}.pt" for rank in range(ranks)]
-        run([[shard, mine / "group", rank, ranks, mine / "configurations", out] for rank, out in enumerate(outs)])
+        configurations = mine / "configurations"
+        start_ranks(WORKER, [(shard, mine / "group", r, ranks, configurations, out) for r, out in enumerate(outs)])
         found[ranks] = [torch.load(out, weights_only=False) for out in outs]
-    yield found, folder
+    return found, folder
 
 
 @pytest.fixture(scope="module")

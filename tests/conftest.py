@@ -1,0 +1,163 @@
+"""What all tests share: a copy of the project in which nothing is left to compile or prepare, and warm processes."""
+
+import fcntl
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from numba.core.caching import UserProvidedCacheLocator
+
+from podium.config import RunFolder, load_resolved, load_system, write_resolved
+from podium.costs import with_measured_costs
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("benchmarks", "implementations", "podium")
+COMPILED = "__pycache__/compiled-*"
+
+
+def copy_compiled(source: Path, target: Path) -> None:
+    """Copy numba's machine code from one copy of the project to another with the same sources.
+
+    numba checks the content of a source file, but finds its code in a folder named by a hash of the file's path.
+    """
+    for package in PACKAGES:
+        for cache in (source / package).glob(COMPILED):
+            for module in (source / package).rglob("*.py"):
+                other = target / module.relative_to(source)
+                names = [UserProvidedCacheLocator.get_suitable_cache_subpath(str(path)) for path in (module, other)]
+                if (cache / names[0]).is_dir():
+                    folder = target / cache.relative_to(source) / names[1]
+                    shutil.copytree(cache / names[0], folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("tmp*"))
+
+
+def copy_project(source: Path, target: Path, *parts: str) -> None:
+    for part in (*PACKAGES, "systems", *parts):
+        shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(source / "pyproject.toml", target)
+    copy_compiled(source, target)
+
+
+@pytest.fixture(scope="session")
+def warm_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project, one for all workers, with kernels compiled and the embedded text prepared by a short run.
+
+    The run that compiles kernels rounds differently from later ones (docs/lab-notebook.md), so tests that compare runs
+    bit for bit need it as well as those that are to be fast.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    project = base / "warm_project"
+    with (base / "warm_project.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (project / "results/laptop/bert/result_0.txt").is_file():
+            shutil.rmtree(project, ignore_errors=True)
+            project.mkdir()
+            copy_project(ROOT, project)
+            short = ("target_accuracy=null", "max_samples=32", "evaluation.samples=32")
+            command = [sys.executable, "-m", "podium.cli", "run", "laptop"]
+            command += [part for setting in short for part in ("--set", setting)]
+            environment = os.environ | {"PYTHONPATH": str(project)}
+            subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True)
+    return project
+
+
+@pytest.fixture(scope="session")
+def make_home(warm_project: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes copies of the project without results, so that the user's own stay as they are."""
+
+    def make() -> Path:
+        home = tmp_path_factory.mktemp("podium")
+        copy_project(warm_project, home, "data")
+        return home
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def home(make_home: Callable[[], Path]) -> Path:
+    """This module's own copy of the project."""
+    return make_home()
+
+
+StartRanks = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> StartRanks:
+    """(script or module, arguments of each rank, environment of each rank, exit code): run one process for each rank.
+
+    They are forked from a process that has imported torch and the implementation, which takes most of a start, and
+    have one thread. What a rank has printed is shown if it does not end with this exit code.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "implementations.pytorch.training.run"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        multiprocessing.forkserver.ensure_running()
+
+    def start(
+        program: str | Path,
+        arguments: Sequence[Sequence[object]],
+        environments: Sequence[Mapping[str, str]] = (),
+        code: int = 0,
+    ) -> None:
+        folder = tmp_path_factory.mktemp("ranks")
+        printed = [folder / f"{rank}.txt" for rank in range(len(arguments))]
+        runs = f"run_path({str(program)!r}" if isinstance(program, Path) else f"run_module({program!r}, alter_sys=True"
+        started = []
+        for rank, words in enumerate(arguments):
+            source = f"""
+import os, runpy, sys
+os.dup2(os.open({str(printed[rank])!r}, os.O_WRONLY | os.O_CREAT), 2)
+os.environ.update({dict(environments[rank]) if environments else {}!r})
+sys.argv[1:] = {[str(word) for word in words]!r}
+runpy.{runs}, run_name="__main__")
+"""
+            started.append(context.Process(target=exec, args=(source, {})))
+            started[-1].start()
+        try:
+            for rank, process in enumerate(started):
+                process.join(180)
+                assert process.exitcode == code, f"rank {rank}: {process.exitcode}\n{printed[rank].read_text()}"
+        finally:
+            for process in started:
+                process.kill()
+                process.join()
+
+    return start
+
+
+Train = Callable[..., RunFolder]
+
+
+@pytest.fixture(scope="session")
+def train(start_ranks: StartRanks, warm_project: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """(recipe, ranks, settings of the laptop, exit code) → the folder of a run, as `podium run` would start it."""
+    import torch.distributed as dist  # here, since most tests of the harness do without torch
+
+    (prepared,) = (warm_project / "runs").rglob("config.yaml")
+    data = load_resolved(prepared).data
+
+    def run(recipe: str, ranks: int, *settings: str, code: int = 0) -> RunFolder:
+        config = load_system("laptop", recipe, [*settings, f"launch.processes_per_node={ranks}"])
+        folder = RunFolder(tmp_path_factory.mktemp("run"))
+        write_resolved(with_measured_costs(config.model_copy(update={"data": data})), folder.config)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # torchrun's part
+        environment = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+        }
+        environments = [environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+        start_ranks("implementations.pytorch.train", [(folder.config, folder.path)] * ranks, environments, code)
+        return folder
+
+    return run
