@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
