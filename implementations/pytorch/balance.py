@@ -175,9 +175,9 @@ def balances_of(
     possible = {name: tally for name, tally in tallies.items() if name not in impossible}
     for _ in range(steps):
         drawn = {strata: next(stream) for strata, stream in streams.items()}
-        least: dict[tuple[object, ...], float] = {}
+        shared: dict[tuple[object, ...], _Shared] = {}
         for tally in possible.values():
-            tally.add(drawn[tally.strategy.strata], accumulation_steps, least)
+            tally.add(drawn[tally.strategy.strata], accumulation_steps, shared)
     return {name: tally.balance() for name, tally in possible.items()}, impossible
 
 
@@ -186,6 +186,23 @@ def _global_batches(order: Order, pool: np.ndarray, size: int, steps: int) -> It
     at_once = max(1, DRAWN_SAMPLES // size)
     for first in range(0, steps, at_once):
         yield from pool[order.samples(first * size, min(at_once, steps - first) * size)].reshape(-1, size)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What is equal for several strategies in one step."""
+
+    real: int
+    """Tokens."""
+    beyond_tokens: np.ndarray
+    """Cost of each sample without that of its tokens, padding included."""
+    least: float
+
+    @classmethod
+    def of(cls, lengths: np.ndarray, computed: np.ndarray, deal: Deal, cost_of: np.ndarray) -> "_Shared":
+        """Of samples of these lengths that are computed at others, where cost_of [longest + 1] is by length."""
+        least = bound_of_sorted(cost_of[np.sort(computed, kind="stable")[::-1]], deal)
+        return cls(int(lengths.sum(dtype=np.int64)), (cost_of - np.arange(len(cost_of)))[computed], least)
 
 
 class _Tally:
@@ -202,24 +219,22 @@ class _Tally:
         self.least: list[float] = []
         self.real, self.bytes_sent = 0, 0.0
 
-    def add(self, lengths: np.ndarray, accumulation_steps: int, least: dict[tuple[object, ...], float]) -> None:
-        """Assign a global batch of these lengths. `least` keeps the bounds that strategies have in common."""
+    def add(self, lengths: np.ndarray, accumulation_steps: int, shared: dict[tuple[object, ...], _Shared]) -> None:
+        """Assign a global batch of these lengths. `shared` keeps what strategies have in common."""
         kind, deal = self.strategy, self.deal
         started = time.perf_counter()
         assignment = assign(self.name, lengths, deal, accumulation_steps)
         self.seconds.append(time.perf_counter() - started)
         slots = kind.slots(lengths, assignment, deal, self.longest).reshape(deal.parts, -1).sum(axis=1)
-        computed = np.full_like(lengths, self.longest) if kind.pads else lengths
-        beyond_tokens = (self.cost_of - np.arange(self.longest + 1))[computed]
+        key = (kind.strata, kind.pads, self.bounded.counts)
+        if key not in shared:
+            computed = np.full_like(lengths, self.longest) if kind.pads else lengths
+            shared[key] = _Shared.of(lengths, computed, self.bounded, self.cost_of)
         self.tokens.append((slots.sum(), slots.max()))
-        cost = slots + assignment.loads(beyond_tokens).reshape(deal.parts, -1).sum(axis=1)
+        cost = slots + assignment.loads(shared[key].beyond_tokens).reshape(deal.parts, -1).sum(axis=1)
         self.costs.append(cost.max() / cost.mean())
-        same_bound = (kind.strata, kind.pads, self.bounded.counts)
-        if same_bound not in least:
-            longest_first = np.sort(computed, kind="stable")[::-1]
-            least[same_bound] = bound_of_sorted(self.cost_of[longest_first], self.bounded)
-        self.least.append(least[same_bound])
-        self.real += int(lengths.sum(dtype=np.int64))
+        self.least.append(shared[key].least)
+        self.real += shared[key].real
         self.bytes_sent += kind.bytes_per_step(lengths, deal)
 
     def balance(self) -> Balance:

@@ -14,10 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
-from benchmarks.compiled import compiled
+from benchmarks.compiled import compiled, compiled_inline
 from benchmarks.errors import UsageError
 
 ROUNDS = 6
+CHUNK = 4096
+"""Values that are permuted together."""
 STRATA = 4
 _U64 = np.uint64
 
@@ -188,16 +190,36 @@ def _permute(
     mask: np.uint64,
     places: np.ndarray,
 ) -> None:
-    for i in range(len(values)):
-        value, size = values[i], sizes[which[i]]
-        while True:
-            left, right = value >> shift, value & mask
-            for key in keys[which[i]]:
-                x = right ^ key  # the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
-                x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
-                x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
-                left, right = right, left ^ ((x ^ (x >> _U64(31))) & mask)
-            value = (left << shift) | right
-            if value < size:
-                break
-        places[i] = value
+    first = 0
+    while first < len(values):
+        last, chosen = first + 1, which[first]
+        while last < len(values) and which[last] == chosen and last - first < CHUNK:
+            last += 1
+        inside, own = sizes[chosen], keys[chosen]
+        a, b, c, d, e, f = own[0], own[1], own[2], own[3], own[4], own[5]
+        walking, at = values[first:last].copy(), np.arange(first, last)
+        while len(walking):
+            for i in range(len(walking)):  # nothing but arithmetic, so that it is vectorised
+                left, right = walking[i] >> shift, walking[i] & mask
+                left, right = right, left ^ (_mix(right ^ a) & mask)
+                left, right = right, left ^ (_mix(right ^ b) & mask)
+                left, right = right, left ^ (_mix(right ^ c) & mask)
+                left, right = right, left ^ (_mix(right ^ d) & mask)
+                left, right = right, left ^ (_mix(right ^ e) & mask)
+                left, right = right, left ^ (_mix(right ^ f) & mask)
+                walking[i] = (left << shift) | right
+            outside = 0
+            for i in range(len(walking)):
+                places[at[i]] = value = walking[i]
+                walking[outside], at[outside] = value, at[i]
+                outside += value >= inside
+            walking = walking[:outside]
+        first = last
+
+
+@compiled_inline
+def _mix(x: np.uint64) -> np.uint64:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return x ^ (x >> _U64(31))

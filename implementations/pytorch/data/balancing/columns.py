@@ -226,9 +226,10 @@ def _ascending_room(tokens: np.ndarray, costs: np.ndarray, samples: _Samples) ->
     """
     parts = len(tokens)
     room = np.empty(parts)
+    mean_tokens, mean_cost = samples.whole_tokens / parts, samples.whole_cost / parts
     for part in range(parts):
-        in_tokens = samples.whole_tokens / parts - tokens[part]
-        x = (samples.whole_cost / parts - costs[part]) / samples.unit - samples.sequence_cost
+        in_tokens = mean_tokens - tokens[part]
+        x = (mean_cost - costs[part]) / samples.unit - samples.sequence_cost
         in_cost = 2 * x / (1 + np.sqrt(max(1 + 4 * samples.pair_cost * x, 0.0)))
         room[part] = min(in_tokens, in_cost)
     least, most = room.min(), room.max()

@@ -68,6 +68,8 @@ class Strategy:
         store's format (2 bytes a token, 4 a masked token, 3 a sequence), without padding.
         """
         peers = {"none": 1, "node": deal.parts_per_node, "all": deal.parts}[self.exchange]
+        if peers == 1:
+            return 0.0
         samples = np.bincount(lengths)
         kinds = np.arange(len(samples))
         return int((2 * kinds + 4 * usual_masked_counts(kinds) + 3) @ samples) / deal.parts * (peers - 1)
