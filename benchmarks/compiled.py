@@ -20,8 +20,8 @@ FAST = {"contract", "reassoc", "arcp", "nsz"}
 
 
 def compiled(function: F) -> F:
-    """Compile with numba, without Python objects and without the interpreter's lock."""
-    return _njit(function)
+    """Compile with numba, without Python objects, the interpreter's lock and a test of every divisor for 0."""
+    return _njit(function, error_model="numpy")
 
 
 def compiled_leaf(function: F) -> F:

@@ -201,7 +201,8 @@ class _Shared:
     @classmethod
     def of(cls, lengths: np.ndarray, computed: np.ndarray, deal: Deal, cost_of: np.ndarray) -> "_Shared":
         """Of samples of these lengths that are computed at others, where cost_of [longest + 1] is by length."""
-        least = bound_of_sorted(cost_of[np.sort(computed, kind="stable")[::-1]], deal)
+        longest_first = np.repeat(cost_of[::-1], np.bincount(computed, minlength=len(cost_of))[::-1])
+        least = bound_of_sorted(longest_first, deal)
         return cls(int(lengths.sum(dtype=np.int64)), (cost_of - np.arange(len(cost_of)))[computed], least)
 
 
@@ -225,17 +226,24 @@ class _Tally:
         started = time.perf_counter()
         assignment = assign(self.name, lengths, deal, accumulation_steps)
         self.seconds.append(time.perf_counter() - started)
-        slots = kind.slots(lengths, assignment, deal, self.longest).reshape(deal.parts, -1).sum(axis=1)
+        slots = self._by_rank(kind.slots(lengths, assignment, deal, self.longest))
         key = (kind.strata, kind.pads, self.bounded.counts)
         if key not in shared:
             computed = np.full_like(lengths, self.longest) if kind.pads else lengths
             shared[key] = _Shared.of(lengths, computed, self.bounded, self.cost_of)
         self.tokens.append((slots.sum(), slots.max()))
-        cost = slots + assignment.loads(shared[key].beyond_tokens).reshape(deal.parts, -1).sum(axis=1)
+        cost = slots + self._by_rank(assignment.loads(shared[key].beyond_tokens))
         self.costs.append(cost.max() / cost.mean())
         self.least.append(shared[key].least)
         self.real += shared[key].real
         self.bytes_sent += kind.bytes_per_step(lengths, deal)
+
+    def _by_rank(self, of_micro_batches: np.ndarray) -> np.ndarray:
+        """Sums [ranks]."""
+        if len(of_micro_batches) == self.deal.parts:
+            return of_micro_batches
+        sums: np.ndarray = of_micro_batches.reshape(self.deal.parts, -1).sum(axis=1)
+        return sums
 
     def balance(self) -> Balance:
         """All steps together."""

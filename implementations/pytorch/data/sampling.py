@@ -44,12 +44,13 @@ class Sampler:
 
     def samples(self, first: int, count: int) -> np.ndarray:
         """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
-        numbers = np.arange(first, first + count, dtype=np.uint64)
-        epochs, positions = np.divmod(numbers, _U64(self.size))
-        epoch, last = first // self.size, (first + max(count, 1) - 1) // self.size
-        keys = np.stack([round_keys(self.seed, number) for number in range(epoch, last + 1)])
-        sizes = np.full(len(keys), self.size, dtype=np.uint64)
-        return permute(positions, sizes, self.size, keys, (epochs - _U64(epoch)).astype(np.int64))
+        epoch, start = divmod(first, self.size)
+        positions, epochs = np.arange(start, start + count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
+        if start + count > self.size:
+            epochs, positions = np.divmod(positions, _U64(self.size))
+        numbers = range(epoch, epoch + (int(epochs[-1]) if count else 0) + 1)
+        keys = np.stack([round_keys(self.seed, number) for number in numbers])
+        return permute(positions, np.full(len(keys), self.size, dtype=np.uint64), self.size, keys, epochs)
 
 
 class StratifiedSampler:
@@ -210,7 +211,8 @@ def _permute(
                 walking[i] = (left << shift) | right
             outside = 0
             for i in range(len(walking)):
-                places[at[i]] = value = walking[i]
+                value = walking[i]
+                places[at[i]] = value
                 walking[outside], at[outside] = value, at[i]
                 outside += value >= inside
             walking = walking[:outside]
