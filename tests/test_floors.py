@@ -1,4 +1,7 @@
-"""Imports run downward only: benchmarks, then podium.config and podium.mllog, then implementations, then the rest."""
+"""Imports run downward only: benchmarks, podium.config and podium.mllog, planning, implementations, then the rest.
+
+Planning stands beside implementations: they and the rest of podium import it, and it imports neither torch nor them.
+"""
 
 import ast
 import subprocess
@@ -11,7 +14,23 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("benchmarks", "podium", "implementations")
 CONTRACT = ("podium.config", "podium.mllog")
+PLANNING = (
+    "podium.costs",
+    "implementations.pytorch.balance",
+    "implementations.pytorch.data.balancing",
+    "implementations.pytorch.data.batch_plan",
+    "implementations.pytorch.data.capacity",
+    "implementations.pytorch.data.drawing",
+    "implementations.pytorch.data.packing",
+    "implementations.pytorch.data.phases",
+    "implementations.pytorch.data.sampling",
+    "implementations.pytorch.data.shapes",
+    "implementations.pytorch.data.sharding",
+    "implementations.pytorch.optimization.owners",
+    "implementations.pytorch.prediction",
+)
 GROUND_LIBRARIES = {"numpy", "numba", "h5py", "tokenizers", "safetensors", "google", "google_crc32c"}
+PLANNING_LIBRARIES = {"numpy", "numba"}
 CONTRACT_LIBRARIES = {"numpy", "pydantic", "pydantic_core", "yaml", "mlperf_logging"}
 IMPLEMENTATION_LIBRARIES = {
     "numpy",
@@ -34,6 +53,11 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
 
 
+def is_code(path: Path) -> bool:
+    """Not a package's file that holds no more than its docstring."""
+    return len(ast.parse(path.read_text(encoding="utf-8")).body) > 1
+
+
 def within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
@@ -43,7 +67,9 @@ def floor_of(module: str) -> int:
         return 1
     if module == "podium" or any(within(module, package) for package in CONTRACT):
         return 2  # `podium` itself, since whoever imports podium.config runs it too
-    return 3 if within(module, "implementations") else 4
+    if any(within(module, package) for package in PLANNING):
+        return 3
+    return 4 if within(module, "implementations") else 5
 
 
 def imports(module: str, source: str, is_package: bool = False) -> Iterator[str]:
@@ -72,14 +98,21 @@ def is_allowed(importer: str, imported: str) -> bool:
     floor = floor_of(importer)
     if top in PACKAGES:
         below = floor_of(imported)
-        return below in {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 4)}[floor]
-    if floor == 4:
+        return below in {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 3, 4), 5: (1, 2, 3, 5)}[floor]
+    if floor == 5:
         return top != "torch"
-    return top in {1: GROUND_LIBRARIES, 2: CONTRACT_LIBRARIES, 3: IMPLEMENTATION_LIBRARIES}[floor]
+    libraries = {1: GROUND_LIBRARIES, 2: CONTRACT_LIBRARIES, 3: PLANNING_LIBRARIES, 4: IMPLEMENTATION_LIBRARIES}
+    return top in libraries[floor]
 
 
 def violations(module: str, source: str, is_package: bool = False) -> list[str]:
     return [imported for imported in imports(module, source, is_package) if not is_allowed(module, imported)]
+
+
+def import_without_torch(modules: list[str]) -> str:
+    """What a fresh interpreter that cannot import torch prints when it imports these modules: nothing if it can."""
+    check = f"import sys; sys.modules['torch'] = None; import {', '.join(modules)}"
+    return subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False, capture_output=True, text=True).stderr
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -89,7 +122,7 @@ def test_imports_run_downward(module: str) -> None:
 
 
 def test_every_floor_has_modules() -> None:
-    assert {floor_of(module) for module in MODULES} == {1, 2, 3, 4}
+    assert {floor_of(module) for module in MODULES} == {1, 2, 3, 4, 5}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +141,13 @@ def test_every_floor_has_modules() -> None:
         ("implementations.pytorch.train", "from podium.launching import launch", ["podium.launching"]),
         ("implementations.pytorch.train", "import torch\nimport podium.config\nfrom podium import mllog", []),
         ("implementations.pytorch.train", "import rich", ["rich"]),
+        ("implementations.pytorch.prediction.plan", "import torch", ["torch"]),
+        (
+            "implementations.pytorch.data.batch_plan",
+            "from implementations.pytorch.data.batch import collate",
+            ["implementations.pytorch.data.batch"],
+        ),
+        ("podium.running", "from implementations.pytorch.prediction.plan import Plan", []),
         ("podium.running", "if True:\n    import implementations.pytorch", ["implementations.pytorch"]),
         ("podium.running", "def f():\n    import torch", ["torch"]),
         ("podium.running", "import importlib\nimportlib.import_module('torch.nn')", ["torch.nn"]),
@@ -120,6 +160,15 @@ def test_this_test_can_fail(module: str, source: str, found: list[str]) -> None:
 
 
 def test_the_harness_runs_without_torch() -> None:
-    names = [module for module in MODULES if floor_of(module) in (1, 2, 4)]
-    check = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules or 'implementations' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=False).returncode == 0
+    names = [module for module in MODULES if floor_of(module) in (1, 2, 3, 5)]
+    forbidden = {"torch", *(module for module, path in MODULES.items() if floor_of(module) == 4 and is_code(path))}
+    check = f"import sys, {', '.join(names)}; print(*{forbidden} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", check], cwd=ROOT, text=True).split() == []
+
+
+def test_planning_runs_without_torch() -> None:
+    assert import_without_torch([module for module in MODULES if floor_of(module) == 3]) == ""
+
+
+def test_an_import_of_torch_would_be_found() -> None:
+    assert "torch" in import_without_torch(["implementations.pytorch.data.batch"])

@@ -9,8 +9,9 @@ from rich.console import Console
 
 from benchmarks.bert.costs import StepCosts, save_costs
 from benchmarks.errors import UsageError
+from implementations.pytorch.balance import Cluster, balance_report
 from podium import costs
-from podium.balance import Cluster, measure_balance, plot_balance, print_balance, print_packing
+from podium.balance import plot_balance, print_balance, print_packing
 from podium.config import RunConfig, load_system
 
 ROW = {
@@ -107,15 +108,15 @@ def test_nodes_of_eight_unless_they_do_not_come_out_even() -> None:
     assert Cluster.of_ranks(12, 4, 3, "free", "snake") == Cluster(12, 3, 4, counts="free", scan="snake")
 
 
-def test_the_implementation_is_asked(tmp_path: Path) -> None:
-    """Of ranks with two samples of 2 and 4 tokens, the process deals out what the options say."""
+def test_the_report_is_of_the_cluster_described(tmp_path: Path) -> None:
+    """Of ranks with two samples of 2 and 4 tokens, samples are assigned as the cluster and the options say."""
     lengths = tmp_path / "lengths.json"
     lengths.write_text("[0, 0, 1, 1]")
-    found = measure_balance(Cluster(2, 1, 4, 2, "free", 0.25, 2.0), ["indexed", "padded"], lengths, 3)
+    found = balance_report(Cluster(2, 1, 4, 2, "free", 0.25, 2.0), ["indexed", "padded"], lengths, 3)
     assert list(found["strategies"]) == ["indexed", "padded"]
     assert (found["pair_cost"], found["sequence_cost"]) == (0.25, 2.0)
     with pytest.raises(UsageError, match="--strategy: found best, allowed are all, padded"):
-        measure_balance(Cluster(2, 2, 4), ["best"], None, 1)
+        balance_report(Cluster(2, 2, 4), ["best"], None, 1)
 
 
 def test_the_picture_is_an_svg_of_every_strategy(tmp_path: Path) -> None:
@@ -135,13 +136,13 @@ def test_the_picture_is_an_svg_of_every_strategy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("counts", "unequal"), [("equal", False), ("free", True)])
 def test_counts_reach_the_strategy(counts: str, unequal: bool) -> None:
     """With two samples a rank, equal counts cannot come below 1.2, and free ones do."""
-    found = measure_balance(Cluster.of_ranks(64, 2, None, counts, None), ["indexed"], None, 3)["strategies"]["indexed"]
+    found = balance_report(Cluster.of_ranks(64, 2, None, counts, None), ["indexed"], None, 3)["strategies"]["indexed"]
     assert (found["max_over_mean_cost"] < 1.15) == unequal
 
 
 def test_the_scan_reaches_the_strategy() -> None:
     found = [
-        measure_balance(Cluster.of_ranks(64, 16, None, None, scan), ["exchanged"], None, 3)["strategies"]["exchanged"]
+        balance_report(Cluster.of_ranks(64, 16, None, None, scan), ["exchanged"], None, 3)["strategies"]["exchanged"]
         for scan in ("snake", None)
     ]
     assert found[0]["max_over_mean_tokens"] < 1.01 < found[1]["max_over_mean_tokens"]
@@ -182,6 +183,10 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypa
         (["--ranks", "8", "--local-batch", "8", "--counts", "any"], "--counts: found any, allowed are equal, free"),
         (["--ranks", "8", "--local-batch", "8", "--scan", "any"], "--scan: found any, allowed are stride, snake"),
         (["laptop", "--counts", "free"], "a system's are changed by --set"),
+        (["--ranks", "0", "--local-batch", "4"], "Invalid value for '--ranks': 0"),
+        (["--ranks", "4", "--local-batch", "4", "--steps", "0"], "Invalid value for '--steps': 0"),
+        (["--ranks", "4", "--local-batch", "4", "--ranks-per-node", "3"], "--ranks-per-node: found 3"),
+        (["laptop", "--set", "gradient_accumulation_steps=3"], "3 accumulation steps cannot share evenly"),
     ],
 )
 def test_wrong_use_is_a_sentence(

@@ -1,4 +1,4 @@
-"""`podium predict`: what it starts, what it shows and draws, and one real prediction from a system to the table."""
+"""`podium predict`: what it predicts, shows and draws, and one real prediction from a system to the table."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks.errors import UsageError, WorkError
 from podium import costs
 from podium import predict as module
-from podium.config import RunFolder, load_system
+from podium.config import load_system
 from podium.predict import check_plot, duration, predict, print_prediction
 from podium.prediction_plot import CURVE, FITTED, OTHERS, plot_scale
 from podium.progress import Progress
@@ -100,7 +100,12 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_laptop_from_the_system_to_the_table(quiet: Progress, no_data: list[str], tmp_path: Path) -> None:
     predicted = predict(load_system("laptop"), None, quiet)
     assert predicted["low"] < predicted["seconds"] < predicted["high"]
+    assert set(predicted["split"]) == set(SPLIT)
     assert sum(predicted["split"].values()) == pytest.approx(predicted["seconds"])
+    assert predicted["samples_to_target"] == 10_240
+    assert predicted["step_milliseconds"] > 1
+    assert predicted["unsure"]
+    assert (predicted["scale"], predicted["published"]) == ([], [])
     assert no_data == ["laptop"]
     (folder,) = (tmp_path / "runs" / "laptop").iterdir()
     assert folder.name.startswith("predict_")
@@ -109,9 +114,15 @@ def test_a_laptop_from_the_system_to_the_table(quiet: Progress, no_data: list[st
 
 
 def test_a_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: list[str]) -> None:
-    predicted = predict(load_system("h200_1x"), "8,64", quiet)
+    predicted = predict(load_system("h200_1x"), "64,8,8", quiet)
     assert no_data == []
     assert [row["gpus"] for row in predicted["scale"]] == [8, 64]
+    for row in predicted["scale"]:
+        assert sum(row["split"].values()) == pytest.approx(row["seconds"])
+        assert row["low"] < row["seconds"] < row["high"]
+        assert row["global_batch_size"] % row["gpus"] == 0
+    assert predicted["published"]
+    assert (predicted["ranks"], predicted["processor"], predicted["balancing"]) == (1, "h200", "indexed")
     assert any("no costs file" in sentence for sentence in predicted["unsure"])
 
 
@@ -140,18 +151,11 @@ def test_unknown_systems_and_recipes_are_told() -> None:
         load_system("laptop", "magic")
 
 
-def test_a_process_that_dies_is_a_failure(quiet: Progress, no_data: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    folders: list[RunFolder] = []
-    real = module._run
-
-    def elsewhere(name: str, words: list[str], folder: RunFolder) -> None:
-        folders.append(folder)
-        real("implementations.pytorch.there_is_none", words, folder)
-
-    monkeypatch.setattr(module, "_run", elsewhere)
-    with pytest.raises(WorkError, match=r"ended with exit code 1.*output\.txt"):
-        predict(load_system("laptop"), None, quiet)
-    assert "there_is_none" in folders[0].output.read_text(encoding="utf-8")
+@pytest.mark.parametrize("scale", ["8,many", "0", "", "8,,64", "1000000"])
+def test_numbers_that_are_none_are_refused(quiet: Progress, scale: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--scale: found {scale}, allowed are numbers of GPUs"):
+        predict(load_system("h200_1x"), scale, quiet)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_table_has_the_whole_its_parts_and_what_is_unsure() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +10,15 @@ import pytest
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
 from benchmarks.errors import UsageError
-from implementations.pytorch import balance
-from implementations.pytorch.balance import balance_of
+from implementations.pytorch.balance import Balance, Cluster, balance_report, balances_of
 from implementations.pytorch.data.balancing import STRATEGIES, Deal
 
 PAIR_COST, _ = LARGE.relative_costs(30_522)
+
+
+def balance_of(strategy: str, *rest: Any, **more: Any) -> Balance:
+    found, _ = balances_of([strategy], *rest, **more)
+    return found[strategy]
 
 
 def two_lengths(short: int, long: int) -> np.ndarray:
@@ -77,19 +82,11 @@ def tiny_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(TINY).write_text("[0, 0, 1e-6]")
 
 
-def run(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["balance", *words])
-    code = balance.main()
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_it_prints_every_strategy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(["--ranks", "8", "--local-batch", "16", "--steps", "2"], monkeypatch, capsys)
-    found = json.loads(out)
-    assert code == 0
+def test_every_strategy_is_reported() -> None:
+    found = balance_report(Cluster(8, 8, 16), steps=2)
     assert list(found["strategies"]) == list(STRATEGIES)
     assert found["pair_cost"] == pytest.approx(PAIR_COST)
+    assert json.loads(json.dumps(found)) == found
     for row in found["strategies"].values():
         assert row["max_over_mean_tokens"] >= 1
         assert row["max_over_mean_cost_p99"] >= 1
@@ -97,16 +94,19 @@ def test_it_prints_every_strategy(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         assert row["milliseconds"] > 0
 
 
-def test_packing_is_what_the_packers_find(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_strategies_are_measured_on_the_same_batches() -> None:
+    """Together or alone, a strategy has the same figures; only its time is measured anew."""
+    together = balance_report(Cluster(8, 4, 16, accumulation_steps=2), steps=9)["strategies"]
+    for name, row in together.items():
+        alone = balance_report(Cluster(8, 4, 16, accumulation_steps=2), [name], steps=9)["strategies"][name]
+        assert {**alone, "milliseconds": 0} == {**row, "milliseconds": 0}
+
+
+def test_packing_is_what_the_packers_find(tmp_path: Path) -> None:
     """40 sequences of 30 tokens and 40 of 34 fill rows of 64, the longest that there is, in pairs."""
     path = tmp_path / "lengths.json"
     path.write_text(json.dumps([0] * 29 + [40, 0, 0, 0, 40] + [0] * 29 + [1]))
-    words = ["--ranks", "1", "--local-batch", "4", "--lengths", str(path), "--strategies", "random", "--packing"]
-    code, out, _ = run([*words, "--steps", "1"], monkeypatch, capsys)
-    rows = json.loads(out)["packing"]
-    assert code == 0
+    rows = balance_report(Cluster(1, 1, 4), ["random"], path, steps=1, packing=True)["packing"]
     assert [(row["method"], row["depth"]) for row in rows][:3] == [
         ("least squares", 3),
         ("shortest pack first", 2),
@@ -117,45 +117,34 @@ def test_packing_is_what_the_packers_find(
     assert rows[0]["sequences_per_row"] == pytest.approx(81 / 41)
 
 
-def test_what_is_impossible_is_told_beside_the_rest(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(["--ranks", "8", "--local-batch", "2", "--steps", "1"], monkeypatch, capsys)
-    found = json.loads(out)
-    assert code == 0
-    assert "local batches of 2" in found["impossible"]["stratified"]
-    assert found["strategies"].keys() | found["impossible"].keys() == STRATEGIES.keys()
-
-
-def test_the_lengths_are_those_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_lengths_are_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "lengths.json"
     path.write_text(json.dumps([0, 0, *[0] * 61, 1, *[0] * 63, 1]))  # 64 and 128 tokens
-    words = ["--ranks", "2", "--local-batch", "400", "--lengths", str(path), "--strategies", "padded", "--steps", "2"]
-    code, out, _ = run(words, monkeypatch, capsys)
-    assert code == 0
-    assert json.loads(out)["strategies"]["padded"]["padding_share"] == pytest.approx(0.25, abs=0.02)
+    found = balance_report(Cluster(2, 2, 400), ["padded"], path, steps=2)
+    assert found["strategies"]["padded"]["padding_share"] == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("cluster", "options", "sentence"),
     [
-        (["--ranks", "0", "--local-batch", "4"], "--ranks: found 0, allowed is 1 or more"),
-        (["--ranks", "4", "--local-batch", "4", "--steps", "0"], "--steps: found 0"),
-        (["--ranks", "4", "--local-batch", "4", "--ranks-per-node", "3"], "--ranks-per-node: found 3"),
-        (["--ranks", "4", "--local-batch", "4", "--accumulation-steps", "3"], "--accumulation-steps: found 3"),
-        (["--ranks", "4096", "--local-batch", "4096"], "allowed are up to 4,194,304 samples"),
-        (["--ranks", "4", "--local-batch", "4", "--strategies", "best"], "--strategy: found best, allowed are all, "),
-        (["--ranks", "4", "--local-batch", "4", "--lengths", "/no/such"], "--lengths: /no/such cannot be read"),
-        (["--ranks", "4", "--local-batch", "2", "--strategies", "stratified"], "local batches of 2"),
-        (["--ranks", "4", "--local-batch", "2", "--steps", "1", "--lengths", TINY, "--packing"], "half a sample"),
+        (Cluster(4, 3, 4), {}, "--ranks-per-node: found 3"),
+        (Cluster(4096, 8, 4096), {}, "allowed are up to 4,194,304 samples"),
+        (Cluster(4, 4, 4), {"strategies": ["best"]}, "--strategy: found best, allowed are all, "),
+        (Cluster(4, 4, 4), {"lengths": Path("/no/such")}, "--lengths: /no/such cannot be read"),
+        (Cluster(4, 4, 2), {"strategies": ["stratified"]}, "local batches of 2"),
+        (Cluster(4, 4, 2), {"steps": 1, "lengths": Path(TINY), "packing": True}, "half a sample"),
     ],
 )
-def test_what_cannot_be_dealt_out_is_a_sentence(
-    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(words, monkeypatch, capsys)
-    assert (code, out) == (UsageError.exit_code, "")
-    assert sentence in err
-    assert len(err.strip().splitlines()) == 1
+def test_what_cannot_be_dealt_out_is_a_sentence(cluster: Cluster, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as error:
+        balance_report(cluster, **options)
+    assert sentence in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_strategies_that_cannot_share_out_the_batch_are_named_with_the_reason() -> None:
+    found = balance_report(Cluster(4, 4, 2), steps=1)
+    assert list(found["impossible"]) == ["stratified", "presorted"]
+    assert [*found["strategies"], *found["impossible"]] == sorted(
+        STRATEGIES, key=lambda name: (name in found["impossible"], list(STRATEGIES).index(name))
+    )
