@@ -14,7 +14,7 @@ from numba import carray  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
+from benchmarks.bert.samples import SAMPLE_DTYPES, FlatArrays, Samples
 from benchmarks.bert.store import SampleStore
 from benchmarks.compiled import compiled
 from benchmarks.errors import WorkError
@@ -82,18 +82,7 @@ class BulkReader:
             masked_offsets=masked_offsets,
             next_sentence_labels=np.empty(len(indices), np.uint8),
         )
-        _copy(
-            self._addresses,
-            shard_of,
-            first,
-            samples.token_ids,
-            samples.sample_offsets,
-            samples.first_segment_lengths,
-            samples.masked_positions,
-            samples.masked_token_ids,
-            samples.masked_offsets,
-            samples.next_sentence_labels,
-        )
+        _copy(self._addresses, shard_of, first, samples.arrays)
         return samples
 
     def will_need(self, indices: NDArray[np.int64]) -> int:
@@ -205,25 +194,20 @@ def _copy(
     addresses: NDArray[np.intp],
     shard_of: NDArray[np.int64],
     first: NDArray[np.int64],
-    token_ids: NDArray[np.uint16],
-    sample_offsets: NDArray[np.int64],
-    first_segment_lengths: NDArray[np.uint16],
-    masked_positions: NDArray[np.uint16],
-    masked_token_ids: NDArray[np.uint16],
-    masked_offsets: NDArray[np.int64],
-    next_sentence_labels: NDArray[np.uint8],
+    arrays: FlatArrays,
 ) -> None:
     """Copy samples out of the mapped shards. `addresses` [shards, ARRAYS] of their arrays, `first` as `_find` gives."""
+    token_ids, sample_offsets, first_lengths, masked_positions, masked_token_ids, masked_offsets, labels = arrays
     for i in range(len(shard_of)):
         at = addresses[shard_of[i]]
         token, sample, mask = first[i, BY_TOKEN], first[i, BY_SAMPLE], first[i, BY_MASK]
         begin, end = sample_offsets[i], sample_offsets[i + 1]
         token_ids[begin:end] = carray(_u2(at[0] + 2 * token), end - begin)
-        first_segment_lengths[i] = carray(_u2(at[1] + 2 * sample), 1)[0]
+        first_lengths[i] = carray(_u2(at[1] + 2 * sample), 1)[0]
         begin, end = masked_offsets[i], masked_offsets[i + 1]
         masked_positions[begin:end] = carray(_u2(at[2] + 2 * mask), end - begin)
         masked_token_ids[begin:end] = carray(_u2(at[3] + 2 * mask), end - begin)
-        next_sentence_labels[i] = carray(_u1(at[4] + sample), 1)[0]
+        labels[i] = carray(_u1(at[4] + sample), 1)[0]
 
 
 def _pointer(kind: Any) -> Any:

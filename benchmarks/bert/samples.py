@@ -7,6 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+FlatArrays = tuple[
+    NDArray[np.uint16],
+    NDArray[np.int64],
+    NDArray[np.uint16],
+    NDArray[np.uint16],
+    NDArray[np.uint16],
+    NDArray[np.int64],
+    NDArray[np.uint8],
+]
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -29,6 +39,19 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.next_sentence_labels)
+
+    @property
+    def arrays(self) -> FlatArrays:
+        """The arrays in their order, for compiled functions."""
+        return (
+            self.token_ids,
+            self.sample_offsets,
+            self.first_segment_lengths,
+            self.masked_positions,
+            self.masked_token_ids,
+            self.masked_offsets,
+            self.next_sentence_labels,
+        )
 
 
 SAMPLE_DTYPES: Mapping[str, np.dtype[Any]] = {

@@ -1,7 +1,5 @@
 """Many logs at once: each is read by one of several processes, or not at all where what it says is known already."""
 
-import hashlib
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -9,6 +7,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.errors import Interrupted, PodiumError, WorkError
+from benchmarks.files import sha256_of
+from benchmarks.processes import processors
 from podium.comparison.cache import RunCache
 from podium.comparison.run import Run, run_of
 from podium.reading.log import read_log
@@ -23,7 +23,7 @@ def read_runs(
     logs: Sequence[Path], cache: RunCache, told: Callable[[int], None] = lambda logs: None
 ) -> dict[Path, Run | str]:
     """The run of each log, or why it cannot be read. `told` is called with the numbers of logs done since."""
-    with ThreadPoolExecutor(_processes()) as threads:
+    with ThreadPoolExecutor(processors()) as threads:
         digests = dict(zip(logs, threads.map(_digest_or_problem, logs), strict=True))
     runs: dict[Path, Run | str] = {log: str(found) for log, found in digests.items() if isinstance(found, PodiumError)}
     known = cache.get([found for found in digests.values() if isinstance(found, str)])
@@ -38,12 +38,12 @@ def read_runs(
 
 def _read(logs: Sequence[Path], told: Callable[[int], None]) -> list[tuple[Path, Run | str]]:
     found = []
-    if len(logs) < FEW or _processes() == 1:
+    if len(logs) < FEW or processors() == 1:
         for log in logs:
             found.append((log, read_one(log)))
             told(1)
         return found
-    with ProcessPoolExecutor(_processes(), mp_context=get_context("forkserver")) as processes:
+    with ProcessPoolExecutor(processors(), mp_context=get_context("forkserver")) as processes:
         try:
             for log, run in zip(logs, processes.map(read_one, logs, chunksize=CHUNK), strict=True):
                 found.append((log, run))
@@ -59,28 +59,15 @@ def _read(logs: Sequence[Path], told: Callable[[int], None]) -> list[tuple[Path,
 def read_one(log: Path) -> Run | str:
     """The run of a log, or why it cannot be read."""
     try:
-        return run_of(read_log(log), digest_of(log))
+        return run_of(read_log(log), sha256_of(log))
     except Interrupted:
         raise
     except PodiumError as error:
         return str(error)
 
 
-def digest_of(log: Path) -> str:
-    """SHA-256 of a file's bytes. WorkError where it cannot be read."""
-    try:
-        with log.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise WorkError(f"{log}: the log cannot be read ({error.strerror})") from error
-
-
 def _digest_or_problem(log: Path) -> str | PodiumError:
     try:
-        return digest_of(log)
+        return sha256_of(log)
     except WorkError as error:
         return error
-
-
-def _processes() -> int:
-    return len(os.sched_getaffinity(0))

@@ -1,10 +1,10 @@
 """The section `launch`: how the processes of a run are started, and where."""
 
-import os
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from benchmarks.processes import processors
 from podium.config.settings import Settings
 
 MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
@@ -63,7 +63,7 @@ class Launch(Settings):
     @property
     def threads(self) -> int:
         """CPU threads of one process: as set, else an even share of the cores that this process may use."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = processors()
         return self.threads_per_process or max(1, cores // self.processes_per_node)
 
     @model_validator(mode="after")

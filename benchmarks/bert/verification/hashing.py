@@ -10,7 +10,7 @@ generators, OOPSLA 2014). Of n different samples about n²/2⁶⁵ pairs have th
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.samples import Samples
+from benchmarks.bert.samples import FlatArrays, Samples
 from benchmarks.compiled import compiled
 
 _START = np.uint64(0x6A09E667F3BCC909)  # the fraction of √2
@@ -57,15 +57,8 @@ def _absorb_values(state: np.uint64, values: NDArray[np.uint16], start: int, end
 
 
 @compiled
-def _hash_flat(
-    token_ids: NDArray[np.uint16],
-    sample_offsets: NDArray[np.int64],
-    first_segment_lengths: NDArray[np.uint16],
-    masked_positions: NDArray[np.uint16],
-    masked_token_ids: NDArray[np.uint16],
-    masked_offsets: NDArray[np.int64],
-    labels: NDArray[np.uint8],
-) -> NDArray[np.uint64]:
+def _hash_flat(arrays: FlatArrays) -> NDArray[np.uint64]:
+    token_ids, sample_offsets, first_lengths, masked_positions, masked_token_ids, masked_offsets, labels = arrays
     hashes = np.empty(len(labels), dtype=np.uint64)
     for sample in range(len(labels)):
         start, end = sample_offsets[sample], sample_offsets[sample + 1]
@@ -73,7 +66,7 @@ def _hash_flat(
         sizes = (
             np.uint64(end - start)
             | np.uint64(masked_end - masked_start) << _S16
-            | np.uint64(first_segment_lengths[sample]) << _S32
+            | np.uint64(first_lengths[sample]) << _S32
             | np.uint64(labels[sample]) << _S48
         )
         state = _absorb(_START, sizes)
@@ -86,12 +79,4 @@ def _hash_flat(
 
 def hash_samples(samples: Samples) -> NDArray[np.uint64]:
     """The hash of each sample, u8 [N]: 8 bytes a sample are all that it allocates."""
-    return _hash_flat(
-        samples.token_ids,
-        samples.sample_offsets,
-        samples.first_segment_lengths,
-        samples.masked_positions,
-        samples.masked_token_ids,
-        samples.masked_offsets,
-        samples.next_sentence_labels,
-    )
+    return _hash_flat(samples.arrays)

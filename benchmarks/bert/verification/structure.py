@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, PAD, SEPARATOR, Vocabulary
-from benchmarks.bert.samples import Samples
+from benchmarks.bert.samples import FlatArrays, Samples
 from benchmarks.bert.store import Origin
 from benchmarks.compiled import compiled
 
@@ -68,18 +68,8 @@ def examine(samples: Samples, expected_masked: NDArray[np.int64], vocabulary: Vo
     Without a vocabulary the words themselves are not looked at. Allocates one sample's tokens and no more.
     """
     special = np.array([vocabulary.ids[word] if vocabulary else 0 for word in SPECIAL], dtype=np.uint16)
-    faults, first, tallies = _examine_flat(
-        samples.token_ids,
-        samples.sample_offsets,
-        samples.first_segment_lengths,
-        samples.masked_positions,
-        samples.masked_token_ids,
-        samples.masked_offsets,
-        samples.next_sentence_labels,
-        expected_masked,
-        special,
-        len(vocabulary.words) if vocabulary else 0,
-    )
+    words = len(vocabulary.words) if vocabulary else 0
+    faults, first, tallies = _examine_flat(samples.arrays, expected_masked, special, words)
     return Structure(faults, first, int(tallies[0]), int(tallies[1]))
 
 
@@ -105,22 +95,14 @@ def _special_words(text: NDArray[np.uint16], length: int, special: NDArray[np.ui
 
 @compiled
 def _examine_flat(
-    token_ids: NDArray[np.uint16],
-    sample_offsets: NDArray[np.int64],
-    first_segment_lengths: NDArray[np.uint16],
-    masked_positions: NDArray[np.uint16],
-    masked_token_ids: NDArray[np.uint16],
-    masked_offsets: NDArray[np.int64],
-    labels: NDArray[np.uint8],
-    expected_masked: NDArray[np.int64],
-    special: NDArray[np.uint16],
-    words: int,
+    arrays: FlatArrays, expected_masked: NDArray[np.int64], special: NDArray[np.uint16], words: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Faults [9], their first samples [9], masked positions with [MASK] and with the original [2].
 
     `special` are the ids of [CLS], [SEP], [MASK] and [PAD]; they count only where `words`, the size of the vocabulary,
     is not 0.
     """
+    token_ids, sample_offsets, first_lengths, masked_positions, masked_token_ids, masked_offsets, labels = arrays
     faults = np.zeros(9, dtype=np.int64)
     first = np.full(9, -1, dtype=np.int64)
     as_mask, kept = 0, 0
@@ -130,7 +112,7 @@ def _examine_flat(
         start, end = sample_offsets[sample], sample_offsets[sample + 1]
         length = end - start
         last = length - 1
-        separator = np.int64(first_segment_lengths[sample]) - 1
+        separator = np.int64(first_lengths[sample]) - 1
         masked_start, masked_end = masked_offsets[sample], masked_offsets[sample + 1]
         has[:] = False
         has[SEGMENT] = separator < 2 or separator > length - 3

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from benchmarks.errors import UsageError
+from implementations.pytorch.optimization.lamb import DeviceOptimizer
 
 
 def fused_lamb() -> Callable[..., Any]:
@@ -37,21 +37,19 @@ class _Found:
     found_inf: Tensor
     scale: Tensor
 
-    def _check_inf_per_device(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:
+    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[torch.device, Tensor]:
         return {self.found_inf.device: self.found_inf}
 
     def _get_scale_async(self) -> Tensor:
         return self.scale
 
 
-class ApexLamb(Optimizer):
+class ApexLamb(DeviceOptimizer):
     """LAMB with the parameter groups and the state of `optimization.lamb.Lamb`, so that each can load the other's.
 
     `adapt` must be True of groups with weight decay and False of the others. Raises ValueError where it is not, and
     UsageError where apex is not installed or was installed without its CUDA extensions.
     """
-
-    _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets `grad_scale` and `found_inf` and asks nothing
 
     def __init__(self, params: Any, lr: Tensor, betas: tuple[float, float], eps: float) -> None:
         """`lr` is 0-d float32 on the parameters' device."""
@@ -71,13 +69,6 @@ class ApexLamb(Optimizer):
             raise UsageError(
                 f"optimizer.backend: found apex, but the apex installed here says: {error}; allowed here is podium"
             ) from error
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As every optimizer does, with what belongs to a group brought to the device of its parameters too."""
-        super().load_state_dict(state_dict)
-        for group in self.param_groups:
-            device = group["params"][0].device
-            group.update({key: group[key].to(device) for key in group if isinstance(group[key], Tensor)})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -15,7 +15,20 @@ from torch.optim import Optimizer
 from implementations.pytorch.optimization.lamb_update import Update, update_compiled, update_foreach
 
 
-class Lamb(Optimizer):
+class DeviceOptimizer(Optimizer):
+    """An optimizer whose group values, such as the learning rate, may be tensors on the device of its parameters."""
+
+    _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets `grad_scale` and `found_inf` and asks nothing
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As every optimizer does, with what belongs to a group brought to the device of its parameters too."""
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            device = group["params"][0].device
+            group.update({key: group[key].to(device) for key in group if isinstance(group[key], Tensor)})
+
+
+class Lamb(DeviceOptimizer):
     """LAMB over parameter groups without a word to the host, so that a step can be part of a CUDA graph.
 
     Group keys: lr (a number or a 0-d tensor on the parameters' device), betas, eps, weight_decay, adapt, and parts:
@@ -24,8 +37,6 @@ class Lamb(Optimizer):
     compiled loops that read each value twice instead of ten times. Where `torch.amp.GradScaler` has found gradients
     that are not finite, a step changes nothing. Raises ValueError for a value outside its range.
     """
-
-    _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets `grad_scale` and `found_inf` and asks nothing
 
     def __init__(
         self,
@@ -48,13 +59,6 @@ class Lamb(Optimizer):
         super().__init__(params, defaults)
         for group in self.param_groups:
             _check(group)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As every optimizer does, with what belongs to a group brought to the device of its parameters too."""
-        super().load_state_dict(state_dict)
-        for group in self.param_groups:
-            device = group["params"][0].device
-            group.update({key: group[key].to(device) for key in group if isinstance(group[key], Tensor)})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from benchmarks.errors import PodiumError
 from benchmarks.finding import Finding
+from benchmarks.processes import processors
 from podium.reading.log import read_log
 from podium.reading.package import Package, ResultFolder
 from podium.submission.official import words
@@ -92,7 +93,7 @@ def ask_official(
     """
     tasks = sorted(_tasks(packages, root), key=lambda task: -sum(len(result.logs) for result in task.results))
     processes = SimpleQueue[ToolProcess]()
-    at_once = max(1, min(len(os.sched_getaffinity(0)), 16, len(tasks)))
+    at_once = max(1, min(processors(), 16, len(tasks)))
     whole = Official()
     pool = [ToolProcess(scratch=scratch) for _ in range(at_once)]
     for process in pool:

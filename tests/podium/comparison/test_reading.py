@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.files import sha256_of
 from podium.comparison import reading
 from podium.comparison.cache import RunCache
-from podium.comparison.reading import digest_of, read_one, read_runs
+from podium.comparison.reading import read_one, read_runs
 from podium.comparison.run import Run
 from tests.podium.comparison.conftest import log_text
 
@@ -20,7 +21,7 @@ def logs(tmp_path: Path) -> list[Path]:
 
 
 def test_in_processes_and_without(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_processes", lambda: 2)
+    monkeypatch.setattr(reading, "processors", lambda: 2)
     many = read_runs(logs, RunCache(None))
     monkeypatch.setattr(reading, "FEW", 100)
     assert read_runs(logs, RunCache(None)) == many
@@ -53,11 +54,11 @@ def test_a_log_that_changes_while_it_is_read_is_not_kept(
             file.write("more\n")
         return read_one(log)
 
-    before = digest_of(logs[0])
+    before = sha256_of(logs[0])
     monkeypatch.setattr(reading, "read_one", grown)
     read_runs(logs[:1], RunCache(tmp_path / "cache"))
     cache = RunCache(tmp_path / "cache")
-    assert cache.get([before, digest_of(logs[0])]) == {}
+    assert cache.get([before, sha256_of(logs[0])]) == {}
 
 
 def test_a_log_that_cannot_be_read_is_told(logs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
