@@ -46,17 +46,17 @@ def print_findings(console: Console, findings: Sequence[Finding], conclusion: st
     print_line(console, conclusion, "bold red" if has_errors(findings) else "bold green")
 
 
-def text_table(*headings: str, title: str | None = None) -> Table:
-    """A table of texts, which are folded where the terminal is narrow; no lines."""
-    table = Table(title=title and Text(printable(title)), box=None, pad_edge=False)
+def text_table(*headings: str, title: str | None = None, no_wrap: str | None = None) -> Table:
+    """A table of texts without lines; where the terminal is narrow, all columns but `no_wrap` are folded."""
+    table = Table(title=_title(title), box=None, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading == no_wrap)
     return table
 
 
 def result_table(title: str | None, texts: Sequence[str], figures: Sequence[str]) -> Table:
     """A wide table: columns of texts share the room that columns of figures leave; a line below the headings."""
-    table = Table(title=title and Text(printable(title)), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=_title(title), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number, heading in enumerate(texts):
         table.add_column(heading, overflow="fold", ratio=1 if number else 2, min_width=8 if number else 14)
     for heading in figures:
@@ -66,7 +66,7 @@ def result_table(title: str | None, texts: Sequence[str], figures: Sequence[str]
 
 def figure_table(title: str, name: str, *figures: str, caption: str | None = None) -> Table:
     """A table with lines: a column of names, and columns of figures."""
-    table = Table(title=Text(printable(title)), caption=caption)
+    table = Table(title=_title(title), caption=caption)
     table.add_column(name)
     for heading in figures:
         table.add_column(heading, justify="right")
@@ -75,10 +75,14 @@ def figure_table(title: str, name: str, *figures: str, caption: str | None = Non
 
 def summary_table(title: str) -> Table:
     """A table of two columns, what and how much."""
-    table = Table(title=Text(printable(title)), show_header=False)
+    table = Table(title=_title(title), show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right", overflow="fold")
     return table
+
+
+def _title(title: str | None) -> Text | None:
+    return None if title is None else Text(printable(title), "table.title")
 
 
 def progress_bar() -> Progress:

@@ -23,7 +23,9 @@ STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "cannot be 
 
 def print_fields(console: Console, system: str, fields: Sequence[Field]) -> None:
     """A line a field: what the file says beside what this machine tells."""
-    table = text_table("field", "file", "detected", "verdict", title=f"{system}: described and detected")
+    table = text_table(
+        "field", "file", "detected", "verdict", title=f"{system}: described and detected", no_wrap="field"
+    )
     for one in fields:
         cells = map(Text, (one.name, one.stated, one.detected or UNKNOWN))
         table.add_row(*cells, Text(one.verdict, STYLES[one.verdict]))

@@ -108,7 +108,7 @@ def _rules(ab: AB) -> str:
 
 
 def _differences(differing: tuple[Difference, ...]) -> Table:
-    table = text_table("differs", "A", "B")
+    table = text_table("differs", "A", "B", no_wrap="differs")
     for one in differing[:MOST_DIFFERENCES]:
         table.add_row(Text(printable(one.key)), *(Text(_values(values)) for values in (one.a, one.b)))
     if len(differing) > MOST_DIFFERENCES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.finding import Finding, Severity
+from benchmarks.finding import Finding
 from podium.reading.lines import Event
 from podium.reading.log import RunLog, read_log
 from podium.reading.package import Package, ResultFolder, SystemFile
@@ -24,14 +24,10 @@ class Run:
     """The system's description, if there is one that can be read."""
 
     def error(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
-        return self._finding(rule, "error", message, line)
+        return Finding.error(self.path, rule, message, _line_number(line))
 
     def warning(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
-        return self._finding(rule, "warning", message, line)
-
-    def _finding(self, rule: str, severity: Severity, message: str, line: int | Event | None) -> Finding:
-        number = line.line if isinstance(line, Event) else line
-        return Finding(rule, severity, message, path=self.path, line=number)
+        return Finding.warning(self.path, rule, message, _line_number(line))
 
     @property
     def closed(self) -> bool:
@@ -86,6 +82,10 @@ def whole(package: Package) -> Whole:
             runs = tuple(Run(relative_to(package, path), read_log(path), fields) for path in folder.logs)
             sets.append(RunSet(relative_to(package, folder.path), folder, system, runs))
     return Whole(package, tuple(sets))
+
+
+def _line_number(line: int | Event | None) -> int | None:
+    return line.line if isinstance(line, Event) else line
 
 
 def _plain(value: Any) -> str:

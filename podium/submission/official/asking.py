@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
@@ -313,7 +313,7 @@ def _parameters(asking: _Asking, result: ResultFolder) -> Iterator[Finding]:
 
 def _accepted(finding: Finding) -> Finding:
     """Of the one log of a set that may fail: the slowest run, which is dropped."""
-    return Finding.warning(finding.path, finding.rule, finding.message, source=finding.source, line=finding.line)
+    return replace(finding, severity="warning")
 
 
 def _impatient(path: str) -> Finding:
