@@ -33,10 +33,10 @@ def print_line(console: Console, text: str, style: str | None = None) -> None:
 
 def print_findings(console: Console, findings: Sequence[Finding], conclusion: str) -> None:
     """A row for each finding, then what to do and the further lines of what was found, and the conclusion last."""
-    table = text_table("", "check", "found", "expected")
+    table = text_table("check", "found", "expected", "")
     for one in findings:
         cells = (one.rule, one.message.partition("\n")[0], one.expected)
-        table.add_row(Text(*MARKS[one.severity]), *(Text(printable(cell)) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in cells), Text(*MARKS[one.severity]))
     console.print(table)
     for one in findings:
         if one.advice:
