@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bert.rules import RUNS
+from podium.comparison.scoring import score_seconds
 from podium.config import RunConfig
 from podium.console import summary_table
 from podium.running import FinishedRun
@@ -41,16 +41,6 @@ def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "phases_ms": {phase: mean(o["phases_ms"][phase] for o in objects) for phase in objects[0]["phases_ms"]},
         "runs": objects,
     }
-
-
-def score_seconds(seconds: Sequence[float]) -> float | None:
-    """MLPerf's score of ten runs: their mean without the fastest and the slowest.
-
-    A run that did not reach the target counts as infinite: one of them is the slowest, two leave no score. None then,
-    and for another number of runs.
-    """
-    counted = sorted(seconds)[1:-1]
-    return mean(counted) if len(seconds) == RUNS and math.isfinite(counted[-1]) else None
 
 
 def print_table(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:

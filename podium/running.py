@@ -25,6 +25,7 @@ from podium.launching.crew import Crew, gathered
 from podium.launching.elsewhere import seen_anywhere
 from podium.mllog import run_status
 from podium.progress import Progress
+from podium.records import REPLACED
 from podium.results import ResultSet
 from podium.source import source_here, write_source
 
@@ -65,7 +66,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
     Raises what broke a run off, after its log was closed as aborted and put among the results.
     """
     set_folder = new_set_folder(config)
-    results = ResultSet(config.system, replaced=set_folder / "replaced_results")
+    results = ResultSet(config.system, replaced=set_folder / REPLACED)
     results.check_place()
     with gathered(config, progress.note) as crew, _alone(make_folder(set_folder.parent)):
         check_checkpoint(config)
@@ -112,7 +113,7 @@ def resume(
     Raises what `resumable` and `run_set` do.
     """
     run, config = run_folder(folder), resumable(folder, system, settings)
-    results = ResultSet(config.system, replaced=run.path / "replaced_results")
+    results = ResultSet(config.system, replaced=run.path / REPLACED)
     with _alone(make_folder(RUNS / config.system)):
         config = resumable(folder, system, settings)  # whoever held these runs may have gone on with this one
         assert_unlocked(

@@ -11,9 +11,9 @@ from podium.comparison.configured import configured, description
 from podium.comparison.inconsistencies import inconsistencies
 from podium.comparison.places import Place
 from podium.comparison.result import Result
-from podium.comparison.run import Run
 from podium.comparison.scaling import factor
 from podium.reading.package import Package, ResultFolder
+from podium.reading.run_log import Run
 
 LARGE_TENSORS = 398
 """Of BERT-large."""

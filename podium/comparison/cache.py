@@ -1,20 +1,22 @@
 """Keeps what was read of a log by what the log's bytes are, so that no log is read twice by the same reader."""
 
+import ast
 import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 
-import podium.reading
-from podium.comparison import run as run_module
-from podium.comparison import stated
-from podium.comparison.run import Run, run_from_json
+from podium.reading import log
+from podium.reading.run_log import Run, run_from_json
 
 NAME = "runs.sqlite"
+OWN = ("benchmarks", "podium")
+"""Packages whose sources decide what is read of a log."""
 AT_ONCE = 500
 """Digests in one question to the database."""
 PATIENCE_SECONDS = 10.0
@@ -81,12 +83,25 @@ def default_folder() -> Path:
 
 @cache
 def reader() -> str:
-    """A hash of the code that reads logs: another version of it reads them anew."""
-    digest = hashlib.sha256()
-    folder = Path(podium.reading.__path__[0])
-    for path in (*sorted(folder.glob("*.py")), Path(run_module.__file__), Path(stated.__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    """A hash of the code that reads logs, all that it imports of ours included: another version reads logs anew."""
+    sources: dict[str, bytes] = {}
+    left = [log.__name__]
+    while left:
+        name = left.pop()
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if path is not None and name not in sources and name.partition(".")[0] in OWN:
+            sources[name] = Path(path).read_bytes()
+            left += _imported(ast.parse(sources[name]))
+    return hashlib.sha256(b"".join(sources[name] for name in sorted(sources))).hexdigest()[:16]
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """The names of modules that a source imports, and of what it imports from them, which may be modules too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
 
 
 def _run(text: object) -> Run | None:

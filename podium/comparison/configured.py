@@ -5,9 +5,9 @@ from pathlib import Path
 
 from benchmarks.errors import Interrupted, PodiumError
 from podium.comparison import stated
-from podium.comparison.run import Run
-from podium.config import RunConfig, load_resolved, load_system
-from podium.submission.packaging.runs import configurations_by_seed
+from podium.config import RunConfig, load_system
+from podium.reading.run_log import Run
+from podium.records import newest_by_seed, runs_of_system
 
 
 def configured(system: str, runs: Sequence[Run], kept: Path, odd: list[str]) -> RunConfig | None:
@@ -16,11 +16,11 @@ def configured(system: str, runs: Sequence[Run], kept: Path, odd: list[str]) -> 
     Where no folder has its seed, or another version of Podium made it, what systems/SYSTEM.yaml says now. None, and a
     word in `odd`, where there is no such file.
     """
-    by_seed = configurations_by_seed(kept / system)
+    by_seed = newest_by_seed(runs_of_system(kept / system))
     seeds = [seed for run in runs for seed in run.seeds if seed in by_seed]
     if seeds:
         try:
-            return load_resolved(by_seed[seeds[0]])
+            return by_seed[seeds[0]].config
         except Interrupted:
             raise
         except PodiumError:

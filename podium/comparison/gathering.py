@@ -15,8 +15,8 @@ from podium.comparison.reading import read_runs
 from podium.comparison.repeats import mark_repeats
 from podium.comparison.result import Result
 from podium.comparison.rounds import round_by_dates
-from podium.comparison.run import Run
 from podium.reading.package import ResultFolder, in_order
+from podium.reading.run_log import Run
 from podium.submission.copying import Limits, Tally
 from podium.submission.unpacking import archive_stem, is_archive, unpack
 

@@ -10,8 +10,8 @@ from benchmarks.errors import Interrupted, PodiumError, WorkError
 from benchmarks.files import sha256_of
 from benchmarks.processes import processors
 from podium.comparison.cache import RunCache
-from podium.comparison.run import Run, run_of
 from podium.reading.log import read_log
+from podium.reading.run_log import Run
 
 FEW = 24
 """Logs that are read sooner than processes are started."""
@@ -59,7 +59,7 @@ def _read(logs: Sequence[Path], told: Callable[[int], None]) -> list[tuple[Path,
 def read_one(log: Path) -> Run | str:
     """The run of a log, or why it cannot be read."""
     try:
-        return run_of(read_log(log), sha256_of(log))
+        return read_log(log).run(sha256_of(log))
     except Interrupted:
         raise
     except PodiumError as error:

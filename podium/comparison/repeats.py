@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from podium.comparison.result import Result
-from podium.comparison.run import Run
+from podium.reading.run_log import Run
 
 FEWEST = 2
 """Runs in common that are no chance, if they are also half of all."""

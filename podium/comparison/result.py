@@ -6,8 +6,8 @@ from functools import cached_property
 from statistics import mean
 
 from benchmarks.bert.accelerators import Accelerator
-from podium.comparison.run import Run
-from podium.comparison.scoring import Spread, score_seconds, spread
+from podium.comparison.scoring import TimeSpread, counted_seconds, score_seconds, time_spread
+from podium.reading.run_log import Run
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Result:
     @cached_property
     def score_minutes(self) -> float | None:
         """The olympic mean as measured; None where there is no score."""
-        seconds = score_seconds(self.runs)
+        seconds = score_seconds([counted_seconds(run) for run in self.runs])
         return None if seconds is None else seconds / 60
 
     @property
@@ -81,8 +81,8 @@ class Result:
         return tuple(run for run in self.runs if run.converged)
 
     @cached_property
-    def spread(self) -> Spread | None:
-        return spread(self.runs)
+    def spread(self) -> TimeSpread | None:
+        return time_spread(self.runs)
 
     @cached_property
     def global_batch_size(self) -> int | None:

@@ -1,4 +1,4 @@
-"""MLPerf's score of a set of runs, how far runs differ, and what makes them differ."""
+"""MLPerf's score of ten runs and of windows of ten, how far the times of runs differ, and why."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,10 @@ from statistics import mean, pvariance, stdev
 from typing import NamedTuple
 
 from benchmarks.bert.rules import RUNS
-from podium.comparison.run import Run
+from podium.reading.run_log import Run
 
 
-class Spread(NamedTuple):
+class TimeSpread(NamedTuple):
     """How far the times of a result's runs lie apart, and why."""
 
     relative: float
@@ -29,14 +29,28 @@ class Spread(NamedTuple):
         return "samples" if self.samples_share >= 0.5 else "throughput"
 
 
-def score_seconds(runs: Sequence[Run]) -> float | None:
-    """The olympic mean: without the fastest and the slowest run.
+def score_seconds(seconds: Sequence[float]) -> float | None:
+    """MLPerf's score of ten runs: their mean without the fastest and the slowest.
 
-    A run that did not converge counts as the slowest; with two of them, or another number of runs than ten, there is
-    no score.
+    A run that did not reach the target counts as infinite: one of them is the slowest, two leave no score. None then,
+    and for another number of runs.
     """
-    seconds = sorted(counted_seconds(run) for run in runs)[1:-1]
-    return mean(seconds) if len(runs) == RUNS and math.isfinite(seconds[-1]) else None
+    counted = sorted(seconds)[1:-1]
+    return mean(counted) if len(seconds) == RUNS and math.isfinite(counted[-1]) else None
+
+
+def window_scores(seconds: Sequence[float]) -> list[float]:
+    """The score of every window of ten consecutive runs; infinite where it has none."""
+    if len(seconds) < RUNS:
+        raise ValueError(f"{len(seconds)} runs have no window of {RUNS}")
+    windows = (seconds[first : first + RUNS] for first in range(len(seconds) - RUNS + 1))
+    return [math.inf if score is None else score for score in map(score_seconds, windows)]
+
+
+def median_window(scores: Sequence[float]) -> int:
+    """The window whose score is the median, the slower of two in the middle, the earlier of equal ones."""
+    middle = sorted(scores)[len(scores) // 2]
+    return scores.index(middle)
 
 
 def counted_seconds(run: Run) -> float:
@@ -44,7 +58,7 @@ def counted_seconds(run: Run) -> float:
     return run.seconds if run.converged and run.seconds is not None else math.inf
 
 
-def spread(runs: Sequence[Run]) -> Spread | None:
+def time_spread(runs: Sequence[Run]) -> TimeSpread | None:
     """Of the runs that converged; None for fewer than three, or where all take the same time."""
     times = [(run.seconds, run.trained) for run in runs if run.converged and run.seconds is not None]
     seconds = [time for time, _ in times]
@@ -53,10 +67,10 @@ def spread(runs: Sequence[Run]) -> Spread | None:
     relative = stdev(seconds) / mean(seconds)
     samples = [count for _, count in times if count is not None and count > 0]
     if len(samples) < len(seconds):
-        return Spread(relative, None)
+        return TimeSpread(relative, None)
     log_seconds, log_samples = [math.log(time) for time in seconds], [math.log(count) for count in samples]
     middle_seconds, middle_samples = mean(log_seconds), mean(log_samples)
     covariance = mean(
         (time - middle_seconds) * (count - middle_samples) for time, count in zip(log_seconds, log_samples, strict=True)
     )
-    return Spread(relative, covariance / pvariance(log_seconds))
+    return TimeSpread(relative, covariance / pvariance(log_seconds))

@@ -6,9 +6,7 @@ from typing import Any
 
 from podium.reading.lines import Event, Oddity, read_lines
 from podium.reading.oddities import ODDITIES
-from podium.reading.run_log import Evaluation, RunLog
-
-__all__ = ["Evaluation", "RunLog", "read_log"]
+from podium.reading.run_log import RunLog, run_log
 
 MAX_EVENTS = 20_000
 """Of one log; published ones have up to 5,054."""
@@ -34,7 +32,7 @@ def read_log(path: Path) -> RunLog:
             oddities.append(Oddity(item.line, f"ends what was read: the log holds more than {limits}", "too_long"))
             break
         events.append(item)
-    log = RunLog(path, tuple(events), tuple(oddities))
+    log = run_log(path, events, oddities)
     told = [oddity for find in ODDITIES.values() for oddity in find(log)]
     return replace(log, oddities=tuple(sorted([*oddities, *told])))
 

@@ -19,7 +19,7 @@ def _empty(log: RunLog) -> Iterator[Oddity]:
 
 
 def _truncated(log: RunLog) -> Iterator[Oddity]:
-    if log.run_start_ms is not None and log.run_stop_ms is None:
+    if log.start_ms is not None and log.stop_ms is None:
         last = log.events[-1].line
         yield Oddity(last, "is the last event, and there is no run_stop: the log is truncated", "truncated")
 

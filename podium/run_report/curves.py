@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from podium.page.chart import Canvas, Chart
 from podium.page.colours import BASE, series_style
-from podium.run_report.run import Run
+from podium.run_report.run import ReportedRun
 from podium.run_report.spread import Spread
 from podium.run_report.thinning import Curve, Numbers, extremes
 
@@ -38,7 +38,7 @@ Write = Callable[[float], str]
 class Labelled:
     """A run, and what it is called on the page."""
 
-    run: Run
+    run: ReportedRun
     label: str
     number: int
     """Of its style."""
@@ -86,7 +86,7 @@ def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
     return Chart(drawn.title, caption + how, draw, **_heights([one for one, _ in known]))
 
 
-def _same_schedule(runs: Sequence[Run]) -> bool:
+def _same_schedule(runs: Sequence[ReportedRun]) -> bool:
     """Whether the settings say that all runs have the same learning rate after the same samples."""
     schedules = {
         (

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from podium.run_report.run import Run, Setting
+from podium.run_report.run import ReportedRun, Setting
 from podium.run_report.spread import Spread
 
 
@@ -91,7 +91,7 @@ def written(value: Setting) -> str:
     return str(value)
 
 
-def settings_of(run: Run) -> dict[str, Setting]:
+def settings_of(run: ReportedRun) -> dict[str, Setting]:
     """Those of SETTINGS that are known, with the precision that `auto` came to."""
     found = {key: run.settings[key] for key in SETTINGS if key in run.settings}
     if found.get("precision") == "auto" and run.precision not in (None, "auto"):

@@ -1,15 +1,13 @@
 """Which runs are meant by the folders that somebody names."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.errors import UsageError
 from podium.config import RunFolder
+from podium.records import SET_NAME, RunRecord, runs_of_set
 
-RUN = re.compile(r"run_(\d{1,9})", re.ASCII)
-SET = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}(_\d+)?", re.ASCII)
 NO_RUNS = {
     "predict_": "what `podium predict` left, which trains nothing; `podium predict` prints it",
     "bench_": "what `podium bench` left, which measures steps and makes no run; `podium bench` prints it",
@@ -60,12 +58,12 @@ def _runs(path: Path, notes: list[str]) -> list[Path]:
     if not path.is_dir():
         raise UsageError(f"{path}: is a file; name the folder of a run, runs/SYSTEM/DATE_TIME/run_N")
     path = path.resolve()
-    if is_run(path):
+    if RunRecord(RunFolder(path)).written:
         return [path]
     runs = _runs_of_set(path)
     if runs:
         return runs
-    sets = [folder for folder in _folders(path) if SET.fullmatch(folder.name) and _runs_of_set(folder)]
+    sets = [folder for folder in _folders(path) if SET_NAME.fullmatch(folder.name) and _runs_of_set(folder)]
     if sets:
         newest = max(sets, key=lambda folder: folder.name)
         if len(sets) > 1:
@@ -74,17 +72,8 @@ def _runs(path: Path, notes: list[str]) -> list[Path]:
     raise UsageError(f"{path}: {_why_none(path)}")
 
 
-def is_run(path: Path) -> bool:
-    """Whether a run, or a trial of `podium tune`, has written here."""
-    run = RunFolder(path)
-    if run.metrics.is_file():
-        return True
-    named = RUN.fullmatch(path.name) is not None
-    return named and any(file.is_file() for file in (run.config, run.summary, run.output))
-
-
 def _runs_of_set(path: Path) -> list[Path]:
-    return [folder for folder in _folders(path) if RUN.fullmatch(folder.name) and is_run(folder)]
+    return [run.path for run in runs_of_set(path) if run.written]
 
 
 def _folders(path: Path) -> list[Path]:
@@ -95,8 +84,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _order(run: Path) -> tuple[int, str]:
-    match = RUN.fullmatch(run.name)
-    return int(match[1]) if match else 0, run.name
+    return RunRecord(RunFolder(run)).number, run.name
 
 
 def _why_none(path: Path) -> str:
@@ -105,7 +93,9 @@ def _why_none(path: Path) -> str:
             return f"is {words}"
     if any((path / name).exists() for name in ("tuning.svg", "trials", "study.yaml", "report.json")):
         return "is what `podium tune` works in; its report.json and tuning.svg tell of it, or name a trial's folder"
-    systems = [folder.name for folder in _folders(path) if any(SET.fullmatch(below.name) for below in _folders(folder))]
+    systems = [
+        folder.name for folder in _folders(path) if any(SET_NAME.fullmatch(below.name) for below in _folders(folder))
+    ]
     if systems:
         more = f" and {len(systems) - MOST_NAMED} more" if len(systems) > MOST_NAMED else ""
         return f"holds folders of systems; name one of them: {', '.join(systems[:MOST_NAMED])}{more}"

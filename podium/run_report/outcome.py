@@ -7,21 +7,21 @@ from podium.page.page import Facts, Part, Points
 from podium.page.table import Cell, Column, Table, Value, number, text
 from podium.run_report.curves import Labelled
 from podium.run_report.figures import FIGURES, with_spread, written
-from podium.run_report.run import OUTCOMES, REACHED, TRAINED, RunSet
+from podium.run_report.run import OUTCOMES, REACHED, TRAINED, ReportedSet
 from podium.run_report.spread import Spread, spread
 
 _COLUMNS = frozenset(figure.key for figure in FIGURES) - {"useful_tflops", "next_sentence_accuracy"}
 """Of the table of runs, which stays in sight on most screens."""
 
 
-def lead(sets: Sequence[RunSet]) -> str:
+def lead(sets: Sequence[ReportedSet]) -> str:
     """How it went, in a sentence."""
     if len(sets) == 1:
         return _sentence(sets[0])
     return f"{_counted(sets)}."
 
 
-def _sentence(one: RunSet) -> str:
+def _sentence(one: ReportedSet) -> str:
     recipe, system = one.common_settings.get("recipe"), one.common_settings.get("system")
     what = ", ".join(written(value) for value in (system, recipe and f"recipe {recipe}") if value)
     came = f"the run {OUTCOMES[one.runs[0].outcome]}" if len(one.runs) == 1 else _counted([one])
@@ -35,13 +35,13 @@ def _sentence(one: RunSet) -> str:
     return f"{what or one.name}; {came}{'; ' if told else ''}{', '.join(told)}."
 
 
-def _counted(sets: Sequence[RunSet]) -> str:
+def _counted(sets: Sequence[ReportedSet]) -> str:
     outcomes = Counter(run.outcome for one in sets for run in one.runs)
     told = ", ".join(f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes[name])
     return f"{outcomes.total():,} runs: {told}"
 
 
-def outcome(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part]:
+def outcome(sets: Sequence[ReportedSet], runs: Sequence[Labelled]) -> Iterator[Part]:
     """Figures, tables, and what went wrong."""
     if len(sets) == 1:
         yield _facts(sets[0])
@@ -61,7 +61,7 @@ def outcome(sets: Sequence[RunSet], runs: Sequence[Labelled]) -> Iterator[Part]:
         yield Points([*failures, *restarts, *notes])
 
 
-def _facts(one: RunSet) -> Facts:
+def _facts(one: ReportedSet) -> Facts:
     pairs, count = [("folder", str(one.path))], len(one.to_target)
     if len(one.runs) > 1:
         pairs.append(("counted here", f"n = {count}, mean ± sd" if count > 1 else f"n = {count}"))
@@ -71,12 +71,12 @@ def _facts(one: RunSet) -> Facts:
     return Facts([*pairs, *((figure.title, with_spread(figure, over)) for figure, over in known if over is not None)])
 
 
-def _only(one: RunSet, key: str) -> Spread | None:
+def _only(one: ReportedSet, key: str) -> Spread | None:
     """The figure of a run that has not come to its end, where it is alone."""
     return spread([one.runs[0].figures[key]]) if len(one.runs) == 1 and key in one.runs[0].figures else None
 
 
-def _sets_table(sets: Sequence[RunSet]) -> Table:
+def _sets_table(sets: Sequence[ReportedSet]) -> Table:
     """A row a set: its means, of the runs that are counted; the names alone where the table of runs has the rest."""
     several = any(len(one.runs) > 1 for one in sets)
     figures = [figure for figure in FIGURES if several and figure.key in _COLUMNS]

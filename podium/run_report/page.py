@@ -11,7 +11,7 @@ from podium.run_report.curves import Drawn, Labelled, accuracy_chart, balance_ch
 from podium.run_report.figures import SETTINGS, settings_of, written
 from podium.run_report.outcome import lead, outcome
 from podium.run_report.phases import phases_chart, phases_table
-from podium.run_report.run import RunSet
+from podium.run_report.run import ReportedSet
 
 LOSSES = (
     Drawn(
@@ -64,12 +64,12 @@ MOST_DIFFERING = 30
 """Settings in which runs differ that are told."""
 
 
-def write_page(sets: Sequence[RunSet], notes: Sequence[str], path: Path) -> None:
+def write_page(sets: Sequence[ReportedSet], notes: Sequence[str], path: Path) -> None:
     """Write the page. Raises WorkError if it cannot be."""
     write_html(path, page_html(sets, notes))
 
 
-def page_html(sets: Sequence[RunSet], notes: Sequence[str]) -> str:
+def page_html(sets: Sequence[ReportedSet], notes: Sequence[str]) -> str:
     """The whole page."""
     runs = labelled(sets)
     drawn = runs[:MOST_DRAWN]
@@ -89,7 +89,7 @@ def page_html(sets: Sequence[RunSet], notes: Sequence[str]) -> str:
     return page(title, lead(sets), [section for section in sections if section.parts], notes)
 
 
-def labelled(sets: Sequence[RunSet]) -> list[Labelled]:
+def labelled(sets: Sequence[ReportedSet]) -> list[Labelled]:
     """All runs with what they are called and how they are drawn.
 
     The runs of one set each have a style of their own. Of several sets each has one, and a run is called by its set's
@@ -111,7 +111,7 @@ def _charts(drawn: Sequence[Drawn], runs: Sequence[Labelled]) -> Iterator[Chart]
     return (chart for one in drawn if (chart := step_chart(one, runs)) is not None)
 
 
-def _learning(sets: Sequence[RunSet], runs: Sequence[Labelled], drawn: Sequence[Labelled]) -> Iterator[Part]:
+def _learning(sets: Sequence[ReportedSet], runs: Sequence[Labelled], drawn: Sequence[Labelled]) -> Iterator[Part]:
     over = list(sets[0].accuracies.items()) if len(sets) == 1 else []
     chart = accuracy_chart(drawn, over)
     if chart is not None:
@@ -166,7 +166,7 @@ def _balance(runs: Sequence[Labelled]) -> Iterator[Part]:
 
 
 def _settings(runs: Sequence[Labelled]) -> Iterator[Part]:
-    whole = RunSet("", Path(), tuple(one.run for one in runs))
+    whole = ReportedSet("", Path(), tuple(one.run for one in runs))
     common, differing = whole.common_settings, whole.differing_settings
     kept = [settings_of(one.run) for one in runs]
     alike = [(title, kept[0][key]) for key, title in SETTINGS.items() if key in common]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchmarks.errors import PodiumError
 from podium.config import RunFolder
-from podium.reading.log import RunLog, read_log
-from podium.reading.run_log import as_number
-from podium.run_report.folders import SET
+from podium.reading.log import read_log
+from podium.reading.run_log import RunLog, as_number
+from podium.records import REPLACED, SET_NAME
 
 RESULTS = "result_*.txt"
 MOST_LOGS = 100
@@ -64,11 +64,11 @@ class Logs:
         places = [system.parent.parent / "results" / system.name / "bert"]
         try:
             later = sorted(
-                one for one in system.iterdir() if SET.fullmatch(one.name) and one.name > self._set_folder.name
+                one for one in system.iterdir() if SET_NAME.fullmatch(one.name) and one.name > self._set_folder.name
             )
         except OSError:
             later = []
-        kept = [place for one in later if (place := one / "replaced_results").is_dir()]
+        kept = [place for one in later if (place := one / REPLACED).is_dir()]
         number = 0
         for place in [*places, *kept[:MOST_LATER]]:
             for path in sorted(place.glob(RESULTS)):

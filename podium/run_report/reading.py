@@ -23,8 +23,8 @@ from podium.run_report.run import (
     SILENT,
     TRAINED,
     UNDER_WAY,
-    Run,
-    RunSet,
+    ReportedRun,
+    ReportedSet,
     Setting,
 )
 from podium.source import read_source
@@ -40,17 +40,17 @@ MOST_RESTARTS = 1_000
 SAVED_CODE = 143
 
 
-def read_sets(found: Found) -> list[RunSet]:
+def read_sets(found: Found) -> list[ReportedSet]:
     """Read all runs that were found."""
     return [_read_set(one) for one in found.sets]
 
 
-def _read_set(one: FoundSet) -> RunSet:
+def _read_set(one: FoundSet) -> ReportedSet:
     logs = Logs(one.path)
-    return RunSet(one.name, one.path, tuple(read_run(path, logs) for path in one.runs))
+    return ReportedSet(one.name, one.path, tuple(read_run(path, logs) for path in one.runs))
 
 
-def read_run(path: Path, logs: Logs) -> Run:
+def read_run(path: Path, logs: Logs) -> ReportedRun:
     """Read one run's folder, whatever it holds; `logs` are those of its set."""
     folder, notes = RunFolder(path), list[str]()
     settings = _settings(folder, notes)
@@ -69,7 +69,7 @@ def read_run(path: Path, logs: Logs) -> Run:
     accuracies = tuple(one.accuracy for one in metrics.evaluations)
     rates = () if restarts else logs.rates(folder, seed if isinstance(seed, int) else None, accuracies)
     notes += _damage(folder, metrics, ended=bool(totals))
-    return Run(
+    return ReportedRun(
         folder=path,
         outcome=_outcome(folder, summary if totals else {}, settings, metrics, failure, code),
         settings=settings,

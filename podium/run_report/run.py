@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from podium.comparison.scoring import score_seconds
 from podium.run_report.metrics import Metrics
 from podium.run_report.rates import Rate
 from podium.run_report.spread import Spread, spread
-from podium.run_table import score_seconds
 
 REACHED, TRAINED, MISSED = "reached target", "trained to the end", "target not reached"
 UNDER_WAY, SAVED, BROKE_OFF, SILENT, NOT_BEGUN = "under way", "stopped and saved", "broke off", "no end", "not begun"
@@ -27,7 +27,7 @@ Setting = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One run, or one trial of `podium tune`."""
 
     folder: Path
@@ -88,15 +88,15 @@ class Run:
 
 
 @dataclass(frozen=True)
-class RunSet:
+class ReportedSet:
     """Runs of one folder, in the order of their numbers."""
 
     name: str
     path: Path
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
 
     @cached_property
-    def to_target(self) -> tuple[Run, ...]:
+    def to_target(self) -> tuple[ReportedRun, ...]:
         """Those whose seconds and samples are to be held together: if any reached a target, all that did."""
         reached = tuple(run for run in self.runs if run.outcome == REACHED)
         return reached or tuple(run for run in self.runs if run.ended)

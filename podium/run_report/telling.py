@@ -11,7 +11,7 @@ from rich.text import Text
 from benchmarks.text import printable
 from podium.console import print_line
 from podium.run_report.figures import FIGURES, SETTINGS, settings_of, with_spread, written
-from podium.run_report.run import BROKE_OFF, MISSED, OUTCOMES, REACHED, TRAINED, Run, RunSet
+from podium.run_report.run import BROKE_OFF, MISSED, OUTCOMES, REACHED, TRAINED, ReportedRun, ReportedSet
 
 _STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
 BESIDE = 3
@@ -19,12 +19,12 @@ BESIDE = 3
 _BRIEF = ("seconds", "samples", "accuracy", "sequences_per_second")
 
 
-def as_json(sets: Sequence[RunSet], notes: Sequence[str]) -> dict[str, Any]:
+def as_json(sets: Sequence[ReportedSet], notes: Sequence[str]) -> dict[str, Any]:
     """All that is told but the curves, which metrics.jsonl holds; plain types alone."""
     return {"sets": [_set_json(one) for one in sets], "notes": list(notes)}
 
 
-def _set_json(one: RunSet) -> dict[str, Any]:
+def _set_json(one: ReportedSet) -> dict[str, Any]:
     over = {figure.key: one.over_runs(figure.key) for figure in FIGURES}
     return {
         "folder": str(one.path),
@@ -35,7 +35,7 @@ def _set_json(one: RunSet) -> dict[str, Any]:
     }
 
 
-def _run_json(run: Run) -> dict[str, Any]:
+def _run_json(run: ReportedRun) -> dict[str, Any]:
     metrics = run.metrics
     return {
         "folder": str(run.folder),
@@ -57,7 +57,7 @@ def _run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def print_sets(console: Console, sets: Sequence[RunSet], notes: Sequence[str]) -> None:
+def print_sets(console: Console, sets: Sequence[ReportedSet], notes: Sequence[str]) -> None:
     """Of each set a table of runs, one of what they have in common, and what is damaged or left out."""
     for one in sets:
         if len(one.runs) > BESIDE:
@@ -74,7 +74,7 @@ def print_sets(console: Console, sets: Sequence[RunSet], notes: Sequence[str]) -
                 print_line(console, words, "red")
 
 
-def _brief_table(one: RunSet) -> Table:
+def _brief_table(one: ReportedSet) -> Table:
     table = Table(title=Text(printable(one.name)))
     table.add_column("run")
     figures = [figure for figure in FIGURES if figure.key in _BRIEF]
@@ -92,7 +92,7 @@ def _brief_table(one: RunSet) -> Table:
     return table
 
 
-def _whole_table(one: RunSet) -> Table:
+def _whole_table(one: ReportedSet) -> Table:
     """A column each for few runs, or for many a column with mean ± standard deviation."""
     beside = one.runs if len(one.runs) <= BESIDE else ()
     counted = len(one.to_target)
@@ -108,20 +108,20 @@ def _whole_table(one: RunSet) -> Table:
     return table
 
 
-def _settings(run: Run) -> dict[str, str]:
+def _settings(run: ReportedRun) -> dict[str, str]:
     """Title and value of the settings that matter, and the code."""
     found = {SETTINGS[key]: printable(written(value)) for key, value in settings_of(run).items()}
     return found | ({"code": _code(run)} if run.code is not None else {})
 
 
-def _alike(one: RunSet) -> str:
+def _alike(one: ReportedSet) -> str:
     """The settings that all runs share, in a sentence."""
     first, *others = (_settings(run) for run in one.runs)
     told = [f"{title} {value}" for title, value in first.items() if all(other.get(title) == value for other in others)]
     return f"Settings{' of all' * bool(others)}: {', '.join(told)}." if told else ""
 
 
-def _rows(one: RunSet, beside: Sequence[Run]) -> Iterator[tuple[str, list[Text], str]]:
+def _rows(one: ReportedSet, beside: Sequence[ReportedRun]) -> Iterator[tuple[str, list[Text], str]]:
     """Title, a cell of each run, and what is told of all of them."""
     settings = [_settings(run) for run in one.runs]
     for title in dict.fromkeys(title for found in settings for title in found):
@@ -143,7 +143,7 @@ def _rows(one: RunSet, beside: Sequence[Run]) -> Iterator[tuple[str, list[Text],
     yield from _phase_rows(one, beside)
 
 
-def _phase_rows(one: RunSet, beside: Sequence[Run]) -> Iterator[tuple[str, list[Text], str]]:
+def _phase_rows(one: ReportedSet, beside: Sequence[ReportedRun]) -> Iterator[tuple[str, list[Text], str]]:
     for phase in dict.fromkeys(name for run in one.runs for name in run.phases_ms):
         cells = [Text(_phase(run, phase)) for run in beside]
         known = [run.phases_ms[phase] for run in one.to_target if phase in run.phases_ms]
@@ -151,7 +151,7 @@ def _phase_rows(one: RunSet, beside: Sequence[Run]) -> Iterator[tuple[str, list[
         yield f"step: {printable(phase.replace('_', ' '))}", cells, mean
 
 
-def _phase(run: Run, phase: str) -> str:
+def _phase(run: ReportedRun, phase: str) -> str:
     if phase not in run.phases_ms:
         return ""
     whole = sum(run.phases_ms.values())
@@ -159,16 +159,16 @@ def _phase(run: Run, phase: str) -> str:
     return f"{run.phases_ms[phase]:,.2f} ms{share}"
 
 
-def _cell(run: Run, key: str) -> str:
+def _cell(run: ReportedRun, key: str) -> str:
     figure = next(figure for figure in FIGURES if figure.key == key)
     return figure.write(run.figures[key]) if key in run.figures else ""
 
 
-def _code(run: Run) -> str:
+def _code(run: ReportedRun) -> str:
     if run.code is None:
         return ""
     return printable(run.code[:12]) + (f", commit {printable(run.commit[:12])}" if run.commit else "")
 
 
-def _outcome(run: Run) -> Text:
+def _outcome(run: ReportedRun) -> Text:
     return Text(run.outcome, _STYLES.get(run.outcome, "yellow"))

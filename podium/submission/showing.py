@@ -13,7 +13,7 @@ from rich.text import Text
 from benchmarks.bert.rules import RUNS
 from podium.console import UNKNOWN, figure_table, print_line, summary_table, text_table
 from podium.submission.describing import Field
-from podium.submission.packaging.choosing import Choice
+from podium.submission.packaging.choosing import Choice, scored_seconds
 from podium.submission.packaging.making import Chosen, Packaged
 from podium.submission.packaging.scaling import Convergence
 from podium.submission.telling import JSON_FIELDS
@@ -58,7 +58,7 @@ def _json(one: Chosen) -> dict[str, Any]:
         "division": one.now.division,
         "score_seconds": choice.score,
         "scaled_score_seconds": choice.score * _factor(found),
-        "runs": [{"file": str(run.path), "seconds": _finite(run.seconds)} for run in choice.runs],
+        "runs": [{"file": str(run.path), "seconds": _finite(scored_seconds(run))} for run in choice.runs],
         "window_scores": [_finite(score) for score in choice.scores],
         "window": choice.window,
         "convergence": None if found is None else {k: v for k, v in asdict(found).items() if k != "scaling"},

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from benchmarks.bert.rules import RULESETS
+from podium.comparison.scoring import score_seconds
 from podium.config import RunConfig
-from podium.run_table import as_json, print_table, score_seconds
+from podium.run_table import as_json, print_table
 from podium.running import FinishedRun
 
 KEYS = {

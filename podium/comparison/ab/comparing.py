@@ -10,7 +10,7 @@ from podium.comparison.ab.settings import Difference, differences, logged, unequ
 from podium.comparison.ab.sides import Side
 from podium.comparison.ab.significance import compare, summary
 from podium.comparison.ab.verdict import Quantity, verdict
-from podium.comparison.run import Run
+from podium.reading.run_log import Run
 
 FEW = 5
 """Runs of a side below which a t-test says little."""

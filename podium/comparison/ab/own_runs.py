@@ -1,24 +1,27 @@
 """One's own runs under runs/, each with its configuration, the code that made it, and where its log lies now.
 
-A log has no name of its run's folder: the two are joined by the seed. It is in results/SYSTEM/bert until the next set
-of runs moves it into its own folder, runs/SYSTEM/DATE_TIME/replaced_results, where logs of the set before are.
+A log is matched to its run's folder by the seed: see podium/records.py.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.errors import Interrupted, PodiumError
-from podium.comparison.run import Run
 from podium.config import RunFolder
-from podium.config.loading import ROOT, read_configuration
+from podium.config.loading import ROOT
 from podium.reading.package import LOGS
-from podium.source import Source, read_source
+from podium.reading.run_log import Run
+from podium.records import (
+    REPLACED,
+    RUN_NAME,
+    RunRecord,
+    runs_of_all_systems,
+    runs_of_set,
+    runs_of_system,
+)
+from podium.source import Source
 
-REPLACED = "replaced_results"
-RUN_FOLDER = re.compile(r"run_\d{1,9}", re.ASCII)
 ReadRuns = Callable[[Sequence[Path]], Mapping[Path, Run | str]]
 """The run of each log, or why it cannot be read: `reading.read_runs` with a cache."""
 
@@ -32,54 +35,21 @@ class Home:
 
 
 @dataclass(frozen=True)
-class OwnRun:
-    """A run by its folder."""
-
-    folder: RunFolder
-    config: Mapping[str, Any]
-    """As resolved, of whatever version of Podium."""
-    source: Source | None
-    """None for runs of versions that did not keep it."""
-
-    @property
-    def system(self) -> str:
-        return self.folder.path.parent.parent.name
-
-    @property
-    def seed(self) -> int | None:
-        seed = self.config.get("seed")
-        return seed if isinstance(seed, int) and not isinstance(seed, bool) else None
-
-    @property
-    def name(self) -> str:
-        """SYSTEM/DATE_TIME/run_N."""
-        return "/".join(self.folder.path.parts[-3:])
-
-
-@dataclass(frozen=True)
 class Found:
     """Runs with what their logs say."""
 
     runs: tuple[Run, ...]
-    of: tuple[OwnRun, ...]
+    of: tuple[RunRecord, ...]
     """The folder of each."""
     notes: tuple[str, ...]
     """Which runs have no log, and why."""
 
 
-def own_run(folder: Path) -> OwnRun:
-    """UsageError where it is no run's folder."""
-    kept = RunFolder(folder.resolve())
-    return OwnRun(kept, read_configuration(kept.config), read_source(kept.source))
-
-
-def is_run(folder: Path) -> bool:
-    return RUN_FOLDER.fullmatch(folder.resolve().name) is not None and RunFolder(folder).config.is_file()
-
-
-def runs_of_set(folder: Path) -> list[Path]:
-    """The folders run_0, run_1 … of a set, in the order of their numbers."""
-    return sorted(filter(is_run, folder.glob("run_*")), key=lambda path: int(path.resolve().name[4:]))
+def runs_in(folder: Path) -> list[RunRecord]:
+    """The run whose folder that is, or the runs of the set, as far as they have a configuration."""
+    record = RunRecord(RunFolder(folder.resolve()))
+    found = [record] if RUN_NAME.fullmatch(record.path.name) else runs_of_set(record.path)
+    return [run for run in found if run.configured]
 
 
 def home_of(folder: Path) -> Home:
@@ -101,7 +71,7 @@ def place_of(folder: Path) -> tuple[str, Home] | None:
     return None
 
 
-def with_logs(own: Sequence[OwnRun], home: Home, read: ReadRuns) -> Found:
+def with_logs(own: Sequence[RunRecord], home: Home, read: ReadRuns) -> Found:
     """Find the runs' logs, wherever later sets have moved them."""
     logs = [log for system in dict.fromkeys(run.system for run in own) for log in _logs(system, home)]
     by_seed: dict[int, dict[str, Run]] = {}
@@ -110,11 +80,11 @@ def with_logs(own: Sequence[OwnRun], home: Home, read: ReadRuns) -> Found:
             for seed in run.seeds:
                 by_seed.setdefault(seed, {})[run.digest] = run
     runs: list[Run] = []
-    of: list[OwnRun] = []
+    of: list[RunRecord] = []
     notes = []
     for one in own:
         alike = list(by_seed.get(one.seed, {}).values()) if one.seed is not None else []
-        found = [run for run in alike if _is_of(run, one.folder)] if len(alike) > 1 else alike
+        found = [run for run in alike if _is_of(run, one)] if len(alike) > 1 else alike
         if len(found) == 1:
             runs.append(found[0])
             of.append(one)
@@ -123,50 +93,47 @@ def with_logs(own: Sequence[OwnRun], home: Home, read: ReadRuns) -> Found:
     return Found(tuple(runs), tuple(of), tuple(notes))
 
 
-def by_seeds(runs: Sequence[Run], system: str, home: Home) -> list[OwnRun]:
+def by_seeds(runs: Sequence[Run], system: str, home: Home) -> list[RunRecord]:
     """The folder of each run whose seed tells it, or of several with its seed the totals; none of the others."""
     wanted = {seed for run in runs for seed in run.seeds}
-    found: dict[int, list[OwnRun]] = {}
-    for config in sorted((home.runs / system).glob("*/run_*/config.yaml")):
-        if config.is_file() and not config.is_symlink() and _tells_one_of(wanted, config):
-            try:
-                own = own_run(config.parent)
-            except Interrupted:
-                raise
-            except PodiumError:
-                continue
-            if own.seed is not None:
-                found.setdefault(own.seed, []).append(own)
+    found: dict[int, list[RunRecord]] = {}
+    for record in runs_of_system(home.runs / system):
+        if record.seed is not None and record.seed in wanted and _is_readable(record):
+            found.setdefault(record.seed, []).append(record)
     chosen = []
     for run in runs:
         alike = [own for seed in run.seeds for own in found.get(seed, ())]
         if len(alike) > 1:
-            alike = [own for own in alike if _is_of(run, own.folder)]
+            alike = [own for own in alike if _is_of(run, own)]
         if len(alike) == 1:
             chosen.append(alike[0])
     return chosen
 
 
-def made_by(code: str, commit: str | None, home: Home) -> list[OwnRun]:
+def made_by(code: str, commit: str | None, home: Home) -> list[RunRecord]:
     """All runs of this commit, or of the code or commit whose hash begins with `code`."""
-    found = []
-    for path in sorted(home.runs.glob("*/*/run_*/source.json")):
-        source = read_source(path)
-        if source is not None and is_run(path.parent) and _is_this(source, code, commit):
-            found.append(own_run(path.parent))
-    return found
+    return [run for run in runs_of_all_systems(home.runs) if run.configured and _is_of_code(run.source, code, commit)]
 
 
 def known_code(home: Home) -> list[str]:
     """The commits, or where there are none the code hashes, that have runs, abbreviated."""
-    sources = (read_source(path) for path in sorted(home.runs.glob("*/*/run_*/source.json"), reverse=True))
+    sources = [run.source for run in reversed(runs_of_all_systems(home.runs))]
     return list(dict.fromkeys((source.commit or source.code)[:12] for source in sources if source is not None))
 
 
-def _is_this(source: Source, code: str, commit: str | None) -> bool:
-    if commit is not None:
-        return source.commit == commit
+def _is_of_code(source: Source | None, code: str, commit: str | None) -> bool:
+    if source is None or commit is not None:
+        return source is not None and source.commit == commit
     return source.code.startswith(code) or (source.commit or "").startswith(code)
+
+
+def _is_readable(record: RunRecord) -> bool:
+    try:
+        return bool(record.settings)
+    except Interrupted:
+        raise
+    except PodiumError:
+        return False
 
 
 def _logs(system: str, home: Home) -> list[Path]:
@@ -174,28 +141,19 @@ def _logs(system: str, home: Home) -> list[Path]:
     return [log for place in places for log in sorted(place.glob(LOGS)) if log.is_file() and not log.is_symlink()]
 
 
-def _is_of(run: Run, folder: RunFolder) -> bool:
+def _is_of(run: Run, record: RunRecord) -> bool:
     """Whether a log is of this run, and not of another with its seed: by the samples and the seconds of its totals."""
-    try:
-        summary = folder.read_summary() or {}
-        seconds, samples = float(summary["seconds"]), float(summary["samples"])
-    except (OSError, ValueError, KeyError, TypeError):
+    seconds, samples = record.total("seconds"), record.total("samples")
+    if seconds is None or samples is None or run.seconds is None:
         return False
-    return run.seconds is not None and abs(run.seconds - seconds) <= CLOCKS and run.train_samples == samples
+    return abs(run.seconds - seconds) <= CLOCKS and run.train_samples == samples
 
 
 CLOCKS = 0.1
 """Seconds by which a run's own time and its log's differ at most."""
 
 
-def _tells_one_of(seeds: set[int], config: Path) -> bool:
-    """Without reading the YAML, which takes long."""
-    with config.open("rb") as file:
-        lines = file.read(1 << 20).splitlines()
-    return any(line[5:].strip() in {b"%d" % seed for seed in seeds} for line in lines if line.startswith(b"seed:"))
-
-
-def _why(one: OwnRun, logs: int, home: Home) -> str:
+def _why(one: RunRecord, logs: int, home: Home) -> str:
     if one.seed is None:
         return "its configuration has no seed to find its log by"
     if logs > 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.text import one_line
-from podium.comparison.run import Run
+from podium.reading.run_log import Run
 
 Values = Mapping[str, tuple[str, ...]]
 """By setting, the values that runs have, without repetitions, as text. Runs of one setting have one value."""

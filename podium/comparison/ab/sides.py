@@ -11,22 +11,20 @@ from pathlib import Path
 from benchmarks.errors import UsageError
 from podium.comparison.ab.own_runs import (
     Home,
-    OwnRun,
     ReadRuns,
     by_seeds,
     home_of,
-    is_run,
     known_code,
     made_by,
-    own_run,
     place_of,
-    runs_of_set,
+    runs_in,
     with_logs,
 )
 from podium.comparison.ab.settings import Values, configured, facts, logged, unequal
 from podium.comparison.result import Result
-from podium.comparison.run import Run
 from podium.config.loading import ROOT
+from podium.reading.run_log import Run
+from podium.records import RunRecord
 from podium.source import commit_of
 
 MOST_NAMED = 12
@@ -101,16 +99,15 @@ def _by_parts(asked: str, results: Sequence[Result], readers: Readers) -> Side |
 
 def _by_path(asked: str, results: Sequence[Result], readers: Readers) -> Side | None:
     paths = _paths(asked)
-    folders = [folder for path in paths for folder in ([path] if is_run(path) else runs_of_set(path))]
-    if folders:
-        own = [own_run(folder) for folder in folders]
+    own = [run for path in paths for run in runs_in(path)]
+    if own:
         _require_one_system(asked, own)
         _require_one_configuration(asked, own)
-        return _of_own(asked, own, home_of(folders[0]), readers)
+        return _of_own(asked, own, home_of(own[0].path), readers)
     if len(paths) != 1:
         return None
     path = paths[0]
-    sets = [folder for folder in sorted(path.glob("*")) if folder.is_dir() and runs_of_set(folder)]
+    sets = [folder for folder in sorted(path.glob("*")) if folder.is_dir() and runs_in(folder)]
     if sets:
         latest = [str(folder) for folder in reversed(sets)]
         raise UsageError(
@@ -150,14 +147,14 @@ def _by_code(asked: str, results: Sequence[Result], readers: Readers) -> Side | 
     return _of_own(asked, own, readers.home, readers)
 
 
-def _require_one_system(asked: str, own: Sequence[OwnRun], before: str = "") -> None:
-    systems = sorted({str(run.folder.path.parents[1]) for run in own})
+def _require_one_system(asked: str, own: Sequence[RunRecord], before: str = "") -> None:
+    systems = sorted({str(run.path.parents[1]) for run in own})
     if len(systems) > 1:
         choices = _several([before + Path(one).name if before else one for one in systems])
         raise UsageError(f"--ab {asked!r}: is runs on {len(systems)} systems; name one of them: {choices}")
 
 
-def _require_one_code(asked: str, own: Sequence[OwnRun]) -> None:
+def _require_one_code(asked: str, own: Sequence[RunRecord]) -> None:
     codes = sorted({run.source.code[:12] for run in own if run.source is not None})
     if len(codes) > 1:
         raise UsageError(
@@ -166,10 +163,10 @@ def _require_one_code(asked: str, own: Sequence[OwnRun]) -> None:
         )
 
 
-def _require_one_configuration(asked: str, own: Sequence[OwnRun]) -> None:
-    different = unequal(configured(run.config for run in own))
+def _require_one_configuration(asked: str, own: Sequence[RunRecord]) -> None:
+    different = unequal(configured(run.settings for run in own))
     if different:
-        sets = list(dict.fromkeys(str(run.folder.path.parent) for run in own))
+        sets = list(dict.fromkeys(str(run.set_folder) for run in own))
         raise UsageError(
             f"--ab {asked!r}: these runs are not of one configuration (they differ in {_several(different)}); name a "
             f"set of them: {_several(sets)}"
@@ -203,34 +200,34 @@ def _of_result(asked: str, result: Result, readers: Readers) -> Side:
         asked,
         f"{_titled(own)}, {system}" if known and system != result.system else result.name,
         runs,
-        all(run.config.get("size") == "large" for run in own) if known else result.full_size,
-        configured(run.config for run in own) if known else logged(runs),
+        all(run.settings.get("size") == "large" for run in own) if known else result.full_size,
+        configured(run.settings for run in own) if known else logged(runs),
         known,
         {**facts(result.description), **_code(own if known else [])},
         notes,
     )
 
 
-def _of_own(asked: str, own: Sequence[OwnRun], home: Home, readers: Readers) -> Side:
+def _of_own(asked: str, own: Sequence[RunRecord], home: Home, readers: Readers) -> Side:
     found = with_logs(own, home, readers.runs)
     if not found.runs:
         raise UsageError(f"--ab {asked!r}: no run of it has a log that is whole; {found.notes[0]}")
     runs, notes = _once(found.runs)
-    description = found.of[0].config.get("description")
+    description = found.of[0].settings.get("description")
     return Side(
         asked,
         f"{_titled(found.of)}, {own[0].system}",
         runs,
-        all(run.config.get("size") == "large" for run in found.of),
-        configured(run.config for run in found.of),
+        all(run.settings.get("size") == "large" for run in found.of),
+        configured(run.settings for run in found.of),
         True,
         {**facts(description if isinstance(description, dict) else {}), **_code(found.of)},
         (*found.notes, *notes),
     )
 
 
-def _titled(own: Sequence[OwnRun]) -> str:
-    sets = {run.folder.path.parent for run in own}
+def _titled(own: Sequence[RunRecord]) -> str:
+    sets = {run.set_folder for run in own}
     if len(own) == 1:
         return f"run {own[0].name}"
     where = f"set {sets.pop().name}" if len(sets) == 1 else f"{len(sets)} sets"
@@ -238,7 +235,7 @@ def _titled(own: Sequence[OwnRun]) -> str:
     return where if source is None else f"{where} of {(source.commit or source.code)[:12]}"
 
 
-def _code(own: Sequence[OwnRun]) -> dict[str, tuple[str, ...]]:
+def _code(own: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
     """The code as a fact, where every run kept it."""
     codes = [run.source.code for run in own if run.source is not None]
     return {"code": tuple(sorted(set(codes)))} if own and len(codes) == len(own) else {}

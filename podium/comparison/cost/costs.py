@@ -9,8 +9,8 @@ from statistics import mean
 
 from podium.comparison.cost.prices import UNITS, Entry, Prices
 from podium.comparison.result import Result
-from podium.comparison.run import Run
 from podium.comparison.scoring import counted_seconds
+from podium.reading.run_log import Run
 
 MOST_KINDS = 6
 """Kinds of accelerators that a note names."""

@@ -32,8 +32,8 @@ def accuracies(result: Result) -> tuple[Array, Array] | None:
     for run in result.runs:
         by_samples = {
             point.samples: point.accuracy
-            for point in run.evaluations
-            if point.samples is not None and 0 <= point.samples <= MOST_SAMPLES and 0 <= point.accuracy <= 1
+            for point in run.points
+            if point.samples is not None and point.samples <= MOST_SAMPLES
         }
         if len(by_samples) >= 2:
             curves.append(np.array(sorted(by_samples.items())))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.mllog import ABORTED, RESTARTED, SUCCESS
 from podium.reading.oddities import LATEST_MS
-from podium.submission.checks.subjects import Findings, Run
+from podium.submission.checks.subjects import CheckedRun, Findings
 from podium.submission.rulesets import Ruleset
 
 SKEW_MS = 2_000
@@ -22,10 +22,10 @@ CLOSED_MINUTES = 30
 MAX_HOURS = 24 * 14
 
 
-def _run_stop(run: Run, ruleset: Ruleset) -> Findings:
+def _run_stop(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """A log that has none is a run that did not converge, of which a set may have one."""
     log = run.log
-    if log.run_start_ms is None:
+    if log.start_ms is None:
         yield run.error("run_start_missing", "there is no run_start: nothing was timed; submit a log of a whole run")
     if log.first("run_stop") is None:
         yield run.warning(
@@ -37,7 +37,7 @@ def _run_stop(run: Run, ruleset: Ruleset) -> Findings:
             yield run.error(f"{key}_twice", f"{key} is logged again; a log holds one run, with one {key}", event)
 
 
-def _status(run: Run, ruleset: Ruleset) -> Findings:
+def _status(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log, stop = run.log, run.log.first("run_stop")
     if stop is None:
         return
@@ -67,7 +67,7 @@ def shown_status(status: object) -> str:
     return "none" if status is None else repr(status)[:40]
 
 
-def _skew_ms(run: Run) -> float:
+def _skew_ms(run: CheckedRun) -> float:
     """By how much run_start and run_stop may be apart from what they must come before or after.
 
     It is part of the score, so that it is bounded by the run too: at most 2 s and a hundredth of the run, at least 50
@@ -75,11 +75,11 @@ def _skew_ms(run: Run) -> float:
     ends at or before run_start, training and evaluations begin at or after it, and run_stop is not before the passing
     evaluation. Times of other ranks, which are apart by more, are not compared with it.
     """
-    length = SKEW_MS / SKEW_SHARE if run.log.seconds is None else 1e3 * run.log.seconds
+    length = SKEW_MS / SKEW_SHARE if run.log.elapsed_seconds is None else 1e3 * run.log.elapsed_seconds
     return max(LEAST_SKEW_MS, min(SKEW_MS, SKEW_SHARE * length))
 
 
-def _order(run: Run, ruleset: Ruleset) -> Findings:
+def _order(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """run_start, then training and evaluations, then run_stop, by lines and by times beyond the skew of ranks."""
     log, start, stop, skew = run.log, run.log.first("run_start"), run.log.first("run_stop"), _skew_ms(run)
     if start is not None:
@@ -125,10 +125,10 @@ def _order(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def _late_stop(run: Run, ruleset: Ruleset) -> Findings:
+def _late_stop(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """The run goes on although the target is reached: the time counted is not the time to the target."""
     log = run.log
-    if log.passing is None or log.run_stop_ms is None or log.run_start_ms is None:
+    if log.passing is None or log.stop_ms is None or log.start_ms is None:
         return
     later = [evaluation for evaluation in log.evaluations if evaluation.line > log.passing.line]
     if later:
@@ -138,9 +138,9 @@ def _late_stop(run: Run, ruleset: Ruleset) -> Findings:
             f"official tools count samples to the last one",
             later[0].line,
         )
-    times = [log.run_start_ms, *(evaluation.time_ms for evaluation in log.evaluations)]
+    times = [log.start_ms, *(evaluation.time_ms for evaluation in log.evaluations)]
     interval = median(after - before for before, after in pairwise(times))
-    late = log.run_stop_ms - log.passing.time_ms
+    late = log.stop_ms - log.passing.time_ms
     if late > max(interval, 0) + SKEW_MS:
         yield run.warning(
             "run_stop_late",
@@ -150,16 +150,16 @@ def _late_stop(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def _times(run: Run, ruleset: Ruleset) -> Findings:
+def _times(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log = run.log
-    if log.seconds is not None and log.seconds <= 0:
+    if log.elapsed_seconds is not None and log.elapsed_seconds <= 0:
         yield run.error(
             "run_time",
-            f"run_stop is {-log.seconds:,.1f} s before run_start, or with it; a run takes time",
+            f"run_stop is {-log.elapsed_seconds:,.1f} s before run_start, or with it; a run takes time",
             log.first("run_stop"),
         )
-    elif log.seconds is not None and log.seconds > MAX_HOURS * 3600:
-        hours = log.seconds / 3600
+    elif log.elapsed_seconds is not None and log.elapsed_seconds > MAX_HOURS * 3600:
+        hours = log.elapsed_seconds / 3600
         yield run.warning(
             "run_time", f"the run takes {hours:,.0f} hours; see whether its times are right", log.first("run_stop")
         )
@@ -185,14 +185,14 @@ def _times(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def _initialisation(run: Run, ruleset: Ruleset) -> Findings:
+def _initialisation(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """From the first init_start to run_start, which the official checker measures to init_stop alone."""
     log = run.log
     begins = [event.time_ms for event in log.all("init_start") if 0 < event.time_ms < LATEST_MS]
-    if not begins or log.run_start_ms is None:
+    if not begins or log.start_ms is None:
         return
     allowed = CLOSED_MINUTES if run.closed else ruleset.open_minutes
-    minutes = (log.run_start_ms - min(begins)) / 60_000
+    minutes = (log.start_ms - min(begins)) / 60_000
     if allowed <= minutes < 1e6:
         yield run.error(
             "initialisation",
@@ -201,7 +201,7 @@ def _initialisation(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def _caches(run: Run, ruleset: Ruleset) -> Findings:
+def _caches(run: CheckedRun, ruleset: Ruleset) -> Findings:
     cleared, start = run.log.all("cache_clear"), run.log.first("run_start")
     if not cleared:
         yield run.error(
@@ -219,12 +219,12 @@ def _caches(run: Run, ruleset: Ruleset) -> Findings:
         yield run.error("cache_clear", "cache_clear comes after run_start; caches are cleared before", cleared[0])
 
 
-def _restarted(run: Run, ruleset: Ruleset) -> Findings:
+def _restarted(run: CheckedRun, ruleset: Ruleset) -> Findings:
     for event in run.log.all(RESTARTED):
         yield run.error("restarted", "the run was begun again from a checkpoint; such a run is no result", event)
 
 
-CLOCK: Mapping[str, Callable[[Run, Ruleset], Findings]] = MappingProxyType(
+CLOCK: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType(
     {
         "run_stop": _run_stop,
         "status": _status,

@@ -8,9 +8,10 @@ from mlperf_logging.mllog import constants
 
 from benchmarks.errors import UsageError
 from benchmarks.text import quoted
-from podium.config import RunConfig, load_resolved
+from podium.config import RunConfig
 from podium.mllog import UsedOptimizer
-from podium.submission.checks.subjects import Findings, Run
+from podium.records import runs_of_system
+from podium.submission.checks.subjects import CheckedRun, Findings
 
 
 def configurations_in(runs: Path) -> dict[int, RunConfig]:
@@ -19,9 +20,9 @@ def configurations_in(runs: Path) -> dict[int, RunConfig]:
     A folder that cannot be read as a run of Podium's is none of ours and left out.
     """
     found = {}
-    for path in sorted(runs.glob("*/run_*/config.yaml")):
+    for record in runs_of_system(runs):
         try:
-            config = load_resolved(path)
+            config = record.config
         except UsageError:
             continue
         if config.seed is not None:
@@ -29,7 +30,7 @@ def configurations_in(runs: Path) -> dict[int, RunConfig]:
     return found
 
 
-def check_configured(run: Run, configurations: Mapping[int, RunConfig]) -> Findings:
+def check_configured(run: CheckedRun, configurations: Mapping[int, RunConfig]) -> Findings:
     config = next((configurations[seed] for seed in run.log.seeds if seed in configurations), None)
     if config is None:
         return

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from benchmarks.finding import Severity
-from podium.submission.checks.subjects import Findings, Run
+from podium.submission.checks.subjects import CheckedRun, Findings
 from podium.submission.rulesets import Ruleset
 
 SEVERITIES: Mapping[str, Severity] = MappingProxyType(
@@ -31,7 +31,7 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
 number that JSON does not have is an error where a check needs it."""
 
 
-def _damage(run: Run, ruleset: Ruleset) -> Findings:
+def _damage(run: CheckedRun, ruleset: Ruleset) -> Findings:
     for oddity in run.log.oddities:
         severity = SEVERITIES.get(oddity.kind)
         if severity is not None:
@@ -40,4 +40,4 @@ def _damage(run: Run, ruleset: Ruleset) -> Findings:
             yield make(f"log_{oddity.kind}", message, oddity.line or None)
 
 
-DAMAGE: Mapping[str, Callable[[Run, Ruleset], Findings]] = MappingProxyType({"damage": _damage})
+DAMAGE: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType({"damage": _damage})

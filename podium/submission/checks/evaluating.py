@@ -6,21 +6,20 @@ from types import MappingProxyType
 
 from benchmarks.bert.rules import CLOSED_EVALUATION_SAMPLES, TARGET_ACCURACY, evaluation_interval
 from benchmarks.text import quoted
-from podium.reading.log import Evaluation
-from podium.reading.run_log import as_number
-from podium.submission.checks.subjects import Findings, Run
+from podium.reading.run_log import Evaluation, as_number
+from podium.submission.checks.subjects import CheckedRun, Findings
 from podium.submission.rulesets import Ruleset
 
 GRANULE = 25_000
 """Samples in which the schedule's formula is rounded."""
 
 
-def _evaluation_samples(run: Run, ruleset: Ruleset) -> Findings:
+def _evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
     event = run.log.first("eval_samples")
     if event is None:
         if log_is_whole(run):
             yield run.error("eval_samples", "there is no eval_samples; a log says on how many samples was evaluated")
-    elif (samples := run.log.eval_samples) is None:
+    elif (samples := as_number(event.value)) is None:
         yield run.error("eval_samples", f"eval_samples is {quoted(event.value)}, which is no number of samples", event)
     elif run.closed and samples != CLOSED_EVALUATION_SAMPLES:
         allowed = f"{CLOSED_EVALUATION_SAMPLES:,}"
@@ -29,12 +28,12 @@ def _evaluation_samples(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def log_is_whole(run: Run) -> bool:
+def log_is_whole(run: CheckedRun) -> bool:
     """Whether the run was logged to its end: of a truncated one `run_stop_missing` says enough."""
     return run.log.first("run_stop") is not None
 
 
-def _accuracies(run: Run, ruleset: Ruleset) -> Findings:
+def _accuracies(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log = run.log
     events = log.all("eval_accuracy")
     if not events:
@@ -56,7 +55,7 @@ def _accuracies(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def _unit(run: Run, ruleset: Ruleset) -> Findings:
+def _unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if run.log.evaluations and run.log.epoch_doubt:
         yield run.warning(
             "epoch_num",
@@ -66,14 +65,14 @@ def _unit(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def _schedule(run: Run, ruleset: Ruleset) -> Findings:
+def _schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """In closed. A whole number of batches is as near to the schedule as anybody can be: one batch off, or a hundredth
     of the interval, is right.
 
     More than a step of the formula's rounding beyond that, in whole batches, breaks the rule; less, as of a
     neighbouring batch size or where the first evaluation comes late, was accepted in both rounds: a question.
     """
-    log, batch = run.log, run.log.global_batch_size
+    log, batch = run.log, run.log.number("global_batch_size")
     if not run.closed or batch is None or batch < 1 or not log.epochs_are_samples or not log.evaluations:
         return
     interval = evaluation_interval(int(batch))
@@ -95,7 +94,7 @@ def _schedule(run: Run, ruleset: Ruleset) -> Findings:
         yield run.warning("evaluation_schedule", message, found.line)
 
 
-def _train_samples(run: Run, ruleset: Ruleset) -> Findings:
+def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """Submitters whose training ran ahead of its evaluation were accepted with more: a question, not a breach.
 
     With less than the passing evaluation says, one of the two is false, and samples to target are one of them.
@@ -105,7 +104,7 @@ def _train_samples(run: Run, ruleset: Ruleset) -> Findings:
         if log_is_whole(run):
             yield run.error("train_samples", "there is no train_samples; a log says how many samples were trained on")
         return
-    trained = log.train_samples
+    trained = as_number(event.value)
     if trained is None or trained <= 0:
         yield run.error(
             "train_samples", f"train_samples is {quoted(event.value)}, which is no number of samples", event
@@ -114,10 +113,11 @@ def _train_samples(run: Run, ruleset: Ruleset) -> Findings:
     reached: Evaluation | None = log.passing or (log.evaluations[-1] if log.evaluations else None)
     if reached is None or reached.samples is None:
         return
-    if abs(trained - reached.samples) > (log.global_batch_size or 0):
+    batch = log.number("global_batch_size") or 0
+    if abs(trained - reached.samples) > batch:
         which = "that reaches the target" if log.passing else "that is the last"
         less = reached.samples - trained
-        false = run.closed and log.passing is not None and less > max(log.global_batch_size or 0, reached.samples / 100)
+        false = run.closed and log.passing is not None and less > max(batch, reached.samples / 100)
         yield (run.error if false else run.warning)(
             "train_samples",
             f"train_samples is {trained:,.0f}, but the evaluation {which} (line {reached.line}) comes after "
@@ -126,7 +126,7 @@ def _train_samples(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-EVALUATING: Mapping[str, Callable[[Run, Ruleset], Findings]] = MappingProxyType(
+EVALUATING: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType(
     {
         "evaluation_samples": _evaluation_samples,
         "accuracies": _accuracies,

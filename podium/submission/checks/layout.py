@@ -9,7 +9,7 @@ from benchmarks.finding import Finding, Severity
 from benchmarks.text import quoted
 from podium.reading.package import ResultFolder
 from podium.submission.checks.sets import fingerprints
-from podium.submission.checks.subjects import Findings, Run, Whole
+from podium.submission.checks.subjects import CheckedRun, Findings, Whole
 from podium.submission.rulesets import Ruleset
 
 MAX_ENTRIES = 100_000
@@ -148,7 +148,7 @@ def check_judged(whole: Whole, judged_elsewhere: bool) -> Findings:
 
 def _shared(whole: Whole, ruleset: Ruleset) -> Findings:
     """One run submitted for two systems."""
-    seen: dict[tuple[object, ...], Run] = {}
+    seen: dict[tuple[object, ...], CheckedRun] = {}
     for runs in whole.sets:
         marks = [(fingerprints(run), run) for run in runs.runs]
         for own, run in marks:

@@ -12,7 +12,7 @@ from benchmarks.bert.rules import RUNS
 from benchmarks.finding import Finding
 from benchmarks.text import quoted
 from podium.submission.checks.settings import RANGES
-from podium.submission.checks.subjects import Findings, Run, RunSet
+from podium.submission.checks.subjects import CheckedRun, CheckedSet, Findings
 from podium.submission.rulesets import Ruleset
 
 ALLOWED_FAILED = 1
@@ -34,7 +34,7 @@ SAME = (
 """Keys whose value is one in all runs of a set."""
 
 
-def _count(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _count(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     """A single log without a package is looked at as one run, not as a set."""
     alone = len(runs.runs) == 1 and runs.system is None
     if alone:
@@ -43,9 +43,9 @@ def _count(runs: RunSet, ruleset: Ruleset) -> Findings:
         yield runs.error("run_count", f"holds {len(runs.runs)} result_*.txt; a set has exactly {RUNS} runs")
 
 
-def _numbers(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _numbers(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     """From 0 on, as the rules say, or from 1 on, as sets were accepted; of a set that is not whole, any of these."""
-    names = [run.log.path.name for run in runs.runs]
+    names = [run.log.name for run in runs.runs]
     found = [NUMBERED.fullmatch(name) for name in names]
     odd = [name for name, match in zip(names, found, strict=True) if match is None]
     numbers = {int(match[1]) for match in found if match is not None}
@@ -59,9 +59,9 @@ def _numbers(runs: RunSet, ruleset: Ruleset) -> Findings:
         yield runs.warning("result_names", f"holds {told}; results are named result_0.txt to result_9.txt")
 
 
-def _failed(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _failed(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     failed = [run for run in runs.runs if not run.converged]
-    names = ", ".join(run.log.path.name for run in failed[:5])
+    names = ", ".join(run.log.name for run in failed[:5])
     if len(failed) > ALLOWED_FAILED:
         yield runs.error(
             "not_converged", f"{len(failed)} runs did not converge ({names}); one is allowed, as the slowest of the ten"
@@ -70,7 +70,7 @@ def _failed(runs: RunSet, ruleset: Ruleset) -> Findings:
         yield runs.warning("one_not_converged", f"{names} did not converge, and counts as the slowest of the ten")
 
 
-def _seeds(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _seeds(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     counts = Counter(run.log.seeds for run in runs.runs if run.log.seeds)
     for seeds, count in counts.items():
         if count > 1:
@@ -78,13 +78,13 @@ def _seeds(runs: RunSet, ruleset: Ruleset) -> Findings:
             yield (runs.error if ruleset.seeds_checked else runs.warning)("seed_repeated", message)
 
 
-def _same_settings(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _same_settings(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     for key in SAME:
         values: dict[str, tuple[Any, str]] = {}
         for run in runs.runs:
             event = run.log.first(key)
             if event is not None:
-                values.setdefault(_canonical(event.value), (event.value, run.log.path.name))
+                values.setdefault(_canonical(event.value), (event.value, run.log.name))
         if len(values) > 1:
             told = ", ".join(f"{quoted(value)} in {name}" for value, name in list(values.values())[:3])
             yield runs.error("settings_differ", f"{key} is {told}; the runs of a set have one setting")
@@ -94,13 +94,13 @@ def _canonical(value: Any) -> str:
     return json.dumps(float(value) if isinstance(value, int) and abs(value) < 1 << 53 else value, sort_keys=True)
 
 
-def _copies(runs: RunSet, ruleset: Ruleset) -> Findings:
-    seen: dict[tuple[Any, ...], Run] = {}
+def _copies(runs: CheckedSet, ruleset: Ruleset) -> Findings:
+    seen: dict[tuple[Any, ...], CheckedRun] = {}
     for run in runs.runs:
         marks = fingerprints(run)
         first = next((seen[mark] for mark in marks if mark in seen), None)
         if first is not None:
-            yield run.error("copied", f"is the same run as {first.log.path.name}; every result is a run of its own")
+            yield run.error("copied", f"is the same run as {first.log.name}; every result is a run of its own")
         for mark in marks:
             seen.setdefault(mark, run)
 
@@ -112,11 +112,11 @@ TELLING_MS = 1_000
 """Evaluations that are all within less may well be equally apart."""
 
 
-def fingerprints(run: Run) -> list[tuple[Any, ...]]:
+def fingerprints(run: CheckedRun) -> list[tuple[Any, ...]]:
     """Marks of which two logs of one run share at least one: the same accuracies, of several evaluations, or after the
     same times, or with the same seeds; or the same times of several evaluations, whatever the accuracies. None for a
     log without evaluations."""
-    evaluations, start = run.log.evaluations, run.log.run_start_ms
+    evaluations, start = run.log.evaluations, run.log.start_ms
     if not evaluations:
         return []
     accuracies = tuple(evaluation.accuracy for evaluation in evaluations)
@@ -129,29 +129,29 @@ def fingerprints(run: Run) -> list[tuple[Any, ...]]:
     return [*marks, ("accuracies", accuracies)] if len(accuracies) >= TELLING else marks
 
 
-def _overlaps(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _overlaps(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     """Runs that lie in one another: on one system they cannot, but sets were accepted that alike machines shared."""
-    timed = [run for run in runs.runs if run.log.seconds is not None and run.log.seconds > 0]
-    timed.sort(key=lambda run: run.log.run_start_ms or 0.0)
+    timed = [run for run in runs.runs if run.log.seconds is not None]
+    timed.sort(key=lambda run: run.log.start_ms or 0.0)
     for before, after in pairwise(timed):
-        left = (before.log.run_stop_ms or 0.0) - (after.log.run_start_ms or 0.0)
+        left = (before.log.stop_ms or 0.0) - (after.log.start_ms or 0.0)
         if left > 0:
             yield after.warning(
                 "overlap",
-                f"the run begins {left / 1e3:,.1f} s before {before.log.path.name} ends; the runs of a set are "
+                f"the run begins {left / 1e3:,.1f} s before {before.log.name} ends; the runs of a set are "
                 f"consecutive, on one system",
                 after.log.first("run_start"),
             )
 
 
-def _others(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _others(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     for path in runs.folder.others:
         if path.name not in (*ALLOWED_FILES, SCALING):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
             yield runs.warning("unknown_file", f"{quoted(path.name)} is {what} that is no result; take it out")
 
 
-def _scaling(runs: RunSet, ruleset: Ruleset) -> Findings:
+def _scaling(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     """The summarizer multiplies any score by it; where it may be, `official.asking` compares it with what is due."""
     if not any(path.name == SCALING for path in runs.folder.others):
         return
@@ -167,7 +167,7 @@ def _scaling(runs: RunSet, ruleset: Ruleset) -> Findings:
     yield Finding.error(path, "scaling", message)
 
 
-SETS: Mapping[str, Callable[[RunSet, Ruleset], Findings]] = MappingProxyType(
+SETS: Mapping[str, Callable[[CheckedSet, Ruleset], Findings]] = MappingProxyType(
     {
         "count": _count,
         "numbers": _numbers,

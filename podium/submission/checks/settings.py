@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from benchmarks.text import quoted
-from podium.reading.log import RunLog
-from podium.reading.run_log import as_number
-from podium.submission.checks.subjects import Findings, Run
+from podium.reading.run_log import RunLog, as_number
+from podium.submission.checks.subjects import CheckedRun, Findings
 from podium.submission.rulesets import Ruleset
 
 DIVISIONS = ("closed", "open")
@@ -37,10 +36,10 @@ TWINS = (("opt_learning_rate_warmup_steps", "num_warmup_steps"), ("opt_epsilon",
 """Keys of different rounds for one thing."""
 
 
-def _division(run: Run, ruleset: Ruleset) -> Findings:
+def _division(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """A closed package's log that says open was held to the open rules alone; the other way, to the harder ones."""
     event = run.log.first("submission_division")
-    found, described = run.log.division, (run.system or {}).get("division")
+    found, described = run.log.text("submission_division"), (run.system or {}).get("division")
     if event is None:
         yield run.error("division", "there is no submission_division; a log says closed or open")
     elif found not in DIVISIONS:
@@ -57,10 +56,10 @@ def _division(run: Run, ruleset: Ruleset) -> Findings:
             yield run.warning("division_differs", message, event)
 
 
-def _names(run: Run, ruleset: Ruleset) -> Findings:
+def _names(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """submission_benchmark, _org, _platform, _status: that they are said, and agree with the system's description."""
     log, system = run.log, run.system or {}
-    if log.benchmark != "bert":
+    if log.text("submission_benchmark") != "bert":
         event = log.first("submission_benchmark")
         found = quoted(event.value) if event is not None else "missing"
         yield run.error("benchmark", f"submission_benchmark is {found}; here it is bert", event)
@@ -77,7 +76,7 @@ def _names(run: Run, ruleset: Ruleset) -> Findings:
             yield run.error(rule, f"{key} is {quoted(event.value)}; name it", event)
         elif PLACEHOLDER in event.value:
             yield run.warning(rule, f"{key} is {quoted(event.value)}: a placeholder was left; name it", event)
-    org, submitter = log.org, system.get("submitter")
+    org, submitter = log.text("submission_org"), system.get("submitter")
     if org and isinstance(submitter, str) and PLACEHOLDER not in org and org.casefold() != submitter.casefold():
         message = f"submission_org is {quoted(org)}, but the system's submitter is {quoted(submitter)}"
         yield run.warning("org_differs", message, log.first("submission_org"))
@@ -91,7 +90,7 @@ def _names(run: Run, ruleset: Ruleset) -> Findings:
         yield run.warning("status_differs", message, log.first("submission_status"))
 
 
-def _seeds(run: Run, ruleset: Ruleset) -> Findings:
+def _seeds(run: CheckedRun, ruleset: Ruleset) -> Findings:
     events = run.log.all("seed")
     make = run.error if ruleset.seeds_checked else run.warning
     if not events:
@@ -102,7 +101,7 @@ def _seeds(run: Run, ruleset: Ruleset) -> Findings:
             yield make("seed_missing", f"the seed {quoted(event.value)} is no integer", event)
 
 
-def _twice(run: Run, ruleset: Ruleset) -> Findings:
+def _twice(run: CheckedRun, ruleset: Ruleset) -> Findings:
     """Settings that are logged more than once, with different values; ranks may well say the same thing."""
     for key, events in run.log.by_key.items():
         if key.startswith(("submission_", "opt_")) or key in RANGES or key in ("train_samples", "eval_samples"):
@@ -116,7 +115,7 @@ def _twice(run: Run, ruleset: Ruleset) -> Findings:
                 )
 
 
-def _ranges(run: Run, ruleset: Ruleset) -> Findings:
+def _ranges(run: CheckedRun, ruleset: Ruleset) -> Findings:
     for key, (allowed, is_allowed) in RANGES.items():
         event = run.log.first(key)
         if event is not None:
@@ -125,7 +124,7 @@ def _ranges(run: Run, ruleset: Ruleset) -> Findings:
                 yield run.error("setting", f"{key} is {quoted(event.value)}; it is {allowed}", event)
 
 
-def _weight_decay(run: Run, ruleset: Ruleset) -> Findings:
+def _weight_decay(run: CheckedRun, ruleset: Ruleset) -> Findings:
     event = run.log.first("opt_lamb_weight_decay_rate")
     if event is not None and as_number(event.value) == 0:
         yield run.warning(
@@ -136,14 +135,14 @@ def _weight_decay(run: Run, ruleset: Ruleset) -> Findings:
         )
 
 
-def _contradictions(run: Run, ruleset: Ruleset) -> Findings:
+def _contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log = run.log
     for one, other in TWINS:
         a, b = log.number(one), log.number(other)
         if a is not None and b is not None and a != b:
             message = f"{other} is {b:g}, but {one} is {a:g}; both name one thing"
             yield run.warning("contradiction", message, log.first(other))
-    batch, accumulated = log.global_batch_size, log.number("gradient_accumulation_steps")
+    batch, accumulated = log.number("global_batch_size"), log.number("gradient_accumulation_steps")
     if batch and accumulated and batch % accumulated:
         message = f"global_batch_size {batch:g} is no multiple of gradient_accumulation_steps {accumulated:g}"
         yield run.warning("contradiction", message, log.first("gradient_accumulation_steps"))
@@ -161,9 +160,9 @@ def _contradictions(run: Run, ruleset: Ruleset) -> Findings:
         yield run.error("optimizer", message, log.first("opt_name"))
 
 
-def _learning_rate_end(run: Run, log: RunLog, batch: float | None, decay: float | None) -> Findings:
+def _learning_rate_end(run: CheckedRun, log: RunLog, batch: float | None, decay: float | None) -> Findings:
     """The learning rate falls to its end value by the last step of the schedule; training beyond that is odd."""
-    samples = log.samples_to_target
+    samples = log.samples
     if batch and decay and samples and samples / batch > decay * 1.001 and not log.number("opt_end_learning_rate"):
         yield run.warning(
             "contradiction",
@@ -173,7 +172,7 @@ def _learning_rate_end(run: Run, log: RunLog, batch: float | None, decay: float 
         )
 
 
-SETTINGS: Mapping[str, Callable[[Run, Ruleset], Findings]] = MappingProxyType(
+SETTINGS: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType(
     {
         "division": _division,
         "names": _names,

@@ -7,14 +7,15 @@ from typing import Any
 
 from benchmarks.finding import Finding
 from podium.reading.lines import Event
-from podium.reading.log import RunLog, read_log
+from podium.reading.log import read_log
 from podium.reading.package import Package, ResultFolder, SystemFile
+from podium.reading.run_log import RunLog
 
 Findings = Iterator[Finding]
 
 
 @dataclass(frozen=True)
-class Run:
+class CheckedRun:
     """One log, and what the package says of its system."""
 
     path: str
@@ -32,7 +33,7 @@ class Run:
     @property
     def closed(self) -> bool:
         """Whether the log or the description says closed, however it is spelled."""
-        return "closed" in (_plain(self.log.division), _plain((self.system or {}).get("division")))
+        return "closed" in (_plain(self.log.text("submission_division")), _plain((self.system or {}).get("division")))
 
     @property
     def converged(self) -> bool:
@@ -41,13 +42,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class RunSet:
+class CheckedSet:
     """The runs of one system."""
 
     path: str
     folder: ResultFolder
     system: SystemFile | None
-    runs: tuple[Run, ...]
+    runs: tuple[CheckedRun, ...]
 
     def error(self, rule: str, message: str) -> Finding:
         return Finding.error(self.path, rule, message)
@@ -61,7 +62,7 @@ class Whole:
     """A package with its sets of BERT runs."""
 
     package: Package
-    sets: tuple[RunSet, ...]
+    sets: tuple[CheckedSet, ...]
 
     def relative(self, path: Path) -> str:
         return relative_to(self.package, path)
@@ -79,8 +80,8 @@ def whole(package: Package) -> Whole:
         if folder.benchmark == "bert" or not package.systems:
             system = package.system(folder.system)
             fields = system.fields if system is not None else None
-            runs = tuple(Run(relative_to(package, path), read_log(path), fields) for path in folder.logs)
-            sets.append(RunSet(relative_to(package, folder.path), folder, system, runs))
+            runs = tuple(CheckedRun(relative_to(package, path), read_log(path), fields) for path in folder.logs)
+            sets.append(CheckedSet(relative_to(package, folder.path), folder, system, runs))
     return Whole(package, tuple(sets))
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from benchmarks.errors import UsageError, WorkError
 from benchmarks.files import make_folder
+from podium.reading.run_log import RunLog
+from podium.records import RunRecord
 from podium.source import Source, code_hash, commit_of, git
-from podium.submission.packaging.runs import Record, Run
 
 LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", "NOTICE")
 
@@ -28,7 +29,7 @@ class Code:
     """Otherwise what is known instead, as the package's README tells it."""
 
 
-def code_of(runs: Sequence[Run], records: Mapping[Path, Record], allow_other: bool, root: Path) -> Code:
+def code_of(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_other: bool, root: Path) -> Code:
     """The commit whose code made all of the runs.
 
     Where it cannot be had, because the runs did not record it, or the files were not as committed: UsageError, or with

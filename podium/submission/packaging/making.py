@@ -19,11 +19,12 @@ from podium import running
 from podium.config import RunConfig, load_system
 from podium.config.loading import ROOT
 from podium.mllog import PREFIX
-from podium.reading.log import read_log
-from podium.submission.checks import subjects
+from podium.reading.run_log import RunLog
+from podium.records import RunRecord
 from podium.submission.checks.configured import check_configured
+from podium.submission.checks.subjects import CheckedRun
 from podium.submission.describing import stated, system_json
-from podium.submission.packaging.choosing import Choice, choose, refusals
+from podium.submission.packaging.choosing import Choice, choose, find_records, read_runs, refusals
 from podium.submission.packaging.code import Code, code_of, licence_files, third_party, unpack
 from podium.submission.packaging.names import checked_name
 from podium.submission.packaging.readme import (
@@ -36,7 +37,6 @@ from podium.submission.packaging.readme import (
 )
 from podium.submission.packaging.records import contradictions
 from podium.submission.packaging.resolved import submitted, system_file
-from podium.submission.packaging.runs import Record, Run, find_records, read_runs
 from podium.submission.packaging.scaling import SCALING, Convergence, convergence
 from podium.submission.packaging.scripts import Placed, init_datasets, run_and_time, setup, write_script
 from podium.submission.rulesets import Ruleset
@@ -171,13 +171,12 @@ def _unlike(configs: Sequence[RunConfig]) -> Iterable[str]:
                 return
 
 
-def _not_as_configured(runs: Sequence[Run], records: Mapping[Path, Record]) -> Iterator[str]:
+def _not_as_configured(runs: Sequence[RunLog], records: Mapping[Path, RunRecord]) -> Iterator[str]:
     """What logs say of the settings against the configuration that is kept with each run."""
     for run in runs:
         config = records[run.path].config if run.path in records else None
         if config is not None and config.seed is not None:
-            log = subjects.Run(run.name, read_log(run.path), None)
-            for finding in check_configured(log, {config.seed: config}):
+            for finding in check_configured(CheckedRun(run.name, run, None), {config.seed: config}):
                 yield f"{finding.rule}: {run.name}: {finding.message}"
 
 

@@ -1,7 +1,7 @@
 """What the tests of comparing share: runs and results made by hand, and trees of logs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.bert.accelerators import accelerator_named
 from podium.comparison.result import Result
-from podium.comparison.run import Point, Run
+from podium.reading.run_log import Evaluation, Run
 
 START = 1_650_000_000_000.0
 """In April 2022: before round v2.0 was published."""
@@ -25,10 +25,11 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
         stop_ms=START + seconds * 1e3,
         status="success",
         init_seconds=60.0,
+        setup_seconds=None,
         first_step_seconds=1.0,
         evaluating_seconds=None,
-        evaluations=tuple(
-            Point(seconds * n / 4, None if samples is None else samples * n / 4, accuracy)
+        evaluations=evaluations_at(
+            (seconds * n / 4, None if samples is None else samples * n / 4, accuracy)
             for n, accuracy in enumerate(accuracies, 1)
         ),
         samples=samples,
@@ -46,6 +47,11 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
         oddities=(),
     )
     return replace(run, **changes)
+
+
+def evaluations_at(points: Iterable[tuple[float, float | None, float]]) -> tuple[Evaluation, ...]:
+    """Evaluations so many seconds after START, after so many samples, with these accuracies."""
+    return tuple(Evaluation(START + seconds * 1e3, *point, n) for n, (seconds, *point) in enumerate(points, 1))
 
 
 def make_result(runs: Sequence[Run] | None = None, **changes: Any) -> Result:

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from podium.comparison.ab.own_runs import Home
-from podium.comparison.run import Run, run_of
 from podium.reading.log import read_log
+from podium.reading.run_log import Run
 from podium.source import Source, write_source
 from tests.podium.comparison.conftest import log_text
 
@@ -28,7 +28,7 @@ CONFIG = {
 
 
 def read(logs: Sequence[Path]) -> Mapping[Path, Run | str]:
-    return {log: run_of(read_log(log), hashlib.sha256(log.read_bytes()).hexdigest()) for log in logs}
+    return {log: read_log(log).run(hashlib.sha256(log.read_bytes()).hexdigest()) for log in logs}
 
 
 @dataclass

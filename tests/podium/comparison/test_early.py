@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from podium.comparison.run import EARLY_TARGET, EARLY_UNTIL_MS, Run, run_of
 from podium.reading.log import read_log
+from podium.reading.run_log import EARLY_TARGET, EARLY_UNTIL_MS, Run
 
 
 def early(folder: Path, start_ms: int, accuracy: float) -> Run:
@@ -28,7 +28,7 @@ def early(folder: Path, start_ms: int, accuracy: float) -> Run:
         for time_ms, key, value, metadata in lines:
             event = {"time_ms": time_ms, "key": key, "value": value, "metadata": {"lineno": 1, **metadata}}
             print(":::MLLOG " + json.dumps(event), file=file)
-    return run_of(read_log(path), "d")
+    return read_log(path).run("d")
 
 
 @pytest.mark.parametrize(("start_ms", "target"), [(EARLY_UNTIL_MS - 1, EARLY_TARGET), (EARLY_UNTIL_MS, 0.72)])

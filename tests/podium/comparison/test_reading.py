@@ -8,7 +8,7 @@ from benchmarks.files import sha256_of
 from podium.comparison import reading
 from podium.comparison.cache import RunCache
 from podium.comparison.reading import read_one, read_runs
-from podium.comparison.run import Run
+from podium.reading.run_log import Run
 from tests.podium.comparison.conftest import log_text
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from podium.comparison.run import Point, Run, run_from_json, run_of
-from podium.comparison.scoring import score_seconds
+from podium.comparison.scoring import counted_seconds, score_seconds
 from podium.reading.log import read_log
-from tests.podium.comparison.conftest import START, event, log_text, make_run
+from podium.reading.run_log import Point, Run, run_from_json
+from tests.podium.comparison.conftest import START, evaluations_at, event, log_text, make_run
 
 
 def read(folder: Path, text: str) -> Run:
     path = folder / "result_0.txt"
     path.write_text(text, encoding="utf-8")
-    return run_of(read_log(path), "digest")
+    return read_log(path).run("digest")
 
 
 def test_a_log(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_a_log(tmp_path: Path) -> None:
     )
     assert (run.init_seconds, run.first_step_seconds) == (60.0, 1.0)
     assert run.evaluating_seconds == pytest.approx(0.4)
-    assert run.evaluations[1] == Point(500.0, 896_000, 0.6)
+    assert run.points[1] == Point(500.0, 896_000, 0.6)
     assert (run.samples, run.train_samples, run.global_batch_size) == (1_792_000, 1_792_000, 448)
     assert run.rate == 1792.0 and run.training_rate == pytest.approx(1_792_000 / 999.6)
     assert run.hyperparameters == {"opt_name": "lamb", "opt_base_learning_rate": 0.0004}
@@ -80,8 +80,8 @@ def test_what_no_run_can_have_is_not_known(tmp_path: Path) -> None:
     run = read(tmp_path, odd.replace('"value": 0.6', '"value": 60.0'))
     assert run.org is not None and run.org.startswith("[31mA B [31mA B") and len(run.org) == 300
     assert run.global_batch_size is None and run.train_samples is None
-    assert [point.accuracy for point in run.evaluations] == [0.4, 0.7, 0.73]
-    assert {point.samples for point in run.evaluations} == {None}
+    assert [point.accuracy for point in run.points] == [0.4, 0.7, 0.73]
+    assert {point.samples for point in run.points} == {None}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,8 @@ def test_a_run_that_takes_too_long_to_begin_does_not_count(
     assert (run.setup_seconds, run.refused) == (pytest.approx(60 * minutes), refused)
     assert run.succeeded and run.converged == (refused is None)
     ten = [make_run(seconds) for seconds in range(2, 11)]
-    assert score_seconds([replace(run, stop_ms=START + 1000.0), *ten]) == (5.5 if refused is None else 6.5)
+    counted = [counted_seconds(one) for one in (replace(run, stop_ms=START + 1000.0), *ten)]
+    assert score_seconds(counted) == (5.5 if refused is None else 6.5)
 
 
 def test_success_without_the_target_does_not_count_in_the_closed_division(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_success_without_the_target_does_not_count_in_the_closed_division(tmp_pa
 
 def test_what_evaluations_tell_of_throughput() -> None:
     points = [(130.0, 1000.0, 0.3), (230.0, 2000.0, 0.5), (330.0, 3000.0, 0.73), (530.0, 5000.0, 0.74)]
-    run = make_run(340.0, 3000.0, evaluations=tuple(Point(*point) for point in points))
+    run = make_run(340.0, 3000.0, evaluations=evaluations_at(points))
     assert run.steady_rate == 10.0, "what follows the target does not count"
     assert run.startup_seconds == pytest.approx(30.0)
     assert run.closing_seconds == pytest.approx(10.0)
@@ -132,9 +133,9 @@ def test_what_evaluations_tell_of_throughput() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"evaluations": (Point(130.0, 1000.0, 0.73),)},
-        {"evaluations": (Point(130.0, None, 0.5), Point(230.0, 2000.0, 0.73))},
-        {"evaluations": (Point(230.0, 1000.0, 0.5), Point(230.0, 2000.0, 0.73))},
+        {"evaluations": evaluations_at([(130.0, 1000.0, 0.73)])},
+        {"evaluations": evaluations_at([(130.0, None, 0.5), (230.0, 2000.0, 0.73)])},
+        {"evaluations": evaluations_at([(230.0, 1000.0, 0.5), (230.0, 2000.0, 0.73)])},
         {"status": "aborted"},
         {"stop_ms": None},
         {"stop_ms": START - 1},

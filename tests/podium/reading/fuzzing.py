@@ -25,10 +25,10 @@ from mlperf_logging.compliance_checker.mlp_parser import ruleset_500 as mlp_pars
 from podium.comparison.inconsistencies import inconsistencies
 from podium.comparison.repeats import mark_repeats
 from podium.comparison.result import Result
-from podium.comparison.run import Run, run_from_json, run_of
 from podium.reading.lines import Event, Oddity, parse_stream
 from podium.reading.log import MAX_EVENTS, read_log
 from podium.reading.package import find_packages
+from podium.reading.run_log import Run, run_from_json
 from tests.podium.reading.dialects import logs
 from tests.podium.reading.mutations import spoil_content, spoil_line, spoil_order
 
@@ -122,7 +122,7 @@ class Fuzzer:
         self.path.write_bytes(content)
         started = time.process_time()
         log = read_log(self.path)
-        run = run_of(log, hashlib.sha256(content).hexdigest())
+        run = log.run(hashlib.sha256(content).hexdigest())
         text = json.dumps(run.as_json(), allow_nan=False, ensure_ascii=False).encode("utf-8")
         taken = time.process_time() - started
         self.tally.slowest = max(self.tally.slowest, taken)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from podium.reading.log import MAX_EVENTS, RunLog, read_log
+from podium.reading.log import MAX_EVENTS, read_log
 from podium.reading.package import find_packages
+from podium.reading.run_log import RunLog
 
 Line = Callable[..., str]
 KNOWN = Path(__file__).resolve().parents[4] / "shared" / "data" / "published_bert_scores_v2.0_v2.1.json"
@@ -29,14 +30,14 @@ def test_a_run(written: Any, run_lines: Any) -> None:
         (150_080, 0.5, False),
         (300_160, 0.73, True),
     ]
-    assert log.passing == log.evaluations[1] and log.samples_to_target == 300_160
+    assert log.passing == log.evaluations[1] and log.samples == 300_160
     assert (log.division, log.org, log.platform, log.first("x"), log.all("x")) == (None, None, None, None, ())
 
 
 def test_nothing_is_guessed_of_a_log_that_says_nothing(written: Any) -> None:
     log = read_log(written(b"no log\n"))
     assert kinds(log) == ["empty"]
-    found = (log.seconds, log.status, log.seeds, log.samples_to_target, log.evaluations, log.passing)
+    found = (log.seconds, log.status, log.seeds, log.samples, log.evaluations, log.passing)
     assert found == (None, None, (), None, (), None)
 
 
@@ -66,23 +67,23 @@ def test_the_unit_of_epoch_num(written: Any, run_lines: Any, line: Line, epochs:
     assert ("epoch_num" in kinds(log)) == bool(doubt)
     steps = {15_007: None, 600: 448 * 600}.get(epochs[1])
     assert log.epochs_are_steps == (steps is not None)
-    assert log.samples_trained == (steps or (log.train_samples if doubt else epochs[1]))
-    assert log.samples_to_target == ((steps and 448 * 300) or (log.train_samples if doubt else epochs[0]))
+    assert log.trained == (steps or (log.train_samples if doubt else epochs[1]))
+    assert log.samples == ((steps and 448 * 300) or (log.train_samples if doubt else epochs[0]))
 
 
 def test_a_run_that_goes_on_after_the_target(written: Any, run_lines: Any, line: Line) -> None:
     on = read_log(written(run_lines((0.5, 0.72, 0.71))))
-    assert (on.samples_to_target, on.samples_trained) == (300_160, 450_240)
+    assert (on.samples, on.trained) == (300_160, 450_240)
     later = line("eval_accuracy", 0.73, 130_000, epoch_num=450_240)
-    assert read_log(written([*run_lines((0.5, 0.72)), later])).samples_trained == 300_160
+    assert read_log(written([*run_lines((0.5, 0.72)), later])).trained == 300_160
     aborted = read_log(written(run_lines((0.5, 0.6), status="aborted")))
-    assert (aborted.samples_to_target, aborted.samples_trained) == (None, None)
+    assert (aborted.samples, aborted.trained) == (None, None)
 
 
 def test_samples_to_target_is_told_of_a_successful_run_alone(written: Any, run_lines: Any) -> None:
-    assert read_log(written(run_lines((0.5, 0.72)))).samples_to_target == 300_160
-    assert read_log(written(run_lines((0.5, 0.7199)))).samples_to_target is None
-    assert read_log(written(run_lines((0.5, 0.73), status="aborted"))).samples_to_target is None
+    assert read_log(written(run_lines((0.5, 0.72)))).samples == 300_160
+    assert read_log(written(run_lines((0.5, 0.7199)))).samples is None
+    assert read_log(written(run_lines((0.5, 0.73), status="aborted"))).samples is None
     assert read_log(written(run_lines((0.5, 1.0)))).passing is None
 
 
@@ -142,9 +143,9 @@ def test_every_published_log_is_read(round_2_0: Path, round_2_1: Path) -> None:
         logs = [read_log(path) for path in results[row["round"], row["system"]].logs]
         told.update(kind for log in logs for kind in set(kinds(log)))
         assert {log.global_batch_size for log in logs} == {row["global_batch_size"]}, row["system"]
-        assert sum(log.samples_to_target is None for log in logs) == row["n_nonconverged"], row["system"]
+        assert sum(log.samples is None for log in logs) == row["n_nonconverged"], row["system"]
         times = {round(seconds, 2) for seconds in row["run_times_s"] if seconds is not None}
-        converged = {round(log.seconds or 0, 2) for log in logs if log.samples_to_target is not None}
+        converged = {round(log.seconds or 0, 2) for log in logs if log.samples is not None}
         assert converged <= times, row["system"]
     assert told == {
         "crlf": 320,

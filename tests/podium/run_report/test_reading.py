@@ -18,12 +18,12 @@ from podium.run_report.run import (
     SILENT,
     TRAINED,
     UNDER_WAY,
-    Run,
+    ReportedRun,
 )
 from tests.podium.run_report.conftest import PHASES, SETTINGS, MakeRun, lines, step, summary
 
 
-def read(folder: Path) -> Run:
+def read(folder: Path) -> ReportedRun:
     (one,) = read_sets(find([folder]))
     (run,) = one.runs
     return run
@@ -94,7 +94,7 @@ def test_a_run_that_left_nothing(make_run: MakeRun) -> None:
     assert run.outcome == NOT_BEGUN and not run.figures and not run.notes
 
 
-def told(run: Run, words: str) -> bool:
+def told(run: ReportedRun, words: str) -> bool:
     return any(words in note for note in run.notes)
 
 

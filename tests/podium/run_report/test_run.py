@@ -6,11 +6,11 @@ import pytest
 
 from podium.run_report.folders import find
 from podium.run_report.reading import read_sets
-from podium.run_report.run import RunSet
+from podium.run_report.run import ReportedSet
 from tests.podium.run_report.conftest import SETTINGS, MakeRun, evaluation, step, summary
 
 
-def read(folder: Path) -> RunSet:
+def read(folder: Path) -> ReportedSet:
     (one,) = read_sets(find([folder]))
     return one
 

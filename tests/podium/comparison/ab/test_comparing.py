@@ -17,7 +17,7 @@ from podium.comparison.ab.sides import Side
 from podium.comparison.ab.significance import Welch
 from podium.comparison.ab.telling import as_json, print_ab
 from podium.comparison.ab.verdict import p_value
-from podium.comparison.run import Run
+from podium.reading.run_log import Run
 from tests.podium.comparison.conftest import make_run
 
 

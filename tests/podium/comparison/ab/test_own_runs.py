@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from podium.comparison.ab.own_runs import by_seeds, home_of, known_code, made_by, own_run, runs_of_set, with_logs
-from podium.comparison.run import Run
+from podium.comparison.ab.own_runs import by_seeds, home_of, known_code, made_by, runs_in, with_logs
+from podium.reading.run_log import Run
 from podium.source import Source
 from tests.podium.comparison.own import Workshop, read
 
@@ -18,7 +18,7 @@ def workshop(tmp_path: Path) -> Workshop:
 
 
 def seconds_of(workshop: Workshop, folder: Path) -> list[float | None]:
-    own = [own_run(path) for path in runs_of_set(folder)]
+    own = runs_in(folder)
     return [run.seconds for run in with_logs(own, home_of(own[0].folder.path), read).runs]
 
 
@@ -38,8 +38,7 @@ def test_one_seed_in_two_sets_is_told_apart_by_the_totals(workshop: Workshop) ->
     assert [run.folder.path for run in by_seeds(logs, "mine", workshop.home)] == [workshop.sets[1] / "run_0"]
     for folder in workshop.sets:
         (folder / "run_0" / "summary.json").unlink()
-    own = [own_run(workshop.sets[0] / "run_0")]
-    found = with_logs(own, workshop.home, read)
+    found = with_logs(runs_in(workshop.sets[0] / "run_0"), workshop.home, read)
     assert found.runs == () and "run_0 is left out: 2 logs have its seed 7" in found.notes[0]
     assert by_seeds(logs, "mine", workshop.home) == []
 
@@ -50,7 +49,7 @@ def test_why_a_run_has_no_log(workshop: Workshop) -> None:
     (results / "result_0.txt").rename(folder / "run_0" / "result.restarted.txt")
     (results / "result_1.txt").rename(folder / "run_1" / "result.partial.txt")
     (results / "result_2.txt").unlink()
-    found = with_logs([own_run(path) for path in runs_of_set(folder)], workshop.home, read)
+    found = with_logs(runs_in(folder), workshop.home, read)
     assert [run.seconds for run in found.runs] == [103.0] and found.of[0].name.endswith("/run_3")
     whys = [note.partition("is left out: ")[2] for note in found.notes]
     assert whys[0] == "it was restarted, which is no result" and whys[1] == "its log is not whole yet"

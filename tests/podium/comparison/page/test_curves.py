@@ -7,17 +7,17 @@ import pytest
 
 from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.comparison.page.curves import POSITIONS, accuracies, curves_chart
-from podium.comparison.run import Point, Run
 from podium.page.chart import page_svg
-from tests.podium.comparison.conftest import make_result, make_run
+from podium.reading.run_log import Run
+from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 
 
 def run(*points: tuple[float | None, float]) -> Run:
-    return make_run(evaluations=tuple(Point(10.0 * n, *point) for n, point in enumerate(points, 1)))
+    return make_run(evaluations=evaluations_at((10.0 * n, *point) for n, point in enumerate(points, 1)))
 
 
 def test_a_run_is_linear_between_its_evaluations_and_keeps_its_last() -> None:
-    known = accuracies(make_result([run((100, 0.2), (200, 0.6)), run((0, 0.0), (300, 0.9))]))
+    known = accuracies(make_result([run((100, 0.2), (200, 0.6)), run((1, 0.003), (300, 0.9))]))
     assert known is not None
     positions, values = known
     assert positions.tolist() == np.linspace(100, 300, POSITIONS).tolist() and values.shape == (2, POSITIONS)

@@ -11,8 +11,7 @@ from podium.comparison.gathering import Comparison
 from podium.comparison.page.page import MOST_CURVES, comparison_page
 from podium.comparison.page.pictures import charts_by_name, write_pictures
 from podium.comparison.result import Result
-from podium.comparison.run import Point
-from tests.podium.comparison.conftest import make_result, make_run
+from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 from tests.podium.page.conftest import HOSTILE, Parsed, no_more_than_the_page
 
 SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "What is odd"]
@@ -87,8 +86,8 @@ def test_scaling_and_cost() -> None:
         make_result([make_run(1000.0 + n, None) for n in range(10)]),
         make_result([make_run(1000.0) for n in range(10)]),
         make_result([make_run(evaluations=()) for _ in range(3)]),
-        make_result([make_run(evaluations=(Point(1, 5.0, 0.5), Point(1, 5.0, 0.73))) for _ in range(3)]),
-        make_result([make_run(evaluations=(Point(-1, 5.0, -3.0), Point(1, 9.0, 700.0))) for _ in range(3)]),
+        make_result([make_run(evaluations=evaluations_at([(1, 5.0, 0.5), (1, 5.0, 0.73)])) for _ in range(3)]),
+        make_result([make_run(evaluations=evaluations_at([(-1, 5.0, -3.0), (1, 9.0, 700.0)])) for _ in range(3)]),
         make_result([make_run(1e-3, 1.0), make_run(1e9, 1e12), make_run(1.0, 1e6)]),
         make_result(round=None),
         make_result(round=None, full_size=False),

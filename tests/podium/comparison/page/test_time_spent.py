@@ -6,9 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from podium.comparison.page.time_spent import KINDS, TimeSpent, time_spent, time_spent_chart
-from podium.comparison.run import Point
 from podium.page.chart import page_svg
-from tests.podium.comparison.conftest import make_result, make_run
+from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 
 
 def test_parts_are_all_of_the_run() -> None:
@@ -54,7 +53,7 @@ def test_means_of_the_runs_that_converged() -> None:
 
 
 def test_bars_are_as_long_as_their_shares() -> None:
-    late = tuple(Point(500 + 125 * n, 6e5 * n, accuracy) for n, accuracy in enumerate((0.4, 0.6, 0.7, 0.73), 1))
+    late = evaluations_at((500 + 125 * n, 6e5 * n, accuracy) for n, accuracy in enumerate((0.4, 0.6, 0.7, 0.73), 1))
     result = make_result([make_run(1000.0, evaluating_seconds=100.0, evaluations=late)])
     root = ElementTree.fromstring(page_svg(time_spent_chart([result]), "c", False))
     lengths, starts, stops = {}, [], []

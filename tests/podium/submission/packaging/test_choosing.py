@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podium.comparison.scoring import median_window, window_scores
 from podium.config import load_system
 from podium.mllog import RESTARTED
-from podium.submission.packaging.choosing import RULES, choose, median_window, refusals, window_scores
-from podium.submission.packaging.runs import read_run, read_runs
+from podium.reading.log import read_log
+from podium.submission.packaging.choosing import RULES, choose, read_runs, refusals, scored_seconds
 from tests.podium.submission.conftest import edit, set_times, set_value
 
 SECONDS = st.one_of(st.floats(1, 1e5), st.just(math.inf))
@@ -159,8 +160,8 @@ def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(make_set: Any) -> None:
     made = make_set()
     text = made.logs[0].read_text(encoding="utf-8")
     made.logs[0].write_text(text[: len(text) // 8], encoding="utf-8")
-    run = read_run(made.logs[0])
-    assert run.stop_ms is None and not run.converged and run.seconds == math.inf
+    run = read_log(made.logs[0])
+    assert run.stop_ms is None and not run.converged and scored_seconds(run) == math.inf
 
 
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
