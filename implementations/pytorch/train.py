@@ -64,10 +64,10 @@ def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
             log, checkpoint = _open_log(config, folder, caches_cleared)
             stack.enter_context(log)
         from implementations.pytorch.training.processes import joined
-        from implementations.pytorch.training.run import Run
+        from implementations.pytorch.training.run import Trainer
 
         processes = stack.enter_context(joined(config))
-        return 0 if Run(config, processes, folder, log, checkpoint).execute() else 1
+        return 0 if Trainer(config, processes, folder, log, checkpoint).run() else 1
 
 
 def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tuple[ResultLog, Checkpoint | None]:

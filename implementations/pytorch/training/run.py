@@ -1,4 +1,4 @@
-"""A run from init_start to run_stop: initialise, warm up, train to the target, and tell where the time went."""
+"""Training of one run from init_start to run_stop: initialise, warm up, train to the target, and sum up the time."""
 
 import json
 from collections.abc import Iterable
@@ -86,8 +86,8 @@ class Position:
     """Whether its first line is written."""
 
 
-class Run:
-    """One run of one process; every rank holds one."""
+class Trainer:
+    """Trains one run on one rank: every rank has a trainer."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Run:
                 self.phases.seconds.update(facts["phases"])
                 self.skipped, self.seconds_before = facts["skipped"], facts["seconds"]
 
-    def execute(self) -> bool:
+    def run(self) -> bool:
         """Train to the target or the end of the samples allowed. True if the target was reached, or none was set."""
         self._initialise()
         if self.log and not self.checkpoint:
@@ -200,7 +200,7 @@ class Run:
                 position.in_block = True
                 self._step(step)
                 position.batches = number
-                if self._learns_of_the_target(position.block_start):
+                if self._overlapped_evaluation_reached_target(position.block_start):
                     return self._stop(reached=True)
                 due = self.totals.samples >= position.next_evaluation or number == self.last_step
                 if due:
@@ -274,30 +274,30 @@ class Run:
 
     def _evaluate(self, last: bool) -> bool:
         """Evaluate now, or begin to beside the steps to come; whether the target is known to be reached."""
-        if self.overlapped is not None and self.overlapped.running and self._arrives(self.overlapped.finish()):
+        if self.overlapped is not None and self.overlapped.running and self._record_accuracy(self.overlapped.finish()):
             return True
         self.evaluated = replace(self.totals)
         if self.log:
             self.log.evaluation_starts(self.evaluated.samples)
         batches = self.watch.alive(self.evaluation_batches)
         if self.overlapped is None:
-            return self._arrives(evaluate(self.stepper.model.module, batches, self.processes, self.precision))
+            return self._record_accuracy(evaluate(self.stepper.model.module, batches, self.processes, self.precision))
         self.overlapped.begin(self.evaluation_batches)
         self.phases.lap("evaluation")
-        return last and self._arrives(self.overlapped.finish())
+        return last and self._record_accuracy(self.overlapped.finish())
 
-    def _learns_of_the_target(self, block_start: int) -> bool:
+    def _overlapped_evaluation_reached_target(self, block_start: int) -> bool:
         """Whether an evaluation beside training is now known to have reached the target."""
         accuracy = self.overlapped.poll() if self.overlapped is not None else None
         if accuracy is None:
             return False
-        if self._reaches(accuracy):
+        if self._reaches_target(accuracy):
             self._flush()
             if self.log:
                 self.log.block_stops(block_start, self.totals.samples)
-        return self._arrives(accuracy)
+        return self._record_accuracy(accuracy)
 
-    def _arrives(self, accuracy: Accuracy) -> bool:
+    def _record_accuracy(self, accuracy: Accuracy) -> bool:
         """Write down an accuracy. If it reaches the target, what was trained since does not count."""
         self.accuracy, samples = accuracy, self.evaluated.samples
         self.evaluations += 1
@@ -314,13 +314,13 @@ class Run:
             line["known_after"] = self.totals.samples
         self.metrics.write(line)
         self.phases.lap("evaluation")
-        if not self._reaches(accuracy):
+        if not self._reaches_target(accuracy):
             return False
         self.steps_thrown_away = self.totals.steps - self.evaluated.steps
         self.totals = self.evaluated
         return True
 
-    def _reaches(self, accuracy: Accuracy) -> bool:
+    def _reaches_target(self, accuracy: Accuracy) -> bool:
         target = self.config.target_accuracy
         return target is not None and accuracy.masked_lm >= target
 

@@ -1,13 +1,21 @@
 """What was read is kept by content, and nothing that is wrong with what is kept matters."""
 
+import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from benchmarks.bert import rules
 from podium.comparison import cache as cache_module
+from podium.comparison import reading, stated
 from podium.comparison.cache import NAME, RunCache, default_folder
-from tests.podium.comparison.conftest import make_run
+from podium.config.loading import ROOT
+from podium.reading import lines
+from tests.podium.comparison.conftest import log_text, make_run
 
 RUNS = [make_run(1000.0 + n, digest=f"digest{n}") for n in range(3)]
 
@@ -76,3 +84,52 @@ def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_folder() == Path("/caches/podium")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert default_folder() == Path.home() / ".cache" / "podium"
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the code, to be edited."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name in ("benchmarks", "podium"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+READ = """
+import sys
+from pathlib import Path
+from {reading} import read_runs
+from {cache} import RunCache
+(run,) = read_runs([Path(sys.argv[1])], RunCache(Path(sys.argv[2]))).values()
+print(run.org, run.samples, *(oddity.kind for oddity in run.oddities))
+"""
+
+
+def read_with(sources: Path, *paths: Path) -> str:
+    script = READ.format(reading=reading.__name__, cache=cache_module.__name__)
+    command = [sys.executable, "-B", "-c", script, *map(str, paths)]
+    return subprocess.run(command, cwd=sources, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("callee", "old", "new", "expected"),
+    [
+        (stated, '" ".join(shown.split())', '"-".join(shown.split())', "A-B 1792000.0 prefix"),
+        (rules, "TARGET_ACCURACY = 0.72", "TARGET_ACCURACY = 0.74", "A B None prefix"),
+        (lines, "TOKEN in before", "True", "A B 1792000.0 two_events"),
+    ],
+)
+def test_a_change_of_any_code_that_reads_logs_reads_them_anew(
+    sources: Path, tmp_path: Path, callee: ModuleType, old: str, new: str, expected: str
+) -> None:
+    log = tmp_path / "result_0.txt"
+    log.write_text("#" + log_text(submission_org="A B"), encoding="utf-8")
+    assert read_with(sources, log, tmp_path / "cache") == "A B 1792000.0 prefix"
+    edited = sources / Path(callee.__file__ or "").relative_to(ROOT)
+    source = edited.read_text(encoding="utf-8")
+    assert source.count(old) == 1
+    edited.write_text(source.replace(old, new), encoding="utf-8")
+    try:
+        assert read_with(sources, log, tmp_path / "cache") == expected
+    finally:
+        edited.write_text(source, encoding="utf-8")

@@ -22,7 +22,7 @@ from implementations.pytorch.data.batch import collate
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.checkpoint import load_checkpoint
 from implementations.pytorch.training.processes import Processes
-from implementations.pytorch.training.run import Run
+from implementations.pytorch.training.run import Trainer
 from podium.config import DataSettings, RunConfig, RunFolder
 
 Maker = Callable[..., list[Sample]]
@@ -205,7 +205,7 @@ def test_a_run_starts_from_its_checkpoint(
         precision="fp32",
         initial_checkpoint=tmp_path / "x.safetensors" if given else None,
     )
-    run = Run(config, processes, RunFolder(tmp_path), None)
-    run._initialise()
-    found = run.stepper.model.module.state_dict()
+    trainer = Trainer(config, processes, RunFolder(tmp_path), None)
+    trainer._initialise()
+    found = trainer.stepper.model.module.state_dict()
     assert all(torch.equal(value, found[name]) for name, value in checkpoint.state_dict().items()) is given
