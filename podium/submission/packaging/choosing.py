@@ -71,8 +71,7 @@ def read_runs(results: Path) -> list[RunLog]:
         if path.is_symlink() or not path.is_file():
             kind = "a link" if path.is_symlink() else "no file"
             raise UsageError(f"{path}: is {kind}; a run's log is a plain file: put back what `podium run` left there")
-    begun = [(math.inf if run.start_ms is None else run.start_ms, run) for run in map(read_log, logs)]
-    return [run for _, run in sorted(begun, key=lambda pair: (pair[0], pair[1].name))]
+    return sorted(map(read_log, logs), key=lambda run: (run.start_ms or math.inf, run.name))
 
 
 def find_records(runs: Sequence[RunLog], folder: Path) -> dict[Path, RunRecord]:
@@ -82,10 +81,9 @@ def find_records(runs: Sequence[RunLog], folder: Path) -> dict[Path, RunRecord]:
     """
     by_seed, found = newest_by_seed(runs_of_system(folder)), {}
     for run in runs:
-        seeds = logged_seeds(run)
-        if len(seeds) == 1 and _is_seed(seeds[0]) and seeds[0] in by_seed:
-            record = found[run.path] = by_seed[seeds[0]]
-            _require_config(record)
+        if len(run.seeds) == 1 and run.seeds[0] in by_seed:
+            found[run.path] = by_seed[run.seeds[0]]
+            _require_config(found[run.path])
     return found
 
 
@@ -99,11 +97,6 @@ def _require_config(record: RunRecord) -> None:
             f"{path}: another version of Podium made this run ({reason}), and this one cannot package it; package "
             "it with the version that made it, or make a new set"
         ) from None
-
-
-def logged_seeds(run: RunLog) -> list[Any]:
-    """The values of all seeds as logged, integers or not."""
-    return [event.value for event in run.all(constants.SEED)]
 
 
 def logged_settings(run: RunLog) -> dict[str, tuple[str, ...]]:
@@ -121,10 +114,6 @@ def _only_value(run: RunLog, key: str) -> Any:
     """The value of a setting that is logged once, else None."""
     values = logged_settings(run).get(key, ())
     return json.loads(values[0]) if len(values) == 1 else None
-
-
-def _is_seed(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def refusals(runs: Sequence[RunLog], description: Description, org: str) -> list[str]:
@@ -194,10 +183,10 @@ def _same_settings(runs: Sequence[RunLog], description: Description, org: str) -
 def _seeds(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
     first: dict[str, str] = {}
     for run in runs:
-        seeds = logged_seeds(run)
+        seeds = [event.value for event in run.all(constants.SEED)]
         if len(seeds) != 1:
             yield f"{run.name} logs {len(seeds) or 'no'} seed{'s' if len(seeds) > 1 else ''}; one is allowed"
-        odd = [seed for seed in seeds if not _is_seed(seed)]
+        odd = [seed for seed in seeds if isinstance(seed, bool) or not isinstance(seed, int)]
         if odd:
             yield f"{run.path} logs the seed {str(odd[0])[:40]}, which is no whole number; make a new set"
         for seed in map(str, seeds):

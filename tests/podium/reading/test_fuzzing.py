@@ -33,7 +33,7 @@ def test_what_fuzzing_begins_with_is_what_it_says(tmp_path: Path) -> None:
         path.write_bytes(b"".join(content))
         read.append(read_log(path))
     assert [log.status for log in read] == ["success"] * 7 + ["aborted", None]
-    assert [log.samples_to_target for log in read[:7]] == [600_320] * 4 + [3_000_064, None, 600_320]
+    assert [log.samples for log in read[:7]] == [600_320] * 4 + [3_000_064, None, 600_320]
     assert all(log.events for log in read) and len(read) == len(DIALECTS)
 
 
