@@ -19,6 +19,8 @@ from podium.costs import with_measured_costs
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("benchmarks", "implementations", "podium")
 COMPILED = "__pycache__/compiled-*"
+LONGEST_SECONDS = 240
+"""After which a rank says where it is and ends: seconds on an idle machine, many more on one that is not."""
 
 
 def copy_compiled(source: Path, target: Path) -> None:
@@ -98,7 +100,8 @@ def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> StartRanks:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "implementations.pytorch.training.run"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
+        for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+            patch.setenv(name, "1")
         multiprocessing.forkserver.ensure_running()
 
     def start(
@@ -113,7 +116,8 @@ def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> StartRanks:
         started = []
         for rank, words in enumerate(arguments):
             source = f"""
-import os, runpy, sys
+import faulthandler, os, runpy, sys
+faulthandler.dump_traceback_later({LONGEST_SECONDS}, exit=True)
 os.dup2(os.open({str(printed[rank])!r}, os.O_WRONLY | os.O_CREAT), 2)
 os.environ.update({dict(environments[rank]) if environments else {}!r})
 sys.argv[1:] = {[str(word) for word in words]!r}
@@ -123,7 +127,7 @@ runpy.{runs}, run_name="__main__")
             started[-1].start()
         try:
             for rank, process in enumerate(started):
-                process.join(180)
+                process.join(2 * LONGEST_SECONDS)
                 assert process.exitcode == code, f"rank {rank}: {process.exitcode}\n{printed[rank].read_text()}"
         finally:
             for process in started:
