@@ -7,32 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("benchmarks", "implementations", "podium", "systems")
 SETTINGS = ("target_accuracy=null", "evaluation.samples=64", "evaluation.interval_samples=160", "seed=5")
+TWO = "launch.processes_per_node=2"
 SAVING = ("max_samples=640", "checkpoint.every_samples=90", "checkpoint.keep=99")
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds ranks by /proc"),
 ]
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project whose kernels are compiled: the run that compiles them rounds differently from later
-    ones (docs/lab-notebook.md)."""
-    home = tmp_path_factory.mktemp("podium")
-    for part in PARTS:
-        shutil.copytree(ROOT / part, home / part, ignore=shutil.ignore_patterns("__pycache__"))
-    finish(start(home, "max_samples=32"))
-    return home
 
 
 def start(home: Path, *settings: str, words: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -93,20 +80,12 @@ def tensors(folder: Path) -> dict[str, bytes]:
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("checkpoints/*/*.safetensors")}
 
 
-Reference = Callable[[int], dict[str, Any]]
-
-
 @pytest.fixture(scope="module")
-def reference(home: Path) -> Reference:
-    """What a run with so many processes ends in if nothing happens to it."""
-    made: dict[int, dict[str, Any]] = {}
-
-    def make(processes: int) -> dict[str, Any]:
-        if processes not in made:
-            made[processes], _ = finish(start(home, *SAVING, f"launch.processes_per_node={processes}"))
-        return made[processes]
-
-    return make
+def expected(home: Path) -> dict[str, Any]:
+    """What a run of two processes ends in if nothing happens to it."""
+    made, _ = finish(start(home, *SAVING, TWO))
+    shutil.copy(made["result_file"], Path(made["run_folder"]) / "log.txt")  # before the next set moves it away
+    return made
 
 
 def assert_same_run(found: dict[str, Any], expected: dict[str, Any], restarts: int) -> None:
@@ -139,68 +118,49 @@ def nothing_lives_on(home: Path) -> Any:
     assert ranks(home) == {}
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, reference: Reference, processes: int) -> None:
-    expected = reference(processes)
-    keep_log(expected)
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, expected: dict[str, Any]) -> None:
+    """From its last checkpoint, and from the one before it where a rank's part of that is damaged."""
     before = results(home)
-    process = start(home, *SAVING, f"launch.processes_per_node={processes}")
+    process = start(home, *SAVING, TWO)
     folder = in_training(home, process, 200)
     process.send_signal(signal.SIGTERM)
     _, words = finish(process, code=143)
     assert "asked to stop, and saved after " in words.replace("\n", " ")
     assert f"`podium run laptop --resume {folder.relative_to(home)}`" in " ".join(words.split())
     assert results(home) == before
+    stopped = home / "runs" / "laptop" / "0_stopped" / "run_0"
+    shutil.copytree(folder, stopped)
     found, _ = finish(start(home, words=("--resume", str(folder))))
     assert_same_run(found, expected, restarts=1)
-    assert results(home) == before
-
-
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(home: Path, reference: Reference) -> None:
-    expected = reference(1)
-    keep_log(expected)
-    before = results(home)
-    process = start(home, *SAVING)
-    folder = in_training(home, process, 300)
-    process.send_signal(signal.SIGTERM)
-    finish(process, code=143)
-    checkpoint = max((folder / "checkpoints").iterdir())
-    file = checkpoint / "rank_0.safetensors"
+    checkpoint = max((stopped / "checkpoints").iterdir())
+    file = checkpoint / "rank_1.safetensors"
     content = bytearray(file.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 4000] = bytes(4000)
     file.write_bytes(content)
-    _, words = finish(start(home, words=("--resume", str(folder))), code=1)
-    assert "rank_0.safetensors: is damaged: its tensors are not those that were written" in " ".join(words.split())
+    _, words = finish(start(home, words=("--resume", str(stopped))), code=1)
+    assert "rank_1.safetensors: is damaged: its tensors are not those that were written" in " ".join(words.split())
     shutil.rmtree(checkpoint)
-    found, _ = finish(start(home, words=("--resume", str(folder))))
+    found, _ = finish(start(home, words=("--resume", str(stopped))))
     assert_same_run(found, expected, restarts=2)
     assert results(home) == before
 
 
-def keep_log(run: dict[str, Any]) -> None:
-    """The result of a run, before the next set moves it away."""
-    kept = Path(run["run_folder"]) / "log.txt"
-    if not kept.exists():
-        shutil.copy(run["result_file"], kept)
-
-
-@pytest.mark.parametrize(("rank", "samples"), [(0, 100), (1, 400)])
-def test_a_run_goes_on_after_a_rank_was_killed(home: Path, reference: Reference, rank: int, samples: int) -> None:
-    expected = reference(2)
-    keep_log(expected)
+def test_a_run_goes_on_after_a_rank_was_killed(home: Path, expected: dict[str, Any]) -> None:
+    """The first rank after the first checkpoint, and later the other one."""
     before = results(home)
-    process = start(home, *SAVING, "launch.processes_per_node=2", "launch.max_restarts=1")
-    folder = in_training(home, process, samples)
-    os.kill(ranks(home)[rank], signal.SIGKILL)
+    process = start(home, *SAVING, TWO, "launch.max_restarts=2")
+    for rank, samples in ((0, 100), (1, 400)):
+        folder = in_training(home, process, samples)
+        os.kill(ranks(home)[rank], signal.SIGKILL)
     found, _ = finish(process)
     assert found["run_folder"] == str(folder)
-    assert_same_run(found, expected, restarts=1)
+    assert_same_run(found, expected, restarts=2)
     assert results(home) == before
 
 
 def test_a_rank_that_hangs_is_named(home: Path) -> None:
-    process = start(home, "max_samples=100000", "launch.processes_per_node=2", "launch.timeout_seconds=4")
+    process = start(home, "max_samples=100000", TWO, "launch.timeout_seconds=4")
     folder = in_training(home, process, 100)
     stopped = ranks(home)[1]
     os.kill(stopped, signal.SIGSTOP)
@@ -220,7 +180,7 @@ def test_a_rank_that_hangs_is_named(home: Path) -> None:
 def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(home: Path) -> None:
     """Also where restarts are allowed: it would come to the same end again."""
     settings = ("optimizer.learning_rate=1.0e+30", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
-    process = start(home, *SAVING, *settings, "launch.processes_per_node=2", "launch.max_restarts=2")
+    process = start(home, *SAVING, *settings, TWO, "launch.max_restarts=2")
     _, words = finish(process, code=1)
     words = " ".join(words.split())
     assert "the loss of step 2 is nan on samples" in words

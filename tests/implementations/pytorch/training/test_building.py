@@ -1,5 +1,6 @@
 """From a configuration to what takes steps: every choice is made, and what a device lacks is refused by name."""
 
+import itertools
 import math
 import shutil
 from collections.abc import Callable
@@ -103,21 +104,36 @@ def test_weights_are_the_seeds_and_dropout_each_ranks(
     assert len(stepper.rates) == math.ceil(config.max_samples / config.global_batch_size)
 
 
+PLAIN = {"attention": "padded", "kernels": "eager", "last_layer": "all", "precision": "fp32"}
 COMBINATIONS = [
     {"attention": attention, "kernels": kernels, "last_layer": last_layer, "precision": precision}
     for attention in ("padded", "grouped", "nested")
     for kernels in ("eager", "numba")
     for last_layer in ("needed", "all")
     for precision in ("fp32", "bf16")
-] + [
+]
+PAIRS = [COMBINATIONS[number] for number in (0, 7, 11, 12, 18, 21)]
+"""In which every two values of different settings come together."""
+OTHERS = [
     {"attention": "grouped", "attention_widths": (16, 64, 512)},
     {"attention": "grouped", "precision": "fp16"},
     {"attention": "padded", "balancing": "padded"},
 ]
 
 
+def test_every_two_settings_come_together() -> None:
+    def pairs(combinations: list[dict[str, str]]) -> set[Any]:
+        return {pair for combination in combinations for pair in itertools.combinations(combination.items(), 2)}
+
+    assert pairs(PAIRS) == pairs(COMBINATIONS)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "combinations", [PAIRS + OTHERS, pytest.param(COMBINATIONS, marks=pytest.mark.exhaustive)], ids=["pairs", "all"]
+)
 def test_two_hundred_steps_end_alike_with_every_combination(
+    combinations: list[dict[str, Any]],
     make_store: Callable[..., SampleStore],
     make_config: Configs,
     processes: Processes,
@@ -145,11 +161,10 @@ def test_two_hundred_steps_end_alike_with_every_combination(
         losses = [float(stepper.take(read_step(order, n, 0), PhaseClock()).masked_lm) for n in range(200)]
         return sum(losses[-24:]) / sum(losses[:6]) * 6 / 24
 
-    plain = {"attention": "padded", "kernels": "eager", "last_layer": "all", "precision": "fp32"}
-    ends = [end(seed, **plain) for seed in (1, 2, 3)]
+    ends = [end(seed, **PLAIN) for seed in (1, 2, 3)]
     assert max(ends) < 0.9, "nothing is learned"
     mean, noise = sum(ends) / 3, max(ends) - min(ends)
-    for combination in COMBINATIONS:
+    for combination in combinations:
         assert abs(end(**combination) - mean) < 2 * noise + 0.03, combination
 
 
