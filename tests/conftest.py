@@ -23,6 +23,12 @@ LONGEST_SECONDS = 240
 """After which a rank says where it is and ends: seconds on an idle machine, many more on one that is not."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no worker is left alone with one of them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def copy_compiled(source: Path, target: Path) -> None:
     """Copy numba's machine code from one copy of the project to another with the same sources.
 
