@@ -1,18 +1,23 @@
 """What the harness's tests share: systems in files of their own, configurations, and the log of a run."""
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
+from io import StringIO
 from itertools import islice
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, Protocol
 
 import pytest
 import yaml
 
+from podium.cli import main
 from podium.config import RunConfig, RunFolder, load_system
-from podium.config.loading import SYSTEMS
+from podium.config.loading import ROOT, SYSTEMS
 from podium.launching import command
 from podium.launching.node import Node
 from podium.mllog import ABORTED, SUCCESS, ResultLog, UsedOptimizer
@@ -185,6 +190,25 @@ SUMMARY: dict[str, Any] = {
 def summary() -> dict[str, Any]:
     """A summary as the implementation leaves it."""
     return changed(SUMMARY, {})
+
+
+def run_podium(*arguments: str, cwd: Path = ROOT, columns: int = 120) -> CompletedProcess[str]:
+    """Exit code and output of a command, by its entry point in this process: starting another one takes a second."""
+    out, err, code = StringIO(), StringIO(), 0
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["podium", *arguments])
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("NO_COLOR", "1")
+        patch.chdir(cwd)
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    return CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 WritePackage = Callable[..., Path]

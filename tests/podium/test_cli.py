@@ -13,27 +13,14 @@ from benchmarks.bert.store import SampleStore
 from benchmarks.errors import WorkError
 from podium import cli
 from podium.running import FinishedRun
+from tests.podium.conftest import run_podium
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def podium(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """The installed package is editable, so the module is found from every folder."""
-    environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "120", "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "podium.cli", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
 def refused(*arguments: str, cwd: Path = ROOT, exit_code: int = 2) -> str:
     """The one sentence on standard error; there is nothing on standard output and no traceback."""
-    done = podium(*arguments, cwd=cwd)
+    done = run_podium(*arguments, cwd=cwd)
     assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("podium: ")
@@ -52,21 +39,24 @@ def texts(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("command", [("run",), ("bench",), ("doctor",), ("tune",), ("data", "prepare")])
 def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
-    done = podium(*command, "--help")
+    done = run_podium(*command, "--help")
     assert done.returncode == 0
     assert f"Example: podium {' '.join(command)} " in done.stdout
 
 
 @pytest.mark.parametrize("group", [(), ("data",)])
 def test_a_group_of_commands_lists_them(group: tuple[str, ...]) -> None:
-    assert podium(*group, "--help").returncode == 0
-    done = podium(*group)
+    assert run_podium(*group, "--help").returncode == 0
+    done = run_podium(*group)
     assert "prepare" in done.stdout + done.stderr or "run" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_an_unknown_system_is_wrong_use(tmp_path: Path, elsewhere: bool) -> None:
-    words = refused("run", "lptop", cwd=tmp_path if elsewhere else ROOT)
+def test_an_unknown_system_is_wrong_use_from_any_folder(tmp_path: Path) -> None:
+    """The installed package is editable, so that the module is found."""
+    words = refused("run", "lptop", cwd=tmp_path)
+    command = [sys.executable, "-m", "podium.cli", "run", "lptop"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"podium: {words}\n")
     assert words.startswith(f"there is no system 'lptop' in {ROOT}/systems (did you mean 'laptop'?); the systems are ")
 
 
@@ -99,7 +89,7 @@ def test_brackets_are_shown_as_they_were_typed(setting: str, words: str) -> None
 
 def test_an_unknown_option_or_number_is_wrong_use() -> None:
     for arguments in (("--rnus", "3"), ("--runs", "0"), ("--runs", "many")):
-        done = podium("run", "laptop", *arguments)
+        done = run_podium("run", "laptop", *arguments)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
 
@@ -144,13 +134,15 @@ def test_runs_that_ended_are_reported_when_a_later_one_fails(
 
 
 def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Path, Path]) -> None:
-    done = podium("data", "prepare", "--text", "one", "--vocab", "vocab.txt", "--out", "new/out", "two", cwd=tmp_path)
+    done = run_podium(
+        "data", "prepare", "--text", "one", "--vocab", "vocab.txt", "--out", "new/out", "two", cwd=tmp_path
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["new/out/one.h5", "new/out/two.h5"]
     store = SampleStore(tmp_path / "new" / "out")
     store.verify()
     assert len(store) >= 2 * 2 * 10
-    again = podium(
+    again = run_podium(
         "data", "prepare", *(a for text in texts for a in ("--text", str(text))),
         "--vocab", str(tmp_path / "vocab.txt"),
         "--out", str(tmp_path / "again"), "--processes", "1",

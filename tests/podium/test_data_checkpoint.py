@@ -3,7 +3,6 @@
 import hashlib
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +12,14 @@ from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint, write_podium
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.sizes import TINY
+from tests.podium.conftest import run_podium
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "benchmarks" / "bert" / "checkpoint" / "fixture"
 
 
 def checkpoint(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "podium.cli", "data", "checkpoint", *arguments],
-        cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "120", "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_podium("data", "checkpoint", *arguments, cwd=cwd)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """`podium data import` and `podium data export` from outside."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -9,21 +8,13 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
+from tests.podium.conftest import run_podium
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def podium(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "120", "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "podium.cli", "data", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    return run_podium("data", *arguments, cwd=cwd)
 
 
 def refused(*arguments: str, cwd: Path, exit_code: int) -> str:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -20,22 +19,14 @@ from podium import initial_accuracy
 from podium.data_cli import data
 from podium.initial_accuracy import Evaluation, check_initial_accuracy
 from podium.length_plot import plot_lengths
+from tests.podium.conftest import run_podium
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def podium(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "160", "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "podium.cli", "data", "verify", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_podium("data", "verify", *arguments, cwd=cwd, columns=160)
 
 
 @pytest.fixture(scope="module")
