@@ -13,6 +13,7 @@ from benchmarks.finding import Finding
 from podium.reading.package import find_packages
 from podium.submission.official import asking
 from podium.submission.official.asking import Official, ask_official
+from podium.submission.official.process import ToolProcess
 from podium.submission.rulesets import ruleset
 
 FOLDER = "results/laptop/bert"
@@ -192,6 +193,7 @@ def test_a_log_that_is_not_safe_is_not_given_to_any_tool(write_package: Any, ask
 def test_a_tool_that_is_too_late_too_often_is_not_asked_again(
     write_package: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(asking, "ToolProcess", ToolProcess)  # one that must start first is late for certain
     monkeypatch.setattr(asking, "LOG_SECONDS", 0.0)
     found = ask(write_package())
     late = [f for f in found.findings if "did not end within" in f.message]
