@@ -1,1 +1,1 @@
-"""What binds benchmark, implementation, system and result: configuration, logging, launching, the command line."""
+"""The harness: configuration, launching, logging, submission and comparison of runs."""

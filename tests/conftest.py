@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from numba.core.caching import UserProvidedCacheLocator
 
-from podium.config import RunFolder, load_resolved, load_system, write_resolved
-from podium.costs import with_measured_costs
+from podium.config.load import load_resolved, load_system, write_resolved
+from podium.config.run_folder import RunFolder
+from podium.planning.costs import with_measured_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("benchmarks", "implementations", "podium")
@@ -104,7 +105,7 @@ def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> StartRanks:
     have one thread. What a rank has printed is shown if it does not end with this exit code.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "implementations.pytorch.training.run"])
+    context.set_forkserver_preload(["torch", "torch._dynamo", "implementations.pytorch.trainer"])
     with pytest.MonkeyPatch.context() as patch:
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             patch.setenv(name, "1")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from podium.compliance import check_compliance
-from podium.config import RunFolder
+from podium.config.run_folder import RunFolder
+from podium.mllog.compliance import check_compliance
 
 Train = Callable[..., RunFolder]
 SHORT = ("target_accuracy=null", "max_samples=320", "evaluation.samples=64", "evaluation.interval_samples=160")

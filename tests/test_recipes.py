@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from podium.compliance import check_compliance
-from podium.config import RunFolder
+from podium.config.run_folder import RunFolder
+from podium.mllog.compliance import check_compliance
 
 SHORT = ("target_accuracy=null", "max_samples=96", "evaluation.samples=32", "evaluation.interval_samples=48")
 EXACT = ("dropout=0", "precision=fp32", "seed=11", "attention_widths=null")

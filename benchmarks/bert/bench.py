@@ -1,8 +1,9 @@
-"""What preparing and reading data takes: `python -m benchmarks.bert.bench prepare|read --help`.
+"""Benchmarks of data preparation and reading: `python -m benchmarks.bert.bench prepare|read --help`.
 
-Every figure is a ratio of two sides that take turns in one process. `prepare` times text → finished store by the
-compiled algorithm against the literal one, and in several processes against one. `read` times random reads of a store
-against NVIDIA's variable-length HDF5 of the same samples, cold (the kernel was asked to forget the files) and warm.
+Every figure is a ratio of two variants that take turns in one process. `prepare` times text to finished store with
+the compiled algorithm against the reference one, and several processes against one. `read` times random reads of a
+store against NVIDIA's variable-length HDF5 of the same samples, with a cold page cache (dropped on request) and a
+warm one.
 """
 
 import argparse
@@ -19,14 +20,14 @@ from typing import Any
 import h5py
 import numpy as np
 
-from benchmarks.bert.exchange.exchange import export_store
-from benchmarks.bert.preparation.literal import generate_literally
+from benchmarks.bert.formats.convert import export_store
 from benchmarks.bert.preparation.prepare import prepare
+from benchmarks.bert.preparation.reference import generate_literally
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import Origin, SampleStore, write_shard
-from benchmarks.errors import PodiumError
-from benchmarks.files import sha256_of
+from podium.core.errors import PodiumError
+from podium.core.files import sha256_of
 
 VARIABLE_KEYS = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels")
 

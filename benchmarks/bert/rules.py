@@ -1,7 +1,7 @@
 """MLPerf Training's rules for BERT, as far as a harness must know them before, during and after a run.
 
-What the official checkers check is left to them; here is what a run needs in order to pass: the target, the evaluation
-schedule, the closed division's limits and the rulesets that know BERT.
+What the official checkers check is left to them. Here is what a run needs in order to pass: the target, the
+evaluation schedule, the closed division's limits and the rulesets that include BERT.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""What a sample is: one [CLS] A [SEP] B [SEP] with masks applied, alone or among many in flat arrays."""
+"""Samples: one [CLS] A [SEP] B [SEP] with masks applied, alone or among many in flat arrays.
+
+`gather` selects and reorders samples of flat arrays.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from podium.core.jit import compiled
 
 FlatArrays = tuple[
     NDArray[np.uint16],
@@ -79,3 +84,28 @@ class Sample(NamedTuple):
     """[masked], the tokens before masking."""
     next_sentence_label: int
     """1 where B is not what follows A."""
+
+
+def gather(samples: Samples, order: NDArray[np.int64]) -> Samples:
+    """The samples with these indices [n], in this order."""
+    return Samples(
+        *_flat_slices(samples.token_ids, samples.sample_offsets, order),
+        samples.first_segment_lengths[order],
+        _flat_slices(samples.masked_positions, samples.masked_offsets, order)[0],
+        *_flat_slices(samples.masked_token_ids, samples.masked_offsets, order),
+        samples.next_sentence_labels[order],
+    )
+
+
+@compiled
+def _flat_slices(
+    values: NDArray[np.uint16], offsets: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    """values[offsets[k]:offsets[k + 1]] for each k of `order`, one after another, and their offsets."""
+    new_offsets = np.zeros(len(order) + 1, np.int64)
+    for i in range(len(order)):
+        new_offsets[i + 1] = new_offsets[i] + offsets[order[i] + 1] - offsets[order[i]]
+    new_values = np.empty(new_offsets[-1], np.uint16)
+    for i in range(len(order)):
+        new_values[new_offsets[i] : new_offsets[i + 1]] = values[offsets[order[i]] : offsets[order[i] + 1]]
+    return new_values, new_offsets

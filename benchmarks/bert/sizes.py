@@ -1,4 +1,4 @@
-"""The sizes of BERT that can be measured, their tensors, and what a step on given lengths costs."""
+"""The sizes of BERT, their tensors, and the cost of a training step on given sequence lengths."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The sample store: HDF5 shards of flat arrays with offsets, to be memory-mapped; no padding, no pickle.
 
-A shard has one contiguous dataset for each array of `Samples` and attributes that say what it was made from. Its
-offsets are metadata: opening a store reads them and nothing else of the samples.
+A shard has one contiguous dataset for each array of `Samples`, and attributes that record what it was made from. Its
+offsets are metadata: opening a store reads them and no other part of the samples.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Sample, Samples
-from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import allow_open_files, write_whole
+from podium.core.errors import UsageError, WorkError
+from podium.core.files import allow_open_files, write_whole
 
 FORMAT = "podium-samples"
 FORMAT_VERSION = 2

@@ -1,8 +1,9 @@
-"""What `podium doctor` asks: `python -m implementations.pytorch.doctor CONFIG` for one process on this machine, which
-prints a JSON object; `torchrun … -m implementations.pytorch.doctor CONFIG FOLDER` for all ranks of the system, of
-which the first writes FOLDER/summary.json.
+"""The diagnosis of an implementation for `podium doctor`: `python -m implementations.pytorch.doctor CONFIG [FOLDER]`.
 
-Exit codes: 0 done, 1 it failed (then FOLDER/failure.json has the sentence), 2 wrong use.
+With CONFIG alone, one process on this machine prints a JSON object. With FOLDER, all ranks of the system take part
+(`torchrun … -m implementations.pytorch.doctor CONFIG FOLDER`), and the first rank writes FOLDER/summary.json.
+
+Exit codes: 0 done, 1 failed (then FOLDER/failure.json has the error message), 2 wrong usage.
 """
 
 import argparse
@@ -10,10 +11,12 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.errors import PodiumError
-from benchmarks.files import write_whole
-from benchmarks.processes import end_with_parent
-from podium.config import RunConfig, RunFolder, load_resolved
+from podium.config.load import load_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import PodiumError
+from podium.core.files import write_whole
+from podium.core.processes import end_with_parent
 
 
 def main() -> int:
@@ -25,7 +28,7 @@ def main() -> int:
     try:
         config = load_resolved(arguments.config)
         if arguments.folder is None:
-            from implementations.pytorch.examining.possible import examine_device
+            from implementations.pytorch.diagnostics import examine_device
 
             print(json.dumps(examine_device(config)))
         else:
@@ -39,8 +42,8 @@ def main() -> int:
 
 
 def _together(config: RunConfig, folder: RunFolder) -> None:
-    from implementations.pytorch.examining.together import examine_together
-    from implementations.pytorch.training.processes import joined
+    from implementations.pytorch.diagnostics import examine_together
+    from implementations.pytorch.distributed.process_group import joined
 
     with joined(config) as processes:
         found = examine_together(config, processes, config.model_size.vocabulary_size)

@@ -1,7 +1,7 @@
-"""Evaluate a checkpoint as a run would: `python -m implementations.pytorch.evaluate --checkpoint … --store …`.
+"""Evaluation of a checkpoint as in a run: `python -m implementations.pytorch.evaluate --checkpoint … --store …`.
 
-One process, on the GPU if there is one. Progress goes to standard error, the result to standard output. Exit codes:
-0 done, 1 it failed, 2 wrong use.
+One process, on the GPU if there is one. Progress is printed to standard error, the result to standard output. Exit
+codes: 0 done, 1 failed, 2 wrong usage.
 """
 
 import argparse
@@ -16,16 +16,16 @@ import torch
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import SIZES
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import PodiumError, UsageError
-from benchmarks.processes import end_with_parent
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.evaluation import evaluation_batches
+from implementations.pytorch.distributed.process_group import alone, keep_freed_memory
+from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
-from implementations.pytorch.model.checkpoint import load_checkpoint
-from implementations.pytorch.training.evaluation import evaluate
-from implementations.pytorch.training.precision import resolve_precision
-from implementations.pytorch.training.processes import alone, keep_freed_memory
+from implementations.pytorch.precision import resolve_precision
+from implementations.pytorch.setup import load_checkpoint
+from podium.core.errors import PodiumError, UsageError
+from podium.core.processes import end_with_parent
 
 LOCAL_BATCH_SIZE = 64
 SECONDS_BETWEEN_LINES = 10.0

@@ -1,8 +1,9 @@
-"""Train BERT as one process of a run: `torchrun … -m implementations.pytorch.train CONFIG FOLDER`.
+"""Training of BERT as one process of a run: `torchrun … -m implementations.pytorch.train CONFIG FOLDER`.
 
-CONFIG is a resolved configuration; everything that is written goes into FOLDER. Exit codes: 0 the run ended as asked,
-1 it did not reach its target or failed (then FOLDER/failure.json has the sentence), 2 wrong use, 143 it was asked to
-stop (SIGTERM) and has saved itself. Started in a FOLDER that a run has begun in, it goes on from the last checkpoint.
+CONFIG is a resolved configuration; all output is written into FOLDER. Exit codes: 0 the run ended as requested, 1 it
+did not reach its target or failed (then FOLDER/failure.json has the error message), 2 wrong usage, 143 it was
+stopped by SIGTERM and has saved a checkpoint. Started in a FOLDER in which a run has begun, it resumes from the last
+checkpoint.
 """
 
 import argparse
@@ -13,13 +14,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.errors import PodiumError
-from benchmarks.files import unwritable
-from benchmarks.locks import shared_lock
-from benchmarks.processes import end_with_parent
-from podium.config import Checkpoint, RunConfig, RunFolder, load_resolved, newest_checkpoint
-from podium.config.kept import require_kept
-from podium.mllog import ResultLog
+from podium.config.load import load_resolved
+from podium.config.run_folder import Checkpoint, RunFolder, newest_checkpoint, require_kept
+from podium.config.schema import RunConfig
+from podium.core.errors import PodiumError
+from podium.core.files import unwritable
+from podium.core.locks import shared_lock
+from podium.core.processes import end_with_parent
+from podium.mllog.write import ResultLog
 
 
 def main() -> int:
@@ -63,8 +65,8 @@ def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
         if int(os.environ["RANK"]) == 0:
             log, checkpoint = _open_log(config, folder, caches_cleared)
             stack.enter_context(log)
-        from implementations.pytorch.training.processes import joined
-        from implementations.pytorch.training.run import Trainer
+        from implementations.pytorch.distributed.process_group import joined
+        from implementations.pytorch.trainer import Trainer
 
         processes = stack.enter_context(joined(config))
         return 0 if Trainer(config, processes, folder, log, checkpoint).run() else 1

@@ -1,13 +1,13 @@
-"""A result: the runs of one system in one round, and what follows from them."""
+"""A result: the runs of one system in one round, and the figures derived from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean
 
-from benchmarks.bert.accelerators import Accelerator
-from podium.comparison.scoring import TimeSpread, counted_seconds, score_seconds, time_spread
-from podium.reading.run_log import Run
+from podium.mllog.run import Run
+from podium.mllog.score import TimeSpread, counted_seconds, score_seconds, time_spread
+from podium.planning.accelerators import Accelerator
 
 
 @dataclass(frozen=True)

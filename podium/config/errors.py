@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said as: the file, the key, what was found, what is allowed."""
+"""Error messages for a configuration: the file, the key, what was found, what is allowed."""
 
 import difflib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from benchmarks.text import quoted
+from podium.core.text import quoted
 
 Location = tuple[str, ...]
 

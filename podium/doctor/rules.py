@@ -1,4 +1,4 @@
-"""What MLPerf asks of a submission, and whether the run can reach its target as it is set up."""
+"""Checks against MLPerf's requirements for a submission, and whether a run as configured can reach its target."""
 
 import math
 import os
@@ -9,8 +9,8 @@ from statistics import median
 
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
 from benchmarks.bert.rules import RULESETS, TARGET_ACCURACY
-from benchmarks.finding import Finding, Severity, check_result
-from podium.doctor.examination import Examination
+from podium.core.finding import Finding, Severity, check_result
+from podium.doctor.context import Examination
 
 NOT_STATED = ("", "not stated", "unknown", "todo", "tbd", "?")
 MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")

@@ -1,4 +1,4 @@
-"""Python and the libraries against what pyproject.toml pins and tests were made with."""
+"""Checks of the versions of Python and the libraries against those pinned in pyproject.toml and used in tests."""
 
 import platform
 import re
@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.finding import Finding, check_result
-from podium.doctor.examination import Examination
+from podium.core.finding import Finding, check_result
+from podium.doctor.context import Examination
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 INSTALL = "run ./run_tests.sh or `pip install --editable .` in the environment that runs are started from"

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from podium.comparison.gathering import Comparison
+from podium.comparison.load import Comparison
 from podium.comparison.page.page import comparison_page
 from podium.comparison.result import Result
-from podium.page.page import write_page
+from podium.html.page import write_page
 from tests.browser.devtools import Page, browser, chromium
 from tests.podium.comparison.conftest import make_result, make_run
-from tests.podium.page.conftest import HOSTILE
+from tests.podium.html.conftest import HOSTILE
 
 
 @pytest.fixture(scope="session")

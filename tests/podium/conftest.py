@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import pytest
 import yaml
 
-from podium.cli import main
-from podium.config import RunConfig, RunFolder, load_system
-from podium.config.loading import ROOT, SYSTEMS
-from podium.launching import command
-from podium.launching.node import Node
-from podium.mllog import ABORTED, SUCCESS, ResultLog, UsedOptimizer
+from podium.cli.main import main
+from podium.config.load import ROOT, SYSTEMS, load_system
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.launch.launch import Node, command
+from podium.mllog.write import ABORTED, SUCCESS, ResultLog, UsedOptimizer
 
 LAPTOP = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))
 
@@ -163,7 +163,7 @@ def as_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
             assert command(config, folder, entry, options, node)
             return [sys.executable, str(path), str(folder.path)]
 
-        monkeypatch.setattr("podium.launching.command", fake)
+        monkeypatch.setattr("podium.launch.launch.command", fake)
 
     return replace
 

@@ -1,4 +1,4 @@
-"""From a checkpoint of any format to Podium's or Hugging Face's, and what there is to say about it."""
+"""Conversion of a checkpoint of any format to Podium's or Hugging Face's, with a report of what was found."""
 
 import hashlib
 import re
@@ -10,12 +10,11 @@ from typing import Literal
 from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface
 from benchmarks.bert.checkpoint.names import HUGGINGFACE, PODIUM, TENSORFLOW, Layout
 from benchmarks.bert.checkpoint.podium import FORMAT, PodiumCheckpoint, write_podium
-from benchmarks.bert.checkpoint.safetensors import SUFFIX, SafetensorsFile
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
-from benchmarks.bert.checkpoint.weights import Source, gather
+from benchmarks.bert.checkpoint.weights import SUFFIX, SafetensorsFile, Source, gather
 from benchmarks.bert.sizes import Size
-from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import make_folder, sha256_of
+from podium.core.errors import UsageError, WorkError
+from podium.core.files import make_folder, sha256_of
 
 Target = Literal["podium", "huggingface"]
 

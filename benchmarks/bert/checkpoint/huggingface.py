@@ -1,4 +1,4 @@
-"""Hugging Face's folders: model.safetensors and config.json of transformers' `BertForPreTraining`."""
+"""Hugging Face's checkpoint folders: model.safetensors and config.json of transformers' `BertForPreTraining`."""
 
 import json
 import secrets
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.checkpoint.names import huggingface_parts
-from benchmarks.bert.checkpoint.safetensors import SafetensorsFile, write_safetensors
-from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, write_safetensors
 from benchmarks.bert.rules import CLOSED_DROPOUT
 from benchmarks.bert.sizes import Size
-from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import UNFINISHED, make_folder, write_whole
+from podium.core.errors import UsageError, WorkError
+from podium.core.files import UNFINISHED, make_folder, write_whole
 
 MODEL, CONFIG = "model.safetensors", "config.json"
 TIED = {

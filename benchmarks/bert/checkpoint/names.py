@@ -1,8 +1,8 @@
-"""What the weights of a BERT are called: by the reference's TensorFlow checkpoint, by Hugging Face, and here.
+"""Names of BERT's weights in the reference's TensorFlow checkpoint, in Hugging Face's, and in Podium's.
 
-One table tells, for each of the reference's tensors, its name in every layout, and which rows of which of the
-project's tensors its values are. The project's names are those of `BertForPreTraining.state_dict()` of an
-implementation; queries, keys and values are there one tensor [3·hidden, hidden], in this order.
+One table lists, for each of the reference's tensors, its name in every layout, and which rows of which of Podium's
+tensors contain its values. Podium's names are those of `BertForPreTraining.state_dict()` of an implementation;
+there, queries, keys and values are one tensor [3·hidden, hidden], in this order.
 
 Hugging Face's names are those of transformers' `BertForPreTraining`. In all three layouts the next-sentence head's
 output 0 stands for "is next" and 1 for "random".

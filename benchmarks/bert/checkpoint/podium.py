@@ -1,4 +1,4 @@
-"""Podium's own checkpoint: one safetensors file with the project's tensors, and what it is in the metadata."""
+"""Podium's own checkpoint: one safetensors file with the tensors, and their size and origin in its metadata."""
 
 from pathlib import Path
 
@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.checkpoint.names import PODIUM, podium_shapes
-from benchmarks.bert.checkpoint.safetensors import SafetensorsFile, write_safetensors
-from benchmarks.bert.checkpoint.weights import Weights, check_shapes, read_finite
+from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, check_shapes, read_finite, write_safetensors
 from benchmarks.bert.sizes import SIZES, Size
-from benchmarks.errors import UsageError, WorkError
+from podium.core.errors import UsageError, WorkError
 
 FORMAT = "podium-checkpoint"
 FORMAT_VERSION = "1"

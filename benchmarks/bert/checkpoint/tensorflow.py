@@ -1,9 +1,10 @@
 """TensorFlow checkpoints (the V2 format of `tf.train.Saver`, a "tensor bundle"), read without TensorFlow.
 
-`PREFIX.index` is a sorted table in LevelDB's format: a footer names an index block, that names data blocks, and these
-hold keys and values. The key "" has a header, every other key is a tensor's name with the place of its bytes in
-`PREFIX.data-00000-of-00001` (or more shards). Blocks and tensors carry masked CRC-32C sums, all of which are checked.
-Nothing is believed: what lies outside of its file, does not add up or is unknown is refused with a sentence.
+`PREFIX.index` is a sorted table in LevelDB's format: a footer points to an index block, which points to data blocks,
+which contain keys and values. The key "" has a header, every other key is a tensor's name with the position of its
+bytes in `PREFIX.data-00000-of-00001` (or more shards). Blocks and tensors carry masked CRC-32C checksums, all of
+which are checked. The file is not trusted: whatever lies outside of it, is inconsistent or is unknown is refused
+with an error message.
 
 Sources: LevelDB, doc/table_format.md; TensorFlow, tensor_bundle.proto, tensor_shape.proto and lib/hash/crc32c.h.
 """
@@ -22,7 +23,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from benchmarks.errors import UsageError, WorkError
+from podium.core.errors import UsageError, WorkError
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER, TRAILER = 48, 5

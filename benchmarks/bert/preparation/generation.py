@@ -1,6 +1,6 @@
-"""The samples of one text, compiled: what MLPerf's own sample generation makes of it, to the bit.
+"""Sample generation from one text, compiled: bit for bit the samples of MLPerf's own generator.
 
-The algorithm is `literal`'s, step by step, with the same draws of random numbers in the same order; documents,
+The algorithm is that of `reference`, step by step, with the same random draws in the same order. Documents,
 sentences and samples are slices of flat arrays here, and a pair of segments is copied once, into its sample.
 """
 
@@ -9,13 +9,12 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.gathering import gather
-from benchmarks.bert.preparation.mersenne import State, draw_below, draw_float, shuffle, state_of
-from benchmarks.bert.preparation.reading import Documents
+from benchmarks.bert.preparation.documents import Documents
+from benchmarks.bert.preparation.mt19937 import State, draw_below, draw_float, shuffle, state_of
 from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Vocabulary
-from benchmarks.bert.samples import Samples
-from benchmarks.compiled import compiled, compiled_leaf
+from benchmarks.bert.samples import Samples, gather
+from podium.core.jit import compiled, compiled_leaf
 
 DRAWS_FOR_ANOTHER_DOCUMENT = 10
 NOT_MASKED = -1

@@ -1,24 +1,109 @@
-"""Prepare a sample store: one shard for each text file, in several processes, to be broken off and taken up again."""
+"""Preparation of a sample store: one shard for each text file, in several processes, resumable when interrupted.
+
+A selection decides which samples of a text are kept: all of them; the evaluation set, picked from those of eval.txt;
+or a uniformly random subset of the samples of all texts together, which never needs all samples at once. For the
+subset every sample has a random key, and the samples with the smallest keys of all are kept. Each text's samples are
+generated once, and those whose key is small enough to be likely in the subset are set aside: slightly more than are
+needed.
+"""
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bert.parallel import results_in_processes
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.preparation.documents import Reader
 from benchmarks.bert.preparation.generation import generate_samples
-from benchmarks.bert.preparation.reading import Reader
-from benchmarks.bert.preparation.selection import WHOLE_TEXT, Selection
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.store import SUFFIX, Origin, Shard, write_shard
-from benchmarks.errors import PodiumError, UsageError, WorkError
-from benchmarks.files import make_folder, remove_unfinished, require_readable
-from benchmarks.locks import folder_lock
+from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, Origin, Shard, write_shard
+from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.files import make_folder, remove_unfinished, require_readable, sha256_of
+from podium.core.locks import folder_lock
+from podium.core.processes import results_in_processes
+
+
+def evaluation_pick(number_of_samples: int, count: int) -> NDArray[np.int64]:
+    """Indices [count] of the samples to evaluate: int(i · ratio) for i in 0..count−1.
+
+    The ratio number_of_samples / count is a double and rounds as one, so that an index may be one less than the
+    fraction's floor. The indices are spread evenly and ascend; where count exceeds number_of_samples some occur more
+    than once.
+    Source: MLPerf Training reference, pick_eval_samples, the pick of 10,000 evaluation samples.
+    """
+    if number_of_samples < 1 or count < 1:
+        raise ValueError(f"cannot pick {count} of {number_of_samples} samples; both must be 1 or more")
+    return (np.arange(count) * (number_of_samples / count)).astype(np.int64)
+
+
+class Selection:
+    """All samples of a text."""
+
+    def of(self, samples: Samples, text: Path) -> Samples:
+        """The samples to keep, of all samples of a text; UsageError if there are too few."""
+        return samples
+
+    def mark(self, origin: Origin) -> Origin:
+        """The origin of the samples kept, but for the number that they were selected from."""
+        return origin
+
+
+WHOLE_TEXT = Selection()
+
+
+@dataclass(frozen=True)
+class EvaluationPick(Selection):
+    """`count` samples, as the reference picks them from eval.txt's."""
+
+    count: int
+
+    def of(self, samples: Samples, text: Path) -> Samples:
+        if len(samples) < self.count:
+            raise UsageError(f"{text}: it has {len(samples)} samples, and {self.count} to evaluate were asked for")
+        return gather(samples, evaluation_pick(len(samples), self.count))
+
+    def mark(self, origin: Origin) -> Origin:
+        return replace(origin, selection=EVALUATION, selection_sha256=_selection_digest(self))
+
+
+@dataclass(frozen=True)
+class SmallestKeys(Selection):
+    """The samples whose random key is at most `largest`, and the one with the smallest key in any case.
+
+    A key is a function of the seed, the text's name and the sample's index in the text.
+    """
+
+    seed: int
+    largest: int
+
+    def keys(self, text: Path, count: int) -> NDArray[np.uint64]:
+        """Keys [count] of all samples of a text: the raw stream of PCG64, which numpy does not change."""
+        name = np.frombuffer(hashlib.sha256(text.name.encode()).digest(), "<u4")
+        keys: NDArray[np.uint64] = np.random.PCG64([self.seed, *name.tolist()]).random_raw(count)
+        return keys
+
+    def indices(self, text: Path, count: int) -> NDArray[np.int64]:
+        """Which of a text's samples these are, ascending."""
+        keys = self.keys(text, count)
+        return np.flatnonzero(keys <= max(np.uint64(self.largest), keys.min()))
+
+    def of(self, samples: Samples, text: Path) -> Samples:
+        return gather(samples, self.indices(text, len(samples)))
+
+    def mark(self, origin: Origin) -> Origin:
+        return replace(origin, selection=RANDOM, selection_sha256=_selection_digest(self))
+
+
+def _selection_digest(selection: Selection) -> str:
+    return hashlib.sha256(repr(selection).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -174,3 +259,104 @@ def _check_texts(texts: Sequence[Path]) -> None:
         raise UsageError(
             f"{occurrences} text files have the name {name}; a shard is named for its text, so rename them"
         )
+
+
+SAMPLES_A_BYTE = 0.0074
+"""Of Wikipedia's text with MLPerf's vocabulary and settings; a wrong guess costs time only."""
+MARGIN = 1.5
+LARGEST_KEY = 2**64 - 1
+CANDIDATES = ".candidates"
+
+
+def prepare_subset(
+    texts: Sequence[Path],
+    vocabulary: Path,
+    out: Path,
+    samples: int,
+    settings: GenerationSettings | None = None,
+    processes: int = 1,
+    seed: int = 0,
+    on_finished: Callable[[Prepared], None] | None = None,
+) -> list[Path]:
+    """Make shards of `samples` samples, drawn from all samples of the texts; where none is drawn there is no shard.
+
+    The shards are marked as a random subset. They are a function of the texts, their names, the vocabulary, the
+    settings, `samples` and `seed`. What is finished is kept and taken up again as `prepare` does, and the same errors
+    are raised; UsageError too if the texts have fewer samples.
+    """
+    settings = settings or GenerationSettings()
+    words = check_inputs(texts, vocabulary, processes)
+    if samples < 1:
+        raise UsageError(f"a subset of {samples} samples was asked for; give 1 or more")
+    origins = {text: Origin.of_text(text.name, sha256_of(text), words.sha256, settings) for text in texts}
+    digest = _subset_digest(samples, seed, origins.values())
+    marked = {text: replace(origin, selection=RANDOM, selection_sha256=digest) for text, origin in origins.items()}
+    with folder_lock(make_folder(out), "podium data prepare"):
+        finished = _finished(marked, out)
+        if sum(len(Shard(shard)) for shard in finished.values()) == samples:
+            return list(finished.values())
+        aside = make_folder(out / CANDIDATES)
+        size = sum(text.stat().st_size for text in texts)
+        selection = _likely(samples, size * SAMPLES_A_BYTE, seed)
+        while True:
+            prepare_shards(texts, vocabulary, words.sha256, aside, settings, processes, selection, on_finished)
+            candidates = {text: Shard(aside / f"{text.name}{SUFFIX}") for text in texts}
+            whole = sum(shard.attributes["selected_from"] for shard in candidates.values())
+            if whole < samples:
+                _remove(candidates, aside)
+                raise UsageError(f"a subset of {samples} samples was asked for; the texts have {whole} in all")
+            if sum(map(len, candidates.values())) >= samples or selection.largest == LARGEST_KEY:
+                break
+            selection = _likely(samples, whole, seed)
+        origins = {text: replace(origin, selected_from=whole) for text, origin in marked.items()}
+        shards = _choose(candidates, samples, selection, origins, out)
+        _remove(candidates, aside)
+    return shards
+
+
+def _likely(samples: int, whole: float, seed: int) -> SmallestKeys:
+    """The samples with a key so small that there are very probably more than `samples` of them among `whole`."""
+    share = (MARGIN * samples + 100) / max(1, whole)
+    return SmallestKeys(seed, min(LARGEST_KEY, int(share * 2**64)))
+
+
+def _subset_digest(samples: int, seed: int, origins: Iterable[Origin]) -> str:
+    return hashlib.sha256(repr((samples, seed, *sorted(map(repr, origins)))).encode()).hexdigest()
+
+
+def _finished(marked: dict[Path, Origin], out: Path) -> dict[Path, Path]:
+    """The shards of this very subset that are there and whole."""
+    shards = {text: out / f"{text.name}{SUFFIX}" for text in marked}
+    return {text: shard for text, shard in shards.items() if is_whole(shard, marked[text])}
+
+
+def _choose(
+    candidates: dict[Path, Shard], samples: int, selection: SmallestKeys, origins: dict[Path, Origin], out: Path
+) -> list[Path]:
+    """Write the candidates with the smallest keys of all; a shard of another selection is replaced or removed."""
+    keys: list[NDArray[np.uint64]] = []
+    for text, shard in candidates.items():
+        count = shard.attributes["selected_from"]
+        keys.append(selection.keys(text, count)[selection.indices(text, count)])
+    chosen = np.zeros(sum(map(len, keys)), np.bool_)
+    chosen[np.argsort(np.concatenate(keys), kind="stable")[:samples]] = True
+    written = []
+    start = 0
+    for text, shard in candidates.items():
+        own = np.flatnonzero(chosen[start : start + len(shard)])
+        start += len(shard)
+        path = out / f"{text.name}{SUFFIX}"
+        remove_unfinished(path)
+        if not len(own):
+            path.unlink(missing_ok=True)
+            continue
+        write_shard(path, gather(shard.samples, own), origins[text])
+        written.append(path)
+    return written
+
+
+def _remove(candidates: dict[Path, Shard], aside: Path) -> None:
+    for shard in candidates.values():
+        shard.path.unlink(missing_ok=True)
+    with suppress(OSError):
+        aside.rmdir()

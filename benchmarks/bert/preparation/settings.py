@@ -1,9 +1,9 @@
-"""How samples are made of text."""
+"""Settings of sample generation from text."""
 
 from dataclasses import dataclass
 
 from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
-from benchmarks.errors import UsageError
+from podium.core.errors import UsageError
 
 SPECIAL_TOKENS = 3
 """Tokens of a sample that are not text: [CLS], [SEP], [SEP]."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.errors import UsageError
+from podium.core.errors import UsageError
 
 PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = SPECIAL_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LARGEST_VOCABULARY = 65_535

@@ -1,4 +1,4 @@
-"""Published results as typed records. The files beside this one hold figures and facts alone, one system a line."""
+"""Published MLPerf results as typed records. The data files in this folder contain figures only, one system a line."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are told, and what it takes to make them."""
+"""All checks of a sample store, in the order of the report, and the evidence that they need."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,17 +7,28 @@ from typing import Any
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.verification.contents import check_alike, check_content, check_counts, check_selection
+from benchmarks.bert.verification.content import (
+    check_alike,
+    check_content,
+    check_counts,
+    check_in_a_row,
+    check_labels,
+    check_lengths,
+    check_masked_share,
+    check_repeated,
+    check_replacements,
+    check_selection,
+    check_shared,
+    check_structure,
+    distance,
+    mean_length,
+)
 from benchmarks.bert.verification.duplicates import find_duplicates
 from benchmarks.bert.verification.evidence import Evidence
-from benchmarks.bert.verification.labels import check_labels
-from benchmarks.bert.verification.lengths import check_lengths, distance, mean_length
-from benchmarks.bert.verification.masking import check_masked_share, check_replacements, check_structure
-from benchmarks.bert.verification.official import check_evaluation_samples, check_texts, check_vocabulary
-from benchmarks.bert.verification.repeats import check_in_a_row, check_repeated, check_shared
-from benchmarks.bert.verification.survey import Survey, survey_store
-from benchmarks.errors import UsageError
-from benchmarks.finding import Finding
+from benchmarks.bert.verification.official_data import check_evaluation_samples, check_texts, check_vocabulary
+from benchmarks.bert.verification.shard_stats import Survey, survey_store
+from podium.core.errors import UsageError
+from podium.core.finding import Finding
 
 Check = Callable[[Evidence], Iterable[Finding]]
 

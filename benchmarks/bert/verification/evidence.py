@@ -1,13 +1,14 @@
-"""What the checks look at."""
+"""The evidence that the checks of a store examine, and how far a share may deviate from its expectation by chance."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.verification.duplicates import Duplicates
-from benchmarks.bert.verification.survey import Survey
-from benchmarks.finding import Severity
+from benchmarks.bert.verification.shard_stats import Survey
+from podium.core.finding import Severity
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,3 +41,12 @@ class Evidence:
     def readable(self) -> Iterator[tuple[str, Survey]]:
         """The stores of which a shard can be read."""
         return ((prefix, survey) for prefix, survey in self.surveys if survey.shards)
+
+
+SIGMAS = 6.0
+"""Standard deviations; chance goes beyond them twice in a thousand million checks."""
+
+
+def tolerance(share: float, count: int) -> float:
+    """What a share of `count` independent draws may differ from its expectation `share`: 6 binomial deviations."""
+    return SIGMAS * math.sqrt(share * (1 - share) / count) if count else math.inf

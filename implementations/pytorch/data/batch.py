@@ -1,4 +1,13 @@
-"""The ragged batch: sequences laid end to end, with every index that the device needs built on the host."""
+"""The ragged batch: sequences laid end to end, with every index that the device needs built on the host.
+
+- Layout: the place of every token of a batch, by compiled loops that release the interpreter lock. A thread lays out
+  batches while another one trains; work done under the lock would make the other one wait.
+- Attention groups: which sequences of a batch share one dense attention product. Attention over sequences of unequal
+  length is computed group by group: the sequences of a group are laid out as a [sequences, longest] rectangle. Few
+  groups waste products on short sequences, many groups waste launches. Since the best groups are always runs of the
+  length-sorted batch, the cheapest cut is found exactly by dynamic programming, on the host, in the loader.
+- Flattening: a batch as one array, so that a transfer to another process or to a device moves one object.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -6,12 +15,123 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.bert.samples import Sample, Samples
-from implementations.pytorch.data.batch_plan import round_up
-from implementations.pytorch.data.grouping import Group, group_by_length, group_by_width
-from implementations.pytorch.data.layout import fill_rectangle, lay_out
+from podium.core.jit import compiled
+from podium.planning.batch_plan import round_up
+
+LAUNCH_COST = 40_000.0
+"""What one more group costs, in units of one query–key pair: measured on two CPU cores, see docs/lab-notebook.md."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The slots `first` to `last` (exclusive) of the length-sorted batch, laid out as `rows` × `width` tokens."""
+
+    first: int
+    last: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+
+WIDTH_STEP = 32
+"""Widths are multiples of this: libraries prepare a product for each shape that they meet, so few shapes cost less."""
+
+
+def group_by_width(sorted_lengths: np.ndarray, widths: Sequence[int]) -> tuple[Group, ...]:
+    """Cut lengths [S], sorted from long to short, at given widths, as arXiv 2208.08124 does at 128, 256, 384 and 512.
+
+    Each sequence goes to the narrowest width that holds it; a width that no sequence needs makes no group. Raises
+    ValueError for a sequence that is longer than the greatest width.
+    """
+    descending = sorted(widths, reverse=True)
+    if len(sorted_lengths) and sorted_lengths[0] > descending[0]:
+        raise ValueError(f"a sequence of {sorted_lengths[0]} tokens fits none of the widths {sorted(widths)}")
+    firsts = [int(np.count_nonzero(sorted_lengths > width)) for width in descending]
+    lasts = [*firsts[1:], len(sorted_lengths)]
+    cuts = zip(firsts, lasts, descending, strict=True)
+    return tuple(Group(first, last, width) for first, last, width in cuts if last > first)
+
+
+def group_by_length(sorted_lengths: np.ndarray, launch_cost: float = LAUNCH_COST) -> tuple[Group, ...]:
+    """Cut lengths [S], sorted from long to short, into the groups of least total cost.
+
+    A group of n sequences costs n · width² + `launch_cost`, its width being that of its longest sequence, rounded up.
+    Exact, O(S²) in vectorised steps. An empty batch has no groups.
+    """
+    count = len(sorted_lengths)
+    widths = -(-sorted_lengths.astype(np.int64) // WIDTH_STEP) * WIDTH_STEP
+    squares = widths.astype(np.float64) ** 2
+    best = np.zeros(count + 1)  # best[i]: least cost of the first i sequences
+    cut = np.zeros(count + 1, dtype=np.int64)
+    for last in range(1, count + 1):
+        first = np.arange(last)
+        costs = best[:last] + (last - first) * squares[:last] + launch_cost
+        cut[last] = int(np.argmin(costs))
+        best[last] = costs[cut[last]]
+    groups: list[Group] = []
+    last = count
+    while last > 0:
+        first_slot = int(cut[last])
+        groups.append(Group(first_slot, last, int(widths[first_slot])))
+        last = first_slot
+    return tuple(reversed(groups))
+
+
+@compiled
+def lay_out(
+    token_ids: NDArray[np.uint16],
+    sample_offsets: NDArray[np.int64],
+    first_segment_lengths: NDArray[np.uint16],
+    masked_positions: NDArray[np.uint16],
+    masked_token_ids: NDArray[np.uint16],
+    masked_offsets: NDArray[np.int64],
+    next_sentence_labels: NDArray[np.uint8],
+    order: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    tokens_3T: NDArray[np.int64],
+    masks_2M: NDArray[np.int64],
+    next_sentence: NDArray[np.int64],
+) -> None:
+    """Copy the flat arrays of `Samples` in an `order` [S] into rows that begin at `starts` [S + 1].
+
+    `tokens_3T` gets token ids, segments and positions and must be zero; `masks_2M` gets the places of masked tokens
+    among the T and their labels, in its first columns.
+    """
+    masked = 0
+    for row in range(len(order)):
+        sample = order[row]
+        start, source = starts[row], sample_offsets[sample]
+        for k in range(sample_offsets[sample + 1] - source):
+            tokens_3T[0, start + k] = token_ids[source + k]
+            tokens_3T[1, start + k] = 1 if k >= first_segment_lengths[sample] else 0
+        for k in range(starts[row + 1] - start):
+            tokens_3T[2, start + k] = k
+        for k in range(masked_offsets[sample], masked_offsets[sample + 1]):
+            masks_2M[0, masked] = start + masked_positions[k]
+            masks_2M[1, masked] = masked_token_ids[k]
+            masked += 1
+        next_sentence[row] = next_sentence_labels[sample]
+
+
+@compiled
+def fill_rectangle(
+    row_starts: NDArray[np.int64], width: int, pad_index: NDArray[np.int64], unpad_index: NDArray[np.int64]
+) -> None:
+    """The two indices of an `AttentionGroup` whose rows are the tokens from `row_starts` [rows + 1]."""
+    for row in range(len(row_starts) - 1):
+        start, count = row_starts[row], row_starts[row + 1] - row_starts[row]
+        before = start - row_starts[0]
+        for k in range(width):
+            pad_index[row * width + k] = start + k if k < count else start
+        for k in range(count):
+            unpad_index[before + k] = row * width + k
+
 
 IGNORED = -100
 """The label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it."""
@@ -236,3 +356,68 @@ def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> A
         relative_starts=torch.from_numpy((row_starts - row_starts[0]).astype(np.int32)),
         key_counts=torch.from_numpy(lengths[group.first : group.last].astype(np.int32)),
     )
+
+
+WORD = 8
+"""Every tensor begins at a multiple of so many bytes."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a batch or a group of it is besides its tensors; by name, of what type and how many elements those are."""
+
+    values: dict[str, Any]
+    tensors: dict[str, tuple[torch.dtype, int]]
+
+
+def flatten(batches: Sequence[RaggedBatch]) -> tuple[list[list[Facts]], np.ndarray]:
+    """The facts of each batch and of its groups, and the content of all tensors, uint8 [bytes]. Batches of the host."""
+    facts = [[_facts(holder) for holder in _holders(batch)] for batch in batches]
+    tensors: list[Tensor] = [
+        getattr(holder, name)
+        for batch, described in zip(batches, facts, strict=True)
+        for holder, fact in zip(_holders(batch), described, strict=True)
+        for name in fact.tensors
+    ]
+    content = np.zeros(sum(_room(tensor.dtype, tensor.numel()) for tensor in tensors), dtype=np.uint8)
+    start = 0
+    for tensor in tensors:
+        values = tensor.numpy().view(np.uint8)
+        content[start : start + len(values)] = values
+        start += _room(tensor.dtype, tensor.numel())
+    return facts, content
+
+
+def unflatten(facts: Sequence[Sequence[Facts]], content: Tensor) -> tuple[RaggedBatch, ...]:
+    """The batches again, whose tensors are views of `content` [bytes] uint8, wherever that lies."""
+    start = 0
+    batches = []
+    for described in facts:
+        holders: list[dict[str, Any]] = []
+        for fact in described:
+            values = dict(fact.values)
+            for name, (dtype, count) in fact.tensors.items():
+                values[name] = content[start : start + count * dtype.itemsize].view(dtype)
+                start += _room(dtype, count)
+            holders.append(values)
+        batch, *groups = holders
+        batches.append(RaggedBatch(groups=tuple(AttentionGroup(**group) for group in groups), **batch))
+    return tuple(batches)
+
+
+def _holders(batch: RaggedBatch) -> list[RaggedBatch | AttentionGroup]:
+    return [batch, *batch.groups]
+
+
+def _facts(holder: RaggedBatch | AttentionGroup) -> Facts:
+    held = {field.name: getattr(holder, field.name) for field in fields(holder) if field.name != "groups"}
+    tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
+    return Facts(
+        {name: value for name, value in held.items() if name not in tensors},
+        {name: (tensor.dtype, tensor.numel()) for name, tensor in tensors.items()},
+    )
+
+
+def _room(dtype: torch.dtype, count: int) -> int:
+    """Bytes that a tensor takes, what rounds them up included."""
+    return -(-count * dtype.itemsize // WORD) * WORD

@@ -1,7 +1,7 @@
-"""The same steps as `Prefetcher`'s through NVIDIA DALI: a process of its own reads them, DALI queues them.
+"""The steps of `Prefetcher` through NVIDIA DALI: a separate process reads them, DALI queues them.
 
-Source: DALI's parallel external source (https://docs.nvidia.com/deeplearning/dali). On a GPU DALI copies a step to the
-device as well, in one piece, while the step before it is trained on.
+Source: DALI's parallel external source (https://docs.nvidia.com/deeplearning/dali). On a GPU, DALI also copies a
+step to the device, in one piece, while the step before it is trained on.
 """
 
 import pickle
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.errors import UsageError
-from implementations.pytorch.data.batch_plan import TrainingOrder
-from implementations.pytorch.data.flattening import flatten, unflatten
-from implementations.pytorch.data.reading import WINDOW, Step, StepReader
+from implementations.pytorch.data.batch import flatten, unflatten
+from implementations.pytorch.data.reader import WINDOW, Step, StepReader
+from podium.core.errors import UsageError
+from podium.planning.batch_plan import TrainingOrder
 
 
 class DaliPrefetcher:

@@ -1,13 +1,14 @@
-"""The evaluation samples of one rank, in batches of similar length so that little is wasted on any of them."""
+"""The evaluation samples of one rank, in batches of similar length, which keeps padding and work imbalance small."""
 
 import numpy as np
 
-from benchmarks.bert.bulk import BulkReader
-from benchmarks.bert.preparation.evaluation import evaluation_pick
+from benchmarks.bert.preparation.prepare import evaluation_pick
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.balancing import Deal, assign
+from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import RaggedBatch, collate_flat
-from implementations.pytorch.data.batch_plan import SHAPE_STEP
+from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.strategies import assign
+from podium.planning.batch_plan import SHAPE_STEP
 
 
 def evaluation_batches(

@@ -1,10 +1,11 @@
-"""Readers that each read the samples drawn for their own rank and pass them on to the ranks that train on them.
+"""Readers that each read the samples drawn for their own rank and send them to the ranks that train on them.
 
 Source: the CPU-side exchange of Baidu, arXiv 2208.08124. A piece is the samples of many steps. While one piece is
 trained on, a thread of every rank reads its part of the next and sends every sample to the rank that the balancing
-strategy deals it to: one all-to-all among the CPUs, in a gloo group of its own. As published, ranks gather all samples
-of all others and sort what they got; here every rank knows the lengths, so that a sample goes to one rank alone and the
-sizes of what arrives are known before it does. Steps come out bit for bit as `StepReader` reads them.
+strategy assigns it to: one all-to-all among the CPUs, in a separate gloo group. In the published version, ranks
+gather the samples of all others and sort what they received; here every rank knows the lengths, so that a sample is
+sent to one rank alone and the sizes of what arrives are known in advance. Steps are bit for bit those of
+`StepReader`.
 """
 
 import queue
@@ -18,14 +19,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.bulk import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN, BulkReader
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from benchmarks.bert.store_reader import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN, BulkReader
 from implementations.pytorch.data.batch import collate_flat
-from implementations.pytorch.data.batch_plan import GlobalBatch, TrainingOrder
-from implementations.pytorch.data.reading import Step
-from implementations.pytorch.data.selecting import offsets_of, select
+from implementations.pytorch.data.reader import Step, offsets_of, select
+from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
 EXCHANGE_STEPS = 100
 """Steps of a piece: what Baidu exchanged at once over 64 ranks."""

@@ -1,4 +1,4 @@
-"""Batches that look like the run's in every shape but hold no data: to warm up before the clock starts."""
+"""Synthetic batches with all shapes of the run and no data, for the warm-up before the clock starts."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.data.batch_plan import TrainingOrder
-from implementations.pytorch.data.reading import Step
+from implementations.pytorch.data.reader import Step
+from podium.planning.batch_plan import TrainingOrder
 
 
 def synthetic_sample(length: int, masked: int, vocabulary: int, rng: np.random.Generator) -> Sample:

@@ -1,10 +1,10 @@
-"""Which kernels a setting means on a device."""
+"""Selection of a kernel set by the configuration and the device."""
 
 import torch
 
-from benchmarks.errors import UsageError
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
+from podium.core.errors import UsageError
 
 
 def resolve_kernels(setting: str, device: torch.device) -> str:
@@ -20,7 +20,7 @@ def resolve_kernels(setting: str, device: torch.device) -> str:
 def load_kernels(name: str) -> Kernels:
     """The kernels of a resolved name. `compiled` are the eager ones: it is the model that compiles its blocks."""
     if name == "numba":
-        from implementations.pytorch.kernels.cpu.arrays import use_torchs_threads
+        from implementations.pytorch.kernels.cpu.common import use_torchs_threads
         from implementations.pytorch.kernels.cpu.table import NUMBA
 
         use_torchs_threads()

@@ -1,4 +1,4 @@
-"""The plain twins: what every other set of kernels is tested against, and what torch.compile fuses by itself."""
+"""Eager kernels: the reference that every other kernel set is tested against, and what torch.compile fuses."""
 
 import torch
 import torch.nn.functional as F

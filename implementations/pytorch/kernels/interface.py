@@ -1,9 +1,9 @@
-"""What a set of fused kernels computes; each set is one value of `Kernels`, and the eager one says what is right.
+"""Interface of a set of fused kernels; each set is one value of `Kernels`, and the eager set is the reference.
 
-T tokens, D the hidden width, F the feed-forward width, M masked tokens, V words. Activations come and go in the
-compute type (float32, bfloat16 or float16); parameters are float32 and so are statistics, sums and gradients of
-parameters. A dropout probability of 0 means none: callers pass 0 outside training. Every function is differentiable in
-all floating-point arguments.
+T tokens, D the hidden width, F the feed-forward width, M masked tokens, V the vocabulary size. Activations are
+passed and returned in the compute type (float32, bfloat16 or float16); parameters are float32, and so are
+statistics, sums and gradients of parameters. A dropout probability of 0 means none: callers pass 0 outside training.
+Every function is differentiable in all floating-point arguments.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""BERT for pre-training on ragged batches: everything is [tokens, hidden], from the embeddings to the heads.
+"""BERT for pre-training on ragged batches: all activations are [tokens, hidden], from the embeddings to the heads.
 
-Source: Devlin et al., arXiv 1810.04805, with the details of MLPerf Training's reference: post-LayerNorm, tanh-
-approximated GELU, LayerNorm eps 1e-12, dropout on embeddings, attention probabilities and sub-layer outputs, a
+Source: Devlin et al., arXiv 1810.04805, with the details of MLPerf Training's reference: post-LayerNorm,
+tanh-approximated GELU, LayerNorm eps 1e-12, dropout on embeddings, attention probabilities and sub-layer outputs, a
 masked-LM decoder tied to the word embeddings.
 """
 
@@ -15,8 +15,8 @@ from benchmarks.bert.sizes import Size
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
-from implementations.pytorch.model.attention import attend
-from implementations.pytorch.model.initial import initialize
+from implementations.pytorch.model.attention.dispatch import attend
+from implementations.pytorch.model.init_weights import initialize
 from implementations.pytorch.model.linear import Linear
 
 

@@ -1,4 +1,4 @@
-"""Masked-LM and next-sentence losses as sums, so that how a global batch was dealt out to ranks cannot change them."""
+"""Masked-LM and next-sentence losses as sums, which do not depend on how a global batch was assigned to ranks."""
 
 from dataclasses import dataclass
 

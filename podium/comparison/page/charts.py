@@ -1,18 +1,29 @@
-"""Charts of a comparison: time and throughput over the number of accelerators, by families of systems."""
+"""Charts of a comparison: time, throughput, accuracy curves and phases of runs.
+
+- Time and throughput over the number of accelerators, by families of systems.
+- Accuracy over samples: for each result the median of its runs, and their spread.
+- Phases of runs: time lost at the start, in training, in evaluation, and after the target was reached.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
 
+import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import NDArray
 
-from benchmarks.text import label
+from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.comparison.page.families import OTHERS, Families, best_at_each_size, counted_minutes, family_of, size_of
-from podium.comparison.page.words import rate_of, short_name, told
+from podium.comparison.page.labels import rate_of, short_name, told
 from podium.comparison.result import Result
-from podium.page.chart import Canvas, Chart
-from podium.page.colours import BASE, SERIES, series_style
+from podium.core.text import label
+from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
 
 LEGEND_ROW = 0.19
 """Inches."""
@@ -198,3 +209,178 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
 
 def _row_name(result: Result) -> str:
     return short_name(result) if result.own else family_of(result)
+
+
+POSITIONS = 24
+MOST_SAMPLES = 1e10
+"""Which a run can train on."""
+MILLION = 1e6
+NEAR_TARGET = TARGET_ACCURACY - 0.02
+CURVE_LEGEND_ROW = 0.19
+"""Inches."""
+Array = NDArray[np.float64]
+
+
+def accuracies(result: Result) -> tuple[Array, Array] | None:
+    """Numbers of samples [POSITIONS], and the accuracy of each run there [runs, POSITIONS], linear between evaluations.
+
+    A run that is at its end keeps its last accuracy. Evaluations that no run can have, or that do not count samples,
+    are left out, and so are runs with fewer than two others; None where all are.
+    """
+    curves = []
+    for run in result.runs:
+        by_samples = {
+            point.samples: point.accuracy
+            for point in run.points
+            if point.samples is not None and point.samples <= MOST_SAMPLES
+        }
+        if len(by_samples) >= 2:
+            curves.append(np.array(sorted(by_samples.items())))
+    if not curves:
+        return None
+    positions = np.linspace(max(curve[0, 0] for curve in curves), max(curve[-1, 0] for curve in curves), POSITIONS)
+    return positions, np.array([np.interp(positions, curve[:, 0], curve[:, 1]) for curve in curves])
+
+
+def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
+    """Of results whose `accuracies` are known; `closely`: only what is near the target."""
+
+    def draw(canvas: Canvas) -> None:
+        floor = NEAR_TARGET if closely else 0.0
+        lines, lows, highs = [], [], []
+        for number, result in enumerate(results):
+            known = accuracies(result)
+            assert known is not None, "only results whose evaluations count samples have a curve"
+            positions, values = known
+            median, low, high = np.median(values, axis=0), values.min(axis=0), values.max(axis=0)
+            style, width = series_style(number), 2.4 if result.own else 1.4
+            canvas.axes.fill_between(positions / MILLION, low, high, color=style["color"], alpha=0.15, linewidth=0)
+            canvas.axes.plot(
+                positions / MILLION, median, color=style["color"], linestyle=style["linestyle"], linewidth=width
+            )
+            seen = median >= floor
+            (points,) = canvas.axes.plot(
+                positions[seen] / MILLION, median[seen], style["marker"], color=style["color"], markersize=4
+            )
+            at_points = zip(positions[seen], median[seen], low[seen], high[seen], strict=True)
+            canvas.tell(points, [_curve_label(result, *point) for point in at_points])
+            lines.append(Line2D([], [], **style, linewidth=width, markersize=5))
+            lows.append(float(low.min()))
+            highs.append(float(high.max()))
+        canvas.axes.axhline(TARGET_ACCURACY, color=BASE["ink"].light, linewidth=1, linestyle="--")
+        top, bottom = max(*highs, TARGET_ACCURACY), floor if closely else max(min(*lows, TARGET_ACCURACY), 0.0)
+        margin = max(0.04 * (top - bottom), 1e-3)
+        canvas.axes.set_ylim(bottom if closely else bottom - margin, top + margin)
+        canvas.axes.set_xlabel("million samples")
+        canvas.axes.set_ylabel("masked-LM accuracy")
+        canvas.legend(lines, [short_name(result) for result in results], columns=2, narrow=1)
+
+    return Chart(
+        "The last part, near the target" if closely else "Accuracy by samples trained on",
+        f"The median of each result's runs, and the band from their lowest to their highest. The dashed line is the "
+        f"target, {TARGET_ACCURACY:.3f}. A run that has reached it keeps its last accuracy.",
+        draw,
+        height=4.2 + CURVE_LEGEND_ROW * -(-len(results) // 2),
+        narrow_height=3.8 + CURVE_LEGEND_ROW * len(results),
+    )
+
+
+def _curve_label(result: Result, samples: float, median: float, low: float, high: float) -> str:
+    return told(result, f"after {samples:,.0f} samples: {median:.4f} ({low:.4f} to {high:.4f})")
+
+
+KINDS = ("starting", "training", "training and evaluation", "evaluation", "closing")
+COLOURS = (SERIES[1].light, SERIES[0].light, SERIES[4].light, SERIES[2].light, BASE["quiet"].light)
+
+
+@dataclass(frozen=True)
+class TimeSpent:
+    """Means of a result's runs that converged, in seconds; None is not known."""
+
+    seconds: float
+    """From run_start to run_stop."""
+    initialisation: float | None
+    """Before run_start, outside of the time that counts."""
+    starting: float | None
+    """What was lost at the start: by how much the first evaluation was late, by the pace that followed."""
+    evaluation: float | None
+    closing: float | None
+    """From the evaluation that reached the target to run_stop."""
+
+    @property
+    def training(self) -> float | None:
+        """What is left, where evaluation is known."""
+        return None if self.evaluation is None else max(self.rest - self.evaluation, 0.0)
+
+    @property
+    def rest(self) -> float:
+        """Training and evaluation."""
+        return max(self.seconds - max(self.starting or 0.0, 0.0) - max(self.closing or 0.0, 0.0), 0.0)
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """Seconds by KINDS; their sum is no less than `seconds`."""
+        starting, closing = (max(part or 0.0, 0.0) for part in (self.starting, self.closing))
+        if self.evaluation is None or self.training is None:
+            return starting, 0.0, self.rest, 0.0, closing
+        return starting, self.training, 0.0, min(self.evaluation, self.rest), closing
+
+
+def time_spent(result: Result) -> TimeSpent | None:
+    """None where no run converged."""
+    runs = result.converged
+    if not runs:
+        return None
+    return TimeSpent(
+        mean(run.seconds for run in runs if run.seconds is not None),
+        _mean([run.init_seconds for run in runs]),
+        result.startup_seconds,
+        _mean([run.evaluating_seconds for run in runs]),
+        _mean([run.closing_seconds for run in runs]),
+    )
+
+
+def time_spent_chart(results: Sequence[Result]) -> Chart:
+    """Of results of which a run converged: shares of the time that counts, a bar each, the first on top."""
+
+    def draw(canvas: Canvas) -> None:
+        for row, result in enumerate(results):
+            spent = time_spent(result)
+            assert spent is not None, "only results with runs that converged have a bar"
+            left = 0.0
+            for kind, colour, seconds in zip(KINDS, COLOURS, spent.parts, strict=True):
+                if seconds <= 0:
+                    continue
+                width = 100 * seconds / sum(spent.parts)
+                (bar,) = canvas.axes.barh([row], [width], left=left, height=0.62, color=colour)
+                canvas.tell(bar, [_time_label(result, spent, kind, seconds)])
+                left += width
+        longest = 20 if canvas.narrow else 44
+        canvas.axes.set_yticks(range(len(results)), [label(short_name(result), longest) for result in results])
+        canvas.axes.set_ylim(len(results) - 0.4, -0.6)
+        canvas.axes.set_xlim(0, 100)
+        canvas.axes.grid(False, axis="y")
+        canvas.axes.set_xlabel("% of a run's time")
+        canvas.legend([Patch(color=colour) for colour in COLOURS], KINDS, columns=3, narrow=1)
+
+    return Chart(
+        "Shares of a run's time",
+        "Means of the runs that converged. Starting is by how much the first evaluation was later than the pace of the "
+        "rest of the run would have it. Most logs do not tell when evaluation began and ended: there it is not told "
+        "apart from training.",
+        draw,
+        height=1.4 + 0.3 * len(results),
+        narrow_height=2.1 + 0.3 * len(results),
+    )
+
+
+def _time_label(result: Result, spent: TimeSpent, kind: str, seconds: float) -> str:
+    lines = [f"{kind}: {seconds:,.1f} s of {spent.seconds:,.1f} s, {100 * seconds / spent.seconds:.1f} %"]
+    if spent.initialisation is not None:
+        lines.append(f"initialisation, before the clock: {spent.initialisation:,.1f} s")
+    return told(result, *lines)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known and len(known) == len(values) else None

@@ -1,4 +1,4 @@
-"""Which results stand together in a chart: by what they ran on, best first, and where each stands."""
+"""Families of results that share a chart series: by accelerator, best first, and the position of each result."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

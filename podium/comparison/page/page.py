@@ -1,21 +1,37 @@
-"""The report page of a comparison: everything that was found as tables, and the results of BERT-large as charts."""
+"""The HTML page of a comparison, and its charts as SVG files: `python -m podium.comparison.page.page FOLDER PATH…`.
 
-from collections.abc import Sequence
+The page has all findings as tables, and the results of BERT-large as charts. The SVG files are the page's charts, in
+their light colours on white.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from benchmarks.bert.rules import RUNS
-from podium.comparison.cost.costs import Costs
-from podium.comparison.efficiency import families as scaling_families
-from podium.comparison.gathering import Comparison
-from podium.comparison.own import own_sentences
-from podium.comparison.page.charts import best_rates_chart, throughput_chart, time_chart
-from podium.comparison.page.curves import accuracies, curves_chart
+from podium.comparison.cost import Costs
+from podium.comparison.load import Comparison, RunCache, default_folder, gather
+from podium.comparison.page.charts import (
+    accuracies,
+    best_rates_chart,
+    curves_chart,
+    throughput_chart,
+    time_chart,
+    time_spent,
+    time_spent_chart,
+)
 from podium.comparison.page.families import Families, best_of_each, families_of, size_of
+from podium.comparison.page.labels import minutes_text, rate_of, short_name
 from podium.comparison.page.tables import cost_table, oddities_table, results_table, scaling_table, time_table
-from podium.comparison.page.time_spent import time_spent, time_spent_chart
-from podium.comparison.page.words import minutes_text, rate_of, short_name
 from podium.comparison.result import Result
-from podium.page.chart import Chart
-from podium.page.page import Facts, Part, Points, Section, Text, page
+from podium.comparison.table import families as scaling_families
+from podium.comparison.table import own_sentences
+from podium.core.console import tell
+from podium.core.errors import PodiumError
+from podium.core.files import make_folder, write_whole
+from podium.html.chart import Chart, standalone_svg
+from podium.html.page import Facts, Part, Points, Section, Text, page
 
 MOST_CURVES = 8
 MOST_OWN = 6
@@ -136,3 +152,45 @@ def _odd(comparison: Comparison) -> list[Part]:
     odd = [result for result in comparison.results if result.oddities]
     parts: list[Part] = [Points(comparison.notes)] if comparison.notes else []
     return [*parts, *([oddities_table(odd)] if odd else [])] or [Text(["Nothing."])]
+
+
+def charts_by_name(comparison: Comparison) -> Mapping[str, Chart]:
+    """Those that the comparison has results for."""
+    families = families_of(comparison.results)
+    if not families.results:
+        return {}
+    named = (
+        (("time-to-train",), [time_chart(families)]),
+        (("throughput", "throughput-of-families"), throughput_charts(families)),
+        (("accuracy", "accuracy-near-target"), accuracy_charts(families)),
+        (("time-spent",), time_spent_charts(families)),
+    )
+    return {name: chart for names, charts in named for name, chart in zip(names, charts, strict=False)}
+
+
+def write_pictures(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write NAME.svg for each chart, and return what was written. WorkError if a file cannot be."""
+    make_folder(folder)
+    written = []
+    for name, chart in charts_by_name(comparison).items():
+        path = folder / f"{name}.svg"
+        write_whole(path, standalone_svg(chart))
+        written.append(path)
+    return written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m podium.comparison.page.page", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("paths", type=Path, nargs="+", help="results, as podium compare takes them")
+    given = parser.parse_args()
+    try:
+        for path in write_pictures(gather(given.paths, RunCache(default_folder())), given.folder):
+            print(path)
+    except PodiumError as error:
+        tell(str(error))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

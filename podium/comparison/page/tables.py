@@ -1,12 +1,12 @@
-"""Tables of a comparison's page."""
+"""Tables of the comparison page."""
 
 from collections.abc import Callable, Sequence
 
-from podium.comparison.cost.costs import Cost, Costs
-from podium.comparison.efficiency import Scaled
-from podium.comparison.page.time_spent import TimeSpent, time_spent
+from podium.comparison.cost import Cost, Costs
+from podium.comparison.page.charts import TimeSpent, time_spent
 from podium.comparison.result import Result
-from podium.page.table import Cell, Column, Table, Value, number, share, text
+from podium.comparison.table import Scaled
+from podium.html.table import Cell, Column, Table, Value, number, share, text
 
 UNKNOWN = "unknown"
 Told = tuple[Column, Callable[[Result], Value]]

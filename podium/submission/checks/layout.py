@@ -1,16 +1,16 @@
-"""The tree of a package: the code that made the results, files where they belong, names that git can bear."""
+"""Checks of the tree of a package: the code that made the results, the places of files, and names valid in git."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from benchmarks.finding import Finding, Severity
-from benchmarks.text import quoted
-from podium.reading.package import ResultFolder
+from podium.core.finding import Finding, Severity
+from podium.core.text import quoted
+from podium.mllog.package import ResultFolder
+from podium.mllog.rulesets import Ruleset
+from podium.submission.checks.context import CheckedRun, Findings, Whole
 from podium.submission.checks.sets import fingerprints
-from podium.submission.checks.subjects import CheckedRun, Findings, Whole
-from podium.submission.rulesets import Ruleset
 
 MAX_ENTRIES = 100_000
 MAX_PATH = 255

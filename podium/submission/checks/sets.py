@@ -1,4 +1,4 @@
-"""A set of runs: ten of them, on one setting, with seeds of their own, one after another, and none copied."""
+"""Checks of a set of runs: ten of them, with one configuration, distinct seeds, consecutive, and none copied."""
 
 import json
 import re
@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks.bert.rules import RUNS
-from benchmarks.finding import Finding
-from benchmarks.text import quoted
-from podium.submission.checks.settings import RANGES
-from podium.submission.checks.subjects import CheckedRun, CheckedSet, Findings
-from podium.submission.rulesets import Ruleset
+from podium.core.finding import Finding
+from podium.core.text import quoted
+from podium.mllog.rulesets import Ruleset
+from podium.submission.checks.context import CheckedRun, CheckedSet, Findings
+from podium.submission.checks.runs import RANGES
 
 ALLOWED_FAILED = 1
 ALLOWED_FILES = ("package_checker_params",)

@@ -1,17 +1,17 @@
-"""The descriptions of systems: readable, whole, text alone, spelled as the rules spell, named as their results are."""
+"""Checks of system descriptions: readable, complete, text only, spelled as in the rules, named as their results."""
 
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, get_args
 
-from benchmarks.finding import Finding, Severity
-from benchmarks.text import quoted
-from podium.config.description import Description, Status
-from podium.reading.package import SystemFile
-from podium.submission.checks.settings import DIVISIONS
-from podium.submission.checks.subjects import Findings, Whole
-from podium.submission.rulesets import Ruleset
+from podium.config.schema import Description, Status
+from podium.core.finding import Finding, Severity
+from podium.core.text import quoted
+from podium.mllog.package import SystemFile
+from podium.mllog.rulesets import Ruleset
+from podium.submission.checks.context import Findings, Whole
+from podium.submission.checks.runs import DIVISIONS
 
 FIELDS = tuple(info.alias or name for name, info in Description.model_fields.items())
 """The 33 that MLPerf requires."""

@@ -1,8 +1,8 @@
 """The official RCP check as a process: `python -m podium.submission.official.rcp FOLDER RULESET`, one JSON object.
 
-FOLDER holds a result's logs and is written to: the official checker leaves scaling.json in it where the score has to be
-scaled. The record that it compares with and the mean that it finds are only in its log messages, and are taken from
-their arguments.
+FOLDER contains a result's logs and is written to: the official checker leaves scaling.json in it where the score has
+to be scaled. The record that it compares with and the mean that it finds are only in its log messages, and are taken
+from their arguments.
 """
 
 import argparse

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.lengths import quantiles, read_histogram, usual_masked_counts
-from benchmarks.errors import UsageError
+from podium.core.errors import UsageError
 
 
 def test_quantiles_have_the_shares_of_the_histogram() -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from benchmarks.bert.store import Origin, SampleStore, Shard, write_shard
-from benchmarks.errors import UsageError, WorkError
-from benchmarks.files import remove_unfinished
+from podium.core.errors import UsageError, WorkError
+from podium.core.files import remove_unfinished
 
 SETTINGS = GenerationSettings()
 

@@ -17,17 +17,18 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import Origin, SampleStore, write_shard
-from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.batch_plan import TrainingOrder
+from implementations.pytorch.distributed.gradient_sync import SyncSettings, synchronised
+from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
-from implementations.pytorch.optimization.build import build_optimizer, build_schedule
-from implementations.pytorch.optimization.schedule import rate_table
-from implementations.pytorch.training.gradient_sync import SyncSettings, synchronised
-from implementations.pytorch.training.processes import Processes
-from implementations.pytorch.training.step import Stepper
-from podium.config import RunConfig, load_system
+from implementations.pytorch.optim.build import build_optimizer, build_schedule
+from implementations.pytorch.optim.schedule import rate_table
+from implementations.pytorch.step import Stepper
+from podium.config.load import load_system
+from podium.config.schema import RunConfig
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder
 
 ROOT = Path(__file__).resolve().parents[3]
 HISTOGRAM = ROOT.parent / "shared" / "data" / "wikipedia_length_histogram_512.json"

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.errors import UsageError, WorkError
-from benchmarks.locks import assert_unlocked
 from implementations.pytorch import train
-from podium.config import RunConfig, RunFolder
-from podium.config.checkpoints import FACTS, checkpoint_path, facts_of, rank_file
-from podium.config.kept import kept
+from podium.config.run_folder import FACTS, RunFolder, checkpoint_path, facts_of, kept, rank_file
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError, WorkError
+from podium.core.locks import assert_unlocked
 
 Main = Callable[[Callable[[], int]], int]
 

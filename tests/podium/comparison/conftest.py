@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bert.accelerators import accelerator_named
 from podium.comparison.result import Result
-from podium.reading.run_log import Evaluation, Run
+from podium.mllog.run import Evaluation, Run
+from podium.planning.accelerators import accelerator_named
 
 START = 1_650_000_000_000.0
 """In April 2022: before round v2.0 was published."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from podium.comparison.ab.own_runs import Home
-from podium.reading.log import read_log
-from podium.reading.run_log import Run
-from podium.source import Source, write_source
+from podium.comparison.ab.operands import Home
+from podium.mllog.read import read_log
+from podium.mllog.run import Run
+from podium.run.source import Source, write_source
 from tests.podium.comparison.conftest import log_text
 
 CONFIG = {

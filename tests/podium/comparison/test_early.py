@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from podium.reading.log import read_log
-from podium.reading.run_log import EARLY_TARGET, EARLY_UNTIL_MS, Run
+from podium.mllog.read import read_log
+from podium.mllog.run import EARLY_TARGET, EARLY_UNTIL_MS, Run
 
 
 def early(folder: Path, start_ms: int, accuracy: float) -> Run:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.errors import PodiumError
-from podium import console
-from podium.cli import app
-from podium.comparison import places
+from podium.cli.main import app
+from podium.comparison import discover
+from podium.core import console
+from podium.core.errors import PodiumError
 from tests.podium.comparison.conftest import DESCRIPTION, event, log_text, write_system
 
 SECONDS = 20
@@ -213,7 +213,7 @@ def test_a_tree_too_deep(tmp_path: Path) -> None:
 
 
 def test_a_tree_too_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MAX_FOLDERS", 400)
+    monkeypatch.setattr(discover, "MAX_FOLDERS", 400)
     for number in range(500):
         (tmp_path / "wide" / f"{number}").mkdir(parents=True)
     assert Told(tmp_path / "wide").says("more than 400 folders")

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from podium.comparison.cache import RunCache
-from podium.comparison.gathering import gather
+from podium.comparison.load import RunCache, gather
 from tests.podium.comparison.conftest import DESCRIPTION, event, log_text, write_system
 
 

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from podium.comparison.cache import RunCache
-from podium.comparison.gathering import Comparison, gather
+from podium.comparison.load import Comparison, RunCache, gather
 from podium.comparison.result import Result
-from podium.reading.package import find_packages
-from podium.submission.copying import Limits, Tally
-from podium.submission.official.asking import ask_official
-from podium.submission.rulesets import ruleset
-from podium.submission.unpacking import archive_stem, unpack
+from podium.mllog.package import find_packages
+from podium.mllog.rulesets import ruleset
+from podium.submission.archive import Limits, Tally, archive_stem, unpack
+from podium.submission.official.runner import ask_official
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 ARCHIVES = tuple(SHARED / f"published-bert-{name}.tar.xz" for name in ("v2.0", "v2.1"))

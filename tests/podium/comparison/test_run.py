@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from podium.comparison.scoring import counted_seconds, score_seconds
-from podium.reading.log import read_log
-from podium.reading.run_log import Point, Run, run_from_json
+from podium.mllog.read import read_log
+from podium.mllog.run import Point, Run, run_from_json
+from podium.mllog.score import counted_seconds, score_seconds
 from tests.podium.comparison.conftest import START, evaluations_at, event, log_text, make_run
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.errors import Saved, UsageError, WorkError
-from podium.config import Checkpoint, RunFolder
-from podium.config.checkpoints import checkpoint_path
+from podium.config.run_folder import Checkpoint, RunFolder, checkpoint_path
+from podium.core.errors import Saved, UsageError, WorkError
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.errors import UsageError
-from podium.config import load_resolved, load_system, write_resolved
+from podium.config.load import load_resolved, load_system, write_resolved
+from podium.core.errors import UsageError
 
 LAMB = "optimizer.algorithm=lamb"
 

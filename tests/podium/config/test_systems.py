@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.bert.sizes import SIZES
-from podium.config import RunConfig, load_resolved, load_system, system_names, write_resolved
+from podium.config.load import load_resolved, load_system, system_names, write_resolved
+from podium.config.schema import RunConfig
 
 PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data"
 WANTED = {

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks.bert.published.reading import SamplesToTarget
-from podium.config import RunConfig, load_system
-from podium.data import with_data
-from podium.doctor.examination import Examination, Places
-from podium.doctor.examining import prepared_data
+from podium.config.load import load_system
+from podium.config.schema import RunConfig
+from podium.doctor.context import Examination, Places
+from podium.doctor.diagnose import prepared_data
+from podium.run.data import with_data
 
 FAST = 5e11
 DESCRIBED = [
@@ -46,10 +47,10 @@ def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An embedded text of a few articles, with its shards."""
     folder = tmp_path_factory.mktemp("doctor") / "data"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("podium.data.DATA", folder)
-        patch.setattr("benchmarks.bert.text.embedded.ARTICLES_A_PART", 4)
-        patch.setattr("benchmarks.bert.text.embedded.EVALUATION_ARTICLES", 2)
-        patch.setattr("podium.data.os.cpu_count", lambda: 1)
+        patch.setattr("podium.run.data.DATA", folder)
+        patch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 4)
+        patch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
+        patch.setattr("podium.run.data.os.cpu_count", lambda: 1)
         with_data(load_system("laptop", settings=LAPTOP), lambda _: None)
     return folder
 
@@ -58,9 +59,9 @@ def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(made_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it that may be damaged; data of this test are there."""
     shutil.copytree(made_data, tmp_path / "data")
-    monkeypatch.setattr("podium.data.DATA", tmp_path / "data")
-    monkeypatch.setattr("benchmarks.bert.text.embedded.ARTICLES_A_PART", 4)
-    monkeypatch.setattr("benchmarks.bert.text.embedded.EVALUATION_ARTICLES", 2)
+    monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
+    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 4)
+    monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
     monkeypatch.setattr("podium.doctor.rules.read_tiny_samples", lambda: [samples_to_target(10_000)])
     return tmp_path / "data"
 

@@ -15,14 +15,13 @@ import pytest
 from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import write_podium
 from benchmarks.bert.checkpoint.weights import Weights
-from benchmarks.bert.preparation.subset import prepare_subset
+from benchmarks.bert.preparation.prepare import prepare_subset
 from benchmarks.bert.published.reading import SamplesToTarget
 from benchmarks.bert.sizes import TINY
-from benchmarks.finding import Finding, has_errors
-from podium.doctor.checks import findings_of
-from podium.doctor.disk import Speed
-from podium.doctor.examination import Examination
-from podium.doctor.telling import summary
+from podium.core.finding import Finding, has_errors
+from podium.doctor.context import Examination
+from podium.doctor.diagnose import findings_of, summary
+from podium.doctor.filesystem import Speed
 
 Examine = Callable[..., Examination]
 
@@ -286,14 +285,14 @@ def test_a_file_system_that_is_read_only(
 
 
 def test_a_disk_that_is_slow_to_write(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podium.doctor.places.write_speed", lambda *_: Speed(10**6, 1.0))
+    monkeypatch.setattr("podium.doctor.filesystem.write_speed", lambda *_: Speed(10**6, 1.0))
     found(examine(), "runs folder", "warning", "1 MB/s")
 
 
 def test_a_full_disk(examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"runs": 9 * 10**8, "results": 10**12}
     usage = lambda path: SimpleNamespace(free=free[path.name])  # noqa: E731
-    monkeypatch.setattr("podium.doctor.places.shutil.disk_usage", usage)
+    monkeypatch.setattr("podium.doctor.filesystem.shutil.disk_usage", usage)
     found(examine(), "runs space", "error", "0.8 GiB free")
     free |= {"runs": 10**12, "results": 10**6}
     found(examine(), "results space", "error", "0.0 GiB free")
@@ -303,7 +302,7 @@ def test_no_space_for_samples(examine: Examine, tmp_path: Path, monkeypatch: pyt
     for name in ("text", "evaluation", "vocab.txt"):
         (tmp_path / name).write_bytes(b"a\n" * 500)
     usage = lambda path: SimpleNamespace(free=8_000 if path.name == "data" else 10**12)  # noqa: E731
-    monkeypatch.setattr("podium.doctor.places.shutil.disk_usage", usage)
+    monkeypatch.setattr("podium.doctor.filesystem.shutil.disk_usage", usage)
     names = [("text", "text"), ("evaluation_text", "evaluation"), ("vocabulary", "vocab.txt")]
     worried = worries(examine(*(f"data.{key}={tmp_path / name}" for key, name in names)))
     assert worried["data space"].severity == "error"
@@ -312,14 +311,14 @@ def test_no_space_for_samples(examine: Examine, tmp_path: Path, monkeypatch: pyt
 
 def test_a_disk_that_is_slow_to_read(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Speed(10**5, 1.0, from_disk=True)
-    monkeypatch.setattr("podium.doctor.places.read_speed", lambda _: slow)
+    monkeypatch.setattr("podium.doctor.filesystem.read_speed", lambda _: slow)
     found(examine(), "data speed", "warning", "0 MB/s from the disk")
 
 
 def test_caches_that_cannot_be_cleared(examine: Examine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("podium.doctor.places.DROP_CACHES", tmp_path / "no")
+    monkeypatch.setattr("podium.doctor.filesystem.DROP_CACHES", tmp_path / "no")
     assert "caches" not in worries(examine())
-    monkeypatch.setattr("podium.doctor.places.read_speed", lambda _: Speed(10**9, 1.0, from_disk=False))
+    monkeypatch.setattr("podium.doctor.filesystem.read_speed", lambda _: Speed(10**9, 1.0, from_disk=False))
     found(examine(), "caches", "warning", "nothing can be dropped")
 
 
@@ -386,7 +385,7 @@ def test_closed_data_that_are_not_official(
     examine: Examine, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found(closed(examine, data), "closed data", "error", "is another vocabulary")
-    monkeypatch.setattr("podium.doctor.contents.is_official_vocabulary", lambda _: True)
+    monkeypatch.setattr("podium.doctor.filesystem.is_official_vocabulary", lambda _: True)
     assert worries(closed(examine, data)) == {}
     texts = sorted((data / "embedded/text").glob("part-*"))
     subset = tmp_path / "subset"
@@ -395,7 +394,7 @@ def test_closed_data_that_are_not_official(
 
 
 def test_closed_samples_that_come_again(examine: Examine, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podium.doctor.contents.is_official_vocabulary", lambda _: True)
+    monkeypatch.setattr("podium.doctor.filesystem.is_official_vocabulary", lambda _: True)
     found(closed(examine, data, "max_samples=10000000"), "samples", "error", "so they come up to")
 
 

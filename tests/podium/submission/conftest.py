@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.files import make_folder
-from podium.config import RunConfig, RunFolder, load_system, write_resolved
-from podium.config.loading import ROOT
-from podium.source import Source, code_hash, commit_of, write_source
-from podium.submission.official import asking
-from podium.submission.official.process import ToolProcess
-from podium.submission.packaging.making import Wish
-from podium.submission.rulesets import ruleset
+from podium.config.load import ROOT, load_system, write_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.files import make_folder
+from podium.mllog.rulesets import ruleset
+from podium.run.source import Source, code_hash, commit_of, write_source
+from podium.submission.official import runner
+from podium.submission.official.runner import ToolProcess
+from podium.submission.package.build import Wish
 
 START_MS = 1_700_000_000_000
 GAP_MS = 1_000_000
@@ -56,7 +57,7 @@ def kept_tools(
     """Checks within this process share the processes of the official tools; commands start their own."""
     folder = tmp_path_factory.getbasetemp()
     monkeypatch.setattr(
-        asking, "ToolProcess", lambda scratch: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
+        runner, "ToolProcess", lambda scratch: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
     )
 
 
@@ -228,6 +229,6 @@ def official(tmp_path: Path) -> Any:
 
 
 def resolved(made: MadeSet, number: int = 0) -> RunConfig:
-    from podium.config import load_resolved
+    from podium.config.load import load_resolved
 
     return load_resolved(made.folder(number) / "config.yaml")

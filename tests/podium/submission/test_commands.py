@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from podium import cli
-from podium.config.loading import ROOT
-from podium.source import commit_of, source_here
+from podium.cli import main
+from podium.config.load import ROOT
+from podium.run.source import commit_of, source_here
 
 DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpus": []}
 
@@ -17,12 +17,12 @@ DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpu
 @pytest.fixture
 def podium(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """Runs a command in this process: exit code, standard output, standard error."""
-    monkeypatch.setattr("podium.asking.ask", lambda implementation, entry, options: DEVICE)
+    monkeypatch.setattr("podium.run.implementation.ask", lambda implementation, entry, options: DEVICE)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["podium", *arguments])
         try:
-            cli.main()
+            main.main()
             code: Any = 0
         except SystemExit as error:
             code = error.code or 0
@@ -63,12 +63,12 @@ def test_a_difference_is_a_warning_unless_strict(
 def test_a_system_whose_framework_does_not_start_is_described_all_the_same(
     podium: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks.errors import WorkError
+    from podium.core.errors import WorkError
 
     def fail(*_: Any) -> None:
         raise WorkError("libcudart.so.13 is missing")
 
-    monkeypatch.setattr("podium.asking.ask", fail)
+    monkeypatch.setattr("podium.run.implementation.ask", fail)
     code, shown, told = podium("submit", "describe", "laptop")
     assert code == 0 and "framework and GPUs cannot be told: libcudart.so.13 is missing" in told
     assert "PyTorch 2.13.0" in shown

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from podium.submission.copying import Limits
+from podium.submission.archive import Limits
 
 LOG = "results/laptop/bert/result_{}.txt"
 SYSTEM = "systems/laptop.json"
@@ -32,8 +32,8 @@ class Told:
     def __init__(self, path: Path, most_files: int = Limits().files) -> None:
         limits = (resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         code = (
-            f"import resource; resource.setrlimit(*{limits!r}); from podium.cli import main\n"
-            "from podium.submission import checking\n"
+            f"import resource; resource.setrlimit(*{limits!r}); from podium.cli.main import main\n"
+            "from podium.submission import check as checking\n"
             f"of_all = checking.Limits(files={most_files})\n"
             "checking.Limits = lambda: of_all\n"
             "main()"

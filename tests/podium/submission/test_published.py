@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from podium.submission.checking import Report, check
-from podium.submission.copying import Limits, Tally
-from podium.submission.rulesets import ruleset
-from podium.submission.unpacking import unpack
+from podium.mllog.rulesets import ruleset
+from podium.submission.archive import Limits, Tally, unpack
+from podium.submission.check import Report, check
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 

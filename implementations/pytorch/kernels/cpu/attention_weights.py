@@ -7,11 +7,22 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from benchmarks.compiled import compiled_parallel
 from implementations.pytorch.kernels import eager
-from implementations.pytorch.kernels.cpu.arrays import array, is_supported
-from implementations.pytorch.kernels.cpu.random import draw_row, draw_seed, row_draws, threshold_and_scale
-from implementations.pytorch.kernels.cpu.scalars import LEAST_ORDER, exponential, load, of_order, ordered, stored_as
+from implementations.pytorch.kernels.cpu.common import (
+    LEAST_ORDER,
+    array,
+    draw_row,
+    draw_seed,
+    exponential,
+    is_supported,
+    load,
+    of_order,
+    ordered,
+    row_draws,
+    stored_as,
+    threshold_and_scale,
+)
+from podium.core.jit import compiled_parallel
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 

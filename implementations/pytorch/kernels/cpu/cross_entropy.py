@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary without a float32 copy of the logits: one pass forward, one back."""
+"""Cross-entropy over a vocabulary without a float32 copy of the logits: one pass forward, one backward."""
 
 from typing import Any
 
@@ -7,11 +7,19 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from benchmarks.compiled import compiled_parallel
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels import eager
-from implementations.pytorch.kernels.cpu.arrays import array, is_supported
-from implementations.pytorch.kernels.cpu.scalars import LEAST_ORDER, exponential, load, of_order, ordered, stored_as
+from implementations.pytorch.kernels.cpu.common import (
+    LEAST_ORDER,
+    array,
+    exponential,
+    is_supported,
+    load,
+    of_order,
+    ordered,
+    stored_as,
+)
+from podium.core.jit import compiled_parallel
 
 ZERO = np.float32(0.0)
 

@@ -1,4 +1,4 @@
-"""The summed embeddings with their LayerNorm and dropout. Look-ups and LayerNorm are torch's: they are a small part."""
+"""The summed embeddings with their LayerNorm and dropout; look-ups and LayerNorm are torch's, being a small part."""
 
 from typing import Any
 
@@ -7,11 +7,19 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from benchmarks.compiled import compiled_parallel
 from implementations.pytorch.kernels import eager
-from implementations.pytorch.kernels.cpu.arrays import CHUNKS, array, is_supported
-from implementations.pytorch.kernels.cpu.random import draw_row, draw_seed, row_draws, threshold_and_scale
-from implementations.pytorch.kernels.cpu.scalars import load, stored_as
+from implementations.pytorch.kernels.cpu.common import (
+    CHUNKS,
+    array,
+    draw_row,
+    draw_seed,
+    is_supported,
+    load,
+    row_draws,
+    stored_as,
+    threshold_and_scale,
+)
+from podium.core.jit import compiled_parallel
 
 ZERO = np.float32(0.0)
 

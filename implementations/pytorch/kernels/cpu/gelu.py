@@ -7,10 +7,9 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from benchmarks.compiled import compiled_inline, compiled_parallel
 from implementations.pytorch.kernels import eager
-from implementations.pytorch.kernels.cpu.arrays import CHUNKS, array, is_supported
-from implementations.pytorch.kernels.cpu.scalars import exponential, load, stored_as
+from implementations.pytorch.kernels.cpu.common import CHUNKS, array, exponential, is_supported, load, stored_as
+from podium.core.jit import compiled_inline, compiled_parallel
 
 SLOPE = np.float32(1.5957691216057308)  # 2 √(2/π): GELU(x) ≈ x · sigmoid(SLOPE · (x + CUBIC x³))
 CUBIC = np.float32(0.044715)

@@ -1,4 +1,4 @@
-"""LayerNorm with the dropout, the bias and the residual that surround it, in one pass over memory each way."""
+"""LayerNorm with the dropout, bias and residual around it, in one pass over memory in each direction."""
 
 from typing import Any
 
@@ -7,12 +7,20 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from benchmarks.compiled import compiled_inline, compiled_parallel
 from implementations.pytorch.kernels import eager
-from implementations.pytorch.kernels.cpu.arrays import CHUNKS, array, is_supported
-from implementations.pytorch.kernels.cpu.random import draw_row, draw_seed, row_draws, threshold_and_scale
-from implementations.pytorch.kernels.cpu.scalars import load, stored_as
+from implementations.pytorch.kernels.cpu.common import (
+    CHUNKS,
+    array,
+    draw_row,
+    draw_seed,
+    is_supported,
+    load,
+    row_draws,
+    stored_as,
+    threshold_and_scale,
+)
 from implementations.pytorch.kernels.interface import LAYER_NORM_EPS
+from podium.core.jit import compiled_inline, compiled_parallel
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
 EPS = np.float32(LAYER_NORM_EPS)

@@ -1,6 +1,6 @@
-"""Cross-entropy over a vocabulary without a float32 copy of the logits: each is read twice, its gradient written once.
+"""Cross-entropy over a vocabulary without a float32 copy of the logits: two reads of each, one write of its gradient.
 
-The sum of exponentials goes over blocks with a running maximum (Milakov and Gimelshein, arXiv 1805.02867).
+The sum of exponentials is computed over blocks with a running maximum (Milakov and Gimelshein, arXiv 1805.02867).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""GELU of a matrix product and its bias, in one pass each way."""
+"""GELU of a matrix product and its bias, in one pass in each direction."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from implementations.pytorch.kernels.gpu.launch import programs_of
+from implementations.pytorch.kernels.gpu.common import programs_of
 
 BLOCK = 1024
 SLOPE = tl.constexpr(1.5957691216057308)  # 2 √(2/π): GELU(x) ≈ x · sigmoid(SLOPE · (x + CUBIC x³))

@@ -1,4 +1,4 @@
-"""LayerNorm with the dropout, the bias and the residual before it, and the summed embeddings with theirs after it."""
+"""LayerNorm with the dropout, bias and residual before it, and the summed embeddings with LayerNorm and dropout."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from implementations.pytorch.kernels.gpu.launch import (
+from implementations.pytorch.kernels.gpu.common import (
     block_of,
     draw_seed,
     keeps,

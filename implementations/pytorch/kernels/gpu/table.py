@@ -1,5 +1,7 @@
-"""All kernels for a GPU. Attention weights are the eager ones: on a GPU they are only computed where flash attention is
-not asked for."""
+"""All kernels for a GPU.
+
+Attention weights are the eager ones: on a GPU they are computed only where flash attention is not used.
+"""
 
 from implementations.pytorch.kernels.eager import attention_weights
 from implementations.pytorch.kernels.gpu.cross_entropy import cross_entropy

@@ -1,22 +1,87 @@
-"""Sequences of similar length together, one launch a group, the groups side by side (they are the batch's own).
+"""Attention over groups of sequences of similar length, one launch a group, groups concurrent on CUDA streams.
 
-Source: the grouped multi-stream attention of arXiv 2208.08124, with cut-offs found for each batch unless given.
-On a GPU a group is a slice of the tokens, given to variable-length flash attention with the group's own longest length,
-so that kernels are launched for the length there is; each group has a stream of its own, and the longest, which is the
-first, that of all other work. On a CPU, on GPUs older than Ampere, and in types that flash attention does not take, a
-group is one dense product.
+Source: the grouped multi-stream attention of arXiv 2208.08124, with cut-offs found for each batch unless given. The
+groups are those of the batch. On a GPU a group is a slice of the tokens, passed to variable-length flash attention
+with the group's longest length, so that kernels are launched for the actual length. Each group has a separate
+stream, except for the longest, which is the first and runs on the stream of all other work. On a CPU, on GPUs older
+than Ampere, and in types that flash attention does not support, a group is one dense product.
+
+Autograd runs the backward of an operation on the stream that its forward ran on, and makes a stream wait wherever a
+gradient passes from one to another (PyTorch's CUDA semantics, "Stream semantics of backward passes"), so work that
+forks to side streams here forks in backward too.
 """
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
-from implementations.pytorch.model.attention.flash import is_had, varlen
-from implementations.pytorch.model.attention.padded import dense, with_spare_slots
-from implementations.pytorch.model.attention.rectangles import merge, split
-from implementations.pytorch.model.attention.streams import side_by_side, streams_of
+from implementations.pytorch.model.attention.padded import dense, merge, split, with_spare_slots
+from implementations.pytorch.model.attention.varlen import is_had, varlen
+
+
+class Streams(Protocol):
+    """Side streams of one device, numbered from 0."""
+
+    def fork(self, side: int, shared: Tensor) -> AbstractContextManager[object]:
+        """Run on this side stream what follows, after all that the compute stream has been given so far.
+
+        `shared` is read there, so its memory is not given away before that has happened.
+        """
+
+    def join(self, side: int, result: Tensor) -> None:
+        """Have the compute stream wait for what this side stream was given; it may then use the result."""
+
+
+class OneStream:
+    """Everything one after the other: a CPU, or a GPU for comparison."""
+
+    def fork(self, side: int, shared: Tensor) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def join(self, side: int, result: Tensor) -> None:
+        pass
+
+
+class CudaStreams:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._sides: list[torch.cuda.Stream] = []
+
+    def fork(self, side: int, shared: Tensor) -> AbstractContextManager[object]:
+        while len(self._sides) <= side:
+            self._sides.append(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
+        stream = self._sides[side]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        shared.record_stream(stream)
+        return torch.cuda.stream(stream)
+
+    def join(self, side: int, result: Tensor) -> None:
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._sides[side])
+        result.record_stream(current)
+
+
+@cache
+def streams_of(device: torch.device) -> Streams:
+    return CudaStreams(device) if device.type == "cuda" else OneStream()
+
+
+def side_by_side(launches: Sequence[Callable[[], Tensor]], shared: Tensor, streams: Streams) -> list[Tensor]:
+    """Results of the launches, all of which read `shared`: the first on the compute stream, each other on its own."""
+    results: list[Tensor] = []
+    for side, launch in enumerate(launches[1:]):
+        with streams.fork(side, shared):
+            results.append(launch())
+    first = launches[0]()
+    for side, result in enumerate(results):
+        streams.join(side, result)
+    return [first, *results]
 
 
 def grouped(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:

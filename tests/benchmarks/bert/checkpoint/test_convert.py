@@ -12,11 +12,10 @@ from benchmarks.bert.checkpoint import convert as conversion
 from benchmarks.bert.checkpoint.convert import convert, open_checkpoint
 from benchmarks.bert.checkpoint.huggingface import write_huggingface
 from benchmarks.bert.checkpoint.podium import write_podium
-from benchmarks.bert.checkpoint.safetensors import SafetensorsFile, write_safetensors
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
-from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, write_safetensors
 from benchmarks.bert.sizes import LARGE, SIZES, TINY, Size
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from podium.core.errors import PodiumError, UsageError, WorkError
 
 Copy = Callable[..., Path]
 Tensors = dict[str, NDArray[np.float32]]

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.checkpoint.huggingface import HuggingFaceCheckpoint, write_huggingface
 from benchmarks.bert.checkpoint.names import HUGGINGFACE
-from benchmarks.bert.checkpoint.safetensors import SafetensorsFile, write_safetensors
-from benchmarks.bert.checkpoint.weights import Weights, gather
+from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, gather, write_safetensors
 from benchmarks.bert.sizes import Size
-from benchmarks.errors import UsageError, WorkError
+from podium.core.errors import UsageError, WorkError
 
 Tensors = dict[str, NDArray[np.float32]]
 WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"

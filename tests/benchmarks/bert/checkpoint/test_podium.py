@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint, write_podium
-from benchmarks.bert.checkpoint.safetensors import write_safetensors
-from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.checkpoint.weights import Weights, write_safetensors
 from benchmarks.bert.sizes import LARGE, Size
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from podium.core.errors import PodiumError, UsageError, WorkError
 
 METADATA = {"format": "podium-checkpoint", "format_version": "1", "size": "fixture", "vocabulary": "31"}
 

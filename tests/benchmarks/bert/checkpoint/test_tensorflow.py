@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
-from benchmarks.errors import PodiumError, UsageError, WorkError
+from podium.core.errors import PodiumError, UsageError, WorkError
 
 Copy = Callable[..., Path]
 

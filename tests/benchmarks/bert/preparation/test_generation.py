@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.preparation import generation
-from benchmarks.bert.preparation.literal import generate_literally
-from benchmarks.bert.preparation.reading import Reader
+from benchmarks.bert.preparation.documents import Reader
+from benchmarks.bert.preparation.reference import generate_literally
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
-from benchmarks.errors import UsageError, WorkError
+from podium.core.errors import UsageError, WorkError
 
 REFERENCE = Path(__file__).parents[5] / "shared" / "data" / "wikipedia_sample"
 TEXT_WORDS = "abcdefghijklmnopqrstuvwxyz"

@@ -17,7 +17,7 @@ from benchmarks.bert.preparation.prepare import Prepared, prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import UsageError, WorkError
+from podium.core.errors import UsageError, WorkError
 
 ROOT = Path(__file__).resolve().parents[4]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.preparation.tokenization import (
-    SPECIAL_WORDS,
-    Tokenizer,
-    Vocabulary,
-    split_at_punctuation,
-)
-from benchmarks.errors import UsageError
+from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary, split_at_punctuation
+from podium.core.errors import UsageError
 
 WORDS = [*SPECIAL_WORDS, "cat", "##s", "un", "##aff", "##able", "a", "##a", "cafe", "!", "$", "—", "中", "国"]
 

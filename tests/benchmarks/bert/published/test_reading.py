@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bert.published import read_runs, read_samples, read_scores, read_tiny_samples
-from benchmarks.bert.published.reading import PublishedRun
+from benchmarks.bert.published.reading import PublishedRun, read_runs, read_samples, read_scores, read_tiny_samples
 
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data"
 RUNS = {run.name: run for run in read_runs()}

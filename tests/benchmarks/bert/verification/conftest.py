@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+from benchmarks.bert.lengths import WIKIPEDIA
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Vocabulary
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Origin, write_shard
 from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence
-from benchmarks.bert.verification.wikipedia import WIKIPEDIA
-from benchmarks.finding import Finding
+from podium.core.finding import Finding
 
 WORDS = 400
 CLS, SEP, MASK = (SPECIAL_WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))

@@ -14,10 +14,10 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Origin, SampleStore, write_shard
-from benchmarks.bert.verification import contents
+from benchmarks.bert.verification import content as content_module
 from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
-from benchmarks.errors import UsageError, WorkError
-from benchmarks.finding import Finding, has_errors
+from podium.core.errors import UsageError, WorkError
+from podium.core.finding import Finding, has_errors
 
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data" / "wikipedia_sample"
 Look = Callable[..., dict[str, Finding]]
@@ -73,7 +73,7 @@ def test_the_real_sample_is_sound(tmp_path: Path) -> None:
         samples = Samples(**{name: arrays[name] for name in arrays})
     (tmp_path / "store").mkdir()
     text = SHARED / "part-00000"
-    from benchmarks.files import sha256_of
+    from podium.core.files import sha256_of
 
     origin = Origin.of_text(text.name, sha256_of(text), Vocabulary.read(vocabulary).sha256, GenerationSettings())
     write_shard(tmp_path / "store" / "part-00000.h5", samples, origin)
@@ -236,7 +236,7 @@ def test_masks_are_counted_by_the_settings(
 
 
 def test_masks_are_rounded_half_to_even_and_bounded_by_the_text() -> None:
-    from benchmarks.bert.verification.structure import expected_masked_counts
+    from benchmarks.bert.verification.shard_stats import expected_masked_counts
 
     counts = expected_masked_counts(Origin.of_text("a", "", "", GenerationSettings()))
     assert counts[[5, 10, 30, 50, 70, 506, 507, 512]].tolist() == [1, 2, 4, 8, 10, 76, 76, 76]
@@ -333,7 +333,7 @@ def test_shards_that_do_not_belong_together_are_found_as_the_store_does(
     finding = look(store, evaluation=store)["shards"]
     assert finding.severity == "error"
     assert f"{store / 'z.h5'}: its {name} is " in finding.message
-    assert name in contents.ALIKE
+    assert name in content_module.ALIKE
 
 
 def test_another_vocabulary_is_found(stores: Any, sound: Sound, look: Look, tmp_path: Path) -> None:
@@ -361,12 +361,12 @@ def test_official_counts(stores: Any, sound: Sound, look: Look, monkeypatch: pyt
     assert {"counts", "evaluation counts", "official vocabulary"} <= failed(findings)
     assert "156,726,829" in findings["counts"].expected
     assert "10,000" in findings["evaluation counts"].expected
-    monkeypatch.setattr(contents, "TRAINING_SAMPLES", 1_500)
+    monkeypatch.setattr(content_module, "TRAINING_SAMPLES", 1_500)
     for enough, level in ((1_500, "ok"), (1_499, "ok"), (1_501, "error")):
-        monkeypatch.setattr(contents, "EVALUATION_SAMPLES", enough)
+        monkeypatch.setattr(content_module, "EVALUATION_SAMPLES", enough)
         findings = look(store, evaluation=evaluation, official=True)
         assert (findings["counts"].severity, findings["evaluation counts"].severity) == ("ok", level)
-    monkeypatch.setattr(contents, "TRAINING_SAMPLES", 1_499)
+    monkeypatch.setattr(content_module, "TRAINING_SAMPLES", 1_499)
     assert look(store, evaluation=evaluation, official=True)["counts"].severity == "error"
 
 

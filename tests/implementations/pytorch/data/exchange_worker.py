@@ -15,15 +15,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.bulk import BulkReader
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import WorkError
+from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data import exchange
-from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.batch_plan import TrainingOrder
-from implementations.pytorch.data.prefetching import ExchangePrefetcher
-from implementations.pytorch.data.reading import Step, read_step
+from implementations.pytorch.data.loader import ExchangePrefetcher
+from implementations.pytorch.data.reader import Step, read_step
+from podium.core.errors import WorkError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder
 
 BATCH, STEPS = 24, range(2, 11)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import IGNORED, RaggedBatch, collate
-from implementations.pytorch.data.batch_plan import round_up
+from podium.planning.batch_plan import round_up
 
 Maker = Callable[..., list[Sample]]
 LENGTHS = st.lists(st.integers(2, 120), min_size=1, max_size=12)

@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import UsageError, WorkError
-from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.dali import DaliPrefetcher
-from implementations.pytorch.data.reading import Step, read_step
-from implementations.pytorch.data.shapes import run_shapes
+from implementations.pytorch.data.reader import Step, read_step
+from podium.core.errors import UsageError, WorkError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder, run_shapes
 
 DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
 with_dali = pytest.mark.skipif(not DALI, reason="NVIDIA DALI is not installed (the extra `dali`)")

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import UsageError
-from implementations.pytorch.data.balancing import Deal, snake
 from implementations.pytorch.data.evaluation import evaluation_batches, evaluation_share
+from podium.core.errors import UsageError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.published import snake
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from benchmarks.errors import UsageError
-from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.batch_plan import TrainingOrder
 from implementations.pytorch.data.exchange import GRACE_SECONDS, Plan
-from implementations.pytorch.data.prefetching import ExchangePrefetcher
-from implementations.pytorch.data.selecting import select
-from implementations.pytorch.data.sharding import part_bounds
+from implementations.pytorch.data.loader import ExchangePrefetcher
+from implementations.pytorch.data.reader import select
+from podium.core.errors import UsageError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder
+from podium.planning.samplers import part_bounds
 
 SAMPLES, RANKS, BATCH, STEPS = 200, 4, 24, 9
 CASES = ("exchanged", "accumulated", "indexed", "packed", "presorted", "padded", "one_piece")
@@ -132,7 +132,7 @@ def test_samples_are_sent_among_the_ranks_that_the_strategy_says(
 
 
 def test_selected_samples_are_those(store: SampleStore) -> None:
-    from benchmarks.bert.bulk import BulkReader
+    from benchmarks.bert.store_reader import BulkReader
 
     indices = np.array([5, 199, 0, 5, 31])
     with BulkReader(store) as bulk:

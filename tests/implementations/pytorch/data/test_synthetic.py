@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.balancing import Deal
-from implementations.pytorch.data.batch_plan import TrainingOrder
-from implementations.pytorch.data.reading import read_step
+from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.data.synthetic import synthetic_step
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder
 
 
 @pytest.mark.parametrize("strategy", ["indexed", "padded"])

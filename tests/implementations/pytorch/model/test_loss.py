@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.bert.samples import Sample
-from implementations.pytorch.data.balancing import STRATEGIES, Deal, assign
 from implementations.pytorch.data.batch import IGNORED, collate
 from implementations.pytorch.model.bert import BertForPreTraining, Scores
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
+from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.strategies import STRATEGIES, assign
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))

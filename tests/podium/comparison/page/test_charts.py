@@ -1,17 +1,37 @@
-"""Charts over the number of accelerators."""
+"""Charts over the number of accelerators.
+
+Accuracy over samples.
+
+Where the time of runs goes.
+"""
 
 import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
-from podium.comparison.page.charts import best_rates_chart, throughput_chart, ticks, time_chart
+from benchmarks.bert.rules import TARGET_ACCURACY
+from podium.comparison.page.charts import (
+    KINDS,
+    POSITIONS,
+    TimeSpent,
+    accuracies,
+    best_rates_chart,
+    curves_chart,
+    throughput_chart,
+    ticks,
+    time_chart,
+    time_spent,
+    time_spent_chart,
+)
 from podium.comparison.page.families import MOST, families_of
-from podium.comparison.page.words import told
+from podium.comparison.page.labels import told
 from podium.comparison.result import Result
-from podium.page.chart import Chart, page_svg
-from tests.podium.comparison.conftest import make_result, make_run
+from podium.html.chart import Chart, page_svg
+from podium.mllog.run import Run
+from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
 
 FACTORS = (*(1.0 for _ in range(8)), 1.1, 0.9)
 
@@ -143,3 +163,125 @@ def test_numbers_that_cannot_be_leave_the_others_their_room(seconds: float, samp
     assert "wrong" not in points(throughput_chart(families))
     assert ("wrong" in points(time_chart(families))) == (seconds == 100.0)
     assert "8-1000" in points(throughput_chart(families))
+
+
+def run(*points: tuple[float | None, float]) -> Run:
+    return make_run(evaluations=evaluations_at((10.0 * n, *point) for n, point in enumerate(points, 1)))
+
+
+def test_a_run_is_linear_between_its_evaluations_and_keeps_its_last() -> None:
+    known = accuracies(make_result([run((100, 0.2), (200, 0.6)), run((1, 0.003), (300, 0.9))]))
+    assert known is not None
+    positions, values = known
+    assert positions.tolist() == np.linspace(100, 300, POSITIONS).tolist() and values.shape == (2, POSITIONS)
+    first, second = values
+    assert first[0] == 0.2 and first[-1] == 0.6
+    at = int(np.searchsorted(positions, 200))
+    assert first[at:].tolist() == [0.6] * (POSITIONS - at)
+    assert second.tolist() == pytest.approx((positions * 0.003).tolist())
+
+
+def test_runs_that_do_not_count_samples_have_no_curve() -> None:
+    silent, single = run((None, 0.2), (None, 0.6)), run((100, 0.7))
+    assert accuracies(make_result([silent, single])) is None
+    assert accuracies(make_result([])) is None
+    known = accuracies(make_result([silent, single, run((100, 0.2), (200, 0.7))]))
+    assert known is not None and known[1].shape == (1, POSITIONS)
+
+
+def test_evaluations_that_are_out_of_order_or_repeated_are_sorted() -> None:
+    known = accuracies(make_result([run((200, 0.6), (100, 0.2), (200, 0.6))]))
+    assert known is not None
+    positions, (values,) = known
+    assert (positions[0], positions[-1], values[0], values[-1]) == (100, 200, 0.2, 0.6)
+
+
+def test_points_tell_the_median_and_the_band() -> None:
+    runs = [run((1e6, 0.3), (2e6, last)) for last in (0.72, 0.73, 0.76)]
+    root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], closely=False), "c", False))
+    told = ["".join(one.itertext()) for one in root.iter("use") if "data-group" in one.attrib]
+    assert len(told) == POSITIONS
+    assert "after 1,000,000 samples: 0.3000 (0.3000 to 0.3000)" in told[0]
+    assert "after 2,000,000 samples: 0.7300 (0.7200 to 0.7600)" in told[-1]
+
+
+def test_closely_only_what_is_near_the_target_can_be_pointed_at() -> None:
+    runs = [run((1e6, TARGET_ACCURACY - 0.2), (2e6, TARGET_ACCURACY + 0.2))]
+    found = []
+    for closely in (False, True):
+        root = ElementTree.fromstring(page_svg(curves_chart([make_result(runs)], closely), "c", True))
+        found.append(sum("data-group" in one.attrib for one in root.iter("use")))
+    assert found[0] == POSITIONS and 12 <= found[1] < POSITIONS
+
+
+def test_a_result_that_never_comes_near_is_drawn_closely_too() -> None:
+    far = make_result([run((1e6, 0.1), (2e6, 0.2))])
+    assert "<svg" in page_svg(curves_chart([far], closely=True), "c", False)
+
+
+@pytest.mark.parametrize("wrong", [(2e6, 700.0), (2e6, -3.0), (-5.0, 0.6), (1e300, 0.6)])
+def test_evaluations_that_no_run_can_have_are_left_out(wrong: tuple[float, float]) -> None:
+    known = accuracies(make_result([run((1e6, 0.5), wrong, (3e6, 0.7))]))
+    assert known is not None
+    assert (known[0][0], known[0][-1]) == (1e6, 3e6)
+    assert known[1].min() == 0.5 and known[1].max() == 0.7
+
+
+def test_parts_are_all_of_the_run() -> None:
+    spent = TimeSpent(100.0, 50.0, 10.0, 20.0, 1.0)
+    assert dict(zip(KINDS, spent.parts, strict=True)) == {
+        "starting": 10.0,
+        "training": 69.0,
+        "training and evaluation": 0.0,
+        "evaluation": 20.0,
+        "closing": 1.0,
+    }
+    assert sum(spent.parts) == spent.seconds
+
+
+@pytest.mark.parametrize(
+    ("spent", "parts"),
+    [
+        (TimeSpent(100, None, None, None, None), (0, 0, 100, 0, 0)),
+        (TimeSpent(100, None, -5, None, 0), (0, 0, 100, 0, 0)),
+        (TimeSpent(100, None, 10, None, 2), (10, 0, 88, 0, 2)),
+        (TimeSpent(100, None, None, 95, 10), (0, 0, 0, 90, 10)),
+        (TimeSpent(100, None, 300, 10, 0), (300, 0, 0, 0, 0)),
+    ],
+)
+def test_what_is_not_known_is_not_told_apart(spent: TimeSpent, parts: tuple[float, ...]) -> None:
+    assert spent.parts == parts
+    assert (spent.training is None) == (spent.evaluation is None)
+
+
+def test_means_of_the_runs_that_converged() -> None:
+    runs = [
+        make_run(1000.0, evaluating_seconds=100.0, init_seconds=10.0),
+        make_run(2000.0, evaluating_seconds=200.0, init_seconds=30.0),
+        make_run(9000.0, status="aborted"),
+    ]
+    spent = time_spent(make_result(runs))
+    assert spent is not None
+    assert (spent.seconds, spent.initialisation, spent.evaluation) == (1500.0, 20.0, 150.0)
+    assert spent.starting == pytest.approx(0.0) and spent.closing == pytest.approx(0.0)
+    unknown = time_spent(make_result([runs[0], make_run(2000.0)]))
+    assert unknown is not None and unknown.evaluation is None and unknown.training is None
+    assert time_spent(make_result([runs[2]])) is None
+
+
+def test_bars_are_as_long_as_their_shares() -> None:
+    late = evaluations_at((500 + 125 * n, 6e5 * n, accuracy) for n, accuracy in enumerate((0.4, 0.6, 0.7, 0.73), 1))
+    result = make_result([make_run(1000.0, evaluating_seconds=100.0, evaluations=late)])
+    root = ElementTree.fromstring(page_svg(time_spent_chart([result]), "c", False))
+    lengths, starts, stops = {}, [], []
+    for bar in root.iter("path"):
+        if "data-group" in bar.attrib:
+            ends = [float(x) for x in re.findall(r"[ML] ([\d.]+)", bar.attrib["d"])]
+            kind = "".join(bar.itertext()).split("\n")[3].split(":")[0]
+            lengths[kind] = max(ends) - min(ends)
+            starts.append(min(ends))
+            stops.append(max(ends))
+    assert starts[1:] == stops[:-1], "each begins where the one before ends"
+    whole = sum(lengths.values())
+    shares = {kind: length / whole for kind, length in lengths.items()}
+    assert shares == pytest.approx({"starting": 0.5, "training": 0.4, "evaluation": 0.1}, abs=0.002)

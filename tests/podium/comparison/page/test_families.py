@@ -1,6 +1,5 @@
 """Which results stand together in charts."""
 
-from benchmarks.bert.accelerators import accelerator_named
 from podium.comparison.page.families import (
     CPUS,
     MOST,
@@ -14,6 +13,7 @@ from podium.comparison.page.families import (
     size_of,
 )
 from podium.comparison.result import Result
+from podium.planning.accelerators import accelerator_named
 from tests.podium.comparison.conftest import make_result, make_run
 
 

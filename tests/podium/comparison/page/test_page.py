@@ -6,13 +6,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from podium.comparison.cost.costs import Cost, Costs
-from podium.comparison.gathering import Comparison
-from podium.comparison.page.page import MOST_CURVES, comparison_page
-from podium.comparison.page.pictures import charts_by_name, write_pictures
+from podium.comparison.cost import Cost, Costs
+from podium.comparison.load import Comparison
+from podium.comparison.page.page import MOST_CURVES, charts_by_name, comparison_page, write_pictures
 from podium.comparison.result import Result
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
-from tests.podium.page.conftest import HOSTILE, Parsed, no_more_than_the_page
+from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page
 
 SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "What is odd"]
 

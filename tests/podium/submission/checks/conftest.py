@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from podium.config import RunConfig, load_system
-from podium.config.loading import SYSTEMS
-from podium.mllog import SUCCESS, ResultLog, UsedOptimizer
+from podium.config.load import SYSTEMS, load_system
+from podium.config.schema import RunConfig
+from podium.mllog.write import SUCCESS, ResultLog, UsedOptimizer
 
 START_MS = 1_700_000_000_000
 RUN_MS = 3_000_000

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.finding import Finding
-from podium.reading.package import find_packages
-from podium.submission.checks import check_package
-from podium.submission.rulesets import ruleset
+from podium.core.finding import Finding
+from podium.mllog.package import find_packages
+from podium.mllog.rulesets import ruleset
+from podium.submission.checks.table import check_package
 
 Event = dict[str, Any]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.finding import Finding
-from podium.config import RunConfig
-from podium.mllog import RESTARTED
-from podium.reading.package import find_packages
-from podium.submission.checking import check
-from podium.submission.checks import check_package
-from podium.submission.rulesets import ruleset
+from podium.config.schema import RunConfig
+from podium.core.finding import Finding
+from podium.mllog.package import find_packages
+from podium.mllog.rulesets import ruleset
+from podium.mllog.write import RESTARTED
+from podium.submission.check import check
+from podium.submission.checks.table import check_package
 from tests.podium.submission.checks.conftest import write_log
 
 Event = dict[str, Any]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.eager import EAGER
-from implementations.pytorch.kernels.gpu.launch import threshold_and_scale
+from implementations.pytorch.kernels.gpu.common import threshold_and_scale
 from implementations.pytorch.kernels.gpu.table import TRITON
 
 Call = Callable[..., Tensor]

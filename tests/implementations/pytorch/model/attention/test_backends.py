@@ -16,8 +16,8 @@ from implementations.pytorch.data.batch import RaggedBatch, collate
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
-from implementations.pytorch.model.attention import attend
 from implementations.pytorch.model.attention import padded as padded_module
+from implementations.pytorch.model.attention.dispatch import attend
 
 Maker = Callable[..., list[Sample]]
 Error = Callable[[Tensor, Tensor], float]

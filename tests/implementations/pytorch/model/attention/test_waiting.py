@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.kernels.eager import EAGER
-from implementations.pytorch.model.attention import attend
-from implementations.pytorch.model.attention import rectangles as rectangles_module
+from implementations.pytorch.model.attention import padded as rectangles_module
+from implementations.pytorch.model.attention.dispatch import attend
 
 Maker = Callable[..., list[Sample]]
 

@@ -1,0 +1,230 @@
+"""Demo text that needs no download: articles in an invented language, and WordPiece vocabularies.
+
+The text has the official format: one sentence a line, a blank line between articles. The language has enough
+structure to be worth learning. From the nearest to the farthest dependency, there is to learn:
+
+- word classes and their order: connective, determiner, adjective, noun, verb, preposition;
+- agreement: determiner, adjective and noun share gender and number by their endings, the verb takes its subject's
+  number;
+- collocations: a noun prefers one adjective and one verb, a verb one object and one preposition;
+- topics: an article keeps to the vocabulary of one topic, so sentences of one article fit together and a sentence of
+  another does not: next-sentence prediction can be learned.
+
+Article lengths are log-normal, truncated so that sample lengths are as mixed as Wikipedia's. The only source of
+randomness is `random.Random.random`, whose sequence Python guarantees, so the same seed gives the same bytes on
+every Python version.
+
+A WordPiece vocabulary is trained on any text, in the order and with the special tokens that BERT expects.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TypeVar
+
+from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, UNKNOWN
+from benchmarks.bert.sizes import TINY
+from podium.core.files import make_folder, write_whole
+
+T = TypeVar("T")
+
+GENDERS = ("a", "o", "i")
+NUMBERS = ("", "n")
+ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "tr", "kl", "st")
+VOWELS = ("a", "e", "i", "o", "u")
+CODAS = ("", "l", "n", "r", "s")
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """How rich the language is and how strict its habits; the defaults are the embedded benchmark's."""
+
+    topics: int = 8
+    nouns: int = 4
+    adjectives: int = 3
+    verbs: int = 3
+    places: int = 2
+    connectives: int = 4
+    prepositions: int = 4
+    habit: float = 0.9
+    """Probability that a word keeps its preferred company."""
+    mean_log_sentences: float = 3.25
+    spread_log_sentences: float = 1.25
+
+
+@dataclass(frozen=True)
+class Noun:
+    stem: str
+    gender: int
+    adjective: int
+    verb: int
+
+
+@dataclass(frozen=True)
+class Verb:
+    stem: str
+    object: int
+    preposition: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Topic:
+    nouns: tuple[Noun, ...]
+    adjectives: tuple[str, ...]
+    verbs: tuple[Verb, ...]
+    places: tuple[Noun, ...]
+
+
+class Language:
+    """Words and habits drawn once from a seed; articles are then drawn from the language."""
+
+    def __init__(self, seed: int, settings: LanguageSettings = LanguageSettings()) -> None:
+        self.settings = settings
+        self._rng = Random(seed)
+        self._words: set[str] = set()
+        s = settings
+        self.determiners = tuple(self._word(1) for _ in range(2))
+        self.connectives = tuple(self._word(2) for _ in range(s.connectives))
+        self.prepositions = tuple(self._word(1) for _ in range(s.prepositions))
+        self.topics = tuple(self._topic() for _ in range(s.topics))
+
+    def articles(self, count: int, seed: int) -> Iterator[list[str]]:
+        """`count` articles, each a list of sentences, from a seed of their own."""
+        self._rng = Random(seed)
+        for _ in range(count):
+            topic = self._pick(self.topics)
+            sentences = self._log_normal(self.settings.mean_log_sentences, self.settings.spread_log_sentences)
+            yield [self._sentence(topic) for _ in range(max(2, round(sentences)))]
+
+    # Words
+
+    def _word(self, syllables: int) -> str:
+        while True:
+            parts = [self._pick(ONSETS) + self._pick(VOWELS) for _ in range(syllables)]
+            word = "".join(parts) + self._pick(CODAS)
+            if word not in self._words:
+                self._words.add(word)
+                return word
+
+    def _noun(self) -> Noun:
+        s = self.settings
+        return Noun(self._word(2), self._below(len(GENDERS)), self._below(s.adjectives), self._below(s.verbs))
+
+    def _topic(self) -> Topic:
+        s = self.settings
+        return Topic(
+            nouns=tuple(self._noun() for _ in range(s.nouns)),
+            adjectives=tuple(self._word(2) for _ in range(s.adjectives)),
+            verbs=tuple(
+                Verb(self._word(2), self._below(s.nouns), self._below(s.prepositions), self._below(s.places))
+                for _ in range(s.verbs)
+            ),
+            places=tuple(self._noun() for _ in range(s.places)),
+        )
+
+    # Sentences
+
+    def _sentence(self, topic: Topic) -> str:
+        subject, number = self._pick(topic.nouns), self._below(2)
+        verb = self._habitual(topic.verbs, subject.verb)
+        words = self._noun_phrase(topic, subject, number)
+        words.append(verb.stem + ("es" if number == 0 else "um"))
+        words += self._noun_phrase(topic, self._habitual(topic.nouns, verb.object), self._below(2))
+        if self._chance(0.5):
+            words.append(self._habitual(self.prepositions, verb.preposition))
+            words += self._noun_phrase(topic, self._habitual(topic.places, verb.place), 0)
+        if self._chance(0.25):
+            words = [self._pick(self.connectives), ",", *words]
+        return " ".join(words).replace(" ,", ",") + "."
+
+    def _noun_phrase(self, topic: Topic, noun: Noun, number: int) -> list[str]:
+        ending = GENDERS[noun.gender] + NUMBERS[number]
+        phrase = [self.determiners[number] + GENDERS[noun.gender]]
+        if self._chance(0.5):
+            phrase.append(self._habitual(topic.adjectives, noun.adjective) + ending)
+        phrase.append(noun.stem + ending)
+        return phrase
+
+    # Draws
+
+    def _below(self, bound: int) -> int:
+        return int(self._rng.random() * bound)
+
+    def _chance(self, probability: float) -> bool:
+        return self._rng.random() < probability
+
+    def _pick(self, options: Sequence[T]) -> T:
+        return options[self._below(len(options))]
+
+    def _habitual(self, options: Sequence[T], preferred: int) -> T:
+        return options[preferred] if self._chance(self.settings.habit) else self._pick(options)
+
+    def _log_normal(self, mean: float, spread: float) -> float:
+        radius = math.sqrt(-2.0 * math.log(1.0 - self._rng.random()))
+        return math.exp(mean + spread * radius * math.cos(2.0 * math.pi * self._rng.random()))
+
+
+CONTINUATION = "##"
+
+
+def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
+    """Write a lower-case WordPiece vocabulary of at most `size` words to `out`, one word a line, special words first.
+
+    Uses the `tokenizers` library. The same texts and size give the same bytes: the library numbers the characters in
+    an order that changes from process to process and breaks ties by these numbers, so they are handed to it in sorted
+    order.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    characters: set[str] = set()
+    for text in texts:
+        with text.open(encoding="utf-8") as lines:
+            for line in lines:
+                characters.update(normalizer.normalize_str(line))
+    alphabet = sorted(character for character in characters if not character.isspace())
+    numbered = [*SPECIAL_WORDS, *alphabet, *(CONTINUATION + character for character in alphabet)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=numbered, continuing_subword_prefix=CONTINUATION, show_progress=False
+    )
+    tokenizer.train([str(text) for text in texts], trainer)
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    words = sorted(ids, key=lambda word: ids[word])
+    write_whole(out, "".join(f"{word}\n" for word in words))
+
+
+LANGUAGE_SEED = 20_402
+TRAINING_PARTS = 4
+ARTICLES_A_PART = 320
+EVALUATION_ARTICLES = 160
+
+
+@dataclass(frozen=True)
+class EmbeddedText:
+    """Where the text was written."""
+
+    training: tuple[Path, ...]
+    evaluation: Path
+    vocabulary: Path
+
+
+def write_embedded_text(folder: Path) -> EmbeddedText:
+    """Write the training parts, the evaluation text and vocab.txt into `folder`. The same bytes every time."""
+    make_folder(folder)
+    text = EmbeddedText(
+        tuple(folder / f"part-{number:05d}" for number in range(TRAINING_PARTS)),
+        folder / "eval.txt",
+        folder / "vocab.txt",
+    )
+    language = Language(LANGUAGE_SEED)
+    for number, path in enumerate((*text.training, text.evaluation), start=1):
+        articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_A_PART
+        write_whole(path, "\n".join("\n".join([*a, ""]) for a in language.articles(articles, LANGUAGE_SEED + number)))
+    train_vocabulary(text.training, TINY.vocabulary_size, text.vocabulary)
+    return text

@@ -1,1 +1,0 @@
-"""Samples in the formats that others keep them in, to and from shards."""

@@ -1,0 +1,412 @@
+"""Rows of imported sample files: their padding removed or added, and every check that makes them samples.
+
+The rows are of fixed width with padding, as in the reference's files, or of variable length. The origin that is
+recorded for the samples of an imported file is determined here as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
+from benchmarks.bert.preparation.tokenization import CLASSIFICATION, SEPARATOR, Vocabulary
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
+from benchmarks.bert.store import (
+    ATTRIBUTES,
+    EVALUATION,
+    FORMAT,
+    FORMAT_VERSION,
+    GENERATION_ATTRIBUTES,
+    ORIGIN_ATTRIBUTES,
+    RANDOM,
+    TEXT,
+    WHOLE,
+    Origin,
+    content_sha256,
+)
+from podium.core.errors import UsageError, WorkError
+from podium.core.files import sha256_of
+
+SHORTEST = SPECIAL_TOKENS + 2
+"""Tokens of [CLS] A [SEP] B [SEP] where A and B are one token each."""
+LONGEST = 65_535
+"""Tokens that a sample may have, so that a position fits into two bytes."""
+ROWS_A_BLOCK = 8192
+"""Rows that are read or written at a time, so that memory is bounded by the samples themselves."""
+ADVICE = "see how the file was made, or get it again"
+
+
+def unusable(path: Path, found: str) -> WorkError:
+    """The sentence for a foreign file that cannot be imported."""
+    return WorkError(f"{path}: the file cannot be imported: {found}; {ADVICE}")
+
+
+@dataclass(frozen=True)
+class AllowedTokens:
+    """What of a vocabulary decides whether a token may stand where it stands."""
+
+    vocabulary: Path
+    sha256: str
+    size: int
+    classification: int
+    """The id of [CLS]."""
+    separator: int
+    """The id of [SEP]."""
+
+    @classmethod
+    def of(cls, path: Path) -> "AllowedTokens":
+        """Of a vocab.txt; raises UsageError as Vocabulary.read does."""
+        words = Vocabulary.read(path)
+        return cls(path, words.sha256, len(words.words), words.ids[CLASSIFICATION], words.ids[SEPARATOR])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows come from, for sentences about them."""
+
+    path: Path
+    first_row: int = 0
+    """Number in the file, counted from 0, of the first of the rows."""
+
+    def refuse(self, row: int, found: str) -> WorkError:
+        """The sentence about the row `row` of these rows."""
+        return unusable(self.path, f"row {self.first_row + int(row)}, counted from 0: {found}")
+
+    def refuse_any(self, wrong: NDArray[np.bool_], found: str) -> None:
+        """Raise it for the first row that is wrong, if one is; wrong is [N]."""
+        if wrong.any():
+            raise self.refuse(int(wrong.argmax()), found)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """N rows, unpadded, one after another in flat arrays of any integer type, unchecked but for their shapes."""
+
+    input_ids: NDArray[Any]
+    """[tokens]"""
+    segment_ids: NDArray[Any]
+    """[tokens]"""
+    lengths: NDArray[np.int64]
+    """[N] tokens of each row."""
+    masked_lm_positions: NDArray[Any]
+    """[masked tokens]"""
+    masked_lm_ids: NDArray[Any]
+    """[masked tokens]"""
+    masked_counts: NDArray[np.int64]
+    """[N] masked tokens of each row."""
+    next_sentence_labels: NDArray[Any]
+    """[N]"""
+
+
+def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples:
+    """The samples that the rows are; raises WorkError that names the first row where one is none."""
+    _check_lengths(rows, place)
+    starts, masked_starts = _offsets(rows.lengths), _offsets(rows.masked_counts)
+    _check_token_ids("input_ids", rows.input_ids, starts, allowed, place)
+    _check_token_ids("masked_lm_ids", rows.masked_lm_ids, masked_starts, allowed, place)
+    first_segments = _first_segment_lengths(rows, starts, place)
+    _check_special_tokens(rows.input_ids, starts, first_segments, allowed, place)
+    _check_positions(rows, masked_starts, place)
+    labels = rows.next_sentence_labels
+    for row in np.flatnonzero((labels != 0) & (labels != 1))[:1]:
+        raise place.refuse(row, f"next_sentence_labels is {labels[row]}, not 0 or 1")
+    return Samples(
+        token_ids=rows.input_ids.astype(np.uint16),
+        sample_offsets=starts,
+        first_segment_lengths=first_segments.astype(np.uint16),
+        masked_positions=rows.masked_lm_positions.astype(np.uint16),
+        masked_token_ids=rows.masked_lm_ids.astype(np.uint16),
+        masked_offsets=masked_starts,
+        next_sentence_labels=labels.astype(np.uint8),
+    )
+
+
+def joined(blocks: list[Samples]) -> Samples:
+    """The samples of several blocks, one after another; at least one block."""
+
+    def together(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(block, name) for block in blocks])
+
+    return Samples(
+        token_ids=together("token_ids"),
+        sample_offsets=_offsets(np.concatenate([np.diff(block.sample_offsets) for block in blocks])),
+        first_segment_lengths=together("first_segment_lengths"),
+        masked_positions=together("masked_positions"),
+        masked_token_ids=together("masked_token_ids"),
+        masked_offsets=_offsets(np.concatenate([np.diff(block.masked_offsets) for block in blocks])),
+        next_sentence_labels=together("next_sentence_labels"),
+    )
+
+
+def sliced(samples: Samples, start: int, stop: int) -> Samples:
+    """Samples start..stop−1 of them; views, but for the offsets."""
+    tokens = slice(samples.sample_offsets[start], samples.sample_offsets[stop])
+    masked = slice(samples.masked_offsets[start], samples.masked_offsets[stop])
+    return Samples(
+        token_ids=samples.token_ids[tokens],
+        sample_offsets=samples.sample_offsets[start : stop + 1] - tokens.start,
+        first_segment_lengths=samples.first_segment_lengths[start:stop],
+        masked_positions=samples.masked_positions[masked],
+        masked_token_ids=samples.masked_token_ids[masked],
+        masked_offsets=samples.masked_offsets[start : stop + 1] - masked.start,
+        next_sentence_labels=samples.next_sentence_labels[start:stop],
+    )
+
+
+def segment_ids(samples: Samples) -> NDArray[np.int8]:
+    """[tokens]: 0 in [CLS] A [SEP], 1 in B [SEP]."""
+    lengths = np.diff(samples.sample_offsets)
+    places = np.arange(len(samples.token_ids)) - np.repeat(samples.sample_offsets[:-1], lengths)
+    return (places >= np.repeat(samples.first_segment_lengths, lengths)).astype(np.int8)
+
+
+def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N + 1], from 0."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def _check_lengths(rows: Rows, place: Place) -> None:
+    for row in np.flatnonzero((rows.lengths < SHORTEST) | (rows.lengths > LONGEST))[:1]:
+        found = f"it has {rows.lengths[row]} tokens, and [CLS] A [SEP] B [SEP] has {SHORTEST} to {LONGEST}"
+        raise place.refuse(row, found)
+    place.refuse_any(rows.masked_counts < 1, "no token of it is masked")
+
+
+def _check_token_ids(
+    key: str, token_ids: NDArray[Any], starts: NDArray[np.int64], allowed: AllowedTokens, place: Place
+) -> None:
+    if token_ids.min() >= 0 and token_ids.max() < allowed.size:
+        return
+    index = int(((token_ids < 0) | (token_ids >= allowed.size)).argmax())
+    row = np.searchsorted(starts, index, side="right") - 1
+    found = f"{key} has the token {token_ids[index]}, and {allowed.vocabulary} has 0 to {allowed.size - 1}"
+    raise place.refuse(int(row), found)
+
+
+def _first_segment_lengths(rows: Rows, starts: NDArray[np.int64], place: Place) -> NDArray[np.int64]:
+    """The number of zeros in segment_ids, which are zeros and then ones."""
+    first_segments = np.add.reduceat(rows.segment_ids == 0, starts[:-1], dtype=np.int64)
+    places = np.arange(len(rows.segment_ids)) - np.repeat(starts[:-1], rows.lengths)
+    wrong = rows.segment_ids != (places >= np.repeat(first_segments, rows.lengths))
+    if wrong.any():
+        row = np.searchsorted(starts, wrong.argmax(), side="right") - 1
+        raise place.refuse(int(row), "segment_ids are not zeros and then ones")
+    for row in np.flatnonzero((first_segments < 3) | (first_segments > rows.lengths - 2))[:1]:
+        found = f"segment_ids have {first_segments[row]} zeros and {rows.lengths[row] - first_segments[row]} ones"
+        raise place.refuse(row, f"{found}, and [CLS] A [SEP] has 3 or more tokens, B [SEP] 2 or more")
+    return first_segments
+
+
+def _check_special_tokens(
+    token_ids: NDArray[Any],
+    starts: NDArray[np.int64],
+    first_segments: NDArray[np.int64],
+    allowed: AllowedTokens,
+    place: Place,
+) -> None:
+    """A wrong vocabulary shows here: its [CLS] and [SEP] are hardly ever the same tokens."""
+    special = (
+        (starts[:-1], "first token", CLASSIFICATION, allowed.classification),
+        (starts[:-1] + first_segments - 1, "last token of segment 0", SEPARATOR, allowed.separator),
+        (starts[1:] - 1, "last token", SEPARATOR, allowed.separator),
+    )
+    for places, which, word, expected in special:
+        for row in np.flatnonzero(token_ids[places] != expected)[:1]:
+            found = f"its {which} is {token_ids[places[row]]}, and {word} is {expected} in {allowed.vocabulary}"
+            raise place.refuse(row, f"{found}, which is perhaps not the vocabulary that the samples were made with")
+
+
+def _check_positions(rows: Rows, masked_starts: NDArray[np.int64], place: Place) -> None:
+    positions, lengths = rows.masked_lm_positions, np.repeat(rows.lengths, rows.masked_counts)
+
+    def row_of(index: np.intp) -> int:
+        return int(np.searchsorted(masked_starts, index, side="right")) - 1
+
+    outside = (positions < 1) | (positions >= lengths)
+    if outside.any():
+        row = row_of(outside.argmax())
+        found = f"masked_lm_positions has {positions[outside.argmax()]}, and {rows.lengths[row]} tokens have 1 to"
+        raise place.refuse(row, f"{found} {rows.lengths[row] - 1} to mask")
+    behind = positions[1:] <= positions[:-1]
+    behind[masked_starts[1:-1] - 1] = False
+    if behind.any():
+        raise place.refuse(row_of(behind.argmax()), "masked_lm_positions do not ascend")
+
+
+@dataclass(frozen=True, eq=False)
+class Rectangles:
+    """N rows of any integer types, unchecked but for their shapes; what is left of a row is padded with zeros."""
+
+    input_ids: NDArray[Any]
+    """[N, width]"""
+    input_mask: NDArray[Any]
+    """[N, width] 1 where there is a token."""
+    segment_ids: NDArray[Any]
+    """[N, width] 0 in [CLS] A [SEP] and in padding, 1 in B [SEP]."""
+    masked_lm_positions: NDArray[Any]
+    """[N, masked width]"""
+    masked_lm_ids: NDArray[Any]
+    """[N, masked width]"""
+    next_sentence_labels: NDArray[Any]
+    """[N]"""
+
+
+WIDE = ("input_ids", "input_mask", "segment_ids")
+"""The keys whose rows are `width` wide."""
+MASKED = ("masked_lm_positions", "masked_lm_ids")
+"""Those whose rows are `masked width` wide."""
+NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK
+"""Of one key that are held at a time: rows of the usual width."""
+
+FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "input_ids": np.dtype("<i2"),
+    "input_mask": np.dtype("i1"),
+    "segment_ids": np.dtype("i1"),
+    "masked_lm_positions": np.dtype("<i2"),
+    "masked_lm_ids": np.dtype("<i2"),
+    "next_sentence_labels": np.dtype("i1"),
+}
+"""The keys of `Rectangles` and the types in which others keep them."""
+
+
+def check_widths(path: Path, widths: Mapping[str, int]) -> tuple[int, int]:
+    """The width and the masked width of a file; raises WorkError if keys disagree or it is none that can be."""
+    for keys, least in ((WIDE, SHORTEST), (MASKED, 1)):
+        width = widths[keys[0]]
+        for key in keys:
+            if widths[key] != width:
+                raise unusable(path, f"a row of {key} has {widths[key]} columns, and one of {keys[0]} has {width}")
+        if not least <= width <= LONGEST:
+            raise unusable(path, f"a row of {keys[0]} has {width} columns, and {least} to {LONGEST} are possible")
+    return widths[WIDE[0]], widths[MASKED[0]]
+
+
+def block_rows(width: int, masked_width: int) -> int:
+    """How many rows of these widths to hold at a time."""
+    return max(1, min(ROWS_A_BLOCK, NUMBERS_A_BLOCK // max(width, masked_width)))
+
+
+def unpadded(padded: Rectangles, place: Place, masked_counts: NDArray[np.int64] | None = None) -> Rows:
+    """The rows without their padding; raises WorkError for a mask or padding that is none.
+
+    masked_counts [N] says how many positions of each row are real; where it is None the first position that is 0
+    ends them, since position 0 is [CLS], which is never masked.
+    """
+    lengths = np.count_nonzero(padded.input_mask, axis=1)
+    kept = np.arange(padded.input_mask.shape[1]) < lengths[:, None]
+    place.refuse_any((padded.input_mask != kept).any(axis=1), "input_mask is not ones and then zeros")
+    if masked_counts is None:
+        masked_counts = leading(padded.masked_lm_positions != 0)
+    masked = np.arange(padded.masked_lm_positions.shape[1]) < masked_counts[:, None]
+    for key, real in (
+        ("input_ids", kept),
+        ("segment_ids", kept),
+        ("masked_lm_positions", masked),
+        ("masked_lm_ids", masked),
+    ):
+        wrong = ((getattr(padded, key) != 0) & ~real).any(axis=1)
+        place.refuse_any(wrong, f"the padding of {key} is not zero")
+    return Rows(
+        input_ids=padded.input_ids[kept],
+        segment_ids=padded.segment_ids[kept],
+        lengths=lengths,
+        masked_lm_positions=padded.masked_lm_positions[masked],
+        masked_lm_ids=padded.masked_lm_ids[masked],
+        masked_counts=masked_counts,
+        next_sentence_labels=padded.next_sentence_labels,
+    )
+
+
+def leading(real: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[N]: in how many columns each row of real [N, width] begins with True; width is at least 1."""
+    counts: NDArray[np.int64] = np.where(real.all(axis=1), real.shape[1], real.argmin(axis=1)).astype(np.int64)
+    return counts
+
+
+def padded(samples: Samples, width: int, masked_width: int) -> Rectangles:
+    """The samples in rows of these widths, in the types of FIXED_DTYPES, which have to hold their tokens."""
+    lengths = np.diff(samples.sample_offsets)
+    columns = np.arange(width)
+    kept = columns < lengths[:, None]
+    masked = np.arange(masked_width) < np.diff(samples.masked_offsets)[:, None]
+
+    def spread(key: str, real: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
+        rectangle = np.zeros(real.shape, FIXED_DTYPES[key])
+        rectangle[real] = values
+        return rectangle
+
+    return Rectangles(
+        input_ids=spread("input_ids", kept, samples.token_ids),
+        input_mask=kept.astype(FIXED_DTYPES["input_mask"]),
+        segment_ids=(kept & (columns >= samples.first_segment_lengths[:, None])).astype(FIXED_DTYPES["segment_ids"]),
+        masked_lm_positions=spread("masked_lm_positions", masked, samples.masked_positions),
+        masked_lm_ids=spread("masked_lm_ids", masked, samples.masked_token_ids),
+        next_sentence_labels=samples.next_sentence_labels.astype(FIXED_DTYPES["next_sentence_labels"]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """Checked samples of a foreign file."""
+
+    samples: Samples
+    max_sequence_length: int
+    """The width of its rows, in tokens, or what it may be."""
+    max_predictions: int
+    noted: Mapping[str, Any] = field(default_factory=dict)
+    """The attributes of the shard that it was exported from, if it says so, unchecked."""
+
+
+def origin_of(contents: Contents, path: Path, format_name: str, allowed: AllowedTokens) -> Origin:
+    """What the exported shard was made from if these are still its samples; else the foreign file itself.
+
+    Raises UsageError if these are a shard's samples and it was made with another vocabulary than `allowed`.
+    """
+    restored = _restored(contents)
+    if restored is None:
+        return Origin(
+            source=path.name,
+            source_sha256=sha256_of(path),
+            vocabulary_sha256=allowed.sha256,
+            max_sequence_length=contents.max_sequence_length,
+            max_predictions=contents.max_predictions,
+            made_by=format_name,
+        )
+    if restored.vocabulary_sha256 != allowed.sha256:
+        raise UsageError(
+            f"{path}: was exported from samples that were made with another vocabulary than {allowed.vocabulary}; "
+            f"name the one with the SHA-256 {restored.vocabulary_sha256}"
+        )
+    return restored
+
+
+def _restored(contents: Contents) -> Origin | None:
+    """The origin that was noted, or None unless every attribute of a shard was, and is that of these samples."""
+    noted, samples = contents.noted, contents.samples
+    kinds = dict(ATTRIBUTES)
+    if noted.get("made_by") == TEXT:
+        kinds |= GENERATION_ATTRIBUTES
+    if any(type(noted.get(name)) is not kind for name, kind in kinds.items()):
+        return None
+    if (noted["format"], noted["format_version"]) != (FORMAT, FORMAT_VERSION):
+        return None
+    if noted["selection"] not in (WHOLE, EVALUATION, RANDOM):
+        return None
+    longest, most = (int(np.diff(offsets).max()) for offsets in (samples.sample_offsets, samples.masked_offsets))
+    if longest > noted["max_sequence_length"] or most > noted["max_predictions"]:
+        return None
+    arrays = {name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()}
+    if content_sha256(arrays) != noted["content_sha256"]:
+        return None
+    own = {name: noted[name] for name in ORIGIN_ATTRIBUTES}
+    if noted["made_by"] != TEXT:
+        return Origin(**own)
+    try:
+        return Origin(**own, generation=GenerationSettings(**{name: noted[name] for name in GENERATION_ATTRIBUTES}))
+    except UsageError:
+        return None

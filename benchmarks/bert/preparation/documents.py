@@ -1,0 +1,314 @@
+"""From the bytes of a text to tokenized documents, compiled: the documents of `reference`, many times faster.
+
+Tokenizing is concatenative over white space: the tokens of a line are those of its chunks, one after another, where
+chunks are what lies between spaces, tabs and line feeds. So a chunk of ASCII is tokenized by compiled code over a
+trie of the vocabulary, and any other chunk by `Tokenizer`, which handles all of Unicode, once for each different
+chunk.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.preparation.tokenization import LONGEST_WORD, UNKNOWN, Tokenizer, Vocabulary
+from podium.core.errors import WorkError
+from podium.core.jit import compiled, compiled_leaf
+
+LETTER, PUNCTUATION, DROPPED, STRIPPED = range(4)
+"""Kinds of ASCII characters in a chunk: the last two are no text, and STRIPPED is white space to str.strip."""
+
+ROOT, NO_NODE = np.int64(0), np.int64(-1)
+NO_WORD = -1
+
+MOST_REMEMBERED = 200_000
+"""Chunks that are not ASCII to remember from text to text, about 50 MB of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """D documents of S sentences of T tokens, in the order of the text; none of them is empty."""
+
+    tokens: NDArray[np.uint16]
+    """[T]"""
+    sentence_offsets: NDArray[np.int64]
+    """[S + 1] sentence i is tokens[sentence_offsets[i]:sentence_offsets[i + 1]]."""
+    document_offsets: NDArray[np.int64]
+    """[D + 1] into the sentences."""
+
+    def __len__(self) -> int:
+        return len(self.document_offsets) - 1
+
+
+class Reader:
+    """Reads texts with one vocabulary; remembers what it has learnt of chunks that are not ASCII."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        words = [word.encode("utf-8") for word in vocabulary.words]
+        ends = np.cumsum([len(word) for word in words], dtype=np.int64)
+        self._edges, self._word_at = _build_trie(np.frombuffer(b"".join(words), np.uint8), ends)
+        self._unknown = vocabulary.ids[UNKNOWN]
+        self._tokenizer = Tokenizer(vocabulary)
+        self._foreign = _ForeignChunks()
+
+    def read(self, text: bytes, source: str = "the text") -> Documents:
+        """The documents of a text: one sentence a line, a blank line between documents.
+
+        Sentences and documents without a token are left out. Raises WorkError, naming `source`, if the text is not
+        UTF-8, with the first byte that is not, counted from 0.
+        """
+        try:
+            text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            where = f"at byte {error.start} ({error.reason})"
+            raise WorkError(f"{source}: the text is not UTF-8 {where}; convert it to UTF-8") from None
+        text = text.replace(b"\r", b"")
+        if len(self._foreign) > MOST_REMEMBERED:
+            self._foreign = _ForeignChunks()
+        characters = np.frombuffer(text, np.uint8)
+        foreign = _find_foreign_chunks(characters)
+        numbers = self._foreign.number(text, foreign, self._tokenizer)
+        lines = text.count(b"\n") + 1
+        tokens, sentence_offsets, document_offsets = _tokenize(
+            characters,
+            lines,
+            self._edges,
+            self._word_at,
+            self._unknown,
+            foreign,
+            numbers,
+            *self._foreign.arrays(),
+        )
+        return Documents(tokens, sentence_offsets, document_offsets)
+
+
+class _ForeignChunks:
+    """The different chunks seen that are not ASCII, their tokens, and whether str.strip leaves anything of them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._tokens: list[int] = []
+        self._ends = [0]
+        self._blank: list[bool] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, text: bytes, places: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
+        """The number of the chunk at each place [n, 2] (start, end); new ones are tokenized."""
+        seen = self._numbers
+        numbers = np.empty(len(places), np.int64)
+        for i, (start, end) in enumerate(places.tolist()):
+            chunk = text[start:end]
+            number = seen.get(chunk)
+            if number is None:
+                number = seen[chunk] = len(seen)
+                characters = chunk.decode("utf-8")
+                self._tokens += tokenizer.tokenize(characters)
+                self._ends.append(len(self._tokens))
+                self._blank.append(not characters.strip())
+            numbers[i] = number
+        return numbers
+
+    def arrays(self) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
+        """Tokens of all chunks, where each chunk's begin (one more than chunks), and which chunks are blank."""
+        return np.array(self._tokens, np.uint16), np.array(self._ends, np.int64), np.array(self._blank, np.bool_)
+
+
+def _kinds_of_ascii() -> NDArray[np.uint8]:
+    kinds = np.full(128, LETTER, np.uint8)
+    kinds[:32] = DROPPED
+    kinds[127] = DROPPED
+    for code in range(33, 127):
+        if not chr(code).isalnum():
+            kinds[code] = PUNCTUATION
+    for code in range(32):
+        if chr(code).isspace():
+            kinds[code] = STRIPPED
+    return kinds
+
+
+KINDS = _kinds_of_ascii()
+LOWERED = np.array([ord(chr(code).lower()) for code in range(128)], np.uint8)
+SPACE, TAB, LINE_FEED, HASH = map(ord, " \t\n#")
+
+
+# The trie: an edge (node, byte) → node is one entry of an open hash table, key + 1 in its upper
+# half and the child in its lower half, so that 0 is an empty place.
+
+
+@compiled_leaf
+def _place(edges: NDArray[np.uint64], key: np.uint64) -> np.int64:
+    """Where the edge with this key is, or where it would be put."""
+    mask = np.uint64(len(edges) - 1)
+    place = (key * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & mask
+    while edges[place] != 0 and edges[place] >> np.uint64(32) != key + np.uint64(1):
+        place = (place + np.uint64(1)) & mask
+    return np.int64(place)
+
+
+@compiled_leaf
+def _child(edges: NDArray[np.uint64], node: np.int64, character: int) -> np.int64:
+    entry = edges[_place(edges, np.uint64(node) << np.uint64(8) | np.uint64(character))]
+    return np.int64(entry & np.uint64(0xFFFFFFFF)) if entry != 0 else NO_NODE
+
+
+@compiled
+def _build_trie(characters: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """Edges of the trie over all words, and the word that ends at each node. A word's id is its number."""
+    size = 2
+    while size < 2 * len(characters):
+        size *= 2
+    edges = np.zeros(size, np.uint64)
+    word_at = np.full(len(characters) + 1, NO_WORD, np.int32)
+    nodes = 1
+    start = 0
+    for word in range(len(ends)):
+        node = ROOT
+        for i in range(start, ends[word]):
+            key = np.uint64(node) << np.uint64(8) | np.uint64(characters[i])
+            place = _place(edges, key)
+            if edges[place] == 0:
+                edges[place] = (key + np.uint64(1)) << np.uint64(32) | np.uint64(nodes)
+                nodes += 1
+            node = np.int64(edges[place] & np.uint64(0xFFFFFFFF))
+        word_at[node] = word
+        start = ends[word]
+    return edges, word_at[:nodes].copy()
+
+
+@compiled
+def _find_foreign_chunks(text: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Start and end [n, 2] of the chunks that are not ASCII."""
+    places = np.empty((64, 2), np.int64)
+    found = 0
+    start = 0
+    foreign = False
+    for i in range(len(text) + 1):
+        if i < len(text):
+            character = text[i]
+            if character >= 128:
+                foreign = True
+                continue
+            if character != SPACE and character != LINE_FEED and character != TAB:
+                continue
+        if foreign:
+            if found == len(places):
+                more = np.empty((2 * found, 2), np.int64)
+                more[:found] = places
+                places = more
+            places[found, 0], places[found, 1] = start, i
+            found += 1
+            foreign = False
+        start = i + 1
+    return places[:found].copy()
+
+
+@compiled_leaf
+def _put_pieces(
+    part: NDArray[np.uint8],
+    length: int,
+    edges: NDArray[np.uint64],
+    word_at: NDArray[np.int32],
+    continuation: np.int64,
+    unknown: int,
+    tokens: NDArray[np.uint16],
+    used: int,
+) -> int:
+    """Greedy WordPiece of part[:length] into tokens[used:]; returns how many tokens are used then."""
+    if length > LONGEST_WORD:
+        tokens[used] = unknown
+        return used + 1
+    first = used
+    start = 0
+    while start < length:
+        node = ROOT if start == 0 else continuation
+        end = start
+        for i in range(start, length):
+            if node == NO_NODE:
+                break
+            node = _child(edges, node, part[i])
+            if node != NO_NODE and word_at[node] != NO_WORD:
+                tokens[used] = word_at[node]
+                end = i + 1
+        if end == start:
+            tokens[first] = unknown
+            return first + 1
+        used += 1
+        start = end
+    return used
+
+
+@compiled
+def _tokenize(
+    text: NDArray[np.uint8],
+    lines: int,
+    edges: NDArray[np.uint64],
+    word_at: NDArray[np.int32],
+    unknown: int,
+    foreign: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    foreign_tokens: NDArray[np.uint16],
+    foreign_starts: NDArray[np.int64],
+    foreign_blank: NDArray[np.bool_],
+) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens, sentence offsets and document offsets of a text whose foreign chunks are tokenized already."""
+    capacity = len(text) + 1
+    for number in numbers:
+        capacity += foreign_starts[number + 1] - foreign_starts[number]
+    tokens = np.empty(capacity, np.uint16)
+    sentence_offsets = np.zeros(lines + 1, np.int64)
+    document_offsets = np.zeros(lines + 1, np.int64)
+    used = sentences = documents = next_foreign = 0
+    continuation = _child(edges, ROOT, HASH)
+    if continuation != NO_NODE:
+        continuation = _child(edges, continuation, HASH)
+    part = np.empty(LONGEST_WORD, np.uint8)
+    length = 0  # of the part so far, which may be longer than what is kept of it
+    blank = True
+    i = 0
+    while i <= len(text):
+        if next_foreign < len(foreign) and foreign[next_foreign, 0] == i:
+            number = numbers[next_foreign]
+            for k in range(foreign_starts[number], foreign_starts[number + 1]):
+                tokens[used] = foreign_tokens[k]
+                used += 1
+            blank &= foreign_blank[number]
+            i = foreign[next_foreign, 1]
+            next_foreign += 1
+            continue
+        character = text[i] if i < len(text) else np.uint8(LINE_FEED)
+        i += 1
+        if character > SPACE:
+            kind = KINDS[character]
+            if kind == LETTER:
+                if length < LONGEST_WORD:
+                    part[length] = LOWERED[character]
+                length += 1
+                blank = False
+                continue
+            blank = False
+            if kind == DROPPED:
+                continue
+            if length > 0:
+                used = _put_pieces(part, length, edges, word_at, continuation, unknown, tokens, used)
+            part[0] = character
+            used = _put_pieces(part, 1, edges, word_at, continuation, unknown, tokens, used)
+            length = 0
+            continue
+        if character != SPACE and character != LINE_FEED and character != TAB:
+            blank &= KINDS[character] == STRIPPED
+            continue
+        if length > 0:
+            used = _put_pieces(part, length, edges, word_at, continuation, unknown, tokens, used)
+            length = 0
+        if character != LINE_FEED:
+            continue
+        if used > sentence_offsets[sentences]:
+            sentences += 1
+            sentence_offsets[sentences] = used
+        if (blank or i > len(text)) and sentences > document_offsets[documents]:
+            documents += 1
+            document_offsets[documents] = sentences
+        blank = True
+    return tokens[:used].copy(), sentence_offsets[: sentences + 1].copy(), document_offsets[: documents + 1].copy()

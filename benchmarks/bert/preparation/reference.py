@@ -1,0 +1,211 @@
+"""Sample generation step by step in plain Python: the reference that the compiled version is tested against.
+
+It is written for readability; `generation` makes the same samples many times faster. Source of the algorithm: MLPerf
+Training reference, create_pretraining_data. Every random draw, even one without a choice, is part of it: one draw
+more or less changes all samples that follow.
+"""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Tokenizer, Vocabulary
+from benchmarks.bert.samples import Samples
+from podium.core.errors import WorkError
+
+Sentence = list[int]
+Document = list[Sentence]
+
+DRAWS_FOR_ANOTHER_DOCUMENT = 10
+
+
+class _Pair(NamedTuple):
+    """Two segments of text before they are truncated, and whether the second one was drawn at random."""
+
+    first: Sentence
+    second: Sentence
+    random_next: bool
+
+
+class _Instance(NamedTuple):
+    """One sample, in small arrays so that a whole text of them fits into memory."""
+
+    token_ids: NDArray[np.uint16]
+    first_segment_length: int
+    masked_positions: NDArray[np.uint16]
+    masked_token_ids: NDArray[np.uint16]
+    random_next: bool
+
+
+def generate_literally(
+    lines: Iterable[str],
+    vocabulary: Vocabulary,
+    settings: GenerationSettings | None = None,
+    source: str = "the text",
+) -> Samples:
+    """Make the samples of one text, in the reference's order.
+
+    `lines` hold one sentence each, with a blank line between documents. Raises WorkError, naming `source`, if no
+    line holds a token.
+    """
+    settings = settings or GenerationSettings()
+    random = Random(settings.seed)
+    documents = read_documents(lines, Tokenizer(vocabulary))
+    if not documents:
+        raise WorkError(f"{source}: there is no document in it; give a text with one sentence a line")
+    random.shuffle(documents)
+    maker = _InstanceMaker(documents, vocabulary, settings, random)
+    instances = [
+        instance
+        for _ in range(settings.duplicates)
+        for number in range(len(documents))
+        for instance in maker.instances_of_document(number)
+    ]
+    random.shuffle(instances)
+    return _flatten(instances)
+
+
+def read_documents(lines: Iterable[str], tokenizer: Tokenizer) -> list[Document]:
+    """Tokenized documents in the order of the text; sentences and documents without a token are left out."""
+    documents: list[Document] = [[]]
+    for line in lines:
+        sentence = line.replace("\r", "").strip()
+        if not sentence:
+            documents.append([])
+        elif tokens := tokenizer.tokenize(sentence):
+            documents[-1].append(tokens)
+    return [document for document in documents if document]
+
+
+class _InstanceMaker:
+    """The steps from a document to its samples, which share one stream of random numbers."""
+
+    def __init__(
+        self, documents: list[Document], vocabulary: Vocabulary, settings: GenerationSettings, random: Random
+    ) -> None:
+        self._documents = documents
+        self._settings = settings
+        self._random = random
+        self._last_word = len(vocabulary.words) - 1
+        self._classification = vocabulary.ids[CLASSIFICATION]
+        self._separator = vocabulary.ids[SEPARATOR]
+        self._mask = vocabulary.ids[MASK]
+
+    def instances_of_document(self, number: int) -> list[_Instance]:
+        """The samples of one pass over one document."""
+        document = self._documents[number]
+        target = self._draw_target_length()
+        instances: list[_Instance] = []
+        start = 0
+        while start < len(document):
+            chunk = _take_chunk(document, start, target)
+            pair, used = self._split_chunk(chunk, number, target)
+            start += used
+            instances.append(self._make_instance(pair))
+        return instances
+
+    def _draw_target_length(self) -> int:
+        longest = self._settings.max_text_tokens
+        if self._random.random() < self._settings.short_sequence_probability:
+            return self._random.randint(2, longest)
+        return longest
+
+    def _split_chunk(self, chunk: Sequence[Sentence], number: int, target: int) -> tuple[_Pair, int]:
+        """The pair made of a chunk, and how many of its sentences are used up: the others are put back."""
+        first_sentences = 1 if len(chunk) == 1 else self._random.randint(1, len(chunk) - 1)
+        first = _join(chunk[:first_sentences])
+        if len(chunk) == 1 or self._random.random() < 0.5:
+            second = self._draw_random_next(number, target - len(first))
+            return _Pair(first, second, random_next=True), first_sentences
+        return _Pair(first, _join(chunk[first_sentences:]), random_next=False), len(chunk)
+
+    def _draw_random_next(self, number: int, target: int) -> Sentence:
+        """Text of another document, or of any if ten draws find no other: whole sentences up to the target."""
+        other = number
+        for _ in range(DRAWS_FOR_ANOTHER_DOCUMENT):
+            other = self._random.randint(0, len(self._documents) - 1)
+            if other != number:
+                break
+        document = self._documents[other]
+        start = self._random.randint(0, len(document) - 1)
+        return _join(_take_chunk(document, start, target))
+
+    def _make_instance(self, pair: _Pair) -> _Instance:
+        first, second = self._truncate(pair.first, pair.second)
+        token_ids = [self._classification, *first, self._separator, *second, self._separator]
+        first_segment_length = len(first) + 2
+        positions, originals = self._mask_tokens(token_ids, first_segment_length)
+        return _Instance(
+            np.array(token_ids, dtype=np.uint16),
+            first_segment_length,
+            np.array(positions, dtype=np.uint16),
+            np.array(originals, dtype=np.uint16),
+            pair.random_next,
+        )
+
+    def _truncate(self, first: Sentence, second: Sentence) -> tuple[Sentence, Sentence]:
+        """Drop tokens of the longer side (the second, if equal), from its front or its back, until both fit."""
+        cuts = ([0, len(first)], [0, len(second)])
+        lengths = [len(first), len(second)]
+        for _ in range(sum(lengths) - self._settings.max_text_tokens):
+            side = 0 if lengths[0] > lengths[1] else 1
+            lengths[side] -= 1
+            if self._random.random() < 0.5:
+                cuts[side][0] += 1
+            else:
+                cuts[side][1] -= 1
+        return first[slice(*cuts[0])], second[slice(*cuts[1])]
+
+    def _mask_tokens(self, token_ids: list[int], first_segment_length: int) -> tuple[list[int], list[int]]:
+        """Mask in place; returns the masked positions, ascending, and the tokens that stood there."""
+        candidates = [*range(1, first_segment_length - 1), *range(first_segment_length, len(token_ids) - 1)]
+        self._random.shuffle(candidates)
+        wanted = max(1, round(self._settings.masked_lm_probability * len(token_ids)))
+        positions = candidates[: min(self._settings.max_predictions, wanted)]
+        originals = {position: token_ids[position] for position in positions}
+        for position in positions:
+            token_ids[position] = self._draw_replacement(originals[position])
+        positions.sort()
+        return positions, [originals[position] for position in positions]
+
+    def _draw_replacement(self, token: int) -> int:
+        """[MASK] in 80 % of cases, the token itself in 10 %, any word of the vocabulary in 10 %."""
+        if self._random.random() < 0.8:
+            return self._mask
+        if self._random.random() < 0.5:
+            return token
+        return self._random.randint(0, self._last_word)
+
+
+def _take_chunk(document: Document, start: int, target: int) -> Sequence[Sentence]:
+    """At least one sentence, then as many more as it takes to reach the target length or the document's end."""
+    length = 0
+    for end in range(start, len(document)):
+        length += len(document[end])
+        if length >= target:
+            return document[start : end + 1]
+    return document[start:]
+
+
+def _join(sentences: Sequence[Sentence]) -> Sentence:
+    return [token for sentence in sentences for token in sentence]
+
+
+def _flatten(instances: Sequence[_Instance]) -> Samples:
+    return Samples(
+        token_ids=np.concatenate([instance.token_ids for instance in instances]),
+        sample_offsets=_offsets([len(instance.token_ids) for instance in instances]),
+        first_segment_lengths=np.array([instance.first_segment_length for instance in instances], dtype=np.uint16),
+        masked_positions=np.concatenate([instance.masked_positions for instance in instances]),
+        masked_token_ids=np.concatenate([instance.masked_token_ids for instance in instances]),
+        masked_offsets=_offsets([len(instance.masked_positions) for instance in instances]),
+        next_sentence_labels=np.array([instance.random_next for instance in instances], dtype=np.uint8),
+    )
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

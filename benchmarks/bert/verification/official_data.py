@@ -1,0 +1,141 @@
+"""Checksums and counts that MLPerf and NVIDIA published of the official data, compared with a file or a store."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.bert.preparation.prepare import evaluation_pick
+from benchmarks.bert.samples import Sample
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
+from benchmarks.bert.store import SampleStore
+from benchmarks.bert.verification.content import EVALUATION_SAMPLES, differences
+from benchmarks.bert.verification.evidence import Evidence
+from podium.core.errors import WorkError
+from podium.core.files import sha256_of
+from podium.core.finding import Finding, check_result
+
+EVALUATION_TEXT_NAME = "eval.txt"
+EVALUATION_MD5 = "611d8bae26646145e1c33338a27ba124"
+"""NVIDIA's md5 of the 10,000 evaluation samples in HDF5 of fixed length, over their token ids; see `input_ids_md5`."""
+
+
+class Published(NamedTuple):
+    """A file as published: its bytes and the md5 of them."""
+
+    size: int
+    md5: str
+
+
+VOCABULARY = Published(231_508, "64800d5d8528ce344256daf115d4965e")
+EVALUATION_TEXT = Published(32_851_144, "2a220f790517261547b1b45ed3ada07a")
+
+
+def is_official_vocabulary(path: Path) -> bool:
+    """Whether a vocab.txt is MLPerf's own, to the byte; WorkError if it cannot be read."""
+    return _is_published(path, VOCABULARY)
+
+
+def _is_published(path: Path, published: Published) -> bool:
+    try:
+        return path.stat().st_size == published.size and _md5_of(path) == published.md5
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _md5_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+def input_ids_md5(rows: Iterator[Sequence[int]]) -> str:
+    """NVIDIA's md5 of token ids, md5(str([md5(str(row.tolist())) for row in rows])), each row padded with zeros to 512.
+
+    What is published does not say what the inner md5 is: it is taken to be the text of its hexadecimal digits, so
+    that what is hashed at last reads ['0123…', '4567…'], and a row reads [101, 2023, …, 0, 0].
+    """
+    return _md5(str([_md5(str([*row, *[0] * (SEQUENCE_LENGTH - len(row))])) for row in rows]))
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def check_vocabulary(evidence: Evidence) -> Iterator[Finding]:
+    """Whether the vocabulary given is the stores' own, and whether it is MLPerf's."""
+    vocabulary, file = evidence.vocabulary, evidence.vocabulary_file
+    if vocabulary is None or file is None:
+        return
+    for prefix, survey in evidence.readable:
+        found = {shard.attributes["vocabulary_sha256"] for shard in survey.shards}
+        right = found == {vocabulary.sha256}
+        yield check_result(
+            f"{prefix}vocabulary",
+            right,
+            f"the shards were made with SHA-256 {', '.join(sorted(sha[:16] + '…' for sha in found))}",
+            f"{vocabulary.sha256[:16]}… of {file}",
+            "name the vocabulary that the shards were made with",
+        )
+    official = is_official_vocabulary(file)
+    yield check_result(
+        "official vocabulary",
+        official,
+        f"{file} {'is' if official else 'is not'} MLPerf's, to the byte",
+        f"md5 {VOCABULARY.md5}",
+        "take the vocab.txt of MLPerf's BERT, if results are to be compared with others'",
+        evidence.fault,
+    )
+
+
+def check_texts(evidence: Evidence) -> Iterator[Finding]:
+    """Whether the texts are what the shards of their names were made from, and eval.txt MLPerf's."""
+    made_from = {
+        shard.attributes["source"]: shard.attributes["source_sha256"]
+        for _, survey in evidence.surveys
+        for shard in survey.shards
+    }
+    for text in evidence.texts:
+        if text.name in made_from:
+            same = sha256_of(text) == made_from[text.name]
+            said = "is what its shard was made from" if same else "is not what its shard was made from"
+            advice = "the text was changed since, or is another of that name; prepare it again"
+            yield check_result("text", same, f"{text} {said}", "the same SHA-256", advice)
+        else:
+            advice = "a shard names the file that it was made from; imported ones name that of the samples"
+            yield Finding("text", evidence.fault, f"{text}: no shard was made from it", "a shard of that name", advice)
+        if text.name == EVALUATION_TEXT_NAME or text.stat().st_size == EVALUATION_TEXT.size:
+            official = _is_published(text, EVALUATION_TEXT)
+            yield check_result(
+                "official evaluation text",
+                official,
+                f"{text} {'is' if official else 'is not'} MLPerf's, to the byte",
+                f"md5 {EVALUATION_TEXT.md5}",
+                "take MLPerf's eval.txt, if results are to be compared with others'",
+                evidence.fault,
+            )
+
+
+def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
+    """Whether the evaluation samples are the published ones, by the md5 of their token ids."""
+    survey = evidence.evaluation
+    if survey is None or survey.unreadable or survey.samples < EVALUATION_SAMPLES:
+        return
+    if len(survey.lengths) != SEQUENCE_LENGTH + 1 or differences(survey):
+        return
+    store = SampleStore([shard.path for shard in survey.shards])
+    picked = evaluation_pick(len(store), EVALUATION_SAMPLES)
+    found = input_ids_md5(_token_ids(store.read(int(index))) for index in picked)
+    same = found == EVALUATION_MD5
+    yield check_result(
+        "official evaluation samples",
+        same,
+        f"md5 {found} of the token ids",
+        f"md5 {EVALUATION_MD5}",
+        "expect this of another text; of MLPerf's eval.txt prepare them again with its vocab.txt",
+        evidence.fault,
+    )
+
+
+def _token_ids(sample: Sample) -> list[int]:
+    ids: list[int] = sample.token_ids.tolist()
+    return ids

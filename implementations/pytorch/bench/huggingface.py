@@ -1,0 +1,122 @@
+"""Hugging Face's BertForPreTraining on the same samples, every sequence padded to the full length, as usually run."""
+
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from benchmarks.bert.sizes import SEQUENCE_LENGTH, Size
+from implementations.pytorch.data.batch import IGNORED, RaggedBatch
+from implementations.pytorch.data.reader import Step
+from implementations.pytorch.optim.build import build_optimizer
+from implementations.pytorch.precision import autocast
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+
+BYTES_A_LOGIT = 18
+"""It has a logit for every slot and word: in 16 bits, in float32, its softmax and the gradients of both."""
+SHARE_OF_MEMORY = 0.5
+"""Of what is free: the rest is for activations, and for the other sides."""
+
+
+def require_memory(sequences: int, words: int, device: torch.device) -> None:
+    """Raise UsageError where its logits of a micro-batch alone would fill the memory that is free now."""
+    needed, free = sequences * SEQUENCE_LENGTH * words * BYTES_A_LOGIT, _free_memory(device)
+    if needed > SHARE_OF_MEMORY * free:
+        raise UsageError(
+            f"--against huggingface: its logits of {sequences} × {SEQUENCE_LENGTH} tokens and {words} words take about "
+            f"{needed / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB are free; lower global_batch_size or --vocabulary"
+        )
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    raise AssertionError("Linux has told MemAvailable since 3.14")
+
+
+def attention_implementations(device: torch.device) -> list[str]:
+    """Those of transformers that run here. Raises UsageError where transformers itself is missing."""
+    if find_spec("transformers") is None:
+        raise UsageError(
+            "--against huggingface: transformers is not installed; run `.venv/bin/python -m pip install transformers`"
+        )
+    flash = device.type == "cuda" and find_spec("flash_attn") is not None
+    return ["eager", "sdpa", *(["flash_attention_2"] if flash else [])]
+
+
+class HuggingFace:
+    """Whole steps with the same precision, dropout, clipping and optimizer as Podium's own."""
+
+    def __init__(
+        self,
+        attention: str,
+        steps: list[Step],
+        config: RunConfig,
+        size: Size,
+        words: int,
+        precision: str,
+        device: torch.device,
+    ) -> None:
+        from transformers import BertConfig, BertForPreTraining
+
+        torch.manual_seed(0)
+        settings = BertConfig(  # type: ignore[call-arg]
+            vocab_size=words,
+            hidden_size=size.hidden,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            intermediate_size=size.feed_forward,
+            hidden_act="gelu_pytorch_tanh",
+            hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.dropout,
+            max_position_embeddings=size.positions,
+            layer_norm_eps=1e-12,
+            attn_implementation=attention,
+        )
+        self.model: nn.Module = BertForPreTraining(settings).train()
+        self.model.to(device)
+        self.optimizer = build_optimizer(self.model, config.optimizer)
+        self.batches = [[_padded(batch) for batch in step.micro_batches] for step in steps]
+        self.clipping, self.device = config.clipping, device
+        self.autocast = partial(autocast, precision, device)
+
+    def take(self, number: int) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+        micro_batches = self.batches[number]
+        for batch in micro_batches:
+            inputs = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+            with self.autocast():
+                loss = self.model(**inputs).loss
+            (loss / len(micro_batches)).backward()
+        if self.clipping is not None:
+            clip_grad_norm_(self.model.parameters(), self.clipping.max_norm, foreach=True)
+        self.optimizer.step()
+
+
+def _padded(batch: RaggedBatch) -> dict[str, Any]:
+    """An unpadded batch as transformers takes it: [sequences, 512] with a mask, labels -100 where there is none."""
+    shape = (batch.sequences, SEQUENCE_LENGTH)
+    lengths = torch.tensor(batch.lengths)
+    inside = torch.arange(SEQUENCE_LENGTH) < lengths[:, None]
+    tensors = {name: torch.zeros(shape, dtype=torch.int64) for name in ("input_ids", "token_type_ids")}
+    used = batch.tokens
+    tensors["input_ids"][inside] = batch.token_ids[:used]
+    tensors["token_type_ids"][inside] = batch.segment_ids[:used]
+    flat = torch.full((used,), IGNORED)
+    flat[batch.masked_positions[: batch.masked]] = batch.masked_labels[: batch.masked]
+    labels = torch.full(shape, IGNORED)
+    labels[inside] = flat
+    return {
+        **tensors,
+        "attention_mask": inside.to(torch.int64),
+        "labels": labels,
+        "next_sentence_label": batch.next_sentence,
+    }

@@ -1,0 +1,191 @@
+"""Cost of the gradient synchronisation modes over a slow network: whole steps of two processes, modes in turn.
+
+    $ python -m implementations.pytorch.bench.network --rate 400mbit
+
+Each process runs on a host that is a network namespace, so this needs Linux and root. Prints one JSON object.
+
+The two namespaces are joined by a link of a given rate and delay. The rate is enforced by the kernel's token bucket
+filter, which most kernels have; a delay needs its network emulator.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from benchmarks.bert.lengths import wikipedia_histogram
+from implementations.pytorch.bench.variants import Podium, Side, mixed_lengths, time_in_turn
+from implementations.pytorch.distributed.process_group import joined
+from implementations.pytorch.phase_clock import PHASES
+from podium.config.load import load_system
+from podium.config.schema import Clipping, RunConfig
+from podium.core.errors import PodiumError, UsageError, WorkError
+
+LINK = "podium0"
+TOKEN_BUCKET = ("burst", "256kb", "latency", "400ms")
+QUEUED_PACKETS = 10_000
+
+
+@dataclass(frozen=True)
+class Host:
+    """One end of the link."""
+
+    address: str
+    command: tuple[str, ...]
+    """What a command is put after to run there."""
+
+
+@contextmanager
+def two_hosts(rate: str, delay: str | None = None) -> Iterator[tuple[Host, Host]]:
+    """Both ends send at `rate` at most and each packet arrives `delay` later, both in tc's words ("400mbit", "1ms");
+    without a delay as soon as it is sent.
+
+    Raises UsageError where this machine does not allow that. Hosts and link are gone afterwards.
+    """
+    if os.geteuid() != 0:
+        raise UsageError("two hosts on one machine: found no root rights; run this as root")
+    names = [f"podium-{os.getpid()}-{number}" for number in range(2)]
+    try:
+        for name in names:
+            _run("ip", "netns", "add", name)
+        first, second = (("ip", "-n", name) for name in names)
+        _run(*first, "link", "add", "name", LINK, "type", "veth", "peer", "name", LINK, "netns", names[1])
+        hosts = []
+        for number, (name, ip) in enumerate(zip(names, (first, second), strict=True), start=1):
+            address = f"10.77.0.{number}"
+            _run(*ip, "address", "add", f"{address}/24", "dev", LINK)
+            _run(*ip, "link", "set", LINK, "up")
+            _run(*ip, "link", "set", "lo", "up")
+            _run("tc", "-n", name, "qdisc", "add", "dev", LINK, "root", *_shape(rate, delay))
+            hosts.append(Host(address, ("ip", "netns", "exec", name)))
+        yield hosts[0], hosts[1]
+    finally:
+        for name in names:
+            with suppress(PodiumError):
+                _run("ip", "netns", "delete", name)
+
+
+def _shape(rate: str, delay: str | None) -> tuple[str, ...]:
+    if delay is None:
+        return ("tbf", "rate", rate, *TOKEN_BUCKET)
+    return ("netem", "rate", rate, "delay", delay, "limit", str(QUEUED_PACKETS))
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise UsageError(f"{command[0]}: not found; install iproute2") from error
+    if done.returncode:
+        raise WorkError(f"{' '.join(command)}: {done.stderr.strip()}; this machine does not allow two hosts on it")
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "after": {"clipping": Clipping(max_norm=1.0)},
+    "bucket": {"clipping": Clipping(max_norm=1.0, when="bucket")},
+    "before": {"clipping": Clipping(max_norm=1.0, when="before")},
+    "bucket, bf16 sent": {"clipping": Clipping(max_norm=1.0, when="bucket"), "gradient_wire": "bf16"},
+}
+PORT = 29_511
+SECONDS_A_STEP = 60
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="implementations.pytorch.bench.network", description=__doc__)
+    parser.add_argument("--rate", default="400mbit", help="of the link, in tc's words")
+    parser.add_argument("--delay", help="of the link, in tc's words, where the kernel can delay")
+    parser.add_argument("--steps", type=int, default=8, help="steps of each way that are counted")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=256, help="a multiple of 64")
+    parser.add_argument("--vocabulary", type=int, default=4_000)
+    parser.add_argument("--local-batch", type=int, default=8)
+    parser.add_argument("--bucket-mib", type=float, default=2.0)
+    parser.add_argument("--of-rank", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    try:
+        if arguments.of_rank:
+            _measure(arguments)
+        else:
+            with two_hosts(arguments.rate, arguments.delay) as hosts:
+                print(_start(hosts, SECONDS_A_STEP * (2 * arguments.steps + 4) * len(WAYS)))
+    except PodiumError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _start(hosts: tuple[Host, Host], seconds: int) -> str:
+    """Start a process on each host. What the first of them prints."""
+    command = [sys.executable, "-m", "implementations.pytorch.bench.network", *sys.argv[1:], "--of-rank"]
+    joining = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    started = [
+        subprocess.Popen(
+            [*host.command, *command],
+            env={**os.environ, **joining, "GLOO_SOCKET_IFNAME": LINK, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, host in enumerate(hosts)
+    ]
+    try:
+        outputs = [process.communicate(timeout=seconds)[0] for process in started]
+    except subprocess.TimeoutExpired as error:
+        raise WorkError(f"two processes were not done after {seconds} s; take fewer steps or a faster link") from error
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    failed = [process.returncode for process in started if process.returncode]
+    if failed:
+        raise WorkError(f"a process ended with exit code {failed[0]}; what it printed is above")
+    return outputs[0].strip()
+
+
+def _config(arguments: argparse.Namespace) -> RunConfig:
+    settings = [
+        "launch.processes_per_node=2",
+        f"global_batch_size={2 * arguments.local_batch}",
+        f"gradient_bucket_mib={arguments.bucket_mib}",
+        "seed=1",
+    ]
+    return load_system("laptop", settings=settings)
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    config = _config(arguments)
+    hidden = arguments.hidden
+    size = replace(
+        config.model_size, layers=arguments.layers, hidden=hidden, heads=hidden // 64, feed_forward=4 * hidden
+    )
+    lengths = mixed_lengths(wikipedia_histogram(), arguments.steps * config.global_batch_size)
+    with joined(config) as processes:
+        ways: dict[str, Side] = {
+            name: Podium(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
+            for name, changes in WAYS.items()
+        }
+        times = time_in_turn(ways, arguments.steps, processes.device)
+    if not processes.first:
+        return
+    found: dict[str, Any] = {"rate": arguments.rate, "delay": arguments.delay, "steps": arguments.steps, "ways": {}}
+    for name, side in ways.items():
+        assert isinstance(side, Podium)
+        ratios = [a / b for a, b in zip(times[name].seconds, times["after"].seconds, strict=True)]
+        found["gradient_mib"] = sum(p.numel() for p in side.stepper.model.parameters()) * 4 / 2**20
+        found["ways"][name] = {
+            "milliseconds": times[name].milliseconds,
+            "times_after": times[name].total / times["after"].total,
+            "times_after_by_step": {"least": min(ratios), "median": median(ratios), "greatest": max(ratios)},
+            "phases_ms": {p: 1000 * s / arguments.steps for p, s in side.clock.seconds.items() if p in PHASES},
+            "buckets": side.stepper.sync.buckets or None,
+        }
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Timed steps of many batch compositions, from which the cost of a token, a pair of tokens and so on is fitted."""
+
+from statistics import median
+
+import numpy as np
+
+from implementations.pytorch.bench.variants import time_in_turn
+from implementations.pytorch.data.batch import collate
+from implementations.pytorch.data.reader import Step
+from implementations.pytorch.data.synthetic import synthetic_sample
+from implementations.pytorch.phase_clock import PhaseClock
+from implementations.pytorch.step import Stepper
+from podium.planning.batch_plan import GlobalBatch
+from podium.planning.costs import StepCosts, fit
+
+ROUNDS = 5
+"""Times that each composition is timed; the median counts."""
+
+
+def measure_costs(stepper: Stepper, mixed: np.ndarray, shape_step: int, words: int) -> StepCosts:
+    """Fit the costs of this process's step, a micro-batch of which has samples of the `mixed` lengths.
+
+    The compositions: as it is, half of it, all of one length, and with few or many tokens masked.
+    """
+    count, tokens = len(mixed), int(mixed.sum())
+    compositions = [(mixed, 0.15), (mixed[: max(1, count // 2)], 0.15), (mixed, 0.05)]
+    for length in (32, 128, 256, 512):
+        whole = np.full(max(1, tokens // length), length)
+        compositions += [(whole, 0.15), (whole[: max(1, len(whole) // 2)], 0.05)]
+    side = _Compositions(stepper, compositions, shape_step, words)
+    order = {"": side}
+    seconds: list[list[float]] = [[] for _ in compositions]
+    for _ in range(ROUNDS):
+        times = time_in_turn(order, len(compositions), stepper.processes.device)[""].seconds
+        for place, value in zip(seconds, times, strict=True):
+            place.append(value)
+    measured = [
+        (lengths, step.whole.masked, median(values))
+        for (lengths, _), step, values in zip(compositions, side.steps, seconds, strict=True)
+    ]
+    return fit(measured)
+
+
+class _Compositions:
+    """Steps without CUDA graphs, since these shapes are not a run's."""
+
+    def __init__(
+        self, stepper: Stepper, compositions: list[tuple[np.ndarray, float]], shape_step: int, words: int
+    ) -> None:
+        self.stepper = stepper
+        self.steps = [self._step(lengths, share, shape_step, words) for lengths, share in compositions]
+
+    def take(self, number: int) -> None:
+        graphs, self.stepper.graphs = self.stepper.graphs, None
+        self.stepper.take(self.steps[number], PhaseClock())
+        self.stepper.graphs = graphs
+
+    def _step(self, lengths: np.ndarray, share: float, shape_step: int, words: int) -> Step:
+        rng = np.random.default_rng(0)
+        samples = [synthetic_sample(n, max(1, round(share * n)), words, rng) for n in lengths.tolist()]
+        batch = collate(samples, None, shape_step)
+        ranks = self.stepper.processes.ranks
+        whole = GlobalBatch(
+            first_sample=0,
+            indices=np.zeros(ranks * len(lengths), dtype=np.int64),
+            lengths=np.tile(lengths.astype(np.int64), ranks),
+            masked_counts=np.tile(np.array(batch.masked_counts, dtype=np.int64), ranks),
+            starts=np.arange(ranks + 1) * len(lengths),
+            micro_batch_slots=np.full((ranks, 1), batch.slots),
+        )
+        return Step((batch,), whole)

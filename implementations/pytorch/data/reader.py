@@ -1,0 +1,144 @@
+"""Reads one rank's part of step after step, with read-ahead for the samples of coming steps.
+
+The order of a run is a function of its seed and the length index, so the samples of coming steps are known. They are
+prefetched for many steps at a time, in disk order and with neighbours merged, and are in the page cache when they
+are read. Prefetching is advice to the system and changes no bit of any batch.
+
+Samples are selected from flat arrays and copied without the interpreter lock.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.bert.samples import Samples
+from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store_reader import BulkReader
+from implementations.pytorch.data.batch import RaggedBatch, collate, collate_flat
+from podium.core.jit import compiled
+from podium.planning.batch_plan import GlobalBatch, TrainingOrder
+
+WINDOW = 32
+"""Steps that are known ahead of the one that is read; they are asked for half as many at a time."""
+PLANNED = 2
+"""Steps that are planned for each one that is read until so many are known: the first step waits for no plan but its
+own."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rank trains on in one step: the micro-batches of gradient accumulation, and the global batch."""
+
+    micro_batches: tuple[RaggedBatch, ...]
+    whole: GlobalBatch
+
+
+def read_step(order: TrainingOrder, step: int, rank: int, masked_slots: Mapping[int, int] | None = None) -> Step:
+    """One rank's part of a step, sample by sample: the plain way that every loader is compared with.
+
+    `masked_slots` is that of `TrainingOrder.layouts`.
+    """
+    store = order.store
+    assert isinstance(store, SampleStore), "a length index alone holds no samples"
+    whole = order.global_batch(step)
+    parts = zip(whole.micro_batches(rank), order.layouts(whole, rank, masked_slots), strict=True)
+    batches = (
+        collate([store.read(index) for index in whole.indices[part].tolist()], *layout) for part, layout in parts
+    )
+    return Step(tuple(batches), whole)
+
+
+class StepReader:
+    """One rank's parts of steps. Use as a context manager, or `close` it: it keeps files of shards open.
+
+    Making one reads metadata alone. It holds the plans of `window` global batches at most, which is some tens of bytes
+    for each of their samples, and the samples of one step; what was asked for lies in the system's page cache.
+    """
+
+    def __init__(
+        self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None = None, window: int = WINDOW
+    ) -> None:
+        """`masked_slots` is that of `TrainingOrder.layouts`. A window of 0 asks for nothing."""
+        assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
+        self._order, self._rank, self._masked_slots, self._window = order, rank, masked_slots, window
+        self._bulk = BulkReader(order.store)
+
+    def __enter__(self) -> "StepReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._bulk.close()
+
+    def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
+        """These steps, counted from 0, one after the other: each equals `read_step`, bit for bit."""
+        coming = iter(numbers)
+        planned: deque[GlobalBatch] = deque()
+        unasked = 0
+        while True:
+            for _, number in zip(range(PLANNED if self._window else 1), coming, strict=False):
+                planned.append(self._order.global_batch(number))
+                unasked += 1
+                if len(planned) >= self._window:
+                    break
+            if not planned:
+                return
+            if self._window and (unasked == len(planned) or 2 * unasked >= self._window):
+                self._ask(list(planned)[-unasked:])
+                unasked = 0
+            yield self.read(planned.popleft())
+
+    def read(self, whole: GlobalBatch) -> Step:
+        """This rank's part of a global batch."""
+        layouts = self._order.layouts(whole, self._rank, self._masked_slots)
+        parts = zip(whole.micro_batches(self._rank), layouts, strict=True)
+        batches = (collate_flat(self._bulk.gather(whole.indices[part]), *layout) for part, layout in parts)
+        return Step(tuple(batches), whole)
+
+    def _ask(self, wholes: Sequence[GlobalBatch]) -> None:
+        rank = self._rank
+        self._bulk.will_need(
+            np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
+        )
+
+
+def select(samples: Samples, places: NDArray[np.int64]) -> Samples:
+    """The samples at these places [n], in this order, in arrays of their own."""
+    sample_offsets = offsets_of(np.diff(samples.sample_offsets)[places])
+    masked_offsets = offsets_of(np.diff(samples.masked_offsets)[places])
+    chosen = Samples(
+        token_ids=np.empty(sample_offsets[-1], np.uint16),
+        sample_offsets=sample_offsets,
+        first_segment_lengths=samples.first_segment_lengths[places],
+        masked_positions=np.empty(masked_offsets[-1], np.uint16),
+        masked_token_ids=np.empty(masked_offsets[-1], np.uint16),
+        masked_offsets=masked_offsets,
+        next_sentence_labels=samples.next_sentence_labels[places],
+    )
+    _copy_runs(samples.token_ids, samples.sample_offsets, places, chosen.token_ids)
+    _copy_runs(samples.masked_positions, samples.masked_offsets, places, chosen.masked_positions)
+    _copy_runs(samples.masked_token_ids, samples.masked_offsets, places, chosen.masked_token_ids)
+    return chosen
+
+
+def offsets_of(counts: NDArray[np.int64] | NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Where runs of these lengths [n] begin when they lie end to end, and where the last ends [n + 1]."""
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+@compiled
+def _copy_runs(
+    source: NDArray[np.uint16], offsets: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint16]
+) -> None:
+    at = 0
+    for place in places:
+        for k in range(offsets[place], offsets[place + 1]):
+            out[at] = source[k]
+            at += 1

@@ -1,0 +1,1 @@
+"""Process groups, gradient synchronisation, and the watchdog of a rank."""

@@ -1,0 +1,42 @@
+"""The attention backends by name.
+
+A backend is a function: queries, keys and values [T, 3, heads, head size], the batch, the kernels and the dropout
+probability to a context [T, heads · head size]. `padded` is the reference that the others are tested against.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.kernels.interface import Kernels
+from implementations.pytorch.model.attention.grouped import grouped
+from implementations.pytorch.model.attention.padded import padded
+from implementations.pytorch.model.attention.varlen import CAPABILITY, flash, is_had, nested
+from podium.core.errors import UsageError
+
+Backend = Callable[[Tensor, RaggedBatch, Kernels, float], Tensor]
+BACKENDS: dict[str, Backend] = {"padded": padded, "grouped": grouped, "flash": flash, "nested": nested}
+
+
+def attend(qkv_T3HK: Tensor, batch: RaggedBatch, *, backend: str, kernels: Kernels, probability: float) -> Tensor:
+    """Context [T, heads · head size] of queries, keys and values [T, 3, heads, head size].
+
+    Attention probabilities are dropped out with `probability`, which is 0 outside training. Padding slots are never
+    attended to; what is returned for them has no meaning but is finite.
+    """
+    return BACKENDS[backend](qkv_T3HK, batch, kernels, probability)
+
+
+def require(backend: str, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise UsageError for a backend that this device does not have, or not for activations of this type."""
+    if backend == "flash" and not is_had(device, dtype):
+        where = f"{str(dtype).removeprefix('torch.')} on {device.type}"
+        if device.type == "cuda":
+            where += " of compute capability {}.{}".format(*torch.cuda.get_device_capability(device))
+        allowed = ", ".join(name for name in BACKENDS if name != "flash")
+        raise UsageError(
+            f"attention: found flash with {where}, but it needs bf16 or fp16 on cuda of compute capability "
+            f"{'.'.join(map(str, CAPABILITY))} or more; allowed here are {allowed}"
+        )

@@ -1,0 +1,1 @@
+"""LAMB and AdamW, their learning rate schedule, and gradient clipping."""

@@ -1,0 +1,109 @@
+"""LAMB by the fused kernels of NVIDIA's apex, on a GPU, where apex is installed.
+
+It is apex.optimizers.FusedMixedPrecisionLamb, which unlike FusedLAMB reads learning rate, step and overflow on the
+device. Its own clipping is off. It computes trust ratios of tensors with weight decay only, and of whole tensors;
+matrices that the reference keeps separate are passed to it as parts of the same memory.
+"""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from implementations.pytorch.optim.lamb import DeviceOptimizer
+from podium.core.errors import UsageError
+
+
+def fused_lamb() -> Callable[..., Any]:
+    """apex's class. Raises UsageError where apex is not installed."""
+    try:
+        found: Callable[..., Any] = importlib.import_module("apex.optimizers").FusedMixedPrecisionLamb
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"optimizer.backend: found apex, but NVIDIA's apex is not installed here ({error}); allowed is podium. "
+            "apex comes with NVIDIA's PyTorch container; the apex of PyPI is another project"
+        ) from error
+    return found
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The part of a torch.amp.GradScaler that apex reads: what it has found and what it multiplied gradients by."""
+
+    found_inf: Tensor
+    scale: Tensor
+
+    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[torch.device, Tensor]:
+        return {self.found_inf.device: self.found_inf}
+
+    def _get_scale_async(self) -> Tensor:
+        return self.scale
+
+
+class ApexLamb(DeviceOptimizer):
+    """LAMB with the parameter groups and the state of `optimization.lamb.Lamb`, so that each can load the other's.
+
+    `adapt` must be True of groups with weight decay and False of the others. Raises ValueError where it is not, and
+    UsageError where apex is not installed or was installed without its CUDA extensions.
+    """
+
+    def __init__(self, params: Any, lr: Tensor, betas: tuple[float, float], eps: float) -> None:
+        """`lr` is 0-d float32 on the parameters' device."""
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.01, "adapt": True, "parts": 1}
+        super().__init__(params, defaults)
+        for group in self.param_groups:
+            if group["adapt"] != (group["weight_decay"] > 0):
+                raise ValueError("apex takes trust ratios of tensors with weight decay, and of no others")
+        self._pieces = {p: _pieces(p, group["parts"]) for group in self.param_groups for p in group["params"]}
+        groups = [
+            {"params": [piece for p in group["params"] for piece in self._pieces[p]]} for group in self.param_groups
+        ]
+        fused = fused_lamb()
+        try:
+            self._fused = fused(groups, lr=1.0, betas=betas, eps=eps, max_grad_norm=math.inf)
+        except RuntimeError as error:
+            raise UsageError(
+                f"optimizer.backend: found apex, but the apex installed here says: {error}; allowed here is podium"
+            ) from error
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        for group, fused in zip(self.param_groups, self._fused.param_groups, strict=True):
+            device = group["params"][0].device
+            steps = group.setdefault("step", torch.zeros((), dtype=torch.float64, device=device))
+            fused.update({key: group[key] for key in ("lr", "betas", "eps", "weight_decay")})
+            fused["step"] = steps.to(torch.int32).view(1)  # of the steps before, which apex counts on
+            steps += 1.0 if found_inf is None else 1.0 - found_inf
+            for parameter in group["params"]:
+                self._link(parameter)
+        scaler = None
+        if found_inf is not None:
+            scaler = _Found(found_inf, torch.ones_like(found_inf) if grad_scale is None else grad_scale)
+        self._fused.step(grad_scaler=scaler)
+        return loss
+
+    def _link(self, parameter: Tensor) -> None:
+        """Have apex work on this parameter's gradient and moving averages as they are now."""
+        pieces, gradient, state = self._pieces[parameter], parameter.grad, self.state[parameter]
+        if gradient is not None and not state:
+            state["m"], state["v"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        for number, piece in enumerate(pieces):
+            if gradient is None:
+                piece.grad = None
+                continue
+            piece.grad, mean, square = (t.chunk(len(pieces))[number] for t in (gradient, state["m"], state["v"]))
+            self._fused.state[piece] = {"exp_avg": mean, "exp_avg_sq": square}
+
+
+def _pieces(parameter: Tensor, parts: int) -> list[Tensor]:
+    """The parameter, or its parts along the first dimension, as parameters in the same memory."""
+    return [parameter] if parts == 1 else [nn.Parameter(part) for part in parameter.detach().chunk(parts)]

@@ -1,0 +1,83 @@
+"""LAMB sharded over ranks by whole tensors, so that trust ratios stay exact.
+
+Every rank needs all updated weights, and updating them takes each rank the same time for any number of ranks: with
+many ranks, whose share of forward and backward is small, that is a good part of a step. Here a rank updates only the
+large tensors that it owns, keeps moving averages for those alone, and sends them to the others. Tensors of fewer
+than `LEAST_SHARED` elements (biases, LayerNorm) are updated on all ranks, which costs less than sending them.
+
+The largest tensor is a lower bound: in BERT-large it is the word embedding, 9% of all elements, so more than eleven
+ranks do not make the update shorter.
+
+torch.distributed.optim.ZeroRedundancyOptimizer also shards by whole tensors, but small ones too; it does not pass on
+the loss scaler's overflow flag; and its state is available only by gathering pickled objects on one rank.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from implementations.pytorch.optim.lamb import Lamb
+from podium.planning.tensor_partition import LEAST_SHARED, owners
+
+
+class ShardedLamb(Lamb):
+    """LAMB of which each rank of the default process group updates a part. Weights are alike on all ranks after it.
+
+    All ranks must make it with the same parameters in the same order, and step together.
+    """
+
+    def __init__(self, params: Any, least_shared: int = LEAST_SHARED, **settings: Any) -> None:
+        """Parameters of at least `least_shared` elements are shared out. `settings` are those of Lamb."""
+        super().__init__(params, **settings)
+        self._rank = dist.get_rank()
+        self._shared = [p for group in self.param_groups for p in group["params"] if p.numel() >= least_shared]
+        self._owners: dict[Tensor, int] = dict(
+            zip(self._shared, owners([p.numel() for p in self._shared], dist.get_world_size()), strict=True)
+        )
+
+    def _updates(self, parameter: Tensor) -> bool:
+        return parameter not in self._owners or self._owners[parameter] == self._rank
+
+    def _exchange(self) -> None:
+        sent = [dist.broadcast(p.detach(), owner, async_op=True) for p, owner in self._owners.items()]
+        for work in sent:
+            assert work is not None
+            work.wait()  # on a GPU the stream waits, not the host
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take a whole state or this rank's part, and keep what is this rank's."""
+        super().load_state_dict(state_dict)
+        for parameter in [p for p in self.state if not self._updates(p)]:
+            del self.state[parameter]
+
+    def whole_state_dict(self) -> dict[str, Any]:
+        """The state of all tensors, as Lamb's state_dict has it, with its tensors on the host.
+
+        All ranks call it together. What a rank's state_dict has is its own part. As with that, tensors may be those in
+        use: copy what is to stay.
+        """
+        whole = super().state_dict()
+        numbered = enumerate((group, p) for group in self.param_groups for p in group["params"])
+        for number, (group, parameter) in numbered:
+            if "step" not in group:  # no step has been taken
+                continue
+            mine = self.state.get(parameter, {})
+            whole["state"][number] = {
+                key: self._fetch(mine.get(key, torch.zeros_like(parameter)), parameter) for key in ("m", "v")
+            }
+        return whole
+
+    def _fetch(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+        """What the parameter's owner has in place of `tensor`, on the host."""
+        if parameter in self._owners:
+            tensor = tensor.clone()
+            dist.broadcast(tensor, self._owners[parameter])
+        return tensor.detach().cpu()
+
+
+def whole_state(optimizer: Optimizer) -> dict[str, Any]:
+    """The whole state of an optimizer, sharded or not. All ranks call it together."""
+    return optimizer.whole_state_dict() if isinstance(optimizer, ShardedLamb) else optimizer.state_dict()

@@ -1,1 +1,0 @@
-"""Optimizers, learning-rate schedule and gradient clipping."""

@@ -1,0 +1,384 @@
+"""The trainer: a run from init_start to run_stop, with initialisation, warm-up, training to the target and timings."""
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.checkpointing import (
+    RunState,
+    Saver,
+    Standing,
+    agreed_checkpoint,
+    own_facts,
+    verify_tensors,
+)
+from implementations.pytorch.data.evaluation import evaluation_batches
+from implementations.pytorch.data.loader import LOADERS, ExchangePrefetcher
+from implementations.pytorch.data.reader import Step
+from implementations.pytorch.data.synthetic import synthetic_step
+from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.distributed.watchdog import StopRequest, Watch, join_board
+from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, evaluate
+from implementations.pytorch.metrics import Metrics
+from implementations.pytorch.optim.build import build_schedule, used
+from implementations.pytorch.phase_clock import PHASES, PhaseClock
+from implementations.pytorch.precision import matmul_peak
+from implementations.pytorch.setup import build_order, build_stepper, uses_graphs, warm_up
+from implementations.pytorch.step import NotFinite, with_samples
+from podium.config.run_folder import Checkpoint, RunFolder, kept
+from podium.config.schema import RunConfig
+from podium.core.errors import Saved, WorkError
+from podium.core.files import write_whole
+from podium.mllog.write import ABORTED, SUCCESS, ResultLog
+from podium.planning.batch_plan import GlobalBatch, run_shapes
+
+
+@dataclass
+class Totals:
+    """What adds up over the steps of a run."""
+
+    steps: int = 0
+    samples: int = 0
+    tokens: int = 0
+    slots: int = 0
+    useful_flops: float = 0.0
+    """What had to be computed."""
+    model_flops: float = 0.0
+    """As published figures count: with the whole last layer."""
+    max_over_mean_tokens: float = 0.0
+    """Sum over steps."""
+    moved: int = 0
+    """Sequences that did not fit where they were dealt to."""
+
+    def add(self, whole: GlobalBatch, config: RunConfig, words: int, times: int = 1) -> None:
+        """Count a step, or with -1 no longer count it."""
+        size, lengths = config.model_size, whole.lengths
+        self.steps += times
+        self.samples += times * whole.samples
+        self.tokens += times * whole.tokens
+        self.slots += times * whole.slots
+        self.useful_flops += times * size.training_flops(lengths, whole.masked, words, config.last_layer)
+        self.model_flops += times * size.training_flops(lengths, whole.masked, words)
+        self.max_over_mean_tokens += times * whole.max_over_mean_tokens
+        self.moved += times * whole.moved
+
+
+@dataclass
+class Position:
+    """How far a run is, between two steps."""
+
+    next_evaluation: int
+    """Samples after which the next evaluation is due."""
+    batches: int = 0
+    """Global batches taken from the order, those of skipped steps included."""
+    block_start: int = 0
+    """Samples at which the block of the log began that is being trained, or comes next."""
+    in_block: bool = False
+    """Whether its first line is written."""
+
+
+class Trainer:
+    """Trains one run on one rank: every rank has a trainer."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        processes: Processes,
+        folder: RunFolder,
+        log: ResultLog | None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """`checkpoint` is what the first rank has found to go on from; its log holds the lines up to there already."""
+        self.config, self.processes, self.folder, self.log = config, processes, folder, log
+        self.phases, self.totals = PhaseClock(), Totals()
+        self.position = Position(config.evaluation_interval)
+        self.accuracy: Accuracy | None = None
+        self.overlapped: OverlappedEvaluation | None = None
+        self.evaluations, self.steps_thrown_away = 0, 0
+        self.saver: Saver | None = None
+        self.checkpoint = agreed_checkpoint(folder, processes, checkpoint)
+        self.skipped, self.seconds_before = 0, 0.0
+        if self.checkpoint:
+            with own_facts(self.checkpoint) as facts:
+                self.totals, self.position = Totals(**facts["totals"]), Position(**facts["position"])
+                self.phases.seconds.update(facts["phases"])
+                self.skipped, self.seconds_before = facts["skipped"], facts["seconds"]
+
+    def run(self) -> bool:
+        """Train to the target or the end of the samples allowed. True if the target was reached, or none was set."""
+        self._initialise()
+        if self.log and not self.checkpoint:
+            self.log.run_starts()
+        self.processes.barrier()  # no rank reads data before the line above is written
+        self.started = perf_counter() - self.seconds_before
+        reached = self._train()
+        self._summarise(reached)
+        return reached or self.config.target_accuracy is None
+
+    # Before the clock starts: metadata and synthetic data only
+
+    def _initialise(self) -> None:
+        config, processes = self.config, self.processes
+        assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
+        self.store, self.evaluation_store = SampleStore(config.data.store), SampleStore(config.data.evaluation_store)
+        vocabulary = Vocabulary.read(config.data.vocabulary)
+        for prepared in (self.store, self.evaluation_store):
+            prepared.require(vocabulary, config.data.vocabulary)
+        self.words = len(vocabulary.words)
+        self.order = build_order(config, self.store, self.words, processes.device)
+        self.stepper = build_stepper(config, processes, self.words)
+        self.precision = self.stepper.precision
+        if self.log and not self.checkpoint:
+            schedule = build_schedule(config.optimizer)
+            self.log.settings(config, used(self.stepper.optimizer, schedule), config.model_size.tensors(self.words))
+        self.last_step = -(-config.max_samples // config.global_batch_size)
+        self.shapes = None
+        if uses_graphs(config, processes.device):
+            self.shapes = run_shapes(self.order, processes.rank, self.last_step)
+        warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+        if config.evaluation.overlap == "training":
+            examples = synthetic_step(self.order, 0, processes.rank, self.words).micro_batches
+            self.overlapped = OverlappedEvaluation(self.stepper.model.module, processes, self.precision, examples)
+        if config.checkpoint or self.checkpoint:
+            self.state = RunState(self.stepper, processes)
+        if self.checkpoint:
+            verify_tensors(self.checkpoint, processes.rank)
+            self.state.load(self.checkpoint.path)
+        self.loader = LOADERS[config.loader](
+            self.order,
+            processes.rank,
+            range(self.position.batches, self.last_step),
+            config.prefetch_batches,
+            masked_slots=self.shapes.masked_slots if self.shapes else None,
+            pins=processes.device.type == "cuda",
+            **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
+        )
+        processes.barrier()
+        (self.peak,) = processes.total([matmul_peak(self.precision, processes.device)])
+        processes.barrier()
+
+    # On the clock
+
+    def _train(self) -> bool:
+        config, position, processes = self.config, self.position, self.processes
+        with ExitStack() as stack:
+            self.watch = stack.enter_context(
+                Watch(processes, self.phases, self.folder, config.launch.timeout_seconds, join_board(processes))
+            )
+            self.metrics = stack.enter_context(Metrics(self.folder.metrics, processes, self.skipped))
+            if config.checkpoint:
+                self.stop_request = stack.enter_context(StopRequest())
+                at = self.totals.samples
+                saver = Saver(config.checkpoint, self.folder, processes, self.state, at, kept(config))
+                self.saver = stack.enter_context(saver)
+            steps: Iterable[Step] = stack.enter_context(self.loader)
+            self.evaluation_batches = evaluation_batches(
+                self.evaluation_store,
+                samples=config.evaluation_samples,
+                rank=processes.rank,
+                ranks=processes.ranks,
+                local_batch_size=config.evaluation.local_batch_size,
+                slot_width=self.order.slot_width,
+                pair_cost=self.order.deal.pair_cost,
+                sequence_cost=self.order.deal.sequence_cost,
+            )
+            self.phases.restart()
+            for number, step in enumerate(steps, start=position.batches + 1):
+                self.watch.batch = number
+                self.phases.lap("data_wait")
+                if self.log and not position.in_block:
+                    self.log.block_starts(position.block_start, position.next_evaluation - position.block_start)
+                position.in_block = True
+                self._step(step)
+                position.batches = number
+                if self._overlapped_evaluation_reached_target(position.block_start):
+                    return self._stop(reached=True)
+                due = self.totals.samples >= position.next_evaluation or number == self.last_step
+                if due:
+                    self._flush()  # which may find that the last step does not count
+                if self.totals.samples < position.next_evaluation and number < self.last_step:
+                    self._save()
+                    continue
+                if not self.totals.steps:
+                    raise WorkError(
+                        f"loss_scaling.initial: with {config.loss_scaling.initial:g} all {number} steps overflowed "
+                        "in fp16; lower it, or use precision fp32"
+                    )
+                if self.log:
+                    self.log.block_stops(position.block_start, self.totals.samples)
+                if self._evaluate(last=number == self.last_step):
+                    return self._stop(reached=True)
+                position.block_start, position.in_block = self.totals.samples, False
+                interval = config.evaluation_interval
+                position.next_evaluation = (position.block_start // interval + 1) * interval
+                if number < self.last_step:
+                    self._save()
+            return self._stop(reached=False)
+
+    def _step(self, step: Step) -> None:
+        result = self.stepper.take(step, self.phases)
+        self._flush()
+        self.totals.add(step.whole, self.config, self.words)
+        stop, save = (self.stop_request.asked, self.saver.asks()) if self.saver else (False, False)
+        self.metrics.step(self.totals.steps, self.totals.samples, step, result, stop, save)
+        self.phases.lap("optimizer")
+
+    def _flush(self) -> None:
+        """Write the step before; if overflow had it skipped, it counts neither as a step nor as samples."""
+        try:
+            skipped = self.metrics.flush()
+        except NotFinite as error:
+            raise with_samples(error, self.store, self.folder.not_finite) from None
+        if skipped is not None:
+            self.totals.add(skipped, self.config, self.words, times=-1)
+        if self.saver and self.saver.captured:
+            self.saver.keep(self._standing())
+
+    def _save(self) -> None:
+        """Make a checkpoint where one is due, and leave after it where any rank was asked to stop.
+
+        Raises Saved on all ranks together. Where the run stands is known when the numbers of the step before are here.
+        """
+        if self.saver is None:
+            return
+        stop = self.metrics.asked_to_stop
+        if not (stop or self.metrics.asked_to_save or self.saver.due(self.totals.samples)):
+            return
+        self.metrics.asked_to_save = False
+        self.saver.capture(self.totals.samples)
+        if stop or not self.metrics.pending:
+            self._flush()
+        if stop:
+            self.saver.finish()
+            self.processes.barrier()
+            raise Saved(f"asked to stop, and saved after {self.totals.samples:,} samples")
+
+    def _standing(self) -> Standing:
+        rest = {
+            "totals": asdict(self.totals),
+            "position": asdict(self.position),
+            "phases": dict(self.phases.seconds),
+            "skipped": self.metrics.skipped,
+            "seconds": perf_counter() - self.started,
+        }
+        return Standing(self.position.batches, self.totals.samples, self.metrics.length, rest)
+
+    def _evaluate(self, last: bool) -> bool:
+        """Evaluate now, or begin to beside the steps to come; whether the target is known to be reached."""
+        if self.overlapped is not None and self.overlapped.running and self._record_accuracy(self.overlapped.finish()):
+            return True
+        self.evaluated = replace(self.totals)
+        if self.log:
+            self.log.evaluation_starts(self.evaluated.samples)
+        batches = self.watch.alive(self.evaluation_batches)
+        if self.overlapped is None:
+            return self._record_accuracy(evaluate(self.stepper.model.module, batches, self.processes, self.precision))
+        self.overlapped.begin(self.evaluation_batches)
+        self.phases.lap("evaluation")
+        return last and self._record_accuracy(self.overlapped.finish())
+
+    def _overlapped_evaluation_reached_target(self, block_start: int) -> bool:
+        """Whether an evaluation beside training is now known to have reached the target."""
+        accuracy = self.overlapped.poll() if self.overlapped is not None else None
+        if accuracy is None:
+            return False
+        if self._reaches_target(accuracy):
+            self._flush()
+            if self.log:
+                self.log.block_stops(block_start, self.totals.samples)
+        return self._record_accuracy(accuracy)
+
+    def _record_accuracy(self, accuracy: Accuracy) -> bool:
+        """Write down an accuracy. If it reaches the target, what was trained since does not count."""
+        self.accuracy, samples = accuracy, self.evaluated.samples
+        self.evaluations += 1
+        if self.log:
+            self.log.evaluation_stops(samples, accuracy.masked_lm)
+        line = {
+            "event": "evaluation",
+            "samples": samples,
+            "accuracy": accuracy.masked_lm,
+            "next_sentence_accuracy": accuracy.next_sentence,
+            "masked_lm_loss": accuracy.masked_lm_loss,
+        }
+        if self.overlapped is not None:
+            line["known_after"] = self.totals.samples
+        self.metrics.write(line)
+        self.phases.lap("evaluation")
+        if not self._reaches_target(accuracy):
+            return False
+        self.steps_thrown_away = self.totals.steps - self.evaluated.steps
+        self.totals = self.evaluated
+        return True
+
+    def _reaches_target(self, accuracy: Accuracy) -> bool:
+        target = self.config.target_accuracy
+        return target is not None and accuracy.masked_lm >= target
+
+    def _stop(self, reached: bool) -> bool:
+        """Stop the clock, before anything is tidied up."""
+        self.seconds = perf_counter() - self.started
+        if self.log:
+            self.log.run_stops(SUCCESS if reached else ABORTED, self.totals.samples)
+        return reached
+
+    # After the clock has stopped
+
+    def _summarise(self, reached: bool) -> None:
+        ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
+        phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
+        evaluation = self._evaluation(phase_seconds[PHASES.index("evaluation")] / ranks)
+        exchanged = self._exchanged() if isinstance(self.loader, ExchangePrefetcher) else {}
+        if not self.processes.first:
+            return
+        assert self.accuracy is not None
+        summary: dict[str, Any] = {
+            "reached_target": reached,
+            "seconds": seconds,
+            "samples": totals.samples,
+            "steps": totals.steps,
+            "accuracy": self.accuracy.masked_lm,
+            "next_sentence_accuracy": self.accuracy.next_sentence,
+            "sequences_per_second": totals.samples / seconds,
+            "useful_tflops": totals.useful_flops / seconds / 1e12,
+            "peak_tflops": self.peak / 1e12,
+            "share_of_peak": totals.useful_flops / seconds / self.peak,
+            "model_flops_utilization": totals.model_flops / seconds / self.peak,
+            "precision": self.precision,
+            "padding_share": 1 - totals.tokens / totals.slots,
+            "max_over_mean_tokens": totals.max_over_mean_tokens / totals.steps,
+            "moved_sequences": totals.moved,
+            "restarts": self.folder.restarts,
+            "phases_ms": {
+                phase: 1000 * total / ranks / totals.steps for phase, total in zip(PHASES, phase_seconds, strict=True)
+            },
+            "evaluation": evaluation,
+            **exchanged,
+        }
+        write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
+
+    def _exchanged(self) -> dict[str, Any]:
+        """What passing samples on took the mean rank, from the start of the run to its end."""
+        assert isinstance(self.loader, ExchangePrefetcher)
+        measured = vars(self.loader.measured)
+        sums = self.processes.total([float(value) for value in measured.values()])
+        return {"exchange": {key: value / self.processes.ranks for key, value in zip(measured, sums, strict=True)}}
+
+    def _evaluation(self, seconds: float) -> dict[str, Any]:
+        """What evaluations took of the run, of which training waited for so many seconds, and how even ranks were."""
+        tokens, slots = (sum(getattr(batch, name) for batch in self.evaluation_batches) for name in ("tokens", "slots"))
+        most, beside = self.processes.most(tokens), self.overlapped.seconds if self.overlapped is not None else 0.0
+        all_tokens, all_slots, all_beside = self.processes.total([tokens, slots, beside])
+        return {
+            "evaluations": self.evaluations,
+            "share_of_run": seconds / self.seconds,
+            "seconds_beside_training": all_beside / self.processes.ranks,
+            "steps_thrown_away": self.steps_thrown_away,
+            "max_over_mean_tokens": most * self.processes.ranks / all_tokens,
+            "padding_share": 1 - all_tokens / all_slots,
+        }

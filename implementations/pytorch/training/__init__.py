@@ -1,1 +1,0 @@
-"""The run itself: processes, steps, evaluation, and what is written about them."""

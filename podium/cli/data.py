@@ -1,0 +1,291 @@
+"""`podium data …`: prepare, import, export, convert and verify the training data of BERT.
+
+`podium data verify` checks every byte of a store and prints its findings as a table or as JSON.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any, Literal
+
+import typer
+
+from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
+from benchmarks.bert.verification.evidence import Evidence
+from benchmarks.bert.verification.official_data import is_official_vocabulary
+from podium.core.console import errors, print_findings, progress_bar, tell
+from podium.core.errors import UsageError
+from podium.core.finding import Finding, has_errors
+from podium.core.processes import processors
+from podium.run.implementation import Evaluation, check_initial_accuracy
+
+data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
+
+
+@data.command(epilog="Example: [bold]podium data prepare --text part-* --vocab vocab.txt --out data/wikipedia[/bold]")
+def prepare(
+    text: Annotated[
+        list[Path], typer.Option("--text", help="A text file: one sentence a line, blank line between documents.")
+    ],
+    vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary, one word a line.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a text file.")],
+    more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Processes to share the text files.")] = os.cpu_count() or 1,
+    evaluation: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep this many, as the reference picks them: 10000 of eval.txt's."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep a random subset of this many, drawn from all texts; open division only."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random subset.")] = 0,
+) -> None:
+    """Turn text into samples as MLPerf's reference does, to the bit: one shard OUT/NAME.h5 for each text file NAME.
+
+    Shards that are finished are kept: give the same command again to go on where it was broken off.
+    """
+    from benchmarks.bert.preparation.prepare import WHOLE_TEXT, EvaluationPick, Prepared, prepare_subset
+    from benchmarks.bert.preparation.prepare import prepare as prepare_texts
+    from podium.core.errors import UsageError
+
+    texts = [*text, *(more_text or [])]
+    if evaluation and (samples or len(texts) > 1):
+        other = "--samples" if samples else f"{len(texts)} text files"
+        raise UsageError(f"--evaluation: does not go with {other}; give it with one text file, eval.txt")
+    if seed and not samples:
+        raise UsageError("--seed: has no use without --samples; nothing else is random here")
+    kept = 0
+    with progress_bar() as bar:
+        task = bar.add_task("Making samples", total=sum(path.stat().st_size for path in texts if path.is_file()))
+
+        def show(prepared: Prepared) -> None:
+            nonlocal kept
+            kept += prepared.kept
+            bar.advance(task, prepared.text.stat().st_size)
+            if prepared.note:
+                tell(f"{prepared.text}: {prepared.note}")
+
+        if samples:
+            shards = prepare_subset(texts, vocab, out, samples, processes=processes, seed=seed, on_finished=show)
+        else:
+            selection = EvaluationPick(evaluation) if evaluation else WHOLE_TEXT
+            shards = prepare_texts(texts, vocab, out, processes=processes, selection=selection, on_finished=show)
+    if kept:
+        tell(f"{kept} of {len(texts)} shards were there already, whole and of the same text; they were kept")
+    for shard in shards:
+        print(shard)
+
+
+@data.command(
+    epilog="Example: [bold]podium data checkpoint model.ckpt-28252 data/large.safetensors --size large[/bold]"
+)
+def checkpoint(
+    source: Annotated[
+        Path,
+        typer.Argument(help="TensorFlow's checkpoint by its prefix, Hugging Face's folder, or a .safetensors file."),
+    ],
+    out: Annotated[Path, typer.Argument(help="The .safetensors file to write; for Hugging Face a new folder.")],
+    size: Annotated[str | None, typer.Option(help="The size it must have; else it is found from the shapes.")] = None,
+    to: Annotated[Literal["podium", "huggingface"], typer.Option(help="The format to write.")] = "podium",
+) -> None:
+    """Turn the weights of a BERT into a checkpoint that a run starts from, bit for bit, and check them on the way."""
+    from rich.progress import Progress as Bar
+
+    from benchmarks.bert.checkpoint.convert import convert
+    from benchmarks.bert.sizes import SIZES
+    from podium.core.errors import UsageError
+
+    if size is not None and size not in SIZES:
+        raise UsageError(f"--size: found {size!r}, allowed is {', '.join(SIZES)}")
+    with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        task = bar.add_task("Reading tensors", total=None)
+        done = convert(
+            source,
+            out,
+            size=SIZES[size] if size else None,
+            to=to,
+            on_tensor=lambda number, total: bar.update(task, completed=number, total=total),
+        )
+    official = "yes, to the byte" if done.official else "no"
+    lines = {
+        "from": f"{done.source} ({done.kind})",
+        "size": f"{done.size.name}, {done.vocabulary} words",
+        "tensors": f"{done.tensors} of the reference's names, all finite",
+        "parameters": f"{done.parameters:,}",
+        "MLPerf's own": official,
+        "sha256": done.sha256,
+    }
+    print(done.file)
+    for name, value in lines.items():
+        print(f"  {name:13} {value}")
+    for note in done.notes:
+        print(f"  {'note':13} {note}")
+
+
+@data.command(
+    "import",
+    epilog="Example: [bold]podium data import --vocab vocab.txt --out data/wikipedia hdf5/part_*.hdf5[/bold]",
+)
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of samples, all of one format.")],
+    vocab: Annotated[Path, typer.Option("--vocab", help="The vocabulary that the samples were made with.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a file.")],
+    format_name: Annotated[
+        Literal["auto", "hdf5-fixed", "hdf5-variable", "tfrecord"],
+        typer.Option("--from", help="The format of the files; auto looks into each."),
+    ] = "auto",
+    processes: Annotated[int, typer.Option(min=1, help="Processes to share the files.")] = os.cpu_count() or 1,
+) -> None:
+    """Turn samples in the formats of others into shards: OUT/NAME.h5 for each file NAME, every row checked.
+
+    hdf5-fixed has padded rows, hdf5-variable is NVIDIA's without padding, tfrecord is the reference's. What
+    `podium data export` wrote comes back to the byte.
+    """
+    from benchmarks.bert.formats.convert import import_files
+
+    with progress_bar() as bar:
+        task = bar.add_task("Importing files", total=len(files))
+        shards = import_files(files, format_name, vocab, out, processes, lambda _: bar.advance(task))
+    for shard in shards:
+        print(shard)
+
+
+@data.command(
+    epilog="Example: [bold]podium data export data/wikipedia --format hdf5-variable --out hdf5[/bold]",
+)
+def export(
+    store: Annotated[Path, typer.Argument(help="A folder of shards.")],
+    format_name: Annotated[
+        Literal["hdf5-fixed", "hdf5-variable"],
+        typer.Option("--format", help="Padded rows, or rows of their own length as NVIDIA's code reads them."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files, one a shard.")],
+    processes: Annotated[int, typer.Option(min=1, help="Processes to share the shards.")] = os.cpu_count() or 1,
+) -> None:
+    """Write the samples of shards in a format that the code of others reads: OUT/NAME.hdf5 for each shard NAME.h5.
+
+    Nothing is lost: `podium data import` makes the same shards of the files, to the byte.
+    """
+    from benchmarks.bert.formats.convert import export_store
+    from benchmarks.bert.store import SUFFIX
+
+    with progress_bar() as bar:
+        task = bar.add_task("Exporting shards", total=len([*store.glob(f"*{SUFFIX}")]))
+        written = export_store(store, format_name, out, processes, lambda _: bar.advance(task))
+    for file in written:
+        print(file)
+
+
+@data.command(
+    epilog="Example: [bold]podium data verify data/wikipedia --evaluation data/evaluation --vocab vocab.txt "
+    "--official[/bold]"
+)
+def verify(
+    store: Annotated[Path, typer.Argument(help="The folder of shards to train on.")],
+    evaluation: Annotated[Path | None, typer.Option(help="The folder of shards to evaluate on.")] = None,
+    vocab: Annotated[Path | None, typer.Option("--vocab", help="The vocabulary that they were made with.")] = None,
+    text: Annotated[list[Path] | None, typer.Option("--text", help="A text file that a shard was made from.")] = None,
+    checkpoint_file: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Evaluate these weights on the evaluation samples too.")
+    ] = None,
+    size: Annotated[str, typer.Option(help="The size of the checkpoint.")] = "large",
+    samples: Annotated[int | None, typer.Option(min=1, help="Evaluation samples; else those of the size.")] = None,
+    official: Annotated[bool, typer.Option("--official", help="It has to be MLPerf's own data, to the byte.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the lengths beside Wikipedia's, as SVG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Prove that a prepared store is right: every byte, every sample, no duplicates, the masks, labels and lengths.
+
+    The verdict is the last line. Exit code 1 if a check failed.
+    """
+    import json
+
+    from rich.console import Console
+
+    from benchmarks.bert.sizes import SIZES
+    from benchmarks.bert.verification.checks import Subject
+    from benchmarks.bert.verification.shard_stats import bytes_of
+    from podium.core.errors import UsageError
+
+    if size not in SIZES:
+        raise UsageError(f"--size: found {size!r}, allowed is {', '.join(SIZES)}")
+    subject = Subject(store, evaluation, vocab, tuple(text or ()), official)
+    asked = checkpoint_evaluation(subject, checkpoint_file, size, samples)
+    with progress_bar() as bar:
+        task = bar.add_task("Reading shards", total=bytes_of(subject.stores))
+        found = verify_store(subject, asked, on_read=lambda read: bar.advance(task, read))
+    if plot is not None and found.evidence.training.shards:
+        from podium.html.chart import plot_lengths
+
+        plot_lengths(found.evidence.training.lengths, store.resolve().name, plot)
+    elif plot is not None:
+        tell(f"{plot}: not drawn, since no shard can be read")
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2))
+    else:
+        print_findings(Console(), found.findings, found.verdict)
+    if not found.sound:
+        raise typer.Exit(1)
+
+
+JSON_FIELDS = {"check": "rule", "level": "severity", "found": "message", "expected": "expected", "advice": "advice"}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything that was found of a store."""
+
+    findings: tuple[Finding, ...]
+    statistics: dict[str, Any]
+    evidence: Evidence
+
+    @property
+    def sound(self) -> bool:
+        return not has_errors(self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """`sound`, or `not sound: …` with the number of checks that failed."""
+        failed = sum(finding.severity == "error" for finding in self.findings)
+        return f"not sound: {failed} {'check' if failed == 1 else 'checks'} failed" if failed else "sound"
+
+    def as_json(self) -> dict[str, Any]:
+        """One object for programs."""
+        findings = [finding.as_json(JSON_FIELDS) for finding in self.findings]
+        for finding in findings:
+            finding["level"] = "fail" if finding["level"] == "error" else finding["level"]
+        return {"verdict": self.verdict, "findings": findings, "statistics": self.statistics}
+
+
+def checkpoint_evaluation(
+    subject: Subject, checkpoint: Path | None, size: str, samples: int | None
+) -> Evaluation | None:
+    """What to evaluate, if anything; UsageError, before long work, for what does not go together or is not there."""
+    if checkpoint is None:
+        if samples is not None:
+            raise UsageError("--samples: has no use without --checkpoint; it says how many samples to evaluate")
+        return None
+    if subject.evaluation is None or subject.vocabulary is None:
+        raise UsageError("--checkpoint: needs --evaluation and --vocab too; it is evaluated on those samples")
+    if not checkpoint.is_file():
+        raise UsageError(f"{checkpoint}: there is no such checkpoint; make it with `podium data checkpoint`")
+    return Evaluation(checkpoint, subject.evaluation, subject.vocabulary, size, samples)
+
+
+def verify_store(
+    subject: Subject, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
+) -> Verification:
+    """Make every check; `on_read` is told of the bytes of each shard that was read. Errors as `gather_evidence`."""
+    started = perf_counter()
+    evidence = gather_evidence(subject, processors(), on_read)
+    findings = findings_of(evidence)
+    seconds = perf_counter() - started
+    if evaluation is not None and evidence.evaluation is not None and evidence.evaluation.shards:
+        survey = evidence.evaluation
+        compared = subject.official or is_official_vocabulary(evaluation.vocabulary)
+        masked_a_sample = survey.total("masked_tokens") / survey.samples
+        findings.append(check_initial_accuracy(evaluation, masked_a_sample, compared, subject.official))
+    return Verification(tuple(findings), statistics_of(evidence) | {"seconds": seconds}, evidence)

@@ -1,0 +1,372 @@
+"""The command line: options and help of each command, in one place; a module for each does the work."""
+
+import errno
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from podium.cli.compare import compare
+from podium.cli.data import data
+from podium.cli.report import report
+from podium.cli.submit import submit
+from podium.core.console import errors, print_findings, tell
+from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.core.finding import has_errors
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="MLPerf Training's BERT: time it on a system, and get a result file that the official checkers accept.",
+)
+app.add_typer(data, name="data")
+app.add_typer(submit, name="submit")
+app.command(
+    epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
+)(compare)
+app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
+
+
+@app.command(
+    epilog="Example: [bold]podium run laptop --runs 10 --set optimizer.learning_rate=2e-3[/bold]",
+)
+def run(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How many consecutive runs to make.")] = 1,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as launch.processes_per_node=2."),
+    ] = None,
+    resumed: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            metavar="FOLDER",
+            help="Go on with the run in this folder from its last checkpoint instead; of --set launch.KEY=VALUE alone.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the commands that would be run, and start nothing.")
+    ] = False,
+    node_rank: Annotated[
+        int,
+        typer.Option(
+            "--node-rank", min=0, help="Of several nodes, this one's number; the first one keeps the results."
+        ),
+    ] = 0,
+) -> None:
+    """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
+
+    Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its
+    target, 143 if it was asked to stop (SIGTERM, Ctrl-C) and has saved itself, where `checkpoint` is set.
+    """
+    from podium.config.load import load_system
+    from podium.launch.container import become, resume_options, run_options, wrapped
+    from podium.launch.node_group import follow
+    from podium.run.progress import Progress
+    from podium.run.run_set import FinishedRun, resumable, resume, run_folder, run_set
+    from podium.run.summary import as_json as table_json
+    from podium.run.summary import print_table
+
+    settings = settings or []
+    folder = run_folder(resumed) if resumed is not None else None
+    if folder is None:
+        config = load_system(system, recipe, settings)
+        options = run_options(runs, recipe, settings, as_json)
+    elif recipe or runs != 1:
+        raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
+    else:
+        config = resumable(folder.path, system, settings)
+        options = resume_options(config, folder.path, settings, as_json)
+    if dry_run:
+        from podium.run.dry_run import commands
+
+        print("\n".join(commands(config, system, options, runs, node_rank, folder)))
+        return
+    if config.launch.launcher != "torchrun":
+        become(config, wrapped(config, system, options, node_rank))
+    if node_rank > 0:
+        return follow(config, node_rank, Progress(errors).note)
+    finished: list[FinishedRun] = []
+    try:
+        if folder is not None:
+            config, one = resume(folder.path, system, Progress(errors), settings)
+            finished.append(one)
+        else:
+            for one in run_set(config, runs, Progress(errors)):
+                finished.append(one)
+    finally:
+        if finished and as_json:
+            print(json.dumps(table_json(finished), indent=2))
+        elif finished:
+            print_table(Console(), config, finished)
+    as_asked = config.target_accuracy is None or all(one.reached_target for one in finished)
+    if not as_asked:
+        tell(
+            f"the target accuracy of {config.target_accuracy} was not reached within max_samples {config.max_samples}, "
+            "so the log says aborted"
+        )
+    if not as_asked or not all(one.compliant for one in finished):
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog="Example: [bold]podium doctor laptop --set launch.processes_per_node=2[/bold]",
+)
+def doctor(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    node_rank: Annotated[
+        int,
+        typer.Option(
+            "--node-rank", min=0, help="Of several nodes, this one's number; the first one tells what is found."
+        ),
+    ] = 0,
+) -> None:
+    """Find out before a run what it would fail by: versions, GPUs, network, disks, data, description, rules.
+
+    Takes a training step of one layer, and has all ranks of the system meet; in the container or on the nodes of the
+    Slurm job that `podium run` would start. Exit code 1 if there is an error.
+    """
+    from podium.doctor.diagnose import as_json as findings_json
+    from podium.doctor.diagnose import diagnose, summary
+    from podium.run.progress import Progress
+
+    findings = diagnose(system, recipe, settings or [], Progress(errors).note, as_json, node_rank)
+    if findings is None:
+        return
+    if as_json:
+        print(json.dumps(findings_json(system, findings), indent=2))
+    else:
+        print_findings(Console(), findings, summary(findings))
+    if has_errors(findings):
+        raise typer.Exit(1)
+
+
+@app.command(
+    epilog="Example: [bold]podium bench laptop --layers 4 --hidden 512 --set global_batch_size=48 --ablate[/bold]",
+)
+def bench(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    ablate: Annotated[bool, typer.Option("--ablate", help="Turn every optimisation off, one at a time.")] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="huggingface", help="Take turns with transformers' BERT, padded.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each side that are counted.")] = 8,
+    layers: Annotated[int | None, typer.Option(min=1, help="Another number of layers than the system's size.")] = None,
+    hidden: Annotated[int | None, typer.Option(min=64, help="Another width, a multiple of 64.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=5, max=65_536, help="Words of the model.")] = None,
+    lengths: Annotated[
+        Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Time whole training steps on a system: sequences/s, and how far that is from what the machine can do.
+
+    Needs no data: samples are synthetic, of Wikipedia's lengths. Also fits what a token, a pair of tokens and so on
+    costs, for `podium balance` and `podium predict`, into systems/costs/SYSTEM.json; not where an option changes
+    what the system's file says.
+    """
+    from podium.cli.bench import Options, keep_costs, measure, print_measured
+    from podium.config.load import load_system
+    from podium.run.progress import Progress
+
+    config = load_system(system, recipe, settings or [])
+    options = Options(ablate, against, steps, layers, hidden, vocabulary, lengths)
+    as_described = options.as_described and not (recipe or settings)
+    measured = measure(config, options, as_described, Progress(errors))
+    if as_described:
+        tell(f"what a token and a pair of tokens cost is in {keep_costs(config, measured)}")
+    if as_json:
+        print(json.dumps(measured, indent=2))
+    else:
+        print_measured(Console(), config, measured)
+
+
+@app.command(
+    epilog="Example: [bold]podium balance --ranks 1024 --local-batch 16[/bold]",
+)
+def balance(
+    system: Annotated[
+        str | None, typer.Argument(help="A name in systems/, or the path of a system's YAML file.", show_default=False)
+    ] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Without a system: how many ranks.")] = None,
+    local_batch: Annotated[int | None, typer.Option(min=1, help="Without a system: samples of a rank a step.")] = None,
+    ranks_per_node: Annotated[int | None, typer.Option(min=1, help="Without a system. Default: 8, or all.")] = None,
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="equal|free", help="Without a system: whether `indexed` gives ranks equally many samples."
+        ),
+    ] = None,
+    scan: Annotated[
+        str | None,
+        typer.Option(metavar="stride|snake", help="Without a system: how those that sort deal out. Default: theirs."),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="STRATEGY|all", help="The way of sharing out samples to look at.")
+    ] = "all",
+    lengths: Annotated[
+        Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Global batches to deal out.")] = 400,
+    packing: Annotated[
+        bool, typer.Option("--packing", help="Also pack all samples ahead in every way, and show how full rows get.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw it as an SVG file.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Show how evenly each strategy shares out samples over the ranks of a system, or of any number of ranks.
+
+    Strategies are run on samples of Wikipedia's lengths; nothing is trained and no GPU is needed.
+    """
+    from podium.cli.balance import plot_balance, print_balance, print_packing
+    from podium.config.load import load_system
+    from podium.planning.balance_report import Cluster, balance_report
+
+    by_number = (ranks, local_batch)
+    if system is not None and any(value is not None for value in (*by_number, ranks_per_node, counts, scan)):
+        raise UsageError("give either a system or --ranks and --local-batch; a system's are changed by --set")
+    if system is not None:
+        cluster = Cluster.of_system(load_system(system, recipe, settings or []))
+    elif ranks is None or local_batch is None:
+        raise UsageError("give a system, such as laptop, or both --ranks and --local-batch")
+    elif recipe or settings:
+        raise UsageError("--recipe and --set change a system's settings; give a system too")
+    else:
+        cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts, scan)
+    measured = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
+    if plot is not None:
+        plot_balance(cluster, measured, plot)
+    if as_json:
+        print(json.dumps(measured, indent=2))
+    else:
+        print_balance(Console(), cluster, measured)
+        if packing:
+            print_packing(Console(), measured)
+
+
+@app.command(
+    epilog="Example: [bold]podium predict h200_1x --scale 8,64,1024,4096 --plot curve.svg[/bold]",
+)
+def predict(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="GPUS,…", help="Numbers of GPUs to draw the predicted time for.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the curve of --scale and the published points as SVG.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Predict time-to-train on a system before a run: its parts, an interval, and what is unsure.
+
+    A step's cost is what `podium bench` measured there, or else is fitted on published A100 runs; samples to target are
+    interpolated between published batch sizes.
+    """
+    from podium.cli.predict import check_plot, plot_scale, print_prediction
+    from podium.cli.predict import predict_run as predict_run
+    from podium.config.load import load_system
+    from podium.run.progress import Progress
+
+    check_plot(scale, plot)
+    config = load_system(system, recipe, settings or [])
+    predicted = predict_run(config, scale, Progress(errors))
+    if plot is not None:
+        plot_scale(predicted, config.system, plot)
+    if as_json:
+        print(json.dumps(predicted, indent=2))
+    else:
+        print_prediction(Console(), config, predicted)
+
+
+@app.command(
+    epilog="Example: [bold]podium tune laptop --search laptop_lamb --search laptop_adamw --trials 40[/bold]",
+)
+def tune(
+    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    searches: Annotated[
+        list[str] | None,
+        typer.Option("--search", metavar="NAME", help="In systems/search, or a YAML file. Default: all of the system."),
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Of each search, instead of what its file says.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Trainings at once; they share the system's threads.")] = 1,
+    repeats: Annotated[int, typer.Option(min=0, help="Of the best and of the shipped settings, other seeds.")] = 5,
+    folder: Annotated[Path | None, typer.Option(help="To write to and go on from. Default: runs/SYSTEM/tune.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, for all alike.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Search for settings that reach the target on fewer samples; several searches are compared on the same budget.
+
+    Every trial is a training; results/ is left alone. Give the same command again to go on where it was broken off.
+    Leaves report.json, tuning.svg and the best settings as YAML in the folder.
+    """
+    from podium.run.progress import Progress
+    from podium.tune.tune import Options, keep_report, plot_tuned, print_tuned
+    from podium.tune.tune import as_json as tuned_json
+    from podium.tune.tune import tune as tune_system
+
+    def told(line: str) -> None:
+        errors.print(line, markup=False, highlight=False)
+
+    options = Options(tuple(searches or ()), trials, workers, repeats, folder)
+    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), told)
+    keep_report(tuned)
+    plot_tuned(tuned, tuned.folder / "tuning.svg")
+    if as_json:
+        print(json.dumps(tuned_json(tuned), indent=2))
+    else:
+        print_tuned(Console(), tuned)
+
+
+def main() -> None:
+    """Run a command; a failure or an interruption is told as a sentence, with its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except PodiumError as error:
+        tell(str(error))
+        sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over has nowhere to go
+        if error.errno != errno.EPIPE:
+            tell(f"the output cannot be written ({error.strerror})")
+        sys.exit(1)
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupted("interrupted")

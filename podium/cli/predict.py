@@ -1,0 +1,192 @@
+"""`podium predict`: predicts a run's time-to-train and shows its parts, as a table, as JSON and as SVG.
+
+The chart has the predicted time over numbers of GPUs, with its interval and the published points. The prediction
+runs in this process, for any number of ranks; it needs no torch and no GPU.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from podium.config.load import write_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.core.files import make_folder, write_whole
+from podium.html.chart import picture
+from podium.planning.costs import costs_path
+from podium.planning.prediction.constants import Constants, load_constants
+from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.plan import Plan
+from podium.planning.prediction.predict import Prediction
+from podium.planning.prediction.predict import predict as predict_plan
+from podium.planning.prediction.scaling import published_points
+from podium.planning.prediction.scaling import scale as scale_plan
+from podium.run.data import with_data
+from podium.run.progress import Progress
+from podium.run.run_set import RUNS
+
+BAR = 40
+"""Characters of the longest bar."""
+MOST_GPUS = 1 << 17
+
+
+def predict_run(config: RunConfig, scale: str | None, progress: Progress) -> dict[str, Any]:
+    """The prediction by the names that `podium predict --json` prints; kept in a folder under runs/.
+
+    `scale` has numbers of GPUs between commas. The embedded text is prepared if it is not yet, since its lengths count;
+    other text is not. Raises UsageError or WorkError.
+    """
+    if config.data.kind == "embedded" and config.size == "tiny":
+        config = with_data(config, progress.note)
+    costs, constants = costs_path(config.system), load_constants()
+    plan = plan_of_config(config, costs if costs.is_file() else None, constants)
+    predicted = _as_json(predict_plan(plan, constants)) | {
+        "ranks": plan.machine.ranks,
+        "processor": plan.machine.processor,
+        "global_batch_size": plan.global_batch_size,
+        "balancing": plan.strategy,
+        "scale": _scaled(plan, _numbers(scale), constants) if scale is not None else [],
+        "published": published_points() if scale is not None else [],
+    }
+    folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
+    write_resolved(config, folder.config)
+    write_whole(folder.summary, json.dumps(predicted, indent=2) + "\n")
+    return predicted
+
+
+def _as_json(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "seconds": prediction.seconds,
+        "low": prediction.low,
+        "high": prediction.high,
+        "split": asdict(prediction.split),
+        "samples_to_target": prediction.samples_to_target,
+        "step_milliseconds": prediction.step_milliseconds,
+        "sequences_per_second": prediction.sequences_per_second,
+        "unsure": list(prediction.unsure),
+    }
+
+
+def _scaled(plan: Plan, gpus: list[int], constants: Constants) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpus": scaled.gpus,
+            "global_batch_size": scaled.global_batch_size,
+            "accumulation_steps": scaled.accumulation_steps,
+            **_as_json(scaled.prediction),
+        }
+        for scaled in scale_plan(plan, gpus, constants)
+    ]
+
+
+def _numbers(text: str) -> list[int]:
+    """Whole numbers between commas, in rising order, each once."""
+    try:
+        numbers = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1 or numbers[-1] > MOST_GPUS:
+        raise UsageError(f"--scale: found {text}, allowed are numbers of GPUs up to {MOST_GPUS:,}, such as 8,64,1024")
+    return numbers
+
+
+def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str, Any]) -> None:
+    """A table of the whole and its parts, what is unsure, and the curve over GPU counts if it was asked for."""
+    table = Table(title=f"{config.system}, recipe {config.recipe}: predicted", show_header=False)
+    table.add_column("what")
+    table.add_column("figure", justify="right")
+    ranks = f"{predicted['global_batch_size']:,} on {predicted['ranks']:,} rank{'s' if predicted['ranks'] > 1 else ''}"
+    table.add_row("time-to-train", duration(predicted["seconds"]))
+    table.add_row("  between", f"{duration(predicted['low'])} and {duration(predicted['high'])}")
+    table.add_row("samples", f"{predicted['samples_to_target']:,.0f}")
+    table.add_row("sequences/s", f"{predicted['sequences_per_second']:,.1f}")
+    table.add_row("a step", f"{predicted['step_milliseconds']:,.1f} ms")
+    table.add_row("global batch", ranks, end_section=True)
+    for part, seconds in predicted["split"].items():
+        table.add_row(part, f"{duration(seconds)}, {seconds / predicted['seconds']:5.1%}")
+    console.print(table)
+    for sentence in predicted["unsure"]:
+        console.print(f"unsure: {sentence}", markup=False, highlight=False)
+    if predicted["scale"]:
+        console.print(_scale_table(predicted))
+        more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["unsure"])
+        for sentence in (s for s in more if s not in predicted["unsure"]):
+            console.print(f"unsure of the curve: {sentence}", markup=False, highlight=False)
+
+
+def _scale_table(predicted: Mapping[str, Any]) -> Table:
+    rows = predicted["scale"]
+    longest = max(row["seconds"] for row in rows)
+    table = Table(title="Predicted at the batch size that suits best, beside published A100 systems")
+    for heading in ("GPUs", "batch", "predicted", "between", "exposed communication", "published"):
+        table.add_column(heading, justify="right")
+    table.add_column("", justify="left")
+    for row in rows:
+        near = [point["seconds"] for point in predicted["published"] if point["gpus"] == row["gpus"]]
+        span = f"{duration(min(near))} to {duration(max(near))}" if len(near) > 1 else "".join(map(duration, near))
+        table.add_row(
+            f"{row['gpus']:,}",
+            f"{row['global_batch_size']:,}",
+            duration(row["seconds"]),
+            f"{duration(row['low'])} to {duration(row['high'])}",
+            f"{row['split']['communication'] / row['seconds']:.0%}",
+            span or "–",
+            "█" * max(1, round(BAR * row["seconds"] / longest)),
+        )
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Such as 12.3 s, 16.6 min or 3.4 h, with a figure that can be compared."""
+    for limit, unit, name in ((120, 1, "s"), (2 * 3600, 60, "min"), (float("inf"), 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.3g} {name}" if seconds / unit < 100 else f"{seconds / unit:.0f} {name}"
+    raise ValueError(f"{seconds} seconds is no duration")
+
+
+def check_plot(scale: str | None, plot: Path | None) -> None:
+    """UsageError for a picture of a curve that was not asked for, or in another format."""
+    if plot is not None and scale is None:
+        raise UsageError("--plot: found no --scale, whose curve it draws; allowed with it are numbers of GPUs")
+    if plot is not None and plot.suffix != ".svg":
+        raise UsageError(f"--plot: found {plot.name}, allowed are names that end in .svg")
+
+
+CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"
+"""Ids in the SVG."""
+
+
+def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
+    """Draw `scale` and `published` of a prediction; the same numbers give the same bytes.
+
+    Raises WorkError if the file cannot be written.
+    """
+    rows = predicted["scale"]
+    with picture(path, 8, 5) as axes:
+        gpus = [row["gpus"] for row in rows]
+        low, high = ([row[key] for row in rows] for key in ("low", "high"))
+        axes.fill_between(gpus, low, high, color="#1f77b4", alpha=0.2)
+        axes.plot(gpus, [row["seconds"] for row in rows], "o-", color="#1f77b4", label=f"{name}, predicted", gid=CURVE)
+        for fitted, identity, label, face in (
+            (True, FITTED, "A100, published, fitted on", "#d62728"),
+            (False, OTHERS, "A100, published, not fitted on", "none"),
+        ):
+            points = [point for point in predicted["published"] if point["fitted"] == fitted]
+            places = [point["gpus"] for point in points], [point["seconds"] for point in points]
+            axes.scatter(*places, s=18, facecolors=face, edgecolors="#d62728", label=label, gid=identity)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axis.set_minor_formatter("")
+        axes.set_xlabel("GPUs")
+        axes.set_ylabel("seconds to train")
+        axes.set_title("Time to train BERT by number of GPUs")
+        axes.legend()

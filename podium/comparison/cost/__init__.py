@@ -1,1 +1,0 @@
-"""What training costs at the user's prices."""

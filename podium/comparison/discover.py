@@ -1,0 +1,191 @@
+"""Finds results: in packages of a round, in one package or a part of it, or in results/ of this repository.
+
+The round of MLPerf Training that a tree of results belongs to is determined by its name, by the repository that it
+was cloned from, or by its dates.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from podium.core.errors import UsageError, WorkError
+from podium.core.text import printable
+from podium.mllog.package import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
+
+ROUNDS = {
+    "v0.5": "2018-12-12",
+    "v0.6": "2019-07-10",
+    "v0.7": "2020-07-29",
+    "v1.0": "2021-06-30",
+    "v1.1": "2021-12-01",
+    "v2.0": "2022-06-29",
+    "v2.1": "2022-11-09",
+    "v3.0": "2023-06-27",
+    "v3.1": "2023-11-08",
+    "v4.0": "2024-06-12",
+    "v4.1": "2024-11-13",
+    "v5.0": "2025-06-04",
+    "v5.1": "2025-11-12",
+}
+"""When its results were published. BERT was in v0.7 to v5.0."""
+
+_NAMED = re.compile(r"(?:^|[\W_])(?:v|round)?(\d\.\d)(?:\.0)?(?=$|[^\w.]|_)", re.IGNORECASE)
+_CLONED = re.compile(r"training[-_]results[-_]v?(\d\.\d)", re.IGNORECASE)
+MAX_GIT_CONFIG = 1 << 16
+PARENT_LEVELS = 3
+"""Folders above a package that may name its round."""
+
+
+def round_named(text: str) -> str | None:
+    """The round that a name speaks of, such as v2.1 for training_results_v2.1, 2.1 or V2.1; None for none."""
+    found = [f"v{number}" for number in _NAMED.findall(text)]
+    known = [name for name in found if name in ROUNDS]
+    return known[-1] if known else None
+
+
+def round_of(root: Path, top: Path) -> str | None:
+    """The round of the package in `root`, found in the tree `top`: by the names of the folders above it, the nearest
+    first, down to `top`'s own and its parents', or by what `top` was cloned from. None where nothing tells."""
+    for folder in list(root.absolute().parents)[:PARENT_LEVELS]:
+        name = round_named(folder.name) or _cloned(folder)
+        if name is not None:
+            return name
+    return round_named(top.name) or _cloned(top)
+
+
+def round_by_dates(starts_ms: Sequence[float]) -> str | None:
+    """The round that runs of these dates can have been made for: the first one that was published after the median of
+    the newest half of them, as results of earlier rounds may be handed in again. None after the last round."""
+    if not starts_ms:
+        return None
+    newest = median(sorted(starts_ms)[len(starts_ms) // 2 :])
+    return next((name for name, day in ROUNDS.items() if newest < _milliseconds(day)), None)
+
+
+def _milliseconds(day: str) -> float:
+    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1e3
+
+
+def _cloned(folder: Path) -> str | None:
+    try:
+        with (folder / ".git" / "config").open("rb") as file:
+            found = _CLONED.search(file.read(MAX_GIT_CONFIG).decode("utf-8", errors="replace"))
+    except OSError:
+        return None
+    return f"v{found[1]}" if found is not None and f"v{found[1]}" in ROUNDS else None
+
+
+BENCHMARK = "bert"
+LEVELS = 3
+"""Folders between the one that is given and a package, such as closed/ORG."""
+MAX_FOLDERS = 20_000
+"""That are looked into for packages, in one tree."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The BERT results of one package."""
+
+    package: Package
+    round: str | None
+    """As names tell it."""
+    results: tuple[ResultFolder, ...]
+    """Those with logs."""
+    others: int
+    """Result folders of other benchmarks."""
+
+
+def places(path: Path) -> list[Place]:
+    """All results in a path: a folder of rounds, a round's repository, one package, a part of one, or one log.
+
+    UsageError where there are none, WorkError where a folder cannot be read.
+    """
+    given = path
+    if ".." in path.parts or path.is_symlink():
+        path = path.resolve()
+    if not os.path.lexists(path):
+        raise UsageError(f"{path}: there is no such file or folder; name a round's results, a package or a log")
+    try:
+        found = _part(path)
+        if not found and path.is_dir():
+            found = list(_walk(path, LEVELS, _Budget()))
+    except OSError as error:
+        raise WorkError(f"{printable(str(error.filename or path))}: cannot be read ({error.strerror})") from error
+    placed = [_place(package, path, given) for package in found]
+    if not any(place.results for place in placed):
+        raise UsageError(
+            f"{path}: holds no results of BERT; name a clone of a round's results or a part of it, a folder with "
+            f"SYSTEM/bert/{LOGS}, or one log"
+        )
+    return [place for place in placed if place.results]
+
+
+class _Budget:
+    """Raises WorkError where more is looked into than any tree of results has."""
+
+    def __init__(self) -> None:
+        self.left = MAX_FOLDERS
+
+    def spend(self, folder: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise WorkError(f"{folder}: more than {MAX_FOLDERS:,} folders before it hold no package; name a part of it")
+
+
+def _place(package: Package, top: Path, given: Path) -> Place:
+    """`top` is where `given`, which may be a link, leads."""
+    logs = [result for result in package.results if result.logs]
+    ours = tuple(result for result in logs if BENCHMARK in result.benchmark.lower() or result.path == top)
+    alone = tuple(result for result in logs if len(logs) == 1 and top.is_file())
+    round_name = round_of(package.root, top) or round_named(given.name)
+    return Place(package, round_name, ours or alone, len(logs) - len(ours or alone))
+
+
+def _part(path: Path) -> list[Package]:
+    """The package that a log, a set of logs, a system's results or results/ belong to, with nothing else of it."""
+    whole = path.absolute()
+    for results in (whole, *list(whole.parents)[:3]):
+        if results.name == "results" and is_package(results.parent):
+            package = read_package(results.parent)
+            inside = [result for result in package.results if _within(result, whole)]
+            kept = [replace(one, logs=(path,), others=()) for one in inside] if whole.is_file() else inside
+            if kept:
+                return [replace(package, results=tuple(kept))]
+    if whole.is_file():
+        return [
+            _loose(whole.parent, (ResultFolder(path.parent, whole.parent.parent.name, whole.parent.name, (path,), ()),))
+        ]
+    return []
+
+
+def _within(result: ResultFolder, whole: Path) -> bool:
+    folder = result.path.absolute()
+    return folder.is_relative_to(whole) or (whole.parent == folder and whole in {p.absolute() for p in result.logs})
+
+
+def _walk(folder: Path, levels: int, budget: _Budget) -> Iterator[Package]:
+    budget.spend(folder)
+    if is_package(folder):
+        yield read_package(folder)
+        return
+    whole = folder.absolute()
+    own = read_results(folder, whole.parent.name, whole.name)
+    if own.logs:
+        yield _loose(folder, (own,))
+        return
+    below = [path for path in folders(folder) if not path.name.startswith(".")]
+    sets = [read_results(path, whole.name, path.name) for path in below if BENCHMARK in path.name.lower()]
+    if any(one.logs for one in sets):
+        yield _loose(folder, tuple(sets))
+        return
+    for path in below if levels else ():
+        yield from _walk(path, levels - 1, budget)
+
+
+def _loose(folder: Path, results: tuple[ResultFolder, ...]) -> Package:
+    """Results that no package is around."""
+    return Package(folder, folder.absolute().name, (), results)

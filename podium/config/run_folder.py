@@ -1,0 +1,321 @@
+"""The folder of one run: files of the harness and of the implementation, and its checkpoints.
+
+A checkpoint is a folder under the run's own. It is complete when its facts and the file of every rank exist. Each of
+these files is written to a temporary name and renamed, so that no process waits for another: the last file to arrive
+completes it. The facts contain the configuration that the checkpoint was made with, which is compared with that of a
+run that resumes from it.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from podium.config.schema import FREE, FREE_ON_GPU, RunConfig
+from podium.core.errors import PodiumError, Saved, UsageError, WorkError
+from podium.core.files import write_whole
+
+FORMAT, VERSION = "podium-run", 2
+FACTS = "facts.json"
+NAME = "batch_{:08d}"
+KNOWN: Mapping[str, type] = {
+    **dict.fromkeys(("batches", "samples", "ranks", "metrics_bytes"), int),
+    **dict.fromkeys(("log", "digest"), str),
+    "configuration": dict,
+}
+"""The facts that harness and implementation share, and their types."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    """What is no tensor: where the run stood."""
+
+    @property
+    def batches(self) -> int:
+        """Global batches that were taken, those of skipped steps included."""
+        return int(self.facts["batches"])
+
+    @property
+    def samples(self) -> int:
+        """Samples that were trained on."""
+        return int(self.facts["samples"])
+
+    @property
+    def metrics_bytes(self) -> int:
+        """Length of the run's metrics when it was made."""
+        return int(self.facts["metrics_bytes"])
+
+    @property
+    def log(self) -> str:
+        """The run's log when it was made."""
+        return str(self.facts["log"])
+
+
+def checkpoint_path(folder: Path, batches: int) -> Path:
+    """Where the checkpoint after so many global batches lies, or would lie."""
+    return folder / NAME.format(batches)
+
+
+def rank_file(checkpoint: Path, rank: int) -> Path:
+    """The tensors that a rank has written."""
+    return checkpoint / f"rank_{rank}.safetensors"
+
+
+def facts_of(
+    batches: int,
+    samples: int,
+    ranks: int,
+    metrics_bytes: int,
+    log: str,
+    configuration: Mapping[str, Any],
+    rest: Mapping[str, Any],
+) -> str:
+    """The content of a checkpoint's facts.
+
+    `configuration` is what the run was made with (`kept`), and `rest` is the implementation's own.
+    """
+    known = {"batches": batches, "samples": samples, "ranks": ranks, "metrics_bytes": metrics_bytes, "log": log}
+    facts = {"format": FORMAT, "version": VERSION, **known, "configuration": configuration, **rest}
+    return json.dumps({**facts, "digest": facts_digest(facts)}, indent=1) + "\n"
+
+
+def facts_digest(facts: Mapping[str, Any]) -> str:
+    """SHA-256 over all facts but the digest itself, in hexadecimal."""
+    others = {key: value for key, value in facts.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """The checkpoint in this folder; None where it is not whole or of another version."""
+    try:
+        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        known = (facts["format"], facts["version"]) == (FORMAT, VERSION)
+        known = known and all(isinstance(facts[key], kind) for key, kind in KNOWN.items())
+        whole = all(rank_file(path, rank).is_file() for rank in range(facts["ranks"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Checkpoint(path, facts) if known and whole else None
+
+
+def whole_checkpoints(folder: Path) -> list[Checkpoint]:
+    """The whole checkpoints of a run, the oldest first."""
+    found = [read_checkpoint(path) for path in folder.glob("batch_*")]
+    return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.batches)
+
+
+def newest_checkpoint(folder: Path) -> Checkpoint | None:
+    return next(reversed(whole_checkpoints(folder)), None)
+
+
+def remove_old_checkpoints(folder: Path, keep: int) -> None:
+    """Remove all whole checkpoints but the newest ones. What is removed is no longer whole from the first moment on."""
+    for checkpoint in whole_checkpoints(folder)[:-keep]:
+        with suppress(OSError):
+            (checkpoint.path / FACTS).unlink()
+        shutil.rmtree(checkpoint.path, ignore_errors=True)
+
+
+def remove_unfinished_checkpoints(folder: Path) -> None:
+    """Remove what processes that died have left half-written."""
+    for path in folder.glob("batch_*"):
+        if read_checkpoint(path) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Names of a run's files. None of them is a result: results/ gets its log when the run has ended."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, as YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def source(self) -> Path:
+        """Which code makes the run, as JSON."""
+        return self.path / "source.json"
+
+    @property
+    def log(self) -> Path:
+        """The result log while it is being written."""
+        return self.path / "result.partial.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line: every step and every evaluation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """Totals of a run that came to its end, as JSON."""
+        return self.path / "summary.json"
+
+    @property
+    def output(self) -> Path:
+        """What the processes print."""
+        return self.path / "output.txt"
+
+    @property
+    def checkpoints(self) -> Path:
+        """A folder with a folder for each checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def restarted_result(self) -> Path:
+        """The log of a run that was restarted, when it has ended: it is no result and stays here."""
+        return self.path / "result.restarted.txt"
+
+    @property
+    def not_finite(self) -> Path:
+        """The samples of the batch whose loss was not finite, as JSON."""
+        return self.path / "not_finite.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by all processes of the run as long as they live (podium/config/holding.py)."""
+        return self.path / ".lock"
+
+    @property
+    def _resumed(self) -> Path:
+        return self.path / "resumed"
+
+    @property
+    def _failure(self) -> Path:
+        return self.path / "failure.json"
+
+    @property
+    def _restarts(self) -> Path:
+        return self.path / "restarts.jsonl"
+
+    @property
+    def begun(self) -> bool:
+        """Whether processes have written here before: those that start now begin again."""
+        return self.log.exists() or self.metrics.exists() or self.gone_on_with
+
+    @property
+    def gone_on_with(self) -> bool:
+        """Whether the run was restarted, or `podium run --resume` has set out to: its log is no result."""
+        return self._resumed.exists() or self.restarts > 0
+
+    def mark_resumed(self) -> None:
+        """Say that the run is gone on with, before any process of it starts: it may die before it can say so."""
+        write_whole(self._resumed, "")
+
+    @property
+    def restarts(self) -> int:
+        """How often the run was begun again, by torchrun or by `podium run --resume`."""
+        return len(self._restarts.read_text(encoding="utf-8").splitlines()) if self._restarts.is_file() else 0
+
+    def begin_again(self, checkpoint: Checkpoint | None) -> None:
+        """Mark the run as restarted, and bring log and metrics to where they stood in the checkpoint, or to nothing.
+
+        Unfinished checkpoints are removed, and a failure that the restart was made for is forgotten.
+        """
+        time, samples = datetime.now().isoformat(timespec="seconds"), checkpoint.samples if checkpoint else 0
+        with self._restarts.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": time, "samples": samples}) + "\n")
+        remove_unfinished_checkpoints(self.checkpoints)
+        metrics = self.metrics.read_bytes() if self.metrics.is_file() else b""
+        length = checkpoint.metrics_bytes if checkpoint else 0
+        if len(metrics) < length:
+            raise WorkError(
+                f"{self.metrics}: has {len(metrics)} bytes, and the checkpoint {checkpoint and checkpoint.path} was "
+                f"made when it had {length}; put the whole file back"
+            )
+        write_whole(self.metrics, metrics[:length])
+        write_whole(self.log, checkpoint.log if checkpoint else "")
+        self.forget_failure()
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """The totals, or None where the run did not come to its end."""
+        if not self.summary.is_file():
+            return None
+        summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+        return summary
+
+    def samples_trained(self) -> int:
+        """Samples that the run was trained on, as far as its metrics tell."""
+        samples = 0
+        if self.metrics.is_file():
+            with self.metrics.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    with suppress(ValueError, KeyError, TypeError):
+                        samples = max(samples, int(json.loads(line)["samples"]))
+        return samples
+
+    def tell_failure(self, error: PodiumError, final: bool = True) -> None:
+        """Leave the sentence for whoever started the run. After a `final` one a restart would come to the same end."""
+        failure = {"exit_code": error.exit_code, "message": str(error), "final": final}
+        write_whole(self._failure, json.dumps(failure))
+
+    def told_failure(self, final_only: bool = False) -> PodiumError | None:
+        """The failure that a process has told of."""
+        try:
+            failure = json.loads(self._failure.read_text(encoding="utf-8"))
+            exit_code, message = failure["exit_code"], str(failure["message"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if final_only and not failure.get("final", True):
+            return None
+        kinds: dict[int, type[PodiumError]] = {kind.exit_code: kind for kind in (UsageError, Saved)}
+        return kinds.get(exit_code, WorkError)(message)
+
+    def forget_failure(self) -> None:
+        self._failure.unlink(missing_ok=True)
+
+
+FREE_BESIDE_LAUNCH = {"checkpoint"}
+"""Keys that may be others when a run is gone on with: they change no number of it."""
+MOST_NAMED = 3
+
+
+def kept(config: RunConfig) -> dict[str, Any]:
+    """All of a configuration that a run's numbers and its log depend on, as JSON holds it."""
+    document = config.model_dump(mode="json", by_alias=True, exclude=FREE_BESIDE_LAUNCH | {"launch"})
+    left_out = {*FREE, *(FREE_ON_GPU if config.launch.device == "cuda" else ())}
+    return {**document, "launch": config.launch.model_dump(mode="json", by_alias=True, exclude=left_out)}
+
+
+def digest_of(configuration: Mapping[str, Any]) -> str:
+    """A name for what `kept` gives, of 64 hexadecimal digits (SHA-256)."""
+    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def require_kept(checkpoint: Checkpoint, config: RunConfig, file: Path) -> None:
+    """Refuse to go on from a checkpoint whose facts were changed, or with another configuration than it was made with.
+
+    `file` is where the configuration was read. Raises WorkError for the facts, UsageError for the configuration.
+    """
+    if facts_digest(checkpoint.facts) != checkpoint.facts["digest"]:
+        raise WorkError(
+            f"{checkpoint.path / FACTS}: is not as it was written; remove the folder {checkpoint.path}, and the run "
+            "goes on from the checkpoint before it"
+        )
+    found = list(_differences(kept(config), checkpoint.facts["configuration"]))
+    if found:
+        more = f", and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        raise UsageError(
+            f"{file}: {', '.join(found[:MOST_NAMED])}{more}, as {checkpoint.path} was made; a run goes on as it was "
+            "configured: put that back, or start another run"
+        )
+
+
+def _differences(here: Any, there: Any, key: str = "") -> Iterator[str]:
+    """`KEY is HERE and was THERE` for each key of two documents that differs."""
+    if isinstance(here, Mapping) and isinstance(there, Mapping):
+        for name in (*here, *(name for name in there if name not in here)):
+            yield from _differences(here.get(name), there.get(name), f"{key}.{name}" if key else name)
+    elif here != there:
+        yield f"{key} is {json.dumps(here, ensure_ascii=False)} and was {json.dumps(there, ensure_ascii=False)}"

@@ -1,0 +1,523 @@
+"""The schema of a run's configuration: all of its sections, and the constraints between them.
+
+All sections forbid unknown keys and are frozen. They are: where samples come from (`data`); how gradients become new
+weights (optimizer, clipping, loss scaling); how and where the processes of a run are started (`launch`);
+checkpoints, evaluation and training phases; and MLPerf's description of a system, by its own field names, from which
+a submission's systems/NAME.json is made.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, Terms, closed_breaches, evaluation_interval
+from benchmarks.bert.sizes import SIZES, Size
+from podium.core.processes import processors
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """Numbers are not to be given as true or false; only a field that names them takes them."""
+        assert info.field_name is not None
+        allowed = get_args(cls.model_fields[info.field_name].annotation)
+        if isinstance(value, bool) and not any(option is value for option in allowed):
+            raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
+        return value
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str | Path) else value
+
+
+Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
+
+
+class DataSettings(Settings):
+    """Where samples come from: prepared shards, text to prepare them from, or (neither) the embedded language."""
+
+    text: Paths = ()
+    """Text files to train on, in the official format."""
+    evaluation_text: Path | None = None
+    """A text file whose samples are evaluated on."""
+    store: Path | None = None
+    """A folder of prepared shards to train on."""
+    evaluation_store: Path | None = None
+    """A folder of prepared shards to evaluate on."""
+    vocabulary: Path | None = None
+    """vocab.txt of the text or the store."""
+
+    @property
+    def kind(self) -> Literal["embedded", "text", "store"]:
+        return "store" if self.store else "text" if self.text else "embedded"
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.text and self.store:
+            raise ValueError("name either text or store, not both")
+        needed = {
+            "text": ("evaluation_text", "vocabulary"),
+            "store": ("evaluation_store", "vocabulary"),
+            "embedded": (),
+        }[self.kind]
+        for key in type(self).model_fields:
+            given = getattr(self, key) not in (None, ())
+            if key in needed and not given:
+                raise ValueError(f"{key} is missing: with {self.kind}, {' and '.join(needed)} must be named too")
+            if given and key not in (*needed, self.kind):
+                raise ValueError(f"{key} has no use without {'store' if key == 'evaluation_store' else 'text'}")
+        return self
+
+
+Status = Literal["Available on-premise", "Available cloud", "Preview", "Research, Development, or Internal (RDI)"]
+
+_SUBMISSION_STATUS: dict[Status, str] = {
+    "Available on-premise": "onprem",
+    "Available cloud": "cloud",
+    "Preview": "preview",
+    "Research, Development, or Internal (RDI)": "research",
+}
+
+
+class Description(BaseModel):
+    """The 33 fields that MLPerf requires of a system, all of them text. Numbers in the YAML are taken as text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, coerce_numbers_to_str=True)
+
+    submitter: str = Field(min_length=1)
+    division: Literal["closed", "open"]
+    status: Status
+    system_name: str = Field(min_length=1)
+    number_of_nodes: str
+    host_processors_per_node: str
+    host_processor_model_name: str
+    host_processor_core_count: str
+    host_processor_vcpu_count: str
+    host_processor_frequency: str
+    host_processor_caches: str
+    host_processor_interconnect: str
+    host_memory_capacity: str
+    host_storage_type: str
+    host_storage_capacity: str
+    host_networking: str
+    host_networking_topology: str
+    host_memory_configuration: str
+    accelerators_per_node: str
+    accelerator_model_name: str
+    accelerator_host_interconnect: str
+    accelerator_frequency: str
+    accelerator_on_chip_memories: str = Field(alias="accelerator_on-chip_memories")
+    accelerator_memory_configuration: str
+    accelerator_memory_capacity: str
+    accelerator_interconnect: str
+    accelerator_interconnect_topology: str
+    cooling: str
+    hw_notes: str
+    framework: str
+    other_software_stack: str
+    operating_system: str
+    sw_notes: str
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _nothing_is_empty_text(cls, value: Any) -> Any:
+        return "" if value is None else value
+
+    @property
+    def submission_status(self) -> str:
+        """The status as log lines spell it."""
+        return _SUBMISSION_STATUS[self.status]
+
+
+MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
+RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
+LARGEST_PORT = 65_535
+PLACE = ("launcher", "container", "slurm_options")
+"""Keys that say where a run goes on."""
+FREE = (*PLACE, "rendezvous", "binding", "caches", "max_restarts", "timeout_seconds")
+"""Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
+who takes which samples and in which order sums add up, and threads on a CPU do the latter."""
+FREE_ON_GPU = ("threads_per_process",)
+BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
+
+
+class Container(Settings):
+    """The container that a whole `podium run` goes on in, and what of this machine is seen there."""
+
+    runtime: Literal["docker", "pyxis", "apptainer"]
+    image: str = Field(min_length=1)
+    """docker: an image's name; pyxis: an image's name or a .sqsh file; apptainer: a .sif file."""
+    mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
+    """HERE:THERE or HERE:THERE:ro; HERE is relative to the repository, THERE absolute. results/, runs/ and data/ are
+    mounted besides."""
+
+
+class Launch(Settings):
+    """How the processes of a run are started."""
+
+    launcher: Literal["torchrun", "docker", "slurm"] = "torchrun"
+    """torchrun: here. docker: here, in a container. slurm: on the nodes of a job that is submitted for it."""
+    nodes: int = Field(default=1, ge=1)
+    processes_per_node: int = Field(ge=1)
+    device: Literal["cpu", "cuda"]
+    threads_per_process: int | None = Field(default=None, ge=1)
+    """CPU threads of each process; without it the machine's cores are shared out evenly."""
+    binding: Literal["none", "cores", "node", "socket", "exclusive", "core-complex"] = "none"
+    """Which CPUs a process may run on. cores: an even share, of whole NUMA nodes where there are enough. The others are
+    torchrun's, which go by the NUMA node of the process's GPU."""
+    caches: Literal["all", "samples"] = "all"
+    """What is cleared before a run: all of the kernel's caches, where that is allowed, or the samples' pages alone."""
+    rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = None
+    """HOST:PORT of the first of several nodes. Port + 1 is used too."""
+    container: Container | None = None
+    slurm_options: tuple[str, ...] = ()
+    """Options of sbatch besides the number of nodes, such as --partition=batch."""
+
+    max_restarts: int = Field(default=0, ge=0)
+    """How often all processes are started again after one died; the run goes on from its last checkpoint."""
+    timeout_seconds: float = Field(default=600.0, gt=0)
+    """For so long all ranks may stand still before the one that holds up the others is named and the run broken off."""
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.processes_per_node
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of one process: as set, else an even share of the cores that this process may use."""
+        cores = processors()
+        return self.threads_per_process or max(1, cores // self.processes_per_node)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        runtimes = {"torchrun": (None,), "docker": ("docker",), "slurm": (None, "pyxis", "apptainer")}[self.launcher]
+        runtime = self.container.runtime if self.container else None
+        if runtime not in runtimes:
+            allowed = " or ".join(f"container.runtime {name}" if name else "no container" for name in runtimes)
+            found = f"container.runtime is {runtime}" if runtime else "there is no container"
+            raise ValueError(f"launcher is {self.launcher}, but {found}; allowed with it is {allowed}")
+        if self.slurm_options and self.launcher != "slurm":
+            raise ValueError(f"launcher is {self.launcher}, which has no use for slurm_options; leave them out")
+        if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > LARGEST_PORT - 1:
+            raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {LARGEST_PORT - 1}")
+        if self.binding not in ("none", *BINDINGS[self.device]):
+            raise ValueError(
+                f"binding is {self.binding}, but device is {self.device}; allowed with it are "
+                f"{', '.join(('none', *BINDINGS[self.device]))}"
+            )
+        return self
+
+
+class OptimizerSettings(Settings):
+    """The optimizer and its schedule."""
+
+    algorithm: Literal["lamb", "adamw"]
+    learning_rate: float = Field(gt=0)
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    epsilon: float = Field(gt=0)
+    weight_decay: float = Field(ge=0)
+    warmup_steps: int = Field(ge=0)
+    start_warmup_step: int = Field(default=0, le=0)
+    decay_steps: int = Field(ge=1)
+    decay_power: float = Field(default=1.0, gt=0)
+    end_learning_rate: float = Field(default=0.0, ge=0)
+    backend: Literal["podium", "apex"] = "podium"
+    """Who computes LAMB: Podium's own, or the fused kernels of NVIDIA's apex, where it is installed."""
+    sharded_from: int | None = Field(default=None, ge=1)
+    """From so many ranks on each rank updates some of LAMB's large tensors and sends them to the others; None: never.
+
+    It saves memory and the optimizer's time and costs sending the weights, which by `podium predict` takes longer on
+    every A100 system described here (docs/lab-notebook.md).
+    """
+
+    @model_validator(mode="after")
+    def _is_lambs(self) -> Self:
+        asked = "backend is apex" if self.backend == "apex" else "sharded_from is set" if self.sharded_from else None
+        if asked and self.algorithm != "lamb":
+            raise ValueError(f"{asked}, which is for lamb alone, but algorithm is {self.algorithm}; leave it out")
+        if self.backend == "apex" and self.sharded_from:
+            raise ValueError("sharded_from is set, but backend is apex; leave one of them out")
+        if self.backend == "apex" and self.weight_decay == 0:
+            raise ValueError(
+                "backend is apex, which takes no trust ratios without weight decay, but weight_decay is 0; "
+                "allowed with it is backend podium"
+            )
+        return self
+
+
+class Clipping(Settings):
+    """Gradients scaled down to a norm of `max_norm` at most, before or after they are averaged over ranks."""
+
+    max_norm: float = Field(gt=0)
+    when: Literal["after", "before", "bucket"] = "after"
+    """`after`: the averaged gradient, by its global norm. `before`: each rank's own gradient, by its local norm, which
+    needs the whole backward pass, so that nothing is sent before its end. `bucket`: each bucket of a rank's own
+    gradient, to max_norm / √buckets by its own norm, as soon as backward has filled it; it is then sent at once."""
+
+
+class LossScaling(Settings):
+    """Dynamic loss scaling: halved after a step that overflowed, doubled after `growth_interval` that did not.
+
+    Published runs that began at 2^17 lost six to eight steps before they settled near 1024.
+    """
+
+    initial: float = Field(default=1024.0, ge=1)
+    growth_interval: int = Field(default=2000, ge=1)
+
+
+class Checkpointing(Settings):
+    """Checkpoints of a run to go on from. Without either interval one is made when the run is asked to stop."""
+
+    every_samples: int | None = Field(default=None, ge=1)
+    """Samples trained on between two checkpoints, rounded up to whole batches."""
+    every_minutes: float | None = Field(default=None, gt=0)
+    """Minutes between two checkpoints, as the first rank counts them."""
+    keep: int = Field(default=2, ge=1)
+    """How many are kept, the newest ones."""
+
+
+class Evaluation(Settings):
+    """How many samples an evaluation takes and how many are trained on between two; unset: the benchmark's own."""
+
+    samples: int | None = Field(default=None, ge=1)
+    interval_samples: int | None = Field(default=None, ge=1)
+    local_batch_size: int = Field(default=64, ge=1)
+    overlap: Literal["none", "training"] = "none"
+    """`training`: a copy of the weights is evaluated beside the next steps, which count if it misses the target."""
+
+
+class TrainingPhase(Settings):
+    """A part of a run that draws only samples of so many tokens; unset: of any number, and to the end of the run."""
+
+    max_sequence_length: int | None = Field(default=None, ge=1)
+    samples: int | None = Field(default=None, ge=1)
+    """Rounded up to whole global batches."""
+
+
+class RunConfig(Settings):
+    """Everything that a run is made of, resolved. What is None here is settled by `resolve` before a run."""
+
+    system: str
+    description: Description
+    launch: Launch
+    implementation: Literal["pytorch"] = "pytorch"
+    recipe: str
+    size: Literal["large", "tiny"]
+    data: DataSettings = DataSettings()
+    initial_checkpoint: Path | None = None
+    """Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed."""
+
+    balancing: Literal["padded", "random", "exchanged", "stratified", "presorted", "packed", "indexed"]
+    balancing_counts: Literal["equal", "free"] = "equal"
+    """Whether `indexed` gives all ranks equally many samples, or what costs them equally much."""
+    pair_cost: float | None = Field(default=None, ge=0)
+    """What a pair of tokens within a sequence costs in units of a token's cost, as `indexed` balances it; None: as
+    `podium bench` measured it on this system, or where it has not, by the operations of matrix products."""
+    sequence_cost: float | None = Field(default=None, ge=0)
+    """What a sequence costs besides, in the same unit and with the same default."""
+    strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = None
+    """Samples of each length stratum in a local batch, as stratified strategies draw them, or in a micro-batch where
+    gradients are accumulated; None: in proportion to the data, by largest remainder."""
+    shards: Literal["shared", "per_rank"] = "shared"
+    """Whether every rank may come to train on every sample of the data, or draws its samples from a part of its own."""
+    phases: tuple[TrainingPhase, ...] = ()
+    """Phases of sequence length, one after the other; none: samples of all lengths from the start."""
+    attention: Literal["padded", "grouped", "flash", "nested"]
+    attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
+    """Upper lengths of the groups of `grouped` attention, such as [128, 256, 384, 512]; None finds the cheapest cut of
+    each batch."""
+    kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = "auto"
+    """Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU."""
+    last_layer: Literal["needed", "all"] = "needed"
+    """For which tokens the last layer is computed after its attention: those that the heads read, or all."""
+    cuda_graph: Literal["auto", "step", "none"] = "auto"
+    """`step` replays the whole step as one CUDA graph for each shape; `auto` does so on a GPU where it can."""
+    shape_step: int | None = Field(default=None, ge=1)
+    """Token slots are rounded up to multiples of this; None is 64 on a CPU and 512 on a GPU."""
+    capacity_overflow: float | None = Field(default=None, gt=0, le=0.25)
+    """Gives all micro-batches of the run one shape, which about this share of the steps exceeds: a sequence that does
+    not fit goes to another micro-batch or to the next step. None: each batch has a shape of its own, and none
+    overflows."""
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"]
+    """`auto` is bf16 where the processor has instructions for it, else fp32."""
+    loss_scaling: LossScaling = LossScaling()
+    """Of fp16 alone, as `precision` or as `gradient_wire`."""
+    dropout: float = Field(ge=0, le=0.9)
+    loss: Literal["global", "per_rank"]
+    """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""
+    loader: Literal["own", "dali", "exchange"] = "own"
+    """Who reads batches ahead: Podium's own reader, NVIDIA DALI where it is installed, or readers that each read the
+    samples that were drawn for their own rank and pass them on to the ranks that train on them, over the CPUs."""
+    exchange_steps: int = Field(default=100, ge=1)
+    """Steps whose samples are passed on at once, while the steps before them are trained on."""
+    prefetch_batches: int = Field(default=4, ge=1)
+
+    global_batch_size: int = Field(ge=1)
+    gradient_accumulation_steps: int = Field(default=1, ge=1)
+    optimizer: OptimizerSettings
+    clipping: Clipping | None
+    gradient_wire: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is."""
+    gradient_bucket_mib: float | None = Field(default=None, gt=0)
+    """Gradients are sent in buckets of about so many MiB of fp32; None: PyTorch's own, the first of 1 and the others
+    of 25."""
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpointing | None = None
+    """None makes no checkpoints: a run that is broken off is lost."""
+    target_accuracy: float | None = Field(default=TARGET_ACCURACY, gt=0, le=1)
+    """None trains to the end of `max_samples`, whatever the accuracy."""
+    max_samples: int = Field(ge=1)
+    """A run that has not reached its target by then, rounded up to whole batches, is aborted."""
+    seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
+    """Drawn from the system's randomness for each run, unless it is fixed here."""
+
+    @property
+    def model_size(self) -> Size:
+        return SIZES[self.size]
+
+    @property
+    def division(self) -> str:
+        return self.description.division
+
+    @property
+    def local_batch_size(self) -> int:
+        return self.global_batch_size // self.launch.ranks
+
+    @property
+    def evaluation_samples(self) -> int:
+        return self.evaluation.samples or self.model_size.evaluation_samples
+
+    @property
+    def evaluation_interval(self) -> int:
+        """Samples trained on between two evaluations."""
+        return (
+            self.evaluation.interval_samples
+            or self.model_size.evaluation_interval
+            or evaluation_interval(self.global_batch_size)
+        )
+
+    @model_validator(mode="after")
+    def _splits_evenly(self) -> Self:
+        parts = self.launch.ranks * self.gradient_accumulation_steps
+        if self.global_batch_size % parts:
+            raise ValueError(
+                f"global_batch_size is {self.global_batch_size}, which {self.launch.ranks} ranks × "
+                f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
+                f"allowed are multiples of {parts}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _backend_fits(self) -> Self:
+        if self.optimizer.backend == "apex" and self.launch.device != "cuda":
+            raise ValueError(
+                f"optimizer.backend is apex, which needs a GPU, but launch.device is {self.launch.device}; "
+                "allowed there is podium"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _counts_fit(self) -> Self:
+        if self.balancing_counts == "free" and self.balancing != "indexed":
+            raise ValueError(f"balancing_counts is free, but balancing is {self.balancing}; allowed with it is equal")
+        if self.loss == "per_rank" and (self.balancing_counts == "free" or self.balancing == "packed"):
+            raise ValueError(
+                "loss is per_rank, which takes equally many samples on all ranks, but balancing shares them out "
+                "unequally; allowed with it is global"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _strata_fit(self) -> Self:
+        strata = self.balancing in ("stratified", "presorted")
+        if self.strata_counts is not None:
+            batch = self.local_batch_size // self.gradient_accumulation_steps
+            if not strata:
+                raise ValueError(f"strata_counts has no use with balancing {self.balancing}; leave it out")
+            if sum(self.strata_counts) != batch:
+                raise ValueError(
+                    f"strata_counts is {list(self.strata_counts)}, which are {sum(self.strata_counts)} samples; "
+                    f"allowed are {batch} in all, those of a local batch (of a micro-batch, where gradients are "
+                    "accumulated)"
+                )
+        for key, found, only in (("shards", self.shards, "shared"), ("phases", self.phases and "set", ())):
+            if strata and found != only:
+                raise ValueError(
+                    f"{key} is {found}, but balancing is {self.balancing}, which draws strata from the whole data; "
+                    f"leave {key} out, or use another balancing"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> Self:
+        for number, phase in enumerate(self.phases):
+            last = number == len(self.phases) - 1
+            if last != (phase.samples is None):
+                found = "nothing" if phase.samples is None else phase.samples
+                raise ValueError(
+                    f"phases.{number}.samples is {found}; allowed is a number of samples in every phase but the last, "
+                    "which goes on to the end of the run and names none"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _checkpoints_fit(self) -> Self:
+        if self.checkpoint is not None and self.evaluation.overlap != "none":
+            raise ValueError(
+                "checkpoint is set, and evaluation.overlap is training: a checkpoint holds no evaluation that is under "
+                "way; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _capacity_fits(self) -> Self:
+        if self.capacity_overflow is None:
+            return self
+        for key, allowed in (("attention", ("flash", "grouped")), ("loss", ("global",))):
+            if getattr(self, key) not in allowed:
+                raise ValueError(
+                    f"capacity_overflow is set, but {key} is {getattr(self, key)}; allowed with it is "
+                    f"{' or '.join(allowed)}"
+                )
+        if self.phases or self.loader == "exchange":
+            key = "phases is set" if self.phases else "loader is exchange"
+            raise ValueError(f"capacity_overflow is set, but {key}, which it does not go with; leave one of them out")
+        if self.balancing == "padded":
+            raise ValueError("capacity_overflow is set, but with balancing padded all batches have one shape already")
+        return self
+
+    @model_validator(mode="after")
+    def _attention_fits(self) -> Self:
+        if self.attention in ("flash", "nested") and self.balancing == "padded":
+            raise ValueError(
+                f"attention is {self.attention}, which takes no padding, but balancing is padded; "
+                "allowed with it are padded, grouped"
+            )
+        if self.attention_widths is not None and self.attention != "grouped":
+            raise ValueError(f"attention_widths has no use with attention {self.attention}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_the_rules(self) -> Self:
+        if self.division != "closed":
+            return self
+        breaches = closed_breaches(
+            Terms(
+                size=self.size,
+                optimizer=self.optimizer.algorithm,
+                dropout=self.dropout,
+                target_accuracy=self.target_accuracy,
+                evaluation_samples=self.evaluation_samples,
+                evaluation_interval=self.evaluation_interval,
+                global_batch_size=self.global_batch_size,
+                initial_checkpoint=self.initial_checkpoint is not None,
+            )
+        )
+        if breaches:
+            raise ValueError("; ".join(str(breach) for breach in breaches))
+        return self

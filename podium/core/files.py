@@ -1,0 +1,136 @@
+"""Files that are written completely or not at all, and the limit on open files."""
+
+import errno
+import glob
+import hashlib
+import os
+import resource
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from podium.core.errors import UsageError, WorkError
+
+UNFINISHED = ".partial"
+
+
+FEW_FILES = 256
+"""Files that a process holds open besides the shards of a store."""
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` to write to, which takes its name when the block ends and all is on the disk.
+
+    It is removed if the block fails. Raises WorkError for a folder that does not exist, a disk that is full, and a
+    device or a pipe, which nothing may take the place of.
+    """
+    if _is_special(path):
+        raise WorkError(f"{path}: is a device or a pipe, and cannot be replaced by a file; name another place")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        advice = "see that the folder exists, may be written and has space"
+        raise WorkError(f"{path}: cannot be written ({error.strerror or error}); {advice}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file, whole or not at all; into a device or a pipe directly. Text is written as UTF-8.
+
+    Raises WorkError as `whole_file` does.
+    """
+    whole = content.encode("utf-8") if isinstance(content, str) else content
+    if _is_special(path):
+        try:
+            path.write_bytes(whole)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return
+    with whole_file(path) as temporary, temporary.open("xb") as file:
+        file.write(whole)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is something else of this name than a file or a folder."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what processes that were killed while they wrote this file have left behind."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
+        temporary.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> Path:
+    """Create a folder and those above it; UsageError where a file is in the way, WorkError where it is not allowed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{folder}: cannot be a folder, a file is in the way; name another place") from None
+    except OSError as error:
+        raise WorkError(f"{folder}: the folder cannot be made ({error.strerror}); see who may write there") from error
+    return folder
+
+
+def require_readable(files: Sequence[Path], kind: str) -> None:
+    """Raise UsageError unless all these files, of a kind such as `text file`, can be opened."""
+    for file in files:
+        try:
+            with file.open("rb"):
+                pass
+        except FileNotFoundError:
+            raise UsageError(f"{file}: there is no such {kind}") from None
+        except IsADirectoryError:
+            raise UsageError(f"{file}: this is a folder; give the {kind}s in it") from None
+        except OSError as error:
+            raise UsageError(f"{file}: the {kind} cannot be read ({error.strerror})") from error
+
+
+def unwritable(path: Path, error: OSError) -> WorkError:
+    """What to raise where a file or a folder cannot be written for this error; a full disk is called that."""
+    why = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return WorkError(f"{path}: the disk is full ({why}); make room on it")
+    return WorkError(f"{path}: cannot be written ({why}); see who may write there")
+
+
+def require_room(folder: Path) -> None:
+    """Raises WorkError unless a file of 64 KiB can be written into the folder. It is removed again."""
+    probe = folder / f".room.{secrets.token_hex(4)}{UNFINISHED}"
+    try:
+        with probe.open("xb") as file:
+            file.write(bytes(65536))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise unwritable(folder, error) from None
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal. Raises WorkError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's limit of open files so that `count` of them can be mapped, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + FEW_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )

@@ -1,0 +1,76 @@
+"""Locks on files and folders (flock), which end with the processes that hold them.
+
+A lock is shared by all descriptors that were inherited from the one that took it, and ends with the last of them,
+however its process ends. Where the file system has no locks, nothing is locked and no process is refused.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from podium.core.errors import UsageError
+from podium.core.files import unwritable
+
+
+@contextmanager
+def _locked(path: Path, operation: int, message: str) -> Iterator[int]:
+    """Lock a folder, or a file that is made if it is missing, and give the descriptor."""
+    try:
+        flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        try:
+            fcntl.flock(descriptor, operation)
+        except BlockingIOError:
+            raise UsageError(message) from None
+        except OSError:
+            pass  # a file system without locks
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def exclusive_lock(path: Path, message: str) -> AbstractContextManager[int]:
+    """Lock for this process alone. UsageError with `message` if another holds it, WorkError if it cannot be written."""
+    return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB, message)
+
+
+def folder_lock(folder: Path, command: str) -> AbstractContextManager[int]:
+    """Lock a folder for this process alone; UsageError if another process that runs `command` holds it."""
+    message = f"{folder}: another `{command}` is at work on this folder; wait for its end"
+    return exclusive_lock(folder, message)
+
+
+def shared_lock(path: Path) -> AbstractContextManager[int]:
+    """Lock together with other processes that do, and give the descriptor; waits for an exclusive lock to end.
+
+    WorkError if the file cannot be written.
+    """
+    return _locked(path, fcntl.LOCK_SH, "")
+
+
+def assert_unlocked(path: Path, message: str) -> None:
+    """UsageError with `message` if any process holds a lock, WorkError if the file cannot be written."""
+    with exclusive_lock(path, message):
+        pass
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether any process holds a lock; None where that is not known. Makes no file and keeps no lock."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False

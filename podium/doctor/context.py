@@ -1,0 +1,55 @@
+"""The input of the checks: a system's configuration, its data, and the output of the implementation's processes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bert.store import SampleStore
+from podium.config.load import ROOT
+from podium.config.schema import RunConfig
+from podium.core.errors import PodiumError
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run reads and writes on this machine."""
+
+    runs: Path
+    results: Path
+    data: Path
+    project: Path = ROOT / "pyproject.toml"
+    """Whose pins say which versions were tested."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that takes long to find out was found out before the checks begin."""
+
+    config: RunConfig
+    """As the run would be given it."""
+    places: Places
+    prepared: RunConfig | None
+    """With its data prepared and every byte verified; None where they are not."""
+    data_fault: PodiumError | None
+    """Why not; None too where text is only to be prepared at the start of the run."""
+    device: Mapping[str, Any] | None
+    """What one process of the implementation sees: versions, GPUs, what is possible here."""
+    device_fault: str
+    """Why there is nothing of that."""
+    ranks: Mapping[str, Any] | None
+    """What all ranks of the system found together: bandwidth, clocks, who they are."""
+    ranks_fault: str
+    machine: Mapping[str, float] = field(default_factory=dict)
+    """`busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files.
+    Empty where this machine is none of those that would make the run."""
+
+    @cached_property
+    def store(self) -> SampleStore | None:
+        """The training samples, where they are sound."""
+        return SampleStore(self.prepared.data.store) if self.prepared and self.prepared.data.store else None
+
+    @property
+    def cuda(self) -> bool:
+        return self.config.launch.device == "cuda"

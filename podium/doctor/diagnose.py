@@ -1,0 +1,296 @@
+"""`podium doctor`: prepares and verifies the data, runs the diagnostics, and reports the findings of all checks.
+
+The diagnostics run in one process, then on all ranks; in a container or on the nodes of a Slurm job where `podium
+run` would. The checks are listed in the order of the report, which is printed or is one JSON object.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from podium.config.load import load_system, system_names, write_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
+from podium.core.files import make_folder
+from podium.core.finding import Finding, has_errors, severity_counts
+from podium.doctor.context import Examination, Places
+from podium.doctor.devices import (
+    check_all_reduce,
+    check_clocks,
+    check_gpus,
+    check_implementation,
+    check_load,
+    check_memory,
+    check_possible,
+    check_ranks,
+    machine,
+)
+from podium.doctor.filesystem import (
+    check_caches,
+    check_closed_data,
+    check_data,
+    check_initial_checkpoint,
+    check_mounts,
+    check_open_files,
+    check_paths,
+    check_read_speed,
+    check_space,
+    check_writable,
+)
+from podium.doctor.rules import (
+    breaks_closed_rule,
+    check_counts,
+    check_description,
+    check_division,
+    check_max_samples,
+    check_sample_count,
+    check_seed,
+    check_target,
+)
+from podium.doctor.versions import check_libraries, check_python, check_torch
+from podium.launch.container import become, run_options, wrapped
+from podium.launch.launch import launch
+from podium.launch.node_group import Crew, follow, gathered
+from podium.run import data as data_module
+from podium.run import results as results_module
+from podium.run import run_set
+from podium.run.implementation import ask
+
+Check = Callable[[Examination], Iterable[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    check_python,
+    check_libraries,
+    check_torch,
+    check_implementation,
+    check_gpus,
+    check_memory,
+    check_load,
+    check_possible,
+    check_ranks,
+    check_all_reduce,
+    check_clocks,
+    check_paths,
+    check_writable,
+    check_space,
+    check_read_speed,
+    check_caches,
+    check_open_files,
+    check_data,
+    check_closed_data,
+    check_sample_count,
+    check_max_samples,
+    check_initial_checkpoint,
+    check_description,
+    check_counts,
+    check_division,
+    check_seed,
+    check_target,
+)
+CHECKS_HERE: tuple[Check, ...] = (
+    check_mounts,
+    check_writable,
+    check_space,
+    check_max_samples,
+    check_description,
+    check_counts,
+    check_division,
+    check_seed,
+    check_target,
+)
+"""Those that need none of the machines that would make the run, but the repository's folder, which they share."""
+
+
+def findings_of(examination: Examination, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """What every check says."""
+    return [finding for check in checks for finding in check(examination)]
+
+
+def go_on_elsewhere(
+    config: RunConfig, places: Places, system: str, options: Sequence[str], node_rank: int
+) -> list[Finding]:
+    """Be `podium doctor` there from now on, or wait for it and end as it does.
+
+    Comes back only where that cannot be started, with why, and with what is found without it. UsageError for a node's
+    number where the launcher numbers nodes itself.
+    """
+    words = wrapped(config, system, options, node_rank, "doctor")
+    found = findings_of(Examination(config, places, None, None, None, "", None, ""), CHECKS_HERE)
+    if any((finding.rule, finding.severity) == ("mounts", "error") for finding in found):
+        return [_not_started(config, "what its container is given is not all there"), *found]
+    try:
+        become(config, words)
+    except Interrupted:
+        raise
+    except PodiumError as error:
+        return [_not_started(config, str(error)), *found]
+
+
+def _not_started(config: RunConfig, why: str) -> Finding:
+    where = "in its container" if config.launch.launcher == "docker" else "on its nodes"
+    found = f"{why}: nothing was examined {where}, only what is seen from here"
+    return Finding(
+        "launcher", "error", found, f"an examination {where}", "mend that, or go where `podium run` can start"
+    )
+
+
+RANKS_SECONDS = 300.0
+"""How long all ranks have to meet and measure."""
+
+
+def diagnose(
+    system: str,
+    recipe: str | None,
+    settings: Sequence[str],
+    on_progress: Callable[[str], None],
+    as_json: bool = False,
+    node_rank: int = 0,
+) -> list[Finding] | None:
+    """Every finding about a run of a system; None on a node that has taken part in the first one's examination.
+
+    Does not come back where the system's launcher has it go on elsewhere; `as_json` is told to the one there.
+    A configuration that is refused is a finding too, and the only one, since there is nothing to examine then.
+    UsageError for a system that there is not, and for a node that there is not.
+    """
+    if system not in system_names() and not Path(system).is_file():
+        load_system(system)  # which says so
+    try:
+        config = load_system(system, recipe, settings)
+    except UsageError as error:
+        return [_refused(line) for line in str(error).splitlines()]
+    if config.launch.launcher != "torchrun":
+        return go_on_elsewhere(config, places(), system, run_options(1, recipe, settings, as_json), node_rank)
+    if node_rank > 0:
+        follow(config, node_rank, on_progress)
+        return None
+    return findings_of(examine(config, places(), on_progress))
+
+
+def places() -> Places:
+    """Where this installation's runs read and write."""
+    return Places(run_set.RUNS, results_module.RESULTS, data_module.DATA)
+
+
+def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> Examination:
+    """Everything that checks look at; what could not be found out is there as a sentence."""
+    load = machine()  # before anything of ours runs
+    with _gathered(config, on_progress) as (crew, crew_fault):
+        return _examine(config, places, on_progress, load, crew, crew_fault)
+
+
+def _examine(
+    config: RunConfig,
+    places: Places,
+    on_progress: Callable[[str], None],
+    load: Mapping[str, float],
+    crew: Crew | None,
+    crew_fault: str,
+) -> Examination:
+    prepared, data_fault = prepared_data(config, on_progress)
+    device, device_fault, ranks, ranks_fault = None, "", None, crew_fault
+    with _folder(places.runs / config.system) as path:
+        folder = RunFolder(path)
+        write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
+        on_progress("Trying a step on this machine")
+        try:
+            device = ask(config.implementation, "doctor", [str(folder.config)])
+        except Interrupted:
+            raise
+        except PodiumError as error:
+            device_fault = str(error)
+        if crew is not None:
+            several = config.launch.ranks > 1
+            on_progress(f"Having {config.launch.ranks} ranks meet" if several else "Starting the rank")
+            try:
+                ranks = _together(config, folder, crew)
+            except Interrupted:
+                raise
+            except PodiumError as error:
+                ranks_fault = str(error)
+    return Examination(config, places, prepared, data_fault, device, device_fault, ranks, ranks_fault, machine=load)
+
+
+def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tuple[RunConfig | None, PodiumError | None]:
+    """The configuration with its data verified, or why it cannot be; neither for text that is to be prepared.
+
+    Embedded text is prepared here, as it takes seconds; a user's own may take hours and is not.
+    """
+    if config.data.kind == "text" and not data_module.is_prepared(config):
+        return None, None
+    try:
+        return data_module.with_data(config, on_progress), None
+    except Interrupted:
+        raise
+    except PodiumError as error:
+        return None, error
+
+
+@contextmanager
+def _gathered(config: RunConfig, on_progress: Callable[[str], None]) -> Iterator[tuple[Crew | None, str]]:
+    """The nodes of the system, or why they have not met."""
+    with ExitStack() as stack:
+        try:
+            met: tuple[Crew | None, str] = stack.enter_context(gathered(config, on_progress)), ""
+        except Interrupted:
+            raise
+        except PodiumError as error:
+            met = None, str(error)
+        yield met
+
+
+def _together(config: RunConfig, folder: RunFolder, crew: Crew) -> Mapping[str, Any] | None:
+    started = time.monotonic()
+
+    def in_time() -> None:
+        if time.monotonic() - started > RANKS_SECONDS:
+            raise WorkError(
+                f"after {RANKS_SECONDS:.0f} s not all {config.launch.ranks} ranks had met; see that every node can "
+                "reach the first one by its network"
+            )
+
+        crew.watch()
+
+    crew.start(folder, "doctor", [])
+    launch(config, folder, "doctor", [], in_time, crew.node)
+    crew.finish()
+    return folder.read_summary()
+
+
+@contextmanager
+def _folder(runs: Path) -> Iterator[Path]:
+    """One under runs/, which all nodes see, or where that cannot be written a temporary one."""
+    try:
+        path = make_folder(runs / f"doctor_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}")
+    except PodiumError:
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+    else:
+        yield path
+
+
+def _refused(sentence: str) -> Finding:
+    if breaks_closed_rule(sentence):
+        return Finding("closed division", "error", sentence, "no rule broken", "keep the rule, or run as open")
+    return Finding("configuration", "error", sentence, "what the sentence allows", "mend the file or the setting")
+
+
+JSON_FIELDS = {"check": "rule", "verdict": "severity", "found": "message", "wanted": "expected", "advice": "advice"}
+
+
+def as_json(system: str, findings: Sequence[Finding]) -> dict[str, Any]:
+    return {
+        "system": system,
+        "ready": not has_errors(findings),
+        "summary": summary(findings),
+        "findings": [finding.as_json(JSON_FIELDS) for finding in findings],
+    }
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """`ready` or `not ready`, with the numbers of errors and warnings."""
+    return ": ".join(filter(None, ("not ready" if has_errors(findings) else "ready", severity_counts(findings))))

@@ -1,0 +1,319 @@
+"""Checks of folders and files: existence, permissions, space, speed, container mounts, and the data of a run.
+
+Read and write speeds are measured without the page cache. Mounts of a container are checked before it starts. The
+data and the initial checkpoint are those that a run would use.
+"""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bert.sizes import VOCABULARY_SIZE
+from benchmarks.bert.store import RANDOM
+from benchmarks.bert.verification.official_data import VOCABULARY, is_official_vocabulary
+from podium.config.load import ROOT
+from podium.config.schema import Container, RunConfig
+from podium.core.errors import PodiumError, WorkError
+from podium.core.files import FEW_FILES, make_folder, whole_file
+from podium.core.finding import Finding, check_result
+from podium.doctor.context import Examination
+from podium.doctor.devices import DROP_CACHES
+from podium.run.run_set import check_checkpoint
+
+BLOCK = 2**20
+MOST_BYTES, MOST_SECONDS = 2**28, 1.0
+"""Reading and writing are each tried until one of these is reached."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Bytes moved and the seconds they took; `from_disk` None where the system does not tell."""
+
+    bytes: int
+    seconds: float
+    from_disk: bool | None = None
+
+    @property
+    def rate(self) -> float:
+        """Bytes/s."""
+        return self.bytes / max(self.seconds, 1e-9)
+
+
+def read_speed(files: Sequence[Path]) -> Speed:
+    """Read the beginnings of files that the kernel was asked to forget."""
+    done, seconds = 0, 0.0
+    stayed: set[bool | None] = set()
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            forget(descriptor)
+            stayed.add(in_memory(descriptor))
+            started = time.perf_counter()
+            while done < MOST_BYTES and seconds + time.perf_counter() - started < MOST_SECONDS:
+                block = os.read(descriptor, BLOCK)
+                if not block:
+                    break
+                done += len(block)
+            seconds += time.perf_counter() - started
+        finally:
+            os.close(descriptor)
+        if done >= MOST_BYTES or seconds >= MOST_SECONDS:
+            break
+    return Speed(done, seconds, None if None in stayed else True not in stayed)
+
+
+def write_speed(folder: Path, most: int = 2**24) -> Speed:
+    """Write a file of `most` bytes, have it on the disk, and remove it. Raises WorkError where that is not possible."""
+    path, block = folder / "doctor.tmp", os.urandom(BLOCK)
+    started = time.perf_counter()
+    try:
+        with whole_file(path) as temporary, temporary.open("xb") as file:
+            for _ in range(most // BLOCK):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        seconds = time.perf_counter() - started
+    finally:
+        with suppress(OSError):  # where it could not be written it is not there
+            path.unlink()
+    return Speed(most, seconds)
+
+
+def forget(descriptor: int) -> None:
+    """Ask the kernel to drop a file's pages, where it takes such wishes."""
+    if hasattr(os, "posix_fadvise"):
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def in_memory(descriptor: int) -> bool | None:
+    """Whether the beginning of a file can be read without waiting for a disk; None where that cannot be asked."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return None
+    try:
+        return os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+    except OSError as error:
+        return False if error.errno == errno.EAGAIN else None
+
+
+GIB = 2**30
+RUN_BYTES = GIB
+"""For logs, metrics and what processes print."""
+STATE_BYTES = 12
+"""A parameter and the two moments of its optimizer in float32, as a checkpoint of a run holds them."""
+CHECKPOINTS = 2
+"""The last one and the next, while it is written."""
+SHARD_BYTES_A_TEXT_BYTE = 8.2
+"""Wikipedia's 13.4 GB of text become up to 110 GB of shards."""
+FASTEST_SAMPLES = {"cpu": 500, "cuda": 1_500}
+"""Samples/s of a process as fast as any published or measured one: what its disk has to keep up with."""
+LEAST_WRITE = 10e6
+
+
+def named_paths(config: RunConfig) -> dict[str, Path]:
+    """Every file and folder that is read, by its key."""
+    data = config.data
+    named = {
+        "data.store": data.store,
+        "data.evaluation_store": data.evaluation_store,
+        "data.evaluation_text": data.evaluation_text,
+        "data.vocabulary": data.vocabulary,
+        "initial_checkpoint": config.initial_checkpoint,
+        **{f"data.text[{number}]": path for number, path in enumerate(data.text)},
+    }
+    return {key: path for key, path in named.items() if path is not None}
+
+
+def check_paths(examination: Examination) -> Iterable[Finding]:
+    """Every file and folder that the configuration names, on this machine and as the ranks see them."""
+    given = named_paths(examination.config)
+    faults = [f"{key}: {path} {_fault(path)}" for key, path in given.items() if _fault(path)]
+    for rank in examination.ranks["ranks"] if examination.ranks else ():
+        faults += [f"rank {rank['rank']} on {rank['host']} cannot read {path}" for path in rank["missing_paths"]]
+    advice = "mount the file system on every node, or name a path that is there"
+    found = "; ".join(faults) if faults else f"{len(given)} named" if given else "the embedded text needs none"
+    yield check_result("paths", not faults, found, "all there and readable", advice)
+
+
+def check_writable(examination: Examination) -> Iterable[Finding]:
+    """By writing: a mount may be read-only whatever the permissions say."""
+    places = examination.places
+    for what, folder in (("runs", places.runs), ("results", places.results), ("data", places.data)):
+        try:
+            speed = write_speed(make_folder(folder), 2**24 if what == "runs" else 2**20)
+        except PodiumError as error:
+            yield Finding(f"{what} folder", "error", str(error), "can be written", "see who may write there")
+            continue
+        if what == "runs":
+            found = f"{folder}: {speed.rate / 1e6:,.0f} MB/s"
+            advice = "checkpoints and logs will hold up the run; use another disk"
+            wanted = f"written at {LEAST_WRITE / 1e6:.0f} MB/s"
+            yield check_result(f"{what} folder", speed.rate >= LEAST_WRITE, found, wanted, advice, "warning")
+        else:
+            yield Finding(f"{what} folder", "ok", str(folder), "can be written")
+
+
+def check_space(examination: Examination) -> Iterable[Finding]:
+    """For a run's files and checkpoints, and for samples where they are still to be made."""
+    config, places = examination.config, examination.places
+    state = CHECKPOINTS * STATE_BYTES * config.model_size.parameters(VOCABULARY_SIZE)
+    needs = [("runs", places.runs, RUN_BYTES + state), ("results", places.results, RUN_BYTES // 64)]
+    if config.data.kind == "text" and examination.prepared is None:
+        texts = sum(path.stat().st_size for path in config.data.text if path.is_file())
+        needs.append(("data", places.data, round(SHARD_BYTES_A_TEXT_BYTE * texts)))
+    for what, folder, wanted in needs:
+        free = shutil.disk_usage(_existing(folder)).free
+        found = f"{free / GIB:,.1f} GiB free for {folder}"
+        advice = "make space there, or have the folder on another disk"
+        yield check_result(f"{what} space", free >= wanted, found, f"{wanted / GIB:,.1f} GiB", advice)
+
+
+def check_read_speed(examination: Examination) -> Iterable[Finding]:
+    """Of the shards, against what all processes of a node would read at the best speed known."""
+    store = examination.store
+    if store is None:
+        return
+    size = sum(path.stat().st_size for path in store.paths)
+    launch = examination.config.launch
+    wanted = FASTEST_SAMPLES[launch.device] * launch.processes_per_node * size / len(store)
+    speed = read_speed(store.paths)
+    source = {True: "from the disk", False: "from memory", None: "from disk or memory"}[speed.from_disk]
+    found = f"{speed.rate / 1e6:,.0f} MB/s {source}"
+    advice = "copy the shards to a faster disk of the node"
+    yield check_result("data speed", speed.rate >= wanted, found, f"{wanted / 1e6:,.1f} MB/s", advice, "warning")
+
+
+def check_caches(examination: Examination) -> Iterable[Finding]:
+    """Whether the samples can be dropped from the page cache before each run, as the rules ask."""
+    all_caches = os.access(DROP_CACHES, os.W_OK)
+    stays: bool | None = None
+    if examination.store is not None:
+        first = examination.store.paths[:1]
+        read_speed(first)
+        again = read_speed(first)
+        stays = None if again.from_disk is None else not again.from_disk
+    one_by_one = hasattr(os, "posix_fadvise") and stays is not True
+    ways = [way for way, can in (("all caches", all_caches), ("the shards' pages", one_by_one)) if can]
+    found = f"{' and '.join(ways)} can be dropped" if ways else "nothing can be dropped"
+    if stays is None and one_by_one:
+        found += "; whether the pages then go, this file system does not tell"
+    closed = examination.config.division == "closed"
+    advice = f"run as a user who may write {DROP_CACHES}, or keep the shards on a local disk"
+    yield check_result("caches", bool(ways), found, "cleared before each run", advice, "error" if closed else "warning")
+
+
+def check_open_files(examination: Examination) -> Iterable[Finding]:
+    """A process holds every shard of a store mapped."""
+    data = examination.config.data
+    prepared = examination.prepared.data if examination.prepared else data
+    stores = [store for store in (prepared.store, prepared.evaluation_store) if store is not None and store.is_dir()]
+    wanted = FEW_FILES + sum(len(list(store.glob("*.h5"))) for store in stores)
+    limit = examination.machine["limit"]
+    advice = f"raise the hard limit: `ulimit -Hn {wanted}`, or LimitNOFILE of the service"
+    yield check_result("open files", limit >= wanted, f"a limit of {limit:,.0f}", f"{wanted:,}", advice)
+
+
+def _fault(path: Path) -> str:
+    if not path.exists():
+        return "does not exist"
+    return "" if os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)) else "cannot be read"
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
+
+
+IMAGE_FILES = (".sqsh", ".sif")
+
+
+def check_mounts(examination: Examination) -> Iterable[Finding]:
+    """The image's file, what is mounted, and under it what the configuration names by its path in the container.
+
+    Of a Slurm job's nodes only the repository's folder is known to be shared: other places may be theirs alone.
+    """
+    config, container = examination.config, examination.config.launch.container
+    if container is None:
+        return
+    faults = list(_faults(config, container))
+    advice = "make what is missing (docker/ has the image's recipes, README, Data the data's), or mend launch.container"
+    found = "; ".join(faults) or f"{len(container.mounts)} named"
+    yield check_result("mounts", not faults, found, "image and mounts are there", advice)
+
+
+def _faults(config: RunConfig, container: Container) -> Iterator[str]:
+    if container.image.endswith(IMAGE_FILES) and _is_missing(container.image, config):
+        yield f"launch.container.image: {ROOT / container.image} does not exist"
+    for mount in container.mounts:
+        here, there = mount.split(":")[:2]
+        if _is_missing(here, config):
+            yield f"launch.container.mounts: {ROOT / here} does not exist"
+            continue
+        for key, path in named_paths(config).items():
+            if path.is_relative_to(there) and _is_missing(str(Path(here) / path.relative_to(there)), config):
+                yield f"{key}: {path} is {ROOT / here / path.relative_to(there)} here, which does not exist"
+
+
+def _is_missing(name: str, config: RunConfig) -> bool:
+    """Whether a path, relative to the repository or absolute, is known not to be there."""
+    is_seen = config.launch.launcher == "docker" or not Path(name).is_absolute()
+    return is_seen and not (ROOT / name).exists()
+
+
+PROVE = "prove all of it with `podium data verify`"
+
+
+def check_data(examination: Examination) -> Iterable[Finding]:
+    """Headers, vocabulary and the hash of every byte; what a run itself would refuse."""
+    wanted = "shards of one vocabulary, every byte as written"
+    if examination.data_fault is not None:
+        yield Finding("data", "error", str(examination.data_fault), wanted, "mend what the sentence says")
+    elif examination.store is None:
+        found = "text whose samples are not made yet: the run would begin with that"
+        yield Finding("data", "warning", found, wanted, "make them now: `podium data prepare`, then name the store")
+    else:
+        store = examination.store
+        yield Finding("data", "ok", f"{len(store):,} samples in {len(store.paths)} shards, hashes agree", wanted)
+
+
+def check_closed_data(examination: Examination) -> Iterable[Finding]:
+    """In the closed division: MLPerf's own vocabulary and the whole of the samples."""
+    store, config = examination.store, examination.prepared
+    if store is None or config is None or config.division != "closed" or config.data.vocabulary is None:
+        return
+    try:
+        official = is_official_vocabulary(config.data.vocabulary)
+    except WorkError as error:
+        yield Finding("closed data", "error", str(error), "MLPerf's vocabulary", "see who may read it")
+        return
+    random = [shard.path.name for shard in store.shards if shard.attributes["selection"] == RANDOM]
+    faults = ([] if official else [f"{config.data.vocabulary} is another vocabulary"]) + (
+        [f"{random[0]} is a random subset"] if random else []
+    )
+    found = "; ".join(faults) or "MLPerf's vocabulary, no subset"
+    wanted = f"MLPerf's vocab.txt (md5 {VOCABULARY.md5}) and all samples"
+    yield check_result("closed data", not faults, found, wanted, f"prepare the official text; {PROVE} --official")
+
+
+def check_initial_checkpoint(examination: Examination) -> Iterable[Finding]:
+    """There, of the size and the vocabulary of the run, whole."""
+    config = examination.prepared or examination.config
+    if config.initial_checkpoint is None:
+        large = config.size == "large"
+        found = "none: weights are drawn from the seed"
+        advice = "make MLPerf's with `podium data checkpoint` and name it in bert.initial_checkpoint"
+        wanted = "MLPerf's phase-1 checkpoint for size large" if large else "none for size tiny"
+        yield check_result("checkpoint", not large, found, wanted, advice, "warning")
+        return
+    wanted = f"size {config.size}, the vocabulary of the data"
+    try:
+        check_checkpoint(config)
+    except PodiumError as error:
+        yield Finding("checkpoint", "error", str(error), wanted, "mend what the sentence says")
+    else:
+        yield Finding("checkpoint", "ok", str(config.initial_checkpoint), wanted)

@@ -1,0 +1,171 @@
+"""Launchers that run a whole `podium run` or `podium doctor` in a Docker container, or on the nodes of a Slurm job.
+
+The same command runs there with launch.launcher=torchrun. Docker's options are those that NVIDIA's container
+requires (shared memory, locked memory, stack), with the numeric user and group ids of the user who starts it, so
+that the results belong to that user. A Slurm job is submitted and waited for, and its output is shown as if it had
+run here.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from podium.config.load import ROOT, SYSTEMS, system_path
+from podium.config.schema import RunConfig
+from podium.core.errors import Interrupted, UsageError, WorkError
+from podium.core.files import make_folder
+
+
+def name_of(system: str) -> str:
+    return f"podium-{system}"
+
+
+def output_options(system: str) -> list[str]:
+    """The options of sbatch that keep a job's standard output and standard error apart."""
+    stem = f"{ROOT}/runs/{system}/slurm-%j"
+    return [f"--output={stem}.txt", f"--error={stem}.err"]
+
+
+def attend(system: str, words: Sequence[str]) -> int:
+    """Submit the job, wait until it has ended, show what it printed, and give its exit code.
+
+    Raises WorkError where Slurm does not take the job, and Interrupted on an interruption, which does not end the job.
+    """
+    sbatch = subprocess.Popen(list(words), stdout=subprocess.PIPE, text=True)
+    try:
+        said, _ = sbatch.communicate()
+    except WorkError:
+        sbatch.kill()
+        sbatch.wait()
+        named = f"--me --name={name_of(system)}"
+        raise Interrupted(
+            f"interrupted; the Slurm job goes on without being waited for: see it with `squeue {named}`, end it with "
+            f"`scancel {named}`"
+        ) from None
+    job = re.search(r"batch job (\d+)", said)
+    if job is None:
+        raise WorkError(
+            f"{words[0]} did not take the job (exit code {sbatch.returncode}; what it says is above); see with `sinfo` "
+            "that Slurm answers here, and see launch.slurm_options"
+        )
+    for end, stream in (("txt", sys.stdout), ("err", sys.stderr)):
+        path = ROOT / "runs" / system / f"slurm-{job[1]}.{end}"
+        stream.write(path.read_text(encoding="utf-8", errors="replace") if path.exists() else _missing(path))
+    return sbatch.returncode
+
+
+def _missing(path: Path) -> str:
+    return f"podium: {path} is not there; see whether the nodes share this folder\n"
+
+
+INSIDE = Path("/workspace/podium")
+"""Where docker/Dockerfile puts the repository."""
+SHARED = ("results", "runs", "data")
+INFINIBAND = Path("/dev/infiniband")
+
+
+def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json: bool) -> list[str]:
+    """The options of `podium run` that make the same runs."""
+    words = ["--runs", str(runs)] if runs > 1 else []
+    words += ["--recipe", recipe] if recipe is not None else []
+    words += [word for setting in settings for word in ("--set", setting)]
+    return [*words, *(["--json"] if as_json else [])]
+
+
+def resume_options(config: RunConfig, folder: Path, settings: Sequence[str], as_json: bool) -> list[str]:
+    """The options of `podium run` that go on with the run in this folder, wherever it goes on.
+
+    UsageError for a folder that the container does not see.
+    """
+    seen = seen_anywhere(folder)
+    if seen.is_absolute() and config.launch.container is not None:
+        raise UsageError(
+            f"{folder}: the run goes on in a container (launch.container), which sees {ROOT / 'runs'} alone; move the "
+            "run's folder back there"
+        )
+    return ["--resume", str(seen), *run_options(1, None, settings, as_json)]
+
+
+def seen_anywhere(folder: Path) -> Path:
+    """A run's folder from the repository's on, as containers and other nodes see it too; else its whole path."""
+    folder, runs = folder.resolve(), (ROOT / "runs").resolve()
+    return "runs" / folder.relative_to(runs) if folder.is_relative_to(runs) else folder
+
+
+def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: int, command: str = "run") -> list[str]:
+    """The command that has `podium COMMAND` with these options go on where the system's launcher says.
+
+    `command` is run or doctor, `system` a name in systems/ or a path. UsageError for a node's number where the launcher
+    numbers nodes itself.
+    """
+    return WRAPPERS[config.launch.launcher](config, system_path(system), options, node_rank, command)
+
+
+def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
+    """Be that command from now on, or wait for it and end as it does. UsageError where the launcher is not here."""
+    if shutil.which(words[0]) is None:
+        raise UsageError(f"launch.launcher is {config.launch.launcher}, but there is no {words[0]} here; install it")
+    for name in (*SHARED, f"runs/{config.system}"):
+        make_folder(ROOT / name)
+    os.chdir(ROOT)
+    if config.launch.launcher == "slurm":
+        sys.exit(attend(config.system, words))
+    os.execvp(words[0], list(words))  # noqa: S606 — nothing of it goes through a shell
+
+
+def _inner(command: str, system: str, options: Sequence[str]) -> list[str]:
+    """The arguments of `podium` where it goes on: what was asked for, started by torchrun."""
+    direct = ("launch.launcher=torchrun", "launch.container=null", "launch.slurm_options=[]")
+    return [command, system, *options, *(word for setting in direct for word in ("--set", setting))]
+
+
+def _mounts(config: RunConfig, system: Path) -> list[str]:
+    """HERE:THERE[:ro] of all that the container sees of this machine."""
+    assert config.launch.container is not None
+    named = []
+    for mount in config.launch.container.mounts:
+        here, there = mount.split(":", 1)
+        named.append(f"{ROOT / here}:{there}")
+    own = [f"{ROOT / name}:{INSIDE / name}" for name in SHARED]
+    return [*own, f"{system.resolve()}:{INSIDE / 'systems' / system.stem}.yaml:ro", *named]
+
+
+def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: int, command: str) -> list[str]:
+    assert config.launch.container is not None
+    rank = ["--node-rank", str(node_rank)] if config.launch.nodes > 1 else []
+    words = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host"]
+    words += ["--ulimit=memlock=-1", "--ulimit=stack=67108864", "--cap-add=SYS_NICE"]
+    words += ["--gpus=all"] if config.launch.device == "cuda" else []
+    words += [f"--device={INFINIBAND}"] if INFINIBAND.exists() else []
+    words += [f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp", "--env=USER=podium"]
+    words += [f"--volume={mount}" for mount in _mounts(config, system)]
+    return [*words, config.launch.container.image, "podium", *_inner(command, system.stem, [*options, *rank])]
+
+
+def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: int, command: str) -> list[str]:
+    if node_rank:
+        raise UsageError(f"--node-rank: found {node_rank}, but launch.launcher is slurm, which numbers nodes itself")
+    container = config.launch.container
+    words = ["sbatch", "--wait", f"--job-name={name_of(config.system)}", f"--nodes={config.launch.nodes}"]
+    words += ["--ntasks-per-node=1", f"--chdir={ROOT}", *output_options(config.system)]
+    words += [*config.launch.slurm_options, str(ROOT / "docker" / "slurm.sub")]
+    words += ["--doctor"] if command == "doctor" else []
+    if container is None:
+        words += ["--python", sys.executable]
+    else:
+        image = ROOT / container.image if container.image.endswith((".sqsh", ".sif")) else container.image
+        words += [f"--{container.runtime}", str(image)]
+        words += [word for mount in _mounts(config, system) for word in ("--mount", mount)]
+    named = system.stem if container is not None or system.parent == SYSTEMS else str(system.resolve())
+    return [*words, "--", named, *options]
+
+
+WRAPPERS: dict[str, Callable[[RunConfig, Path, Sequence[str], int, str], list[str]]] = {
+    "docker": _docker,
+    "slurm": _slurm,
+}

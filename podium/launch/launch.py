@@ -1,0 +1,274 @@
+"""Starts the processes of a run by torchrun, on one machine or as one node of several, and waits for their end.
+
+It builds torchrun's command line and environment, with its rendezvous where there are several nodes, forwards
+signals, and turns a failure into an error message.
+"""
+
+import fcntl
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from podium.config.load import ROOT
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import Interrupted as Interrupted
+from podium.core.errors import PodiumError, Saved, UsageError, WorkError
+from podium.core.files import require_room, unwritable
+from podium.core.locks import shared_lock
+from podium.core.processes import end_with_parent
+from podium.launch.timeouts import asked, torchrun_seconds
+
+SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+INTERFACE_REQUEST = struct.Struct("16sHH4s")
+"""struct ifreq with an IPv4 address: name, family, port, address."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine's number among the nodes, and the address at which the others reach it (None: there are no others)."""
+
+    rank: int = 0
+    address: str | None = None
+
+    def output(self, folder: RunFolder) -> Path:
+        """Where what this node's processes print goes: all nodes share the run's folder."""
+        return folder.output if self.rank == 0 else folder.path / f"output_{self.rank}.txt"
+
+
+ALONE = Node()
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has an IPv4 address; None where none has or it is the loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = name.encode().ljust(16, b"\0") + bytes(24)
+            try:
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
+            except OSError:  # it has none
+                continue
+            found = socket.inet_ntoa(INTERFACE_REQUEST.unpack(answer[: INTERFACE_REQUEST.size])[3])
+            if found == address and not found.startswith("127."):
+                return name
+    return None
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine that it would reach the other from. Nothing is sent.
+
+    Raises OSError for a name that is not known or a network that is not reached.
+    """
+    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(place)
+        return str(probe.getsockname()[0])
+
+
+JOIN_SECONDS = 600
+
+
+def torchrun(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
+    """The words after `python` up to the module that is run.
+
+    torchrun gives ranks to nodes by the order of their addresses. Whose rank 0 is does not matter, since all nodes
+    share the run's folder. Raises UsageError for a launcher that is not torchrun, and for several nodes where this one
+    has not met the others.
+    """
+    wanted = config.launch
+    if wanted.launcher != "torchrun":
+        raise UsageError(
+            f"launch.launcher is {wanted.launcher}, which only `podium run` and `podium doctor` start; on the machine "
+            "itself set launch.launcher=torchrun, launch.container=null and launch.slurm_options=[]"
+        )
+    words = ["-m", "torch.distributed.run", *(["--standalone"] if wanted.nodes == 1 else _met(config, folder, node))]
+    words += [f"--nnodes={wanted.nodes}", f"--nproc-per-node={wanted.processes_per_node}"]
+    if wanted.device == "cuda" and wanted.binding != "none":
+        words.append(f"--numa-binding={wanted.binding}")
+    return words
+
+
+def _met(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
+    if config.launch.rendezvous is None or node.address is None:
+        raise UsageError(
+            f"launch.nodes is {config.launch.nodes}: several nodes work together in `podium run` and `podium doctor` "
+            "alone, and need launch.rendezvous; set launch.nodes=1 for this machine by itself"
+        )
+    is_host = "true" if node.rank == 0 else "false"
+    return [
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={config.launch.rendezvous}",
+        f"--rdzv-id={config.system}-{folder.path.parent.name}-{folder.path.name}",
+        f"--rdzv-conf=is_host={is_host},join_timeout={JOIN_SECONDS}",
+        f"--local-addr={node.address}",
+    ]
+
+
+GRACE_SECONDS = 10.0
+"""How long processes have to leave that were asked to; those that save themselves get torchrun's patience besides."""
+SPIN_COUNT = "2000"
+"""How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
+
+Alone on a machine that makes no difference; beside any other load, threads that spin for each other take ten times as
+long (docs/lab-notebook.md). A value in the environment is kept.
+"""
+INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
+
+
+def command(
+    config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str] = (), node: Node = ALONE
+) -> list[str]:
+    """The command line that runs an entry point of the configured implementation in this folder, on this node.
+
+    Raises UsageError where the configuration's processes cannot be started from here.
+    """
+    module = [f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
+    if config.launch.binding == "cores":
+        module = ["podium.launch.cpu_affinity", *module]
+    restarts = [f"--max-restarts={config.launch.max_restarts}"] if entry == "train" else []
+    return [sys.executable, *torchrun(config, folder, node), *restarts, "-m", *module, *options]
+
+
+def environment(config: RunConfig, node: Node = ALONE) -> dict[str, str]:
+    """What the processes find in their environment besides this process's own."""
+    ours = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
+    defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
+    interface = interface_of(node.address) if node.address else None
+    if interface is not None:
+        defaults["GLOO_SOCKET_IFNAME"] = interface  # else gloo takes the one that the machine's name belongs to
+    return {name: os.environ.get(name, value) for name, value in defaults.items()} | ours
+
+
+def launch(
+    config: RunConfig,
+    folder: RunFolder,
+    entry: str,
+    options: Sequence[str],
+    on_tick: Callable[[], None],
+    node: Node = ALONE,
+) -> None:
+    """Run an entry point (`train`, `bench`) to the end, calling `on_tick` a few times a second.
+
+    What the processes print goes to output.txt. Returns when they ended by themselves and left a summary. Raises
+    Interrupted after Ctrl-C or SIGTERM, and for any other end the failure that the processes told of, or WorkError
+    naming the disk that is full or the rank that died. Raises Saved instead where the run has saved itself, to be gone
+    on with. Output is added to what is there. All processes have ended in every case.
+    """
+    exit_code = run_processes(config, folder, entry, options, on_tick, node)
+    if isinstance(saved := folder.told_failure(), Saved):
+        raise saved
+    if folder.read_summary() is None:
+        raise failure(folder, exit_code)
+
+
+def run_processes(
+    config: RunConfig,
+    folder: RunFolder,
+    entry: str,
+    options: Sequence[str],
+    on_tick: Callable[[], None],
+    node: Node = ALONE,
+) -> int:
+    """`launch` on this node, without a verdict: torchrun's exit code. Raises Interrupted, unless the run has saved
+    itself then, WorkError where nothing can be written into the folder, and what `on_tick` raises.
+
+    torchrun holds the run's folder too, so that it is held while any of its processes lives, should this one be killed.
+    """
+    saves = entry == "train" and config.checkpoint is not None
+    patience = asked() if saves else {}
+    saving_seconds = torchrun_seconds(os.environ | patience) if saves else 0
+    with (
+        shared_lock(folder.lock) as lock,
+        _opened(node.output(folder)) as output,
+        _interruptible() as interrupted,
+    ):
+        process = subprocess.Popen(
+            command(config, folder, entry, options, node),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | environment(config, node) | patience,
+            cwd=ROOT,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+            pass_fds=(lock,),
+        )
+        try:
+            while process.poll() is None and not interrupted.wait(0.2):
+                on_tick()
+        finally:
+            _end(process, saving_seconds + GRACE_SECONDS)
+    on_tick()
+    if interrupted.is_set() and not isinstance(folder.told_failure(), Saved):
+        raise Interrupted("interrupted: stopped before the end")
+    return process.returncode
+
+
+def _opened(output: Path) -> IO[bytes]:
+    try:
+        return output.open("ab")
+    except OSError as error:
+        raise unwritable(output, error) from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C or SIGTERM; the handlers before are back in place afterwards."""
+    event = threading.Event()
+    before = {number: signal.signal(number, lambda *_: event.set()) for number in INTERRUPTED}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
+    """End the whole group of processes: politely, then by force."""
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
+        if process.poll() is not None:
+            break
+        os.killpg(process.pid, number)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumError:
+    """Why the processes of this node ended before the run did: what they told, or else what torchrun printed.
+
+    Neither is there on a disk that is full, which is why that is looked for first.
+    """
+    told = folder.told_failure()
+    if told is not None:
+        return told
+    try:
+        require_room(folder.path)
+    except WorkError as error:
+        return error
+    text = node.output(folder).read_text(encoding="utf-8", errors="replace")
+    _, _, root_cause = text.rpartition("Root Cause")
+    died = re.search(r"^\s*rank\s*:\s*(\d+).*?^\s*exitcode\s*:\s*(-?\d+)", root_cause, re.DOTALL | re.MULTILINE)
+    who, code = (f"rank {died[1]}", int(died[2])) if died else ("torchrun", exit_code)
+    how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    return WorkError(f"{who} {how}, so the run was aborted; what it printed is in {node.output(folder)}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

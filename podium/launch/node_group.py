@@ -1,0 +1,353 @@
+"""Coordination of several nodes that make a run together: the first node, its workers, and their protocol.
+
+On every node the same `podium run` or `podium doctor` is started, with a different --node-rank. The first node
+prepares data, keeps the results and signals the workers over TCP when to clear their caches and when to start
+torchrun; torchrun's processes then use its rendezvous. The repository's runs/ and data/ are shared by all nodes.
+
+Messages are JSON objects, one a line. When the other side has ended, its connection closes; a machine that lost its
+power or its network is detected by TCP's keep-alive within a minute.
+"""
+
+import json
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from podium.config.load import load_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.launch.launch import ALONE, Node, failure, run_processes
+from podium.launch.page_cache import Cleared, clear_caches
+
+KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
+"""Seconds, seconds, and tries."""
+LONGEST_MESSAGE = 1 << 20
+
+
+class LostError(Exception):
+    """The other side has closed the connection, died, or said something that is no message."""
+
+
+class Wire:
+    """One end of a connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket, self._received = connection, b""
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    @property
+    def own_address(self) -> str:
+        """The address of this end; an IPv4 address as such, also where the socket is one for both."""
+        return str(self._socket.getsockname()[0]).removeprefix("::ffff:")
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise LostError(str(error)) from None
+
+    def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
+        """The next message; None if none has come whole after so many seconds (0: is there one?). Waits for ever
+        without a limit. Raises LostError."""
+        while b"\n" not in self._received:
+            if not select.select([self._socket], [], [], seconds)[0]:
+                return None
+            try:
+                more = self._socket.recv(1 << 16)
+            except OSError as error:
+                raise LostError(str(error)) from None
+            if not more or len(self._received) > LONGEST_MESSAGE:
+                raise LostError("it closed the connection")
+            self._received += more
+        line, _, self._received = self._received.partition(b"\n")
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise LostError("it sent something that is no message")
+        return message
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+GATHERING_SECONDS = 600.0
+"""How long nodes wait for each other before the first run: a job's nodes start minutes apart."""
+ANSWER_SECONDS = 300.0
+ENDING_SECONDS = 30.0
+"""How long the first node's processes may go on after another node's have ended."""
+
+
+class Crew:
+    """The nodes of a set of runs. Without others every method does what a machine by itself needs."""
+
+    def __init__(self, node: Node = ALONE, others: Mapping[int, tuple[str, Wire]] | None = None) -> None:
+        """others: name and connection by node rank."""
+        self.node, self._others = node, dict(others or {})
+        self._at_work: set[int] = set()
+        self._ended: dict[int, tuple[str, float]] = {}
+
+    def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
+        """Clear caches on all nodes; what was done is what was done on the one where least was."""
+        self._tell_all({"do": "clear", "config": str(config_path)})
+        own = clear_caches(config)
+        answers = [Cleared(bool(a["samples"]), f"{self._name(rank)}: {a['words']}") for rank, a in self._answers()]
+        return min([own, *answers], key=lambda cleared: cleared.samples)
+
+    def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
+        """Have the other nodes start their processes."""
+        self._tell_all({"do": "run", "folder": str(folder.path), "entry": entry, "options": list(options)})
+        self._at_work, self._ended = set(self._others), {}
+
+    def watch(self) -> None:
+        """WorkError if a node was lost, or if its processes ended a while ago and ours go on without them."""
+        for rank in sorted(self._at_work):
+            answer = self._receive(rank, 0)
+            if answer is not None:
+                self._at_work.remove(rank)
+                self._ended[rank] = (str(answer["words"]), time.monotonic())
+        for rank, (words, when) in self._ended.items():
+            if words and time.monotonic() - when > ENDING_SECONDS:
+                raise WorkError(f"{self._name(rank)}: {words}")
+
+    def finish(self) -> None:
+        """Our processes ended by themselves: let the others' do so too."""
+        deadline = time.monotonic() + ENDING_SECONDS
+        while self._at_work and time.monotonic() < deadline:
+            self.watch()
+            time.sleep(0.05)
+        self.stop()
+
+    def stop(self) -> None:
+        """See to it that no node's processes go on."""
+        for rank in sorted(self._at_work):
+            with suppress(LostError):
+                self._others[rank][1].send({"do": "stop"})
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for rank in sorted(self._at_work):
+            with suppress(LostError):
+                self._others[rank][1].receive(max(0.0, deadline - time.monotonic()))
+        self._at_work = set()
+
+    def dismiss(self) -> None:
+        """There are no more runs."""
+        for _, wire in self._others.values():
+            with suppress(LostError):
+                wire.send({"do": "end"})
+            wire.close()
+
+    def _tell_all(self, message: Mapping[str, Any]) -> None:
+        for rank, (_, wire) in self._others.items():
+            try:
+                wire.send(message)
+            except LostError as error:
+                raise self._lost(rank, error) from None
+
+    def _answers(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for rank in self._others:
+            answer = self._receive(rank, max(0.0, deadline - time.monotonic()))
+            if answer is None:
+                raise WorkError(f"{self._name(rank)} has not answered for {ANSWER_SECONDS:.0f} s; see what it does")
+            yield rank, answer
+
+    def _receive(self, rank: int, seconds: float) -> dict[str, Any] | None:
+        try:
+            answer = self._others[rank][1].receive(seconds)
+        except LostError as error:
+            raise self._lost(rank, error) from None
+        if answer is not None and "failed" in answer:
+            raise WorkError(f"{self._name(rank)}: {answer['failed']}")
+        return answer
+
+    def _lost(self, rank: int, error: LostError) -> WorkError:
+        return WorkError(f"{self._name(rank)} was lost ({error}); see what Podium said there")
+
+    def _name(self, rank: int) -> str:
+        return f"node {rank} ({self._others[rank][0]})"
+
+
+@contextmanager
+def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
+    """All nodes of the configuration, met at launch.rendezvous. They are dismissed at the end.
+
+    Raises UsageError where no rendezvous is named, and WorkError where the other nodes do not come.
+    """
+    if config.launch.nodes == 1:
+        yield Crew()
+        return
+    crew = _gather(config, note)
+    try:
+        yield crew
+    finally:
+        crew.stop()
+        crew.dismiss()
+
+
+def meeting_place(config: RunConfig) -> tuple[str, int]:
+    """Host and port where the nodes meet: the port after the one of torchrun's rendezvous."""
+    if config.launch.rendezvous is None:
+        raise UsageError(
+            f"launch.nodes is {config.launch.nodes}, but launch.rendezvous is missing; name HOST:PORT of the first "
+            "node, such as --set launch.rendezvous=node0:29500"
+        )
+    host, _, port = config.launch.rendezvous.rpartition(":")
+    return host.strip("[]"), int(port) + 1
+
+
+def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
+    host, port = meeting_place(config)
+    missing = set(range(1, config.launch.nodes))
+    others: dict[int, tuple[str, Wire]] = {}
+    address = host
+    try:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise WorkError(f"launch.rendezvous: port {port} cannot be listened on ({error.strerror})") from None
+    note(f"Waiting for {config.launch.nodes - 1} other nodes at {host}:{port}")
+    deadline = time.monotonic() + GATHERING_SECONDS
+    with server:
+        while missing:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                for _, wire in others.values():
+                    wire.close()
+                which = ", ".join(map(str, sorted(missing)))
+                raise WorkError(
+                    f"nodes {which} have not come to {host}:{port} in {GATHERING_SECONDS:.0f} s; start the same "
+                    "command there with its --node-rank"
+                ) from None
+            wire = Wire(connection)
+            rank, name = _welcome(wire, config, missing)
+            if rank is not None:
+                missing.remove(rank)
+                others[rank] = (name, wire)
+                address = wire.own_address
+    return Crew(Node(0, address), dict(sorted(others.items())))
+
+
+def _welcome(wire: Wire, config: RunConfig, missing: set[int]) -> tuple[int | None, str]:
+    """Rank and name of the node that has called, or None after telling it why it is not taken."""
+    try:
+        hello = wire.receive(10.0) or {}
+        rank = hello.get("node")
+        why = ""
+        if hello.get("system") != config.system:
+            why = f"this is the meeting place of system {config.system}"
+        elif rank not in missing:
+            why = f"node {rank} is not awaited; awaited are {', '.join(map(str, sorted(missing)))}"
+        wire.send({"refused": why})
+    except LostError:
+        why = "lost"
+    if why or not isinstance(rank, int):
+        wire.close()
+        return None, ""
+    return rank, str(hello.get("host"))
+
+
+FILE_SECONDS = 60.0
+"""How long a file that the first node has written may take to be seen here: network file systems cache folders."""
+
+
+class _StoppedError(Exception):
+    """The first node's run is over, or the first node is."""
+
+
+def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
+    """Take part in the first node's runs until it says that there are no more.
+
+    Raises UsageError if this node is not one of them, WorkError if the first one is not met or is lost, Interrupted.
+    """
+    if not 0 < rank < config.launch.nodes:
+        raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
+    wire = _met(config, rank, note)
+    node = Node(rank, wire.own_address)
+    try:
+        while (order := wire.receive() or {}).get("do") != "end":
+            if order["do"] != "stop":  # one that came after all had ended has nothing to stop
+                wire.send(_obeyed(order, node, wire))
+    except LostError as error:
+        raise WorkError(f"node 0 was lost ({error}); see what Podium said there") from None
+    finally:
+        wire.close()
+
+
+def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
+    host, port = meeting_place(config)
+    note(f"Node {rank} takes part in the runs of {host}:{port}")
+    deadline = time.monotonic() + GATHERING_SECONDS
+    while True:
+        try:
+            wire = Wire(socket.create_connection((host, port), timeout=10))
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise WorkError(
+                    f"launch.rendezvous: nobody answers at {host}:{port} ({error.strerror or error}); start the same "
+                    "command on that node"
+                ) from None
+            time.sleep(0.5)
+    try:
+        wire.send({"node": rank, "host": socket.gethostname(), "system": config.system})
+        answer = wire.receive(60.0) or {"refused": "no answer"}
+    except LostError as error:
+        raise WorkError(f"node 0 was lost ({error}); see what Podium said there") from None
+    if answer.get("refused"):
+        raise UsageError(f"node 0 refused this node: {answer['refused']}")
+    return wire
+
+
+def _obeyed(order: dict[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
+    """The answer to an order, once it is done."""
+    try:
+        return ORDERS[order["do"]](order, node, wire)
+    except PodiumError as error:
+        if type(error) in (UsageError, WorkError):
+            return {"failed": str(error)}
+        raise
+
+
+def _clear(order: dict[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
+    cleared = clear_caches(_config(Path(order["config"])))
+    return {"samples": cleared.samples, "words": cleared.words}
+
+
+def _run(order: dict[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
+    """Only the first node knows whether the run as a whole succeeded: a missed target is an exit code of 1 too."""
+    folder = RunFolder(Path(order["folder"]))
+
+    def tick() -> None:
+        if wire.receive(0) is not None:
+            raise _StoppedError
+
+    try:
+        exit_code = run_processes(
+            _config(folder.config), folder, str(order["entry"]), [str(o) for o in order["options"]], tick, node
+        )
+    except _StoppedError:
+        return {"words": "stopped"}
+    return {"words": str(failure(folder, exit_code, node)) if exit_code else ""}
+
+
+ORDERS = {"clear": _clear, "run": _run}
+
+
+def _config(path: Path) -> RunConfig:
+    deadline = time.monotonic() + FILE_SECONDS
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return load_resolved(path)

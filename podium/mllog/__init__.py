@@ -1,0 +1,1 @@
+"""MLPerf logs and package trees: written, read without trusting them, scored; anomalies are reported."""

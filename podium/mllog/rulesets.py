@@ -1,0 +1,51 @@
+"""MLPerf's rulesets by name: where rounds differ for BERT, they differ in rulesets.yaml only, not in code."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from benchmarks.bert.rules import RULESETS
+from podium.core.errors import UsageError
+from podium.core.yaml_files import read_yaml
+
+LATEST = RULESETS[-1]
+
+
+@dataclass(frozen=True)
+class Ruleset:
+    """A round's rules, as far as they differ from another round's."""
+
+    name: str
+    open_minutes: int
+    """Initialisation may take this long in the open division; in closed it is 30 minutes in all rounds."""
+    tensors: bool
+    """A closed log tells of every initialised tensor of the model."""
+    epsilon_key: str
+    """Under which a closed log gives LAMB's epsilon."""
+    log_names: bool
+    """A log says submission_org and submission_platform."""
+    log_status: bool
+    """A log says submission_status."""
+    status_checked: bool
+    """A system's status is one of the four that the rules name."""
+    seeds_checked: bool
+    """Every run logs a seed, and no two runs the same."""
+    scaled: bool
+    """A closed score that needs fewer samples than the reference, but is allowed, is scaled up: scaling.json."""
+    repo_checker: bool
+    """The official repo_checker knows this ruleset."""
+
+
+def ruleset(name: str) -> Ruleset:
+    """The ruleset of that name, such as 5.0.0; UsageError where BERT has none."""
+    if name not in RULESETS:
+        raise UsageError(f"--ruleset {name}: there is no such ruleset for BERT; allowed are {', '.join(RULESETS)}")
+    return _rulesets()[name]
+
+
+@cache
+def _rulesets() -> dict[str, Ruleset]:
+    entries = read_yaml(Path(__file__).with_suffix(".yaml"))
+    return TypeAdapter(dict[str, Ruleset]).validate_python({n: {"name": n, **entry} for n, entry in entries.items()})

@@ -1,0 +1,76 @@
+"""MLPerf's score of a set of runs, the spread of their times, and whether samples or throughput cause it."""
+
+import math
+from collections.abc import Sequence
+from statistics import mean, pvariance, stdev
+from typing import NamedTuple
+
+from benchmarks.bert.rules import RUNS
+from podium.mllog.run import Run
+
+
+class TimeSpread(NamedTuple):
+    """How far the times of a result's runs lie apart, and why."""
+
+    relative: float
+    """Standard deviation of the seconds by their mean."""
+    samples_share: float | None
+    """Of the variance of log seconds, what the samples trained on account for; what is left, the throughput does.
+
+    As seconds are samples / rate, it is cov(log seconds, log samples) / var(log seconds), so that both shares add up to
+    1; a share below 0 or above 1 means that the two work against each other. None where samples are not known.
+    """
+
+    @property
+    def cause(self) -> str | None:
+        """`samples` or `throughput`, whichever accounts for more."""
+        if self.samples_share is None:
+            return None
+        return "samples" if self.samples_share >= 0.5 else "throughput"
+
+
+def score_seconds(seconds: Sequence[float]) -> float | None:
+    """MLPerf's score of ten runs: their mean without the fastest and the slowest.
+
+    A run that did not reach the target counts as infinite: one of them is the slowest, two leave no score. None then,
+    and for another number of runs.
+    """
+    counted = sorted(seconds)[1:-1]
+    return mean(counted) if len(seconds) == RUNS and math.isfinite(counted[-1]) else None
+
+
+def window_scores(seconds: Sequence[float]) -> list[float]:
+    """The score of every window of ten consecutive runs; infinite where it has none."""
+    if len(seconds) < RUNS:
+        raise ValueError(f"{len(seconds)} runs have no window of {RUNS}")
+    windows = (seconds[first : first + RUNS] for first in range(len(seconds) - RUNS + 1))
+    return [math.inf if score is None else score for score in map(score_seconds, windows)]
+
+
+def median_window(scores: Sequence[float]) -> int:
+    """The window whose score is the median, the slower of two in the middle, the earlier of equal ones."""
+    middle = sorted(scores)[len(scores) // 2]
+    return scores.index(middle)
+
+
+def counted_seconds(run: Run) -> float:
+    """As the score takes it: infinite for a run that did not converge."""
+    return run.seconds if run.converged and run.seconds is not None else math.inf
+
+
+def time_spread(runs: Sequence[Run]) -> TimeSpread | None:
+    """Of the runs that converged; None for fewer than three, or where all take the same time."""
+    times = [(run.seconds, run.trained) for run in runs if run.converged and run.seconds is not None]
+    seconds = [time for time, _ in times]
+    if len(seconds) < 3 or max(seconds) == min(seconds):
+        return None
+    relative = stdev(seconds) / mean(seconds)
+    samples = [count for _, count in times if count is not None and count > 0]
+    if len(samples) < len(seconds):
+        return TimeSpread(relative, None)
+    log_seconds, log_samples = [math.log(time) for time in seconds], [math.log(count) for count in samples]
+    middle_seconds, middle_samples = mean(log_seconds), mean(log_samples)
+    covariance = mean(
+        (time - middle_seconds) * (count - middle_samples) for time, count in zip(log_seconds, log_samples, strict=True)
+    )
+    return TimeSpread(relative, covariance / pvariance(log_seconds))

@@ -1,0 +1,43 @@
+"""Fields of a system description, parsed leniently: descriptions are written by hand, and all values are text."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from podium.core.text import one_line
+
+NOTHING = ("", "n/a", "na", "none", "-", "null", "not applicable")
+MOST = 10_000_000
+"""Nodes, or accelerators of a node, that a description may have."""
+
+
+def texts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of a description that are texts or numbers, readable."""
+    found = {}
+    for key, value in fields.items():
+        if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+            found[one_line(key)] = one_line(str(value))
+    return found
+
+
+def count(text: str | None) -> int | None:
+    """A number of things, as `8`, `8.0` or ` 8 `; 0 for what says that there are none, None where it says nothing."""
+    if text is None:
+        return None
+    if text.strip().lower() in NOTHING[1:]:
+        return 0
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return int(number) if math.isfinite(number) and 0 <= number <= MOST and number == int(number) else None
+
+
+def name(text: str | None) -> str | None:
+    """A name, or None where it says that there is nothing."""
+    return None if text is None or text.strip().lower() in NOTHING else text.strip()
+
+
+def division(text: str | None) -> str | None:
+    """closed (also spelled close) or open, None for anything else."""
+    return {"closed": "closed", "close": "closed", "open": "open"}.get((text or "").strip().lower())

@@ -1,0 +1,1 @@
+"""What needs no torch: sampling, balancing, packing, step costs and prediction."""

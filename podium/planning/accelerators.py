@@ -1,0 +1,85 @@
+"""Accelerators by the many names used in system descriptions, and their peak performance."""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+LONGEST_NAME = 200
+"""Characters of a description's name that are looked at."""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A kind of accelerator; memory sizes and power limits do not tell kinds apart."""
+
+    name: str
+    peak_flops: float | None
+    """Dense bf16 operations a second (fp16 where there is no bf16), a multiplication and an addition being two, as its
+    maker states them without boost or sparsity; None where none are stated."""
+
+
+def accelerator_named(text: str) -> Accelerator | None:
+    """The accelerator that a description names so, such as `NVIDIA A100-SXM4-80GB (400W)`; None for one not known."""
+    named = text[:LONGEST_NAME]
+    return next((kind for pattern, kind in _kinds() if pattern.search(named)), None)
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """All that are known."""
+    return tuple(kind for _, kind in _kinds())
+
+
+@cache
+def _kinds() -> tuple[tuple[re.Pattern[str], Accelerator], ...]:
+    return tuple(
+        (re.compile(pattern, re.IGNORECASE), Accelerator(name, None if peak is None else peak * 1e12))
+        for pattern, name, peak in _TABLE
+    )
+
+
+_TABLE: tuple[tuple[str, str, float | None], ...] = (
+    (r"V100.*PCI", "NVIDIA V100 PCIe", 112),
+    (r"V100.*SXM", "NVIDIA V100 SXM", 125),
+    (r"V100", "NVIDIA V100", None),
+    (r"A100.*PCI", "NVIDIA A100 PCIe", 312),
+    (r"A100.*SXM", "NVIDIA A100 SXM", 312),
+    (r"A100", "NVIDIA A100", 312),
+    (r"\bA30\b", "NVIDIA A30", 165),
+    (r"\bA40\b", "NVIDIA A40", 149.7),
+    (r"\bA10\b", "NVIDIA A10", 125),
+    (r"GH200", "NVIDIA GH200", 989),
+    (r"H200.*NVL", "NVIDIA H200 NVL", 835),
+    (r"H200", "NVIDIA H200", 989),
+    (r"H100.*NVL", "NVIDIA H100 NVL", 835),
+    (r"H100.*PCI", "NVIDIA H100 PCIe", 756),
+    (r"H100.*(SXM|HBM3)", "NVIDIA H100 SXM", 989),
+    (r"H100", "NVIDIA H100", None),
+    (r"GB300", "NVIDIA GB300", 2500),
+    (r"GB200", "NVIDIA GB200", 2500),
+    (r"B300", "NVIDIA B300", 2250),
+    (r"B200", "NVIDIA B200", 2250),
+    (r"L40S", "NVIDIA L40S", 362),
+    (r"\bL40\b", "NVIDIA L40", 181),
+    (r"\bL4\b", "NVIDIA L4", 121),
+    (r"RTX A5000", "NVIDIA RTX A5000", 111.1),
+    (r"RTX\W?4090", "NVIDIA RTX 4090", 165.2),
+    (r"7900 XTX", "AMD Radeon RX 7900 XTX", 122.8),
+    (r"MI325", "AMD MI325X", 1307),
+    (r"MI300", "AMD MI300X", 1307),
+    (r"MI250(?!X)", "AMD MI250", 362),
+    (r"MI250X", "AMD MI250X", 383),
+    (r"MI355", "AMD MI355X", 2500),
+    (r"MI350", "AMD MI350X", 2300),
+    (r"TPU[-_ ]?v6|trillium", "Google TPU v6e", 918),
+    (r"TPU[-_ ]?v5p", "Google TPU v5p", 459),
+    (r"TPU[-_ ]?v5", "Google TPU v5e", 197),
+    (r"TPU[-_ ]?v4", "Google TPU v4", 275),
+    (r"TPU[-_ ]?v3", "Google TPU v3", 123),
+    (r"Bow", "Graphcore Bow IPU", 350),
+    (r"GC200|Mk2|IPU", "Graphcore IPU GC200", 250),
+    (r"Gaudi\W?3", "Intel Gaudi 3", 1835),
+    (r"Gaudi\W?2|HL-?225", "Habana Gaudi 2", 432),
+    (r"Gaudi|HL-?205", "Habana Gaudi", None),
+    (r"Ascend\W?910", "Huawei Ascend 910", 256),
+)
+"""Pattern, name, peak in teraFLOP/s; the first pattern that is found in a name counts. Sources: makers' data sheets."""

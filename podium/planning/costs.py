@@ -1,0 +1,154 @@
+"""The cost of a training step on a system: a few coefficients, measured by `podium bench`.
+
+They are stored in systems/costs/NAME.json, and used for a configuration only where it agrees with what was measured.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import combinations
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bert.sizes import MASKED_SHARE
+from podium.config.load import SYSTEMS
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.core.files import write_whole
+
+TERMS = ("step", "token", "pair", "masked", "sequence")
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds of one step of one process: `step` once, and so much for each token slot, each pair of tokens within a
+    sequence, each masked token and each sequence. None is negative."""
+
+    step: float
+    token: float
+    pair: float
+    masked: float
+    sequence: float
+    median_relative_error: float = 0.0
+    """Of the steps that it was fitted to."""
+
+    def seconds(self, lengths: np.ndarray, masked: int) -> float:
+        """Of a step on sequences of these lengths, of whose tokens so many are masked."""
+        return float(_terms(lengths, masked) @ [getattr(self, term) for term in TERMS])
+
+    def relative(self) -> tuple[float, float] | None:
+        """What a pair of tokens and a sequence cost in units of one token's cost, its share of masked tokens included.
+
+        None where tokens were found to cost nothing.
+        """
+        token = self.token + MASKED_SHARE * self.masked
+        return (self.pair / token, self.sequence / token) if token > 0 else None
+
+
+def fit(steps: Sequence[tuple[np.ndarray, int, float]]) -> StepCosts:
+    """The costs of least relative squared error over steps: lengths, masked tokens and seconds of each.
+
+    No coefficient may be negative: the best of all choices of terms for which none is, each by ordinary least squares.
+    Raises ValueError for fewer steps than terms.
+    """
+    if len(steps) < len(TERMS):
+        raise ValueError(f"{len(steps)} steps cannot tell {len(TERMS)} coefficients apart")
+    seconds = np.array([s for _, _, s in steps])
+    matrix = np.stack([_terms(lengths, masked) for lengths, masked, _ in steps]) / seconds[:, None]
+    best, least = np.zeros(len(TERMS)), np.inf
+    for count in range(1, len(TERMS) + 1):
+        for chosen in map(list, combinations(range(len(TERMS)), count)):
+            scale = np.abs(matrix[:, chosen]).max(axis=0)
+            found = np.linalg.lstsq(matrix[:, chosen] / scale, np.ones(len(steps)), rcond=None)[0] / scale
+            coefficients = np.zeros(len(TERMS))
+            coefficients[chosen] = found
+            error = float(np.square(matrix @ coefficients - 1).sum())
+            if (found >= 0).all() and error < least:
+                best, least = coefficients, error
+    errors = np.abs(matrix @ best - 1)
+    step, token, pair, masked, sequence = (float(value) for value in best)
+    return StepCosts(step, token, pair, masked, sequence, median_relative_error=float(np.median(errors)))
+
+
+def _terms(lengths: np.ndarray, masked: int) -> np.ndarray:
+    lengths = np.asarray(lengths, dtype=np.float64)
+    return np.array([1.0, lengths.sum(), np.square(lengths).sum(), masked, len(lengths)])
+
+
+def save_costs(costs: StepCosts, path: Path, measured: dict[str, object]) -> None:
+    """Write the coefficients with what was measured (system, device, size, settings, date)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps({"seconds": asdict(costs), "measured": measured}, indent=2) + "\n")
+
+
+def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
+    """The costs and what was measured. Raises UsageError for a file that is missing or holds anything but what
+    `save_costs` writes."""
+    advice = "make it again with `podium bench SYSTEM`"
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        seconds, measured = document["seconds"], dict(document["measured"])
+        values = {field.name: float(seconds[field.name]) for field in fields(StepCosts)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: no step costs could be read ({error!r}); {advice}") from None
+    for name, value in values.items():
+        if not isfinite(value) or value < 0:
+            raise UsageError(f"{path}: seconds.{name}: found {value}, allowed are numbers from 0 on; {advice}")
+    return StepCosts(**values), measured
+
+
+BESIDE = ("recipe", "attention", "kernels", "global_batch_size")
+
+
+def differing(config: RunConfig, measured: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """In what a costs file's `measured` differs from a configuration, as "KEY HAS, not WANTED".
+
+    First what makes them another model's or another device's, then what makes them doubtful. What the file does not
+    tell does not differ.
+    """
+    size, device = config.model_size, config.launch.device
+    on = {"device": "cpu" if measured.get("device") == "cpu" else "cuda"} if "device" in measured else {}
+    others = _differing({**measured, **on}, {"layers": size.layers, "hidden": size.hidden, "device": device})
+    wanted = {key: getattr(config, key) for key in BESIDE} | {"ranks": config.launch.ranks}
+    if config.precision != "auto":
+        wanted["precision"] = config.precision
+    return others, _differing(measured, wanted)
+
+
+def _differing(measured: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    return [f"{key} {measured[key]}, not {want}" for key, want in wanted.items() if measured.get(key, want) != want]
+
+
+COSTS = SYSTEMS / "costs"
+
+
+def costs_path(system: str) -> Path:
+    return COSTS / f"{system}.json"
+
+
+def measured_costs(config: RunConfig) -> StepCosts | None:
+    """None where the system, its device or this model was not measured. Raises UsageError for a damaged file."""
+    path = costs_path(config.system)
+    if not path.exists():
+        return None
+    costs, measured = load_costs(path)
+    others, _ = differing(config, measured)
+    return None if others else costs
+
+
+def with_measured_costs(config: RunConfig) -> RunConfig:
+    """The configuration with the costs to balance by that were measured on its system, where it names none."""
+    measured = measured_costs(config)
+    relative = measured.relative() if measured else None
+    if relative is None:
+        return config
+    pair, sequence = relative
+    return config.model_copy(
+        update={
+            "pair_cost": pair if config.pair_cost is None else config.pair_cost,
+            "sequence_cost": sequence if config.sequence_cost is None else config.sequence_cost,
+        }
+    )

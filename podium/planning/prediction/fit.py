@@ -1,0 +1,96 @@
+"""Fit of the predictor's constants to published runs: `python -m podium.planning.prediction.fit [FILE]`.
+
+Four constants are found by a compass search for the least sum of absolute relative errors of sequences/s (in
+logarithms) over the systems of the fit; the rest are assumed, or read from result logs. FILE is constants.json.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.bert.published.reading import PublishedRun, SamplesToTarget
+from podium.planning.prediction.constants import PATH, Constants, save_constants
+from podium.planning.prediction.predict import predict
+from podium.planning.prediction.published import all_runs, is_fitted, known_samples, plan_of
+
+SEARCHED = (
+    "sustained_flops_sxm",
+    "sustained_flops_pcie",
+    "host_path_switched",
+    "host_path_direct",
+)
+START = Constants(
+    sustained_flops_sxm=150e12,
+    sustained_flops_pcie=120e12,
+    micro_batch_seconds=0.004,
+    host_path_switched=100e9,
+    host_path_direct=10e9,
+    link_efficiency=0.75,
+    hop_inside=2e-6,
+    hop_between=10e-6,
+    memory_efficiency=0.8,
+    start_seconds_8=2.68,
+    start_seconds_64=2.20,
+    start_seconds_1024=0.81,
+    evaluation_share=1 / 3,
+    cpu_run_over_bench=1.32,
+    throughput_error=0.0,
+)
+"""Assumed constants, the starts that the logs tell, and where the search begins."""
+COVERED = 0.9
+"""Share of the systems fitted on whose rates lie within the stated error."""
+FIRST_STRIDE, LAST_STRIDE = 0.5, 1e-4
+
+
+def log_errors(runs: Sequence[PublishedRun], constants: Constants, published: Sequence[SamplesToTarget]) -> list[float]:
+    """ln(predicted / published sequences per second) of each run, for the samples that it took."""
+    errors = []
+    for run in runs:
+        rate = predict(plan_of(run, constants, published), constants, run.mean_samples).sequences_per_second
+        errors.append(log(rate / run.sequences_per_second))
+    return errors
+
+
+def fit_constants(runs: Sequence[PublishedRun]) -> Constants:
+    """The constants that suit the fitted ones of these runs best. Deterministic."""
+    fitted, published = [run for run in runs if is_fitted(run)], known_samples(runs)
+
+    def loss(constants: Constants) -> float:
+        return sum(abs(error) for error in log_errors(fitted, constants, published))
+
+    found = compass(START, SEARCHED, loss)
+    errors = [abs(exp(error) - 1) for error in log_errors(fitted, found, published)]
+    return replace(found, throughput_error=float(np.quantile(errors, COVERED)))
+
+
+def compass(start: Constants, names: Sequence[str], loss: Callable[[Constants], float]) -> Constants:
+    """Multiply one constant at a time up and down while that lowers the loss, then with half the stride.
+
+    Source: the compass search of Kolda, Lewis and Torczon, SIAM Review 2003.
+    """
+    best, least, stride = start, loss(start), FIRST_STRIDE
+    while stride > LAST_STRIDE:
+        improved = False
+        for name in names:
+            for factor in (exp(stride), exp(-stride)):
+                tried = replace(best, **{name: getattr(best, name) * factor})
+                if (value := loss(tried)) < least:
+                    best, least, improved = tried, value, True
+                    break
+        stride = stride if improved else stride / 2
+    return best
+
+
+def main() -> int:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else PATH
+    runs = all_runs()
+    save_constants(fit_constants(runs), path, [run.name for run in runs if is_fitted(run)])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""From a run's resolved configuration to the predictor's plan, with a sentence for each uncertain assumption."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.bert.published.reading import SamplesToTarget, read_tiny_samples
+from benchmarks.bert.rules import TARGET_ACCURACY
+from benchmarks.bert.store import SampleStore
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.planning.costs import TERMS, StepCosts, differing, load_costs
+from podium.planning.prediction.constants import Constants
+from podium.planning.prediction.load import Lengths
+from podium.planning.prediction.plan import (
+    FULL,
+    HALF,
+    PROCESSORS,
+    VOCABULARY,
+    Machine,
+    Plan,
+    Sharing,
+    adapters_named,
+    optimizer_seconds,
+    processor_named,
+    published_costs,
+)
+from podium.planning.prediction.published import all_runs, all_samples, wikipedia
+from podium.planning.prediction.samples import Estimate, curve
+
+ADAPTERS = {"a100_sxm": (8, 200.0), "a100_pcie": (1, 100.0), "h100_sxm": (8, 400.0), "h200": (8, 400.0)}
+"""Assumed of a node whose description names none."""
+BETWEEN_NODES = "how much of their adapters' rate nodes reach is fitted on A100 systems alone"
+TINY_VOCABULARY = 512
+UNFITTED_ERROR = 0.3
+"""Assumed of rates that no published run is fitted on."""
+FITTED_PRECISION = ("auto", "fp16", "bf16")
+FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
+
+
+def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Constants) -> Plan:
+    """The plan of a configured run. `costs_file` is what `podium bench` left of this system, if it did.
+
+    Raises UsageError where neither measured nor published figures say what a step takes, or how many samples the
+    target needs.
+    """
+    processor = _processor(config)
+    unsure: list[str] = []
+    machine = _machine(config, processor or "cpu", unsure)
+    samples = _samples(config, unsure)
+    if costs_file is not None:
+        costs = _measured_costs(config, costs_file, constants, unsure)
+    elif processor is None or processor == "cpu":
+        raise UsageError(
+            f"{config.system}: found no step costs, and no published runs to fit them on for "
+            f"{_device(config)}; measure them with `podium bench {config.system}`"
+        )
+    else:
+        costs = _fitted_costs(config, processor, constants, unsure)
+    plan = Plan(
+        machine=machine,
+        global_batch_size=config.global_batch_size,
+        lengths=_lengths(config, unsure),
+        costs=costs,
+        samples=samples,
+        strategy=config.balancing,
+        accumulation_steps=config.gradient_accumulation_steps,
+        optimizer=config.optimizer.algorithm,
+        sharing=_sharing(config, machine.ranks),
+        gradient_bytes=FULL if config.gradient_wire == "fp32" else HALF,
+        size=config.model_size,
+        vocabulary=TINY_VOCABULARY if config.size == "tiny" else VOCABULARY,
+        evaluation_samples=config.evaluation_samples,
+        evaluation_interval=config.evaluation_interval,
+        start_seconds=None if costs_file is None else 0.0,
+        unsure=tuple(unsure),
+    )
+    if costs_file is None:
+        return plan
+    without_optimizer = max(0.0, costs.step - optimizer_seconds(plan, constants))
+    return replace(plan, costs=replace(costs, step=without_optimizer))
+
+
+def _device(config: RunConfig) -> str:
+    return "a CPU" if config.launch.device == "cpu" else f"accelerator {config.description.accelerator_model_name!r}"
+
+
+def _processor(config: RunConfig) -> str | None:
+    return "cpu" if config.launch.device == "cpu" else processor_named(config.description.accelerator_model_name)
+
+
+def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
+    nodes, per_node = config.launch.nodes, config.launch.processes_per_node
+    adapters = adapters_named(config.description.host_networking)
+    if nodes > 1 and adapters is None:
+        adapters = ADAPTERS.get(processor, (1, 100.0))
+        found = config.description.host_networking
+        unsure.append(
+            f"the network is not known (description.host_networking: {found!r}): "
+            f"{adapters[0]} adapters of {adapters[1]:g} Gb/s a node are assumed"
+        )
+    if nodes > 1 and processor not in FITTED_PROCESSORS:
+        unsure.append(BETWEEN_NODES)
+    if processor == "cpu" and nodes * per_node > 1:
+        unsure.append("how fast processes on a CPU exchange gradients is assumed, not measured")
+    return Machine(processor, nodes, per_node, adapters)
+
+
+def _sharing(config: RunConfig, ranks: int) -> Sharing:
+    least = config.optimizer.sharded_from
+    return "whole_tensors" if least is not None and ranks >= max(2, least) else "none"
+
+
+def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
+    """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
+    if config.data.store is not None and not config.data.store.exists():
+        unsure.append(f"data.store {config.data.store} is not on this machine, so lengths are taken to be Wikipedia's")
+        return wikipedia()
+    if config.data.store is not None:
+        store = SampleStore(config.data.store)
+        return Lengths(store.lengths.astype("int64"), store.masked_counts.astype("int64"), store.max_sequence_length)
+    if config.size == "tiny" or config.data.kind == "text":
+        unsure.append("the data is not prepared, so lengths are taken to be Wikipedia's")
+    return wikipedia()
+
+
+def _samples(config: RunConfig, unsure: list[str]) -> Estimate:
+    """From published runs, or for the tiny BERT from Podium's own; exactly `max_samples` where there is no target."""
+    batch, algorithm = config.global_batch_size, config.optimizer.algorithm
+    if config.target_accuracy is None:
+        steps = -(-config.max_samples // batch)
+        return Estimate(steps * batch, steps * batch, steps * batch)
+    if config.target_accuracy != TARGET_ACCURACY:
+        unsure.append(
+            f"samples to target are of accuracy {TARGET_ACCURACY}, not of target_accuracy {config.target_accuracy}"
+        )
+    known: Sequence[SamplesToTarget] = all_samples(all_runs())
+    if config.size == "tiny":
+        known = read_tiny_samples()
+        unsure.append("samples to target of the tiny BERT are Podium's own ten runs on a laptop, on the embedded text")
+    found = curve(known, algorithm)
+    if found is None:
+        raise UsageError(
+            f"{config.system}: optimizer.algorithm: found {algorithm}, with which it is not known how many samples "
+            f"size {config.size} needs to the target; name another optimizer, or ask for the time of a number of "
+            "samples: --set target_accuracy=null --set max_samples=N"
+        )
+    if config.size == "large" and config.initial_checkpoint is None:
+        unsure.append("samples to target are of runs from MLPerf's checkpoint; initial_checkpoint is not set")
+    estimate = found.at(batch)
+    if estimate.mean > config.max_samples:
+        unsure.append(f"max_samples {config.max_samples:,} would end the run before {estimate.mean:,.0f} samples")
+    return estimate
+
+
+def _measured_costs(config: RunConfig, path: Path, constants: Constants, unsure: list[str]) -> StepCosts:
+    """Raises UsageError for costs of another model or another kind of device."""
+    costs, measured = load_costs(path)
+    others, doubts = differing(config, measured)
+    if others:
+        raise UsageError(
+            f"{path}: was measured with {'; '.join(others)}; write a system file of its own for this and measure it "
+            "with `podium bench FILE`"
+        )
+    if config.launch.device == "cpu":
+        factor, threads = constants.cpu_run_over_bench, config.launch.threads
+        shared = float(measured.get("threads", threads)) / threads
+        costs = replace(costs, **{term: factor * shared * getattr(costs, term) for term in TERMS})
+        unsure.append(f"steps are taken to be {factor:g} times as long as {path.name} says, as in runs on a laptop")
+        if shared != 1:
+            unsure.append(
+                f"{path.name} was measured with {measured['threads']} threads, not {threads}: a step is taken to be "
+                f"{shared:g} times as long for that"
+            )
+    if doubts:
+        unsure.append(f"{path.name} was measured with {'; '.join(doubts)}")
+    return costs
+
+
+def _fitted_costs(config: RunConfig, processor: str, constants: Constants, unsure: list[str]) -> StepCosts:
+    name = PROCESSORS[processor].name
+    if processor in FITTED_PROCESSORS:
+        unsure.append(f"no costs file: a step's cost is fitted on published {name} runs; `podium bench` measures it")
+    else:
+        unsure.append(
+            f"no costs file, and no published run of {name} is fitted on: it is taken to sustain the share of its bf16 "
+            f"peak that an A100 SXM does, within {UNFITTED_ERROR:.0%}; `podium bench` measures it"
+        )
+    if config.precision not in FITTED_PRECISION:
+        unsure.append(f"published runs were in half precision; what {config.precision} changes is not known")
+    if config.size != "large":
+        unsure.append(f"published runs are of BERT-large; how fast size {config.size} runs on {name} is a guess")
+    costs = published_costs(processor, constants, config.model_size, config.last_layer)
+    if processor in FITTED_PROCESSORS and config.size == "large":
+        return costs
+    return replace(costs, median_relative_error=UNFITTED_ERROR)

@@ -1,0 +1,63 @@
+"""The α–β model of collectives: seconds a hop (α) and seconds a byte (β), inside a node and between nodes.
+
+One ring goes through all GPUs of all nodes, in as many channels as there are links, so that every link carries 2·(p
+− 1)/p of what p GPUs all-reduce and the slowest kind of link limits the rate; the first byte needs as many hops as a
+tree has levels between nodes and a chain has inside one. (Thakur, Rabenseifner and Gropp, IJHPCA 2005; NCCL's
+published definition of bus bandwidth; Sanders, Speck and Träff, Parallel Computing 2009, for trees at full
+bandwidth.)
+"""
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+BUCKET_BYTES = 25 * 2**20
+"""Of gradients that are reduced together, as PyTorch DDP does."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """Nodes of equal size. Rates in bytes/s; `between` is a whole node's, `inside` one GPU's, both in one direction."""
+
+    nodes: int
+    gpus_per_node: int
+    inside: float
+    between: float
+    hop_inside: float
+    """Seconds."""
+    hop_between: float
+
+    def all_reduce(self, size: float) -> float:
+        """Seconds until every GPU has the sum of `size` bytes."""
+        return 2 * self.reduce_scatter(size)
+
+    def reduce_scatter(self, size: float) -> float:
+        """Seconds until every GPU has its share of the sum of `size` bytes."""
+        ranks = self.nodes * self.gpus_per_node
+        return self.broadcast((ranks - 1) / ranks * size)
+
+    def broadcast(self, size: float) -> float:
+        """Seconds until every GPU has `size` bytes that one of them had, in pieces that follow one another closely."""
+        if self.nodes * self.gpus_per_node == 1:
+            return 0.0
+        slowest = min([self.inside] * (self.gpus_per_node > 1) + [self.between] * (self.nodes > 1))
+        hops = (self.gpus_per_node - 1) * self.hop_inside + ceil(log2(self.nodes)) * self.hop_between
+        return hops + size / slowest
+
+    def all_gather(self, size: float) -> float:
+        """Seconds until every GPU has all of `size` bytes, of which each had its share."""
+        return self.reduce_scatter(size)
+
+
+def buckets(size: float) -> int:
+    """Buckets that gradients of `size` bytes fill."""
+    return max(1, ceil(size / BUCKET_BYTES))
+
+
+def exposed(count: int, bucket_seconds: float, backward_seconds: float) -> float:
+    """Seconds by which communication outlasts backward, which fills `count` equal buckets at equal intervals.
+
+    A bucket is sent when it is full and the one before it has been sent: either each goes at once and only the last
+    outlasts backward, or they queue from the first on.
+    """
+    queued = count * bucket_seconds - backward_seconds * (1 - 1 / count)
+    return max(bucket_seconds, queued)

@@ -1,0 +1,221 @@
+"""The predictor's input: a run as plain values, and its machines; no configuration file, no data, no torch.
+
+A machine is described by its GPUs, their number, and what connects them.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from benchmarks.bert.rules import evaluation_interval
+from benchmarks.bert.sizes import LARGE, Size
+from podium.planning.accelerators import accelerator_named
+from podium.planning.costs import StepCosts
+from podium.planning.prediction.constants import Constants
+from podium.planning.prediction.load import Dealing, Lengths
+from podium.planning.prediction.samples import Estimate
+from podium.planning.tensor_partition import LEAST_SHARED, owners
+
+
+@dataclass(frozen=True)
+class Processor:
+    """Published figures of one accelerator (or, for `cpu`, of a process of a common machine)."""
+
+    name: str
+    peak_flops: float
+    """Dense bf16 multiply-adds, counted as two operations, a second."""
+    memory_bytes_per_second: float
+    link_bytes_per_second: float
+    """To the other accelerators of a node, in one direction: NVLink, or PCI Express where there is none."""
+
+
+def _known(name: str, memory_bytes_per_second: float, link_bytes_per_second: float) -> Processor:
+    accelerator = accelerator_named(name)
+    assert accelerator is not None and accelerator.peak_flops is not None
+    return Processor(accelerator.name, accelerator.peak_flops, memory_bytes_per_second, link_bytes_per_second)
+
+
+PROCESSORS: dict[str, Processor] = {
+    "a100_sxm": _known("NVIDIA A100 SXM", 2.039e12, 300e9),
+    "a100_pcie": _known("NVIDIA A100 PCIe", 1.935e12, 32e9),
+    "h100_sxm": _known("NVIDIA H100 SXM", 3.35e12, 450e9),
+    "h200": _known("NVIDIA H200", 4.8e12, 450e9),
+    "cpu": Processor("CPU", 1e12, 20e9, 5e9),
+}
+"""By the names that published runs are filed under. Sources: NVIDIA's data sheets; `cpu` is an assumption."""
+
+_NAMES: tuple[tuple[str, str], ...] = (
+    (r"A100.*PCI", "a100_pcie"),
+    (r"A100", "a100_sxm"),
+    (r"H200", "h200"),
+    (r"H100", "h100_sxm"),
+)
+
+Fabric = Literal["switched", "direct"]
+"""How a node's GPUs reach the network: a switch near each GPU and adapter (nodes of eight SXM GPUs), or through the
+host's processors (nodes of up to four, and PCIe cards)."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs of one kind in equal nodes."""
+
+    processor: str
+    """A key of PROCESSORS."""
+    nodes: int
+    gpus_per_node: int
+    adapters: tuple[int, float] | None = None
+    """A node's network adapters for training and the Gb/s of each; None where unknown or not needed."""
+
+    def __post_init__(self) -> None:
+        if self.processor not in PROCESSORS:
+            raise ValueError(f"there is no processor {self.processor!r}; known are {', '.join(PROCESSORS)}")
+        if min(self.nodes, self.gpus_per_node) < 1:
+            raise ValueError("a machine has at least one node and one GPU a node")
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def fabric(self) -> Fabric:
+        return "switched" if self.gpus_per_node == 8 and not self.processor.endswith("pcie") else "direct"
+
+
+def processor_named(text: str) -> str | None:
+    """The key of a GPU as a system's description names it, such as `NVIDIA A100-SXM4-80GB`; None for others."""
+    return next((key for pattern, key in _NAMES if re.search(pattern, text, re.IGNORECASE)), None)
+
+
+def adapters_named(text: str) -> tuple[int, float] | None:
+    """Number and Gb/s of a node's network adapters for training, from `host_networking` of a description.
+
+    Understands `8x ConnectX-6 IB HDR 200Gb/Sec`; where several kinds are named (storage, management, compute), the
+    most numerous and fastest counts. None where it tells nothing.
+    """
+    found = re.findall(r"(\d+)\s*x\s[^,;+]*?(\d+)\s*Gb/s", text, re.IGNORECASE)
+    kinds = [(int(count), float(speed)) for count, speed in found]
+    return max(kinds, key=lambda kind: kind[0] * kind[1], default=None)
+
+
+HALF, FULL = 2, 4
+"""Bytes of a gradient on the wire."""
+VOCABULARY = 30_522
+LastLayer = Literal["all", "needed"]
+Sharing = Literal["none", "slices", "whole_tensors"]
+"""Of the optimizer, over ranks: `slices`, as NVIDIA's code does: gradients are reduce-scattered, each rank updates its
+share, and half-precision values are gathered then; `whole_tensors`, as Podium's LAMB does: gradients are reduced on all
+ranks, and the values of each tensor are sent by the rank that owns it."""
+OPTIMIZER_BYTES = {"lamb": 42.0, "adamw": 28.0}
+"""Read and written for each parameter: gradient 2; values, first and second moment 4 each, read and written;
+half-precision values written 2. LAMB also reads the gradient for its norm, writes its update, and reads that and the
+values once more."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be trained how, on which machine."""
+
+    machine: Machine
+    global_batch_size: int
+    lengths: Lengths
+    costs: StepCosts
+    """Of one rank's micro-batch; `costs.step` is once a micro-batch, without the optimizer."""
+    samples: Estimate
+    strategy: str = "indexed"
+    accumulation_steps: int = 1
+    optimizer: str = "lamb"
+    sharing: Sharing = "none"
+    gradient_bytes: int = FULL
+    size: Size = LARGE
+    vocabulary: int = VOCABULARY
+    evaluation_samples: int = LARGE.evaluation_samples
+    evaluation_interval: int | None = None
+    """None for the benchmark's own at this batch size."""
+    start_seconds: float | None = None
+    """None for what published systems of this many ranks took."""
+    unsure: tuple[str, ...] = field(default=())
+
+    @property
+    def dealing(self) -> Dealing:
+        machine = self.machine
+        return Dealing(
+            self.strategy, self.global_batch_size, machine.ranks, machine.gpus_per_node, self.accumulation_steps
+        )
+
+    @property
+    def parameters(self) -> int:
+        return _parameters(self.size, self.vocabulary)
+
+    @property
+    def shared_tensors(self) -> tuple[int, ...]:
+        """Elements of each tensor that has one owner. Queries, keys and values of a layer are one."""
+        tensors = self.size.tensors(self.vocabulary).items()
+        fused = {"query": 3, "key": 0, "value": 0}
+        sizes = [prod(shape) * fused.get(name.split("/")[-2], 1) for name, shape in tensors]
+        return tuple(size for size in sizes if size >= LEAST_SHARED)
+
+    @property
+    def samples_between_evaluations(self) -> int:
+        """Whole steps, at least as many samples as the interval."""
+        interval = self.evaluation_interval or evaluation_interval(self.global_batch_size)
+        return -(-interval // self.global_batch_size) * self.global_batch_size
+
+
+@cache
+def _parameters(size: Size, vocabulary: int) -> int:
+    return size.parameters(vocabulary)
+
+
+def _most_owned(plan: Plan) -> float:
+    """Elements that the busiest rank updates: its own tensors, and those too small to be shared."""
+    sizes = plan.shared_tensors
+    owned = np.bincount(owners(sizes, plan.machine.ranks), weights=sizes)
+    return float(owned.max()) + plan.parameters - sum(sizes)
+
+
+_updated_by_a_rank: dict[Sharing, Callable[[Plan], float]] = {
+    "none": lambda plan: plan.parameters,
+    "slices": lambda plan: plan.parameters / plan.machine.ranks,
+    "whole_tensors": _most_owned,
+}
+
+
+def optimizer_seconds(plan: Plan, constants: Constants) -> float:
+    """Of one step: LAMB and AdamW are bound by memory bandwidth."""
+    processor = PROCESSORS[plan.machine.processor]
+    size = OPTIMIZER_BYTES[plan.optimizer] * _updated_by_a_rank[plan.sharing](plan)
+    return size / (processor.memory_bytes_per_second * constants.memory_efficiency)
+
+
+def published_costs(
+    processor: str, constants: Constants, size: Size = LARGE, last_layer: LastLayer = "all"
+) -> StepCosts:
+    """Step costs by the FLOPs of each part and the rate that published A100 systems sustain.
+
+    Other GPUs are taken to sustain the same share of their peak as an A100 SXM.
+    """
+    rates = {"a100_sxm": constants.sustained_flops_sxm, "a100_pcie": constants.sustained_flops_pcie}
+    share = PROCESSORS[processor].peak_flops / PROCESSORS["a100_sxm"].peak_flops
+    rate = rates.get(processor, constants.sustained_flops_sxm * share)
+
+    def flops(length: int, masked: int) -> float:
+        return size.training_flops([length] if length else [], masked, VOCABULARY, last_layer)
+
+    one, two = flops(1, 0), flops(2, 0)
+    pair = 12.0 * size.layers * size.hidden
+    sequence = 2 * one - two + 2 * pair  # f(n) = sequence + token·n + pair·n²
+    token = one - sequence - pair
+    return StepCosts(
+        step=constants.micro_batch_seconds,
+        token=token / rate,
+        pair=pair / rate,
+        masked=flops(0, 1) / rate,
+        sequence=sequence / rate,
+        median_relative_error=constants.throughput_error,
+    )

@@ -1,0 +1,81 @@
+"""Published A100 systems as plans, and which of them the constants are fitted to.
+
+Decided before any error was computed: the fit uses all systems with eight GPUs in all (one node of eight or two of
+four) of rounds 2.0 and 2.1, NVIDIA's 64 GPUs of 2.0 and NVIDIA's 1,024 GPUs of 2.0; all others are tested. Left out
+are runs that were republished unchanged in 2.1, and MosaicML's two open systems, which train another model code.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+
+from benchmarks.bert.lengths import wikipedia_histogram
+from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_runs, read_samples
+from podium.planning.prediction.constants import Constants
+from podium.planning.prediction.load import Lengths
+from podium.planning.prediction.plan import HALF, Machine, Plan, published_costs
+from podium.planning.prediction.samples import Estimate, curve
+
+ALSO_FITTED = ("2.0 NVIDIA dgxa100_n8_ngc22.04_pytorch", "2.0 NVIDIA dgxa100_n128_ngc22.04_pytorch")
+OTHER_CODE = ("mosaicml",)
+STRATEGY = {"nvidia": "exchanged", "baidu": "exchanged", "hazyresearch": "exchanged", "samsung": "presorted"}
+"""By family: Baidu's and Samsung's as they describe them; NVIDIA's and what is built on it are taken to be Baidu's."""
+UNSHARDED = ("samsung",)
+"""Families whose optimizer is not sharded over ranks: PyTorch DDP, as described."""
+
+
+def is_fitted(run: PublishedRun) -> bool:
+    """Whether the constants are fitted on this run."""
+    return _counts(run) and (run.gpus == 8 or run.name in ALSO_FITTED)
+
+
+def is_tested(run: PublishedRun) -> bool:
+    """Whether this run is predicted by constants and samples that were fitted without it."""
+    return _counts(run) and not is_fitted(run)
+
+
+def _counts(run: PublishedRun) -> bool:
+    return run.republished_from is None and run.family not in OTHER_CODE
+
+
+def known_samples(runs: Sequence[PublishedRun]) -> list[SamplesToTarget]:
+    """Samples to target of rounds 1.0 and 1.1 and of the runs that are fitted on."""
+    return [*read_samples(), *(SamplesToTarget.of(run) for run in runs if is_fitted(run))]
+
+
+def all_samples(runs: Sequence[PublishedRun]) -> list[SamplesToTarget]:
+    """Of all published systems that count, for predictions of what is not published."""
+    return [*read_samples(), *(SamplesToTarget.of(run) for run in runs if _counts(run))]
+
+
+@cache
+def wikipedia() -> Lengths:
+    """The lengths of Wikipedia's samples."""
+    return Lengths.of_histogram(wikipedia_histogram())
+
+
+def expected_samples(optimizer: str, batch: int, published: Sequence[SamplesToTarget]) -> Estimate:
+    """ValueError for an optimizer that nobody has published with."""
+    found = curve(published, optimizer)
+    if found is None:
+        raise ValueError(f"no samples to target are known with {optimizer}")
+    return found.at(batch)
+
+
+def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published: Sequence[SamplesToTarget]) -> Plan:
+    """The plan of a published system, samples to target by the curve through `published`."""
+    return Plan(
+        machine=Machine(run.gpu, run.nodes, run.gpus_per_node, run.adapters),
+        global_batch_size=run.global_batch_size,
+        lengths=wikipedia(),
+        costs=published_costs(run.gpu, constants),
+        samples=expected_samples(run.optimizer, run.global_batch_size, published),
+        strategy=STRATEGY[run.family],
+        accumulation_steps=run.accumulation_steps,
+        optimizer=run.optimizer,
+        sharing="none" if run.family in UNSHARDED else "slices",
+        gradient_bytes=HALF,
+    )
+
+
+def all_runs() -> list[PublishedRun]:
+    return read_runs()

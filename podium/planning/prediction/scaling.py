@@ -1,0 +1,112 @@
+"""Predicted time by number of GPUs, each at its best batch size, beside the published results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from podium.core.errors import UsageError
+from podium.planning.prediction.constants import Constants
+from podium.planning.prediction.from_config import ADAPTERS, BETWEEN_NODES, FITTED_PROCESSORS
+from podium.planning.prediction.plan import Machine, Plan
+from podium.planning.prediction.predict import Prediction, predict
+from podium.planning.prediction.published import all_runs, all_samples, is_fitted
+from podium.planning.prediction.samples import Curve, curve
+
+NODE = 8
+LOCAL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 56)
+"""Samples of a GPU's micro-batch that are tried; 56 is the largest published on GPUs of 80 GB."""
+SMALLEST_BATCH, LARGEST_BATCH = 256, 16_416
+"""Published."""
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A prediction at a number of GPUs."""
+
+    gpus: int
+    global_batch_size: int
+    accumulation_steps: int
+    prediction: Prediction
+
+
+def scale(plan: Plan, gpus: Sequence[int], constants: Constants) -> list[Scaled]:
+    """The fastest predicted batch size at each number of GPUs, in nodes of up to eight.
+
+    Raises UsageError for a plan without GPUs or published batch sizes, and for numbers that are no whole nodes.
+    """
+    if plan.machine.processor == "cpu" or plan.size.name != "large":
+        raise UsageError("--scale: published points are of BERT-large on GPUs; name a system with GPUs and size large")
+    samples = curve(all_samples(all_runs()), plan.optimizer)
+    if samples is None:
+        raise UsageError(f"--scale: no samples to target are known with {plan.optimizer}; use lamb or adamw")
+    return [_best(plan, count, samples, constants) for count in gpus]
+
+
+def machine_of(machine: Machine, gpus: int) -> Machine:
+    """So many GPUs of this machine's kind: one node up to eight, else whole nodes of eight."""
+    if gpus < 1 or (gpus > NODE and gpus % NODE):
+        raise UsageError(f"--scale: found {gpus} GPUs, allowed are 1 to {NODE} and multiples of {NODE}")
+    nodes = max(1, gpus // NODE)
+    adapters = machine.adapters or ADAPTERS[machine.processor]
+    return Machine(machine.processor, nodes, gpus // nodes, adapters)
+
+
+def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled:
+    machine = machine_of(plan.machine, gpus)
+    unsure = tuple(plan.unsure)
+    if machine.nodes > 1 and machine.processor not in FITTED_PROCESSORS and BETWEEN_NODES not in unsure:
+        unsure += (BETWEEN_NODES,)
+    if machine.nodes > 1 and plan.machine.adapters is None:
+        count, speed = ADAPTERS[machine.processor]
+        unsure += (f"nodes of {NODE} GPUs with {count} adapters of {speed:g} Gb/s are assumed",)
+    tried = []
+    for batch, accumulation in _batches(gpus, plan.optimizer, samples):
+        changed = replace(
+            plan,
+            machine=machine,
+            global_batch_size=batch,
+            accumulation_steps=accumulation,
+            evaluation_interval=None,
+            samples=samples.at(batch),
+            unsure=unsure,
+        )
+        try:
+            tried.append(Scaled(gpus, batch, accumulation, predict(changed, constants)))
+        except UsageError:
+            continue  # a local batch too small for the strategy's strata
+    if not tried:
+        raise UsageError(
+            f"--scale: found {gpus:,} GPUs, which with {plan.strategy} balancing can share no batch of a size that "
+            f"samples to target are known of, up to {max(samples.points[-1].batch, LARGEST_BATCH):,}; ask for fewer"
+        )
+    return min(tried, key=lambda scaled: scaled.prediction.seconds)
+
+
+def _batches(gpus: int, optimizer: str, samples: Curve) -> list[tuple[int, int]]:
+    """Global batch sizes and accumulation steps: micro-batches of at most 56 samples, within what was published.
+
+    With an optimizer that is known at one batch size alone, near that one.
+    """
+    low, high = samples.points[0].batch, max(samples.points[-1].batch, LARGEST_BATCH)
+    low = SMALLEST_BATCH if optimizer == "lamb" else low
+    largest = LOCAL[-1]
+    found = [(gpus * local, 1) for local in LOCAL if low <= gpus * local <= high]
+    if found or gpus > high:
+        return found
+    more = -(-low // (gpus * largest))
+    return [(gpus * largest * more, more)]
+
+
+def published_points() -> list[dict[str, object]]:
+    """What A100 systems took, for the picture."""
+    return [
+        {
+            "gpus": run.gpus,
+            "seconds": run.score_seconds,
+            "global_batch_size": run.global_batch_size,
+            "system": run.name,
+            "gpu": run.gpu,
+            "fitted": is_fitted(run),
+        }
+        for run in all_runs()
+        if run.republished_from is None
+    ]

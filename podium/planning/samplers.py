@@ -1,0 +1,403 @@
+"""Samplers: the order in which a run draws its samples, from stateless seeded permutations.
+
+Sample number i of a run is a function of (seed, i) alone, so nothing is shuffled in memory, a resumed run needs only
+its position, and any rank can look ahead. An epoch is a permutation of all samples, or of each length stratum; the
+next epoch is another one.
+
+The permutation is a balanced Feistel network on the smallest even number of bits that covers the dataset, with a
+multiplicative hash as round function; numbers that fall outside the dataset are permuted again until they are inside
+(cycle-walking, Black and Rogaway, CT-RSA 2002).
+
+Sharded sampling: every rank has a part of the dataset and draws its local batches from it alone. Parts are
+consecutive ranges of the store whose sizes differ by at most one sample, so that a rank whose disk has the shards of
+its own part never needs another's. A rank's order is a permutation of its part, with separate epochs; it is as
+stateless as `Sampler`, and every rank can compute every other's.
+
+Phases of sequence length: training first on samples that are short enough, later on all of them. Source: BERT's own
+pre-training (Devlin et al., arXiv 1810.04805), at length 128 first and at 512 later. There each phase has samples
+generated for its length. Here there is one store, and a phase draws those of its samples that have no more tokens
+than the phase allows: nothing is cut off, and nothing generated twice.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from podium.core.errors import UsageError
+from podium.core.jit import compiled, compiled_inline
+
+ROUNDS = 6
+CHUNK = 4096
+"""Values that are permuted together."""
+STRATA = 4
+_U64 = np.uint64
+
+
+class Order(Protocol):
+    """Which sample of the dataset comes when, in a run without end."""
+
+    def samples(self, first: int, count: int) -> np.ndarray:
+        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """The order of `size` samples under `seed`."""
+
+    size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError("a sampler needs at least one sample")
+
+    def samples(self, first: int, count: int) -> np.ndarray:
+        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
+        epoch, start = divmod(first, self.size)
+        positions, epochs = np.arange(start, start + count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
+        if start + count > self.size:
+            epochs, positions = np.divmod(positions, _U64(self.size))
+        numbers = range(epoch, epoch + (int(epochs[-1]) if count else 0) + 1)
+        keys = np.stack([round_keys(self.seed, number) for number in numbers])
+        return permute(positions, np.full(len(keys), self.size, dtype=np.uint64), self.size, keys, epochs)
+
+
+class StratifiedSampler:
+    """An order in which every local batch has a fixed number of samples of each length stratum, in stratum order.
+
+    Sample number i belongs to local batch i // B, where it has slot i % B. The slots are shared out among the strata in
+    proportion to their samples, by largest remainder. A stratum is an endless order of its own, with its own epochs:
+    each of its samples comes exactly once in each of them. Strata are quarters of the longest length: 1–128, 129–256,
+    257–384 and 385–512 of 512 (Samsung, arXiv 2402.02447). Stateless as `Sampler` is.
+
+    Since counts are whole, a stratum's share of a batch is not quite its share of the data, and its epochs are shorter
+    or longer than the others' by as much. A stratum without samples gets no slot.
+    """
+
+    def __init__(
+        self, lengths: np.ndarray, *, batch: int, seed: int, max_length: int, counts: Sequence[int] | None = None
+    ) -> None:
+        """`lengths` [N] of all samples, of 1 to `max_length` tokens; `batch` is B, the samples of a local batch.
+
+        `counts` are slots for each stratum in place of those that the lengths give. Holds one index of 4 bytes (8 from
+        2³² samples on) for each sample. Raises ValueError where there are no samples or no slots, or counts that are
+        not whole batches or not of strata that have samples, and UsageError where a stratum that has samples gets no
+        slot: they would never be drawn.
+        """
+        if batch < 1 or not len(lengths):
+            raise ValueError("a stratified sampler needs at least one sample, and batches of at least one")
+        if lengths.min() < 1 or lengths.max() > max_length:
+            raise ValueError(f"a stratified sampler needs samples of 1 to {max_length} tokens")
+        self.batch = batch
+        self.bounds = stratum_bounds(max_length)
+        """[strata] the longest length of each."""
+        stratum_of = np.searchsorted(self.bounds, np.arange(max_length + 1)).astype(np.uint8)[lengths]
+        sizes = np.bincount(stratum_of, minlength=len(self.bounds))
+        self.counts = shares(sizes, batch) if counts is None else np.array(counts, dtype=np.int64)
+        """[strata] slots of a local batch."""
+        fitting = len(self.counts) == STRATA and self.counts.min() >= 0 and not self.counts[sizes == 0].any()
+        if not fitting or self.counts.sum() != batch:
+            raise ValueError(
+                f"slots {self.counts.tolist()} are no batch of {batch} of strata of {sizes.tolist()} samples"
+            )
+        self._require_slots(sizes)
+        kind = np.uint32 if len(lengths) < 2**32 else np.int64
+        self._indices = [np.flatnonzero(stratum_of == stratum).astype(kind) for stratum in range(len(sizes))]
+        self._samplers = [
+            Sampler(len(indices), _seed_of_stratum(seed, stratum)) if len(indices) else None
+            for stratum, indices in enumerate(self._indices)
+        ]
+        self._slots = np.repeat(np.arange(len(sizes)), self.counts)
+
+    def samples(self, first: int, count: int) -> np.ndarray:
+        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
+        strata = self._slots[np.arange(first, first + count) % self.batch]
+        drawn = np.empty(count, dtype=np.int64)
+        for stratum, (indices, sampler) in enumerate(zip(self._indices, self._samplers, strict=True)):
+            if sampler is not None:
+                before, after = self._drawn(stratum, first), self._drawn(stratum, first + count)
+                drawn[strata == stratum] = indices[sampler.samples(before, after - before)]
+        return drawn
+
+    def _drawn(self, stratum: int, number: int) -> int:
+        """Samples of a stratum among the run's first `number`."""
+        count, before = int(self.counts[stratum]), int(self.counts[:stratum].sum())
+        batches, slot = divmod(number, self.batch)
+        return batches * count + min(max(slot - before, 0), count)
+
+    def _require_slots(self, sizes: np.ndarray) -> None:
+        for stratum in np.flatnonzero((sizes > 0) & (self.counts == 0)):
+            shortest = int(self.bounds[stratum - 1]) + 1 if stratum else 1
+            raise UsageError(
+                f"balancing: found stratified samples in local batches of {self.batch}, of which none would be one of "
+                f"the {sizes[stratum]:,} samples of {shortest} to {self.bounds[stratum]} tokens; allowed are local "
+                f"batches with one of each stratum, such as {_next_batch(sizes, self.batch)}; "
+                "set global_batch_size, or use balancing=indexed"
+            )
+
+
+def stratum_bounds(max_length: int) -> np.ndarray:
+    """[strata] the longest length of each stratum: quarters of the longest there is, rounded down."""
+    bounds: np.ndarray = np.arange(1, STRATA + 1) * max_length // STRATA
+    return bounds
+
+
+def shares(sizes: np.ndarray, places: int) -> np.ndarray:
+    """[n] places for groups of these sizes [n]: in proportion, what is left over to the largest remainders.
+
+    Of equal remainders the first is preferred. Whole numbers only, so that every machine finds the same.
+    """
+    whole = int(sizes.sum())
+    exact = [int(size) * places for size in sizes]
+    counts = np.array([value // whole for value in exact], dtype=np.int64)
+    remainders = np.array([value % whole for value in exact], dtype=np.int64)
+    counts[np.argsort(-remainders, kind="stable")[: places - int(counts.sum())]] += 1
+    return counts
+
+
+def _next_batch(sizes: np.ndarray, batch: int) -> int:
+    """A larger batch in which every stratum that has samples has a slot: the next, or one that is sure to be."""
+    used = sizes[sizes > 0]
+    certain = -(-int(used.sum()) // int(used.min()))  # the rarest stratum has a whole slot
+    near = range(batch + 1, min(certain, batch + 1000))
+    return next((larger for larger in near if shares(used, larger).min() > 0), certain)
+
+
+def _seed_of_stratum(seed: int, stratum: int) -> int:
+    return int(np.random.SeedSequence(seed, spawn_key=(stratum,)).generate_state(1, np.uint64)[0])
+
+
+def permute(values: np.ndarray, sizes: np.ndarray, largest: int, keys: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Where each value [n] uint64 of 0 … size - 1 goes: int64 [n], each size's values permuted among themselves.
+
+    Value i goes by permutation which[i] of [k], one for each of `sizes` [k] uint64 with its `keys` [k, ROUNDS].
+    `largest` is the greatest size that there is.
+    """
+    half_bits = max(1, ((largest - 1).bit_length() + 1) // 2)
+    places = np.empty(len(values), dtype=np.int64)
+    _permute(values, sizes, keys, which, _U64(half_bits), _U64((1 << half_bits) - 1), places)
+    return places
+
+
+def round_keys(seed: int, epoch: int) -> np.ndarray:
+    """Keys [ROUNDS] uint64 of an epoch's permutation."""
+    return round_keys_of(np.random.SeedSequence([seed, epoch]))
+
+
+def round_keys_of(source: np.random.SeedSequence) -> np.ndarray:
+    """Keys [ROUNDS] uint64 from any source."""
+    keys: np.ndarray = source.generate_state(ROUNDS, np.uint64)
+    return keys
+
+
+@compiled
+def _permute(
+    values: np.ndarray,
+    sizes: np.ndarray,
+    keys: np.ndarray,
+    which: np.ndarray,
+    shift: np.uint64,
+    mask: np.uint64,
+    places: np.ndarray,
+) -> None:
+    first = 0
+    while first < len(values):
+        last, chosen = first + 1, which[first]
+        while last < len(values) and which[last] == chosen and last - first < CHUNK:
+            last += 1
+        inside, own = sizes[chosen], keys[chosen]
+        a, b, c, d, e, f = own[0], own[1], own[2], own[3], own[4], own[5]
+        walking, at = values[first:last].copy(), np.arange(first, last)
+        while len(walking):
+            for i in range(len(walking)):  # nothing but arithmetic, so that it is vectorised
+                left, right = walking[i] >> shift, walking[i] & mask
+                left, right = right, left ^ (_mix(right ^ a) & mask)
+                left, right = right, left ^ (_mix(right ^ b) & mask)
+                left, right = right, left ^ (_mix(right ^ c) & mask)
+                left, right = right, left ^ (_mix(right ^ d) & mask)
+                left, right = right, left ^ (_mix(right ^ e) & mask)
+                left, right = right, left ^ (_mix(right ^ f) & mask)
+                walking[i] = (left << shift) | right
+            outside = 0
+            for i in range(len(walking)):
+                value = walking[i]
+                places[at[i]] = value
+                walking[outside], at[outside] = value, at[i]
+                outside += value >= inside
+            walking = walking[:outside]
+        first = last
+
+
+@compiled_inline
+def _mix(x: np.uint64) -> np.uint64:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return x ^ (x >> _U64(31))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """So many samples of at most so many tokens."""
+
+    max_sequence_length: int
+    samples: int | None
+    """Rounded up to whole global batches; None: to the end of the run. Only the last phase has none."""
+
+
+@dataclass(frozen=True)
+class Subset:
+    """An order of some samples of a dataset: `order` is of their places in `indices` [n]."""
+
+    order: Order
+    indices: np.ndarray
+
+    def samples(self, first: int, count: int) -> np.ndarray:
+        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
+        drawn: np.ndarray = self.indices[self.order.samples(first, count)].astype(np.int64)
+        return drawn
+
+
+@dataclass(frozen=True)
+class Phased:
+    """One order after the other: order p goes from sample number firsts[p] to the next order's first."""
+
+    orders: Sequence[Order]
+    firsts: Sequence[int]
+
+    def samples(self, first: int, count: int) -> np.ndarray:
+        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
+        parts = []
+        while count > 0:
+            phase = phase_of(self.firsts, first)
+            here = min(count, self.firsts[phase + 1] - first) if phase + 1 < len(self.firsts) else count
+            parts.append(self.orders[phase].samples(first - self.firsts[phase], here))
+            first, count = first + here, count - here
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+def phase_of(firsts: Sequence[int], number: int) -> int:
+    """The phase of a sample number, where phase p begins with number firsts[p], ascending from 0."""
+    return bisect_right(firsts, number) - 1
+
+
+def first_samples(phases: Sequence[Phase], batch: int) -> list[int]:
+    """The number of each phase's first sample: phases are whole global batches of `batch` samples."""
+    firsts = [0]
+    for phase in phases[:-1]:
+        assert phase.samples is not None, "only the last phase has no end"
+        firsts.append(firsts[-1] + -(-phase.samples // batch) * batch)
+    return firsts
+
+
+def part_bounds(samples: int, ranks: int) -> np.ndarray:
+    """Rank r's part of so many samples goes from bounds[r] to the next, int64 [ranks + 1]."""
+    bounds: np.ndarray = np.arange(ranks + 1, dtype=np.int64) * samples // ranks
+    return bounds
+
+
+class ShardedSampler:
+    """Sample number i belongs to global batch i // (W · B), and there to the local batch of rank (i // B) % W.
+
+    A rank draws its sample number k (B in every global batch) from its own part under a seed of its own.
+    """
+
+    def __init__(self, bounds: np.ndarray, *, batch: int, seed: int) -> None:
+        """`bounds` [W + 1] of the parts; `batch` is B, the samples of a local batch. Raises ValueError for no part, an
+        empty one, or no batch."""
+        self.sizes = np.diff(bounds).astype(np.uint64)
+        if batch < 1 or not len(self.sizes) or not (np.diff(bounds) > 0).all():
+            raise ValueError("per-rank parts need at least one sample each, and batches of at least one")
+        self.bounds, self.batch, self.seed = bounds.astype(np.int64), batch, seed
+
+    def samples(self, first: int, count: int) -> np.ndarray:
+        """Indices [count] int64, in 0 … bounds[-1] - 1, of the run's samples number first … first + count - 1."""
+        ranks = len(self.sizes)
+        local_batches, slots = np.divmod(np.arange(first, first + count), self.batch)
+        batches, rank_of = np.divmod(local_batches, ranks)
+        numbers = (batches * self.batch + slots).astype(np.uint64)
+        epochs, positions = np.divmod(numbers, self.sizes[rank_of])
+        drawn, which = np.unique(np.stack([rank_of, epochs.astype(np.int64)]), axis=1, return_inverse=True)
+        keys = np.stack([_keys(self.seed, epoch, rank, ranks) for rank, epoch in drawn.T.tolist()])
+        places = permute(positions, self.sizes[drawn[0]], int(self.sizes.max()), keys, which.reshape(-1))
+        indices: np.ndarray = self.bounds[rank_of] + places
+        return indices
+
+
+@lru_cache(maxsize=4096)
+def _keys(seed: int, epoch: int, rank: int, ranks: int) -> np.ndarray:
+    """A rank's keys [rounds] of an epoch. One rank alone has the order of `Sampler`."""
+    return round_keys(seed, epoch) if ranks == 1 else round_keys_of(np.random.SeedSequence([seed, epoch, 1 + rank]))
+
+
+def drawing_order(
+    lengths: np.ndarray,
+    *,
+    seed: int,
+    ranks: int,
+    local_batch: int,
+    shards: str = "shared",
+    phases: Sequence[Phase] = (),
+) -> Order:
+    """The order of samples of these lengths [N], without strata.
+
+    `shards`: `shared`, where every sample may come anywhere, or `per_rank`, where the r-th run of `local_batch` samples
+    of each global batch is of the r-th part of the dataset. Raises UsageError where a phase, or a rank in it, has no
+    sample to draw.
+    """
+    if not phases:
+        return _drawn(None, len(lengths), seed, ranks, local_batch, shards)
+    orders = []
+    for number, phase in enumerate(phases):
+        fitting = np.flatnonzero(lengths <= phase.max_sequence_length)
+        if not len(fitting):
+            raise UsageError(
+                f"phases.{number}: the data has no sample of at most {phase.max_sequence_length} tokens, its shortest "
+                f"has {lengths.min()}; allow as many, or leave the phase out"
+            )
+        indices = None if len(fitting) == len(lengths) else fitting.astype(np.uint32 if len(lengths) < 2**32 else "i8")
+        phase_seed = int(np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64)[0])
+        orders.append(_drawn(indices, len(lengths), phase_seed, ranks, local_batch, shards))
+    return Phased(orders, first_samples(phases, ranks * local_batch))
+
+
+def _drawn(indices: np.ndarray | None, samples: int, seed: int, ranks: int, local_batch: int, shards: str) -> Order:
+    """The order of the samples with these indices, ascending, among so many; None for all."""
+    order: Order
+    if shards == "per_rank":
+        bounds = part_bounds(samples, ranks)
+        if indices is not None:
+            bounds = np.searchsorted(indices, bounds)
+        if not (np.diff(bounds) > 0).all():
+            raise UsageError(
+                f"shards: found per_rank, but rank {int(np.diff(bounds).argmin())} of {ranks} has no sample to draw in "
+                f"its part of {samples:,} samples; use fewer ranks, longer phases, or shards=shared"
+            )
+        order = ShardedSampler(bounds, batch=local_batch, seed=seed)
+    else:
+        order = Sampler(samples if indices is None else len(indices), seed)
+    return order if indices is None else Subset(order, indices)
+
+
+def stratified_order(
+    lengths: np.ndarray, *, batch: int, seed: int, max_length: int, counts: Sequence[int] | None
+) -> StratifiedSampler:
+    """`StratifiedSampler`, with counts as a user may have given them.
+
+    Raises UsageError where a stratum is to have slots and has no samples, or the other way round.
+    """
+    if counts is not None:
+        bounds = stratum_bounds(max_length)
+        sizes = np.bincount(np.searchsorted(bounds, lengths), minlength=len(counts))
+        for stratum, (size, slots) in enumerate(zip(sizes.tolist(), counts, strict=True)):
+            if bool(size) != bool(slots):
+                raise UsageError(
+                    f"strata_counts: found {list(counts)}, but the {size:,} samples of up to {bounds[stratum]} tokens "
+                    f"in stratum {stratum + 1} and its {slots} slots do not go together; give slots to strata that "
+                    "have samples, and to no other, or leave strata_counts out"
+                )
+    return StratifiedSampler(lengths, batch=batch, seed=seed, max_length=max_length, counts=counts)

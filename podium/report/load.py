@@ -1,0 +1,245 @@
+"""Loads a run from its folder. A missing or damaged file leaves its values empty and adds a note."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from podium.config.run_folder import RunFolder
+from podium.core.errors import UsageError
+from podium.core.locks import is_locked
+from podium.core.yaml_files import parse_yaml
+from podium.mllog.lines import parse
+from podium.mllog.run import as_number
+from podium.report.find import Found, FoundSet
+from podium.report.metrics import Metrics, read_metrics
+from podium.report.rates import Logs
+from podium.report.run import (
+    BROKE_OFF,
+    MISSED,
+    NOT_BEGUN,
+    REACHED,
+    SAVED,
+    SILENT,
+    TRAINED,
+    UNDER_WAY,
+    ReportedRun,
+    ReportedSet,
+    Setting,
+)
+from podium.run.source import read_source
+
+MOST_BYTES = 1 << 20
+"""Of a file beside the metrics; a resolved configuration has 3 kB."""
+MOST_SETTINGS = 500
+MOST_TEXT = 300
+PHASES = ("data_wait", "forward", "backward", "synchronisation", "optimizer", "evaluation")
+"""Told first and in this order; phases of other names follow."""
+MOST_PHASES = 24
+MOST_RESTARTS = 1_000
+SAVED_CODE = 143
+
+
+def read_sets(found: Found) -> list[ReportedSet]:
+    """Read all runs that were found."""
+    return [_read_set(one) for one in found.sets]
+
+
+def _read_set(one: FoundSet) -> ReportedSet:
+    logs = Logs(one.path)
+    return ReportedSet(one.name, one.path, tuple(read_run(path, logs) for path in one.runs))
+
+
+def read_run(path: Path, logs: Logs) -> ReportedRun:
+    """Read one run's folder, whatever it holds; `logs` are those of its set."""
+    folder, notes = RunFolder(path), list[str]()
+    settings = _settings(folder, notes)
+    try:
+        metrics = read_metrics(folder.metrics)
+    except OSError as error:
+        notes.append(f"{folder.metrics.name}: cannot be read ({error.strerror})")
+        metrics = Metrics()
+    summary = _json(folder.summary, notes)
+    totals = _totals(summary)
+    if summary and not totals:
+        notes.append(f"{folder.summary.name}: holds no totals of a run")
+    failure, code = _failure(folder, notes)
+    source = read_source(folder.source)
+    restarts, seed = tuple(_restarts(folder, notes)), settings.get("seed")
+    accuracies = tuple(one.accuracy for one in metrics.evaluations)
+    rates = () if restarts else logs.rates(folder, seed if isinstance(seed, int) else None, accuracies)
+    notes += _damage(folder, metrics, ended=bool(totals))
+    return ReportedRun(
+        folder=path,
+        outcome=_outcome(folder, summary if totals else {}, settings, metrics, failure, code),
+        settings=settings,
+        code=source.code[:MOST_TEXT] if source else None,
+        commit=source.commit[:MOST_TEXT] if source and source.commit else None,
+        metrics=metrics,
+        totals=totals,
+        phases_ms=_phases(summary) if totals else {},
+        precision=_text(summary.get("precision")) or _text(settings.get("precision")),
+        failure=None if totals else failure,
+        rates=rates,
+        restarts=restarts,
+        notes=tuple(notes),
+    )
+
+
+def _outcome(
+    folder: RunFolder,
+    summary: Mapping[str, Any],
+    settings: Mapping[str, Setting],
+    metrics: Metrics,
+    failure: str | None,
+    code: float | None,
+) -> str:
+    if summary:
+        if summary.get("reached_target") is True:
+            return REACHED
+        return TRAINED if settings.get("target_accuracy", 0) is None else MISSED
+    if is_locked(folder.lock):
+        return UNDER_WAY
+    if failure is not None:
+        return SAVED if code == SAVED_CODE else BROKE_OFF
+    return SILENT if metrics.steps else NOT_BEGUN
+
+
+def _content(path: Path, notes: list[str]) -> str | None:
+    """The text of a small file; None where there is none, and with a note where it cannot be had."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) <= MOST_BYTES:
+            return content.decode("utf-8")
+        notes.append(f"{path.name}: has more than {MOST_BYTES:,} bytes and is not read")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        notes.append(f"{path.name}: cannot be read ({error.strerror})")
+    except UnicodeDecodeError:
+        notes.append(f"{path.name}: is not UTF-8 and is not read")
+    return None
+
+
+def _json(path: Path, notes: list[str]) -> Mapping[str, Any]:
+    """The object that a file holds; an empty one, with a note, where it holds none."""
+    text = _content(path, notes)
+    if text is None:
+        return {}
+    try:
+        found, _ = parse(text)
+    except ValueError as error:
+        notes.append(f"{path.name}: {error}")
+        return {}
+    if isinstance(found, dict):
+        return found
+    notes.append(f"{path.name}: is no JSON object")
+    return {}
+
+
+def _settings(folder: RunFolder, notes: list[str]) -> dict[str, Setting]:
+    text = _content(folder.config, notes)
+    if text is None:
+        if not notes:
+            notes.append(f"{folder.config.name}: is missing, so that settings are not known")
+        return {}
+    try:
+        document = parse_yaml(text, folder.config.name)
+    except UsageError:
+        notes.append(f"{folder.config.name}: is no YAML that can be read, so that settings are not known")
+        return {}
+    found: dict[str, Setting] = {}
+    for key, value in _leaves(document, ""):
+        if len(found) == MOST_SETTINGS:
+            notes.append(f"{folder.config.name}: holds more than {MOST_SETTINGS} settings; the first are read")
+            break
+        found[key] = value
+    return found
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Setting]]:
+    """Each scalar by its dotted key; a list as a text."""
+    if isinstance(value, dict):
+        for name, below in value.items():
+            yield from _leaves(below, f"{key}.{name}"[:MOST_TEXT] if key else str(name)[:MOST_TEXT])
+    elif key and (value is None or isinstance(value, bool | float)):
+        yield key, value
+    elif key and isinstance(value, int):
+        yield key, value if abs(value) < 10**18 else "a number of many digits"
+    elif key and isinstance(value, list):
+        items = [item for item in value[:50] if not isinstance(item, dict | list)]
+        yield key, f"[{', '.join(str(item)[:50] for item in items)}]" if items else "none" if not value else "a list"
+    elif key:
+        yield key, str(value)[:MOST_TEXT]
+
+
+def _totals(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a run's summary; empty for what is none, such as a prediction's."""
+    if not isinstance(summary.get("reached_target"), bool) or as_number(summary.get("seconds")) is None:
+        return {}
+    totals = {key: float(number) for key, value in summary.items() if (number := _plain(value)) is not None}
+    evaluation, phases = summary.get("evaluation"), _phases(summary)
+    share = as_number(evaluation.get("share_of_run")) if isinstance(evaluation, dict) else None
+    if share is None and "evaluation" in phases and sum(phases.values()) > 0:
+        share = phases["evaluation"] / sum(phases.values())  # as runs of older versions tell it
+    if share is not None:
+        totals["evaluation_share"] = share
+    return totals
+
+
+def _plain(value: Any) -> float | None:
+    return None if isinstance(value, list) else as_number(value)
+
+
+def _phases(summary: Mapping[str, Any]) -> dict[str, float]:
+    told = summary.get("phases_ms")
+    if not isinstance(told, dict):
+        return {}
+    known = {name: number for name, value in told.items() if (number := _plain(value)) is not None and number >= 0}
+    names = dict.fromkeys([*(name for name in PHASES if name in known), *known])
+    return {name[:40]: known[name] for name in list(names)[:MOST_PHASES]}
+
+
+def _failure(folder: RunFolder, notes: list[str]) -> tuple[str | None, float | None]:
+    """What a process told before the run broke off, and the exit code that goes with it."""
+    told = _json(folder.path / "failure.json", notes)
+    return _text(told.get("message")), _plain(told.get("exit_code"))
+
+
+def _text(value: Any) -> str | None:
+    return value[:MOST_TEXT] if isinstance(value, str) and value else None
+
+
+def _restarts(folder: RunFolder, notes: list[str]) -> Iterator[float]:
+    text = _content(folder.path / "restarts.jsonl", notes) or ""
+    for line in text.splitlines()[:MOST_RESTARTS]:
+        try:
+            samples = as_number(json.loads(line)["samples"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            samples = None
+        if samples is None:
+            notes.append("restarts.jsonl: holds a line that is no restart")
+            return
+        yield samples
+
+
+def _damage(folder: RunFolder, metrics: Metrics, ended: bool) -> Iterator[str]:
+    name = folder.metrics.name
+    if metrics.damaged:
+        lines = "line is" if metrics.damaged == 1 else "lines are"
+        yield (
+            f"{name}: {metrics.damaged:,} {lines} left out; the first, line {metrics.first_damaged:,}, "
+            f"{metrics.why_damaged}"
+        )
+    if metrics.unfinished and ended:
+        yield f"{name}: its last line has no end, and is left out"
+    if metrics.backwards:
+        yield f"{name}: samples go back in line {metrics.backwards:,}, so that some steps are told twice"
+    if ended and not metrics.steps:
+        yield f"{name}: is missing or empty, so that there are no curves"
+    for quantity, found in metrics.not_finite.items():
+        times = "once" if found.count == 1 else f"{found.count:,} times"
+        yield f"{quantity} was no finite number {times}, first after {found.samples:,.0f} samples; left out of curves"
+    if folder.not_finite.is_file():
+        yield f"{folder.not_finite.name}: holds the batch whose loss was not finite, which ended the run"

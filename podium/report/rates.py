@@ -1,0 +1,102 @@
+"""Training rate of a run between its evaluations, from its result log, since its metrics contain no times.
+
+A run's log is in its folder while the run is in progress, then among the system's results, then, when the next set
+has begun, in that set's folder under runs/. It is identified by the seed and by every accuracy in it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from podium.config.run_folder import RunFolder
+from podium.core.errors import PodiumError
+from podium.mllog.read import read_log
+from podium.mllog.run import RunLog, as_number
+from podium.run.records import REPLACED, SET_NAME
+
+RESULTS = "result_*.txt"
+MOST_LOGS = 100
+"""Read for one set."""
+MOST_BYTES = 4 << 20
+"""Of a log; ours of ten evaluations have 12 kB."""
+MOST_LATER = 3
+"""Later sets that are looked through for a set's results: more than one where one left no result itself."""
+
+Identity = tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A part of a run that ends with an evaluation."""
+
+    samples: float
+    """Trained on at its end."""
+    sequences_per_second: float
+    """In training, without the evaluation."""
+
+
+class Logs:
+    """The result logs that the runs of one set may have left."""
+
+    def __init__(self, set_folder: Path) -> None:
+        self._set_folder = set_folder
+        self._by_identity: dict[Identity, RunLog] | None = None
+
+    def rates(self, folder: RunFolder, seed: int | None, accuracies: tuple[float, ...]) -> tuple[Rate, ...]:
+        """Of a run with that seed and those accuracies; nothing where its log is not found."""
+        if seed is None:
+            return ()
+        own = _read(folder.log)
+        if own is not None and own.seeds[:1] == (seed,):
+            return _rates(own)
+        if self._by_identity is None:
+            self._by_identity = {}
+            for path in self._places():
+                log = _read(path)
+                if log is not None and log.seeds:
+                    identity = log.seeds[0], tuple(one.accuracy for one in log.evaluations)
+                    self._by_identity.setdefault(identity, log)
+        found = self._by_identity.get((seed, accuracies))
+        return () if found is None else _rates(found)
+
+    def _places(self) -> Iterator[Path]:
+        system = self._set_folder.parent
+        places = [system.parent.parent / "results" / system.name / "bert"]
+        try:
+            later = sorted(
+                one for one in system.iterdir() if SET_NAME.fullmatch(one.name) and one.name > self._set_folder.name
+            )
+        except OSError:
+            later = []
+        kept = [place for one in later if (place := one / REPLACED).is_dir()]
+        number = 0
+        for place in [*places, *kept[:MOST_LATER]]:
+            for path in sorted(place.glob(RESULTS)):
+                number += 1
+                if number > MOST_LOGS:
+                    return
+                yield path
+
+
+def _read(path: Path) -> RunLog | None:
+    """None for a log that is not there, or cannot be read or believed."""
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            return None
+        return read_log(path)
+    except (OSError, PodiumError):
+        return None
+
+
+def _rates(log: RunLog) -> tuple[Rate, ...]:
+    """Of the blocks that the log tells begin and end of, in its order."""
+    begun = {as_number(event.metadata.get("first_epoch_num")): event.time_ms for event in log.all("block_start")}
+    found: list[Rate] = []
+    for event in log.all("block_stop"):
+        first, last = (as_number(event.metadata.get(name)) for name in ("first_epoch_num", "epoch_num"))
+        if first is None or last is None or first not in begun:
+            continue
+        seconds = (event.time_ms - begun[first]) / 1e3
+        if last > first >= 0 and seconds > 0:
+            found.append(Rate(last, (last - first) / seconds))
+    return tuple(found)

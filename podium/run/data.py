@@ -1,0 +1,130 @@
+"""Data for a run: shards prepared once from the text that the configuration names, and reused."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from benchmarks.bert.demo_text import write_embedded_text
+from benchmarks.bert.preparation.prepare import prepare
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.store import FORMAT_VERSION, SampleStore
+from podium.config.load import ROOT
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError, WorkError
+
+DATA = ROOT / "data"
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Shards to train on, shards to evaluate on, and their vocabulary."""
+
+    store: Path
+    evaluation_store: Path
+    vocabulary: Path
+
+    def verify(self, division: str) -> None:
+        """Check the vocabulary, and every byte of both stores against its hash.
+
+        UsageError for another vocabulary than the stores' and for samples that the division does not allow, WorkError
+        for a damaged shard.
+        """
+        vocabulary = Vocabulary.read(self.vocabulary)
+        for store in (self.store, self.evaluation_store):
+            try:
+                opened = SampleStore(store)
+                opened.require(vocabulary, self.vocabulary)
+                if division == "closed":
+                    opened.require_whole()
+                opened.verify()
+            except WorkError as error:
+                hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
+                raise WorkError(f"{error}{hint}") from None
+
+
+def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfig:
+    """The configuration with its data prepared and verified, its `data` naming nothing but stores.
+
+    `on_progress` is told what takes time. Raises UsageError for files that are missing or do not fit together and
+    WorkError for damaged shards.
+    """
+    data = _prepared(config, on_progress)
+    on_progress("Checking the data")
+    data.verify(config.division)
+    SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")
+    resolved = config.data.model_copy(
+        update={
+            "text": (),
+            "evaluation_text": None,
+            "store": data.store,
+            "evaluation_store": data.evaluation_store,
+            "vocabulary": data.vocabulary,
+        }
+    )
+    return config.model_copy(update={"data": resolved})
+
+
+def is_prepared(config: RunConfig) -> bool:
+    """Whether the samples of the text that a configuration names are there already; of anything else they are."""
+    data = config.data
+    if data.kind != "text":
+        return True
+    assert data.evaluation_text and data.vocabulary
+    files = (*data.text, data.evaluation_text, data.vocabulary)
+    if not all(path.is_file() for path in files):
+        return False
+    stores = _stores("text", files)
+    sources = (data.text, (data.evaluation_text,))
+    return all(_is_made(store, names) for store, names in zip(stores, sources, strict=True))
+
+
+def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> PreparedData:
+    data = config.data
+    if data.kind == "store":
+        assert data.store and data.evaluation_store and data.vocabulary
+        return PreparedData(data.store, data.evaluation_store, data.vocabulary)
+    if data.kind == "embedded":
+        on_progress("Writing the embedded text")
+        text = write_embedded_text(DATA / "embedded" / "text")
+        return _from_text("embedded", text.training, text.evaluation, text.vocabulary, on_progress)
+    assert data.evaluation_text and data.vocabulary
+    return _from_text("text", data.text, data.evaluation_text, data.vocabulary, on_progress)
+
+
+def _from_text(
+    name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path, on_progress: Callable[[str], None]
+) -> PreparedData:
+    """Shards in a folder named for the content of all that goes into them, made where they are not there yet."""
+    named = [("text", path) for path in texts] + [("evaluation_text", evaluation), ("vocabulary", vocabulary)]
+    for key, path in named:
+        if not path.is_file():
+            raise UsageError(f"data.{key}: there is no file {path}; name one that exists")
+    stores = _stores(name, (*texts, evaluation, vocabulary))
+    for store, sources in zip(stores, (texts, (evaluation,)), strict=True):
+        if _is_made(store, sources):
+            continue
+        on_progress(f"Making samples from {', '.join(source.name for source in sources)}")
+        prepare(sources, vocabulary, store, processes=min(len(sources), os.cpu_count() or 1))
+    return PreparedData(*stores, vocabulary)
+
+
+def _stores(name: str, files: tuple[Path, ...]) -> tuple[Path, Path]:
+    """Where the samples to train and to evaluate on belong that are made of these files."""
+    folder = DATA / name / f"samples-{_digest(files)}"
+    return folder / "training", folder / "evaluation"
+
+
+def _is_made(store: Path, sources: tuple[Path, ...]) -> bool:
+    return all((store / f"{source.name}.h5").is_file() for source in sources)
+
+
+def _digest(files: tuple[Path, ...]) -> str:
+    digest = hashlib.sha256(repr((FORMAT_VERSION, astuple(GenerationSettings()))).encode())
+    for path in files:
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

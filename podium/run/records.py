@@ -1,0 +1,122 @@
+"""The runs of a system: their logs, and the records of them in the run folders under runs/."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from podium.config.load import load_resolved, read_configuration
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.run.source import Source, read_source
+
+RUN_NAME = re.compile(r"run_(\d{1,9})", re.ASCII)
+SET_NAME = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}(_\d+)?", re.ASCII)
+SEED_LINE = re.compile(rb"^seed: (\d{1,19})\s*$", re.MULTILINE)
+REPLACED = "replaced_results"
+MAX_CONFIG = 1 << 20
+"""Bytes of a resolved configuration that are searched for the seed; it has 3 kB."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run by its folder. Files are read when they are asked for."""
+
+    folder: RunFolder
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def set_folder(self) -> Path:
+        return self.path.parent
+
+    @property
+    def system(self) -> str:
+        return self.path.parent.parent.name
+
+    @property
+    def name(self) -> str:
+        """SYSTEM/DATE_TIME/run_N."""
+        return "/".join(self.path.parts[-3:])
+
+    @property
+    def number(self) -> int:
+        """N of run_N; 0 for a folder of another name, such as a trial's."""
+        match = RUN_NAME.fullmatch(self.path.name)
+        return int(match[1]) if match else 0
+
+    @property
+    def configured(self) -> bool:
+        """Whether the folder holds a resolved configuration, which `podium run` writes first."""
+        return self.folder.config.is_file()
+
+    @property
+    def written(self) -> bool:
+        """Whether a run, or a trial of `podium tune`, has written to the folder."""
+        folder = self.folder
+        if folder.metrics.is_file():
+            return True
+        named = RUN_NAME.fullmatch(self.path.name) is not None
+        return named and any(file.is_file() for file in (folder.config, folder.summary, folder.output))
+
+    @cached_property
+    def seed(self) -> int | None:
+        """The seed of the resolved configuration, found without parsing its YAML, which takes long."""
+        if not self.configured:
+            return None
+        with self.folder.config.open("rb") as file:
+            seeds = SEED_LINE.findall(file.read(MAX_CONFIG))
+        return int(seeds[-1]) if seeds else None
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The keys of the resolved configuration, of whatever version of Podium. UsageError where there are none."""
+        return read_configuration(self.folder.config)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The resolved configuration. UsageError where it is none of this version of Podium."""
+        return load_resolved(self.folder.config)
+
+    @cached_property
+    def source(self) -> Source | None:
+        """The code that made the run; None for runs of versions that did not record it."""
+        return read_source(self.folder.source)
+
+    def total(self, key: str) -> float | None:
+        """A number of the run's summary; None where it has none of that key, or the run did not come to its end."""
+        try:
+            total = json.loads(self.folder.summary.read_text(encoding="utf-8"))[key]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return float(total) if isinstance(total, int | float) and not isinstance(total, bool) else None
+
+
+def runs_of_set(folder: Path) -> list[RunRecord]:
+    """The runs of runs/SYSTEM/DATE_TIME in the order of their numbers."""
+    return _records(folder.glob("run_*"))
+
+
+def runs_of_system(folder: Path) -> list[RunRecord]:
+    """The runs of all sets of runs/SYSTEM, the newest set last."""
+    return _records(folder.glob("*/run_*"))
+
+
+def runs_of_all_systems(folder: Path) -> list[RunRecord]:
+    """The runs of all systems under runs/."""
+    return _records(folder.glob("*/*/run_*"))
+
+
+def _records(paths: Iterable[Path]) -> list[RunRecord]:
+    records = (RunRecord(RunFolder(path)) for path in paths if RUN_NAME.fullmatch(path.name) and path.is_dir())
+    return sorted(records, key=lambda record: (record.set_folder, record.number, record.path.name))
+
+
+def newest_by_seed(records: Iterable[RunRecord]) -> dict[int, RunRecord]:
+    """The last of the records with each seed."""
+    return {record.seed: record for record in records if record.seed is not None}

@@ -1,0 +1,114 @@
+"""The summary at the end of `podium run`, as a table and as JSON."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from podium.config.schema import RunConfig
+from podium.core.console import summary_table
+from podium.mllog.score import score_seconds
+from podium.run.run_set import FinishedRun
+
+MEANS = (
+    "seconds",
+    "samples",
+    "accuracy",
+    "next_sentence_accuracy",
+    "sequences_per_second",
+    "useful_tflops",
+    "peak_tflops",
+    "share_of_peak",
+    "padding_share",
+    "max_over_mean_tokens",
+)
+
+
+def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """One object: a single run's own, or for several their means, with each run's under `runs`."""
+    objects = [run.as_json() for run in runs]
+    if len(objects) == 1:
+        return objects[0]
+    return {
+        "result_file": objects[-1]["result_file"],
+        "reached_target": all(run.reached_target for run in runs),
+        **{key: mean(o[key] for o in objects) for key in MEANS},
+        "score_seconds": score_seconds([run.summary["seconds"] if run.reached_target else math.inf for run in runs]),
+        "phases_ms": {phase: mean(o["phases_ms"][phase] for o in objects) for phase in objects[0]["phases_ms"]},
+        "runs": objects,
+    }
+
+
+def print_table(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:
+    """The runs one by one where there are several, then what they have in common, phases and compliance."""
+    if len(runs) > 1:
+        console.print(_run_table(runs))
+    console.print(_summary_table(config, as_json(runs), runs))
+    for run in runs:
+        for ruleset, words in run.compliance.items():
+            if words:
+                console.print(f"{run.result.name} fails ruleset {ruleset}:", style="red")
+                console.print(words, markup=False, highlight=False)
+
+
+def _run_table(runs: Sequence[FinishedRun]) -> Table:
+    table = Table(title="Runs")
+    for heading in ("result", "seed", "time", "samples", "accuracy", "status", "compliance"):
+        table.add_column(heading, overflow="fold")
+    for run in runs:
+        table.add_row(
+            run.result.stem.removeprefix("result_"),
+            str(run.seed),
+            f"{run.summary['seconds']:.2f} s",
+            f"{run.summary['samples']:,}",
+            f"{run.summary['accuracy']:.4f}",
+            "success" if run.reached_target else "aborted",
+            _verdict([run]).partition(" (")[0] if run.compliant else _verdict([run]),
+        )
+    return table
+
+
+def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[FinishedRun]) -> Table:
+    several = len(runs) > 1
+    title = f"{config.system}, recipe {config.recipe}" + (f", mean of {len(runs)} runs" if several else "")
+    table = summary_table(title)
+    if totals.get("score_seconds") is not None:
+        table.add_row("MLPerf score", f"{totals['score_seconds']:.2f} s")
+    target = config.target_accuracy
+    time = "time-to-train" if totals["reached_target"] else "time, target not reached" if target else "time"
+    table.add_row(time, f"{totals['seconds']:.2f} s")
+    table.add_row("accuracy", f"{totals['accuracy']:.4f}" + (f" (target {target})" if target is not None else ""))
+    table.add_row("samples", f"{totals['samples']:,.0f}")
+    table.add_row("sequences/s", f"{totals['sequences_per_second']:,.1f}")
+    table.add_row("useful FLOP/s", f"{1000 * totals['useful_tflops']:,.1f} GFLOP/s")
+    table.add_row(
+        "  of the matmul peak",
+        f"{totals['share_of_peak']:.1%} of {1000 * totals['peak_tflops']:,.0f} GFLOP/s {runs[0].summary['precision']}",
+    )
+    table.add_row("padding share", f"{totals['padding_share']:.1%}")
+    table.add_row("balance (max/mean tokens)", f"{totals['max_over_mean_tokens']:.4f}", end_section=True)
+    whole = sum(totals["phases_ms"].values())
+    for phase, milliseconds in totals["phases_ms"].items():
+        table.add_row(f"{phase.replace('_', ' ')}", f"{milliseconds:.2f} ms a step, {milliseconds / whole:5.1%}")
+    table.add_section()
+    table.add_row("official compliance check", _verdict(runs))
+    table.add_row("result", _from_here(runs[-1].result.parent if several else runs[-1].result))
+    table.add_row("side files", _from_here(runs[-1].folder.parent if several else runs[-1].folder))
+    return table
+
+
+def _from_here(path: Path) -> str:
+    """A path as short as it can be typed in the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _verdict(runs: Sequence[FinishedRun]) -> str:
+    rulesets = list(runs[0].compliance)
+    if all(run.compliant for run in runs):
+        return f"[green]SUCCESS[/green] ({rulesets[0]} to {rulesets[-1]})"
+    failed = sorted({ruleset for run in runs for ruleset, words in run.compliance.items() if words})
+    return f"[red]FAILED[/red] ({', '.join(failed)})"

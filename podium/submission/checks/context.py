@@ -1,0 +1,93 @@
+"""The subjects of the checks: one run, a set of runs, a package; each creates findings for its file."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podium.core.finding import Finding
+from podium.mllog.lines import Event
+from podium.mllog.package import Package, ResultFolder, SystemFile
+from podium.mllog.read import read_log
+from podium.mllog.run import RunLog
+
+Findings = Iterator[Finding]
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """One log, and what the package says of its system."""
+
+    path: str
+    """Relative to the package, with forward slashes."""
+    log: RunLog
+    system: Mapping[str, Any] | None
+    """The system's description, if there is one that can be read."""
+
+    def error(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
+        return Finding.error(self.path, rule, message, _line_number(line))
+
+    def warning(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
+        return Finding.warning(self.path, rule, message, _line_number(line))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log or the description says closed, however it is spelled."""
+        return "closed" in (_plain(self.log.text("submission_division")), _plain((self.system or {}).get("division")))
+
+    @property
+    def converged(self) -> bool:
+        """Whether the run counts as one that reached the target: it says success."""
+        return self.log.status == "success"
+
+
+@dataclass(frozen=True)
+class CheckedSet:
+    """The runs of one system."""
+
+    path: str
+    folder: ResultFolder
+    system: SystemFile | None
+    runs: tuple[CheckedRun, ...]
+
+    def error(self, rule: str, message: str) -> Finding:
+        return Finding.error(self.path, rule, message)
+
+    def warning(self, rule: str, message: str) -> Finding:
+        return Finding.warning(self.path, rule, message)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A package with its sets of BERT runs."""
+
+    package: Package
+    sets: tuple[CheckedSet, ...]
+
+    def relative(self, path: Path) -> str:
+        return relative_to(self.package, path)
+
+
+def relative_to(package: Package, path: Path) -> str:
+    """As findings name a file of the package."""
+    return path.relative_to(package.root).as_posix()
+
+
+def whole(package: Package) -> Whole:
+    """Read every log of a package's BERT results."""
+    sets = []
+    for folder in package.results:
+        if folder.benchmark == "bert" or not package.systems:
+            system = package.system(folder.system)
+            fields = system.fields if system is not None else None
+            runs = tuple(CheckedRun(relative_to(package, path), read_log(path), fields) for path in folder.logs)
+            sets.append(CheckedSet(relative_to(package, folder.path), folder, system, runs))
+    return Whole(package, tuple(sets))
+
+
+def _line_number(line: int | Event | None) -> int | None:
+    return line.line if isinstance(line, Event) else line
+
+
+def _plain(value: Any) -> str:
+    return value.strip().casefold() if isinstance(value, str) else ""

@@ -1,0 +1,49 @@
+"""Podium's own checks, for what the official tools let through or get wrong: tables of functions by subject.
+
+An error is what the rules reject, or what makes a score worthless. What occurs in published and accepted packages is
+at most a warning: something that a reviewer would ask about.
+"""
+
+from collections.abc import Mapping
+
+from podium.config.schema import RunConfig
+from podium.core.finding import Finding
+from podium.mllog.package import Package
+from podium.mllog.rulesets import Ruleset
+from podium.submission.checks.context import whole
+from podium.submission.checks.layout import LAYOUT, check_judged
+from podium.submission.checks.runs import DAMAGE, EVALUATING, SETTINGS, check_configured
+from podium.submission.checks.sets import SETS
+from podium.submission.checks.systems import SYSTEMS
+from podium.submission.checks.timing import CLOCK
+
+RUN_CHECKS = {**DAMAGE, **CLOCK, **EVALUATING, **SETTINGS}
+SET_CHECKS = {**SETS}
+PACKAGE_CHECKS = {**SYSTEMS, **LAYOUT}
+
+
+def check_package(
+    package: Package,
+    ruleset: Ruleset,
+    configurations: Mapping[int, RunConfig] | None = None,
+    judged_elsewhere: bool = False,
+) -> list[Finding]:
+    """Everything that Podium finds in a package, in the order of files and lines.
+
+    `configurations` are those of Podium's own runs, by their seeds (`configured.configurations_in`): a log of such a
+    run is compared with what was configured. `judged_elsewhere` says that another package of the same check has BERT
+    results, so that one without is an organisation that took part in other benchmarks.
+    Raises WorkError for a file that cannot be read.
+    """
+    everything = whole(package)
+    found = list(check_judged(everything, judged_elsewhere))
+    for check_whole in PACKAGE_CHECKS.values():
+        found.extend(check_whole(everything, ruleset))
+    for runs in everything.sets:
+        for check_set in SET_CHECKS.values():
+            found.extend(check_set(runs, ruleset))
+        for run in runs.runs:
+            for check_run in RUN_CHECKS.values():
+                found.extend(check_run(run, ruleset))
+            found.extend(check_configured(run, configurations or {}))
+    return sorted(set(found), key=lambda one: (one.path, one.line or 0, one.rule, one.message))

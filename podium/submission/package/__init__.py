@@ -1,0 +1,1 @@
+"""Building a submission package from runs."""

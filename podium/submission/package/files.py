@@ -1,0 +1,320 @@
+"""The text files of a package: READMEs, shell scripts and the configuration.
+
+- READMEs: how to set up, prepare data and run, with which code, and third-party notices.
+- The shell scripts of a system: set up, prepare the data, run. Each can be called from any folder.
+- The resolved configuration of the runs, so that they can be repeated from the package alone.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bert.rules import RUNS
+from podium.config.load import ROOT
+from podium.config.schema import DataSettings, Launch, RunConfig
+from podium.core.yaml_files import dump_yaml
+from podium.launch.container import INSIDE
+from podium.submission.package.code import Code
+from podium.submission.package.select_runs import Choice
+from podium.submission.rcp import Convergence
+
+EMBEDDED = "embedded"
+"""The folder under data/ in which samples of the embedded text are."""
+PLACES = {
+    "store": "data/training",
+    "evaluation_store": "data/evaluation",
+    "vocabulary": "data/vocab.txt",
+    "initial_checkpoint": "data/initial.safetensors",
+}
+"""Where the package looks for what the runs read from elsewhere than the repository or a mount of their container."""
+
+
+def submitted(config: RunConfig, now: RunConfig) -> RunConfig:
+    """The runs' configuration without what belongs to one run or to one machine.
+
+    The seed is left out, since every run draws its own. Paths are seen from the package's code folder. A run in a
+    container or a Slurm job records how its processes were started there; how that is entered is taken from `now`, what
+    the system's file says at present, where it starts as many processes.
+    """
+    same = (now.launch.nodes, now.launch.processes_per_node) == (config.launch.nodes, config.launch.processes_per_node)
+    launch = now.launch if same and now.launch.launcher != config.launch.launcher else config.launch
+    paths = {key: _place(key, path, launch) for key, path in config.data if key in PLACES and path is not None}
+    data = DataSettings() if _is_embedded(config) else config.data.model_copy(update=paths)
+    checkpoint = config.initial_checkpoint and _place("initial_checkpoint", config.initial_checkpoint, launch)
+    update = {"seed": None, "launch": launch, "initial_checkpoint": checkpoint, "data": data}
+    return config.model_copy(update=update)
+
+
+def system_file(config: RunConfig) -> str:
+    """A submitted configuration as YAML with the sections of a system file, as `podium run FILE` takes it."""
+    values: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude={"system", "seed"})
+    document = {key: values.pop(key) for key in ("description", "launch")} | {"bert": values}
+    return dump_yaml(document)
+
+
+def on_host(path: Path, launch: Launch) -> Path:
+    """A submitted path as a person has it in the code folder, outside of any container."""
+    for mount in launch.container.mounts if launch.container else ():
+        here, there, *_ = mount.split(":")
+        if path.is_relative_to(there):
+            return Path(here) / path.relative_to(there)
+    return path
+
+
+def _is_embedded(config: RunConfig) -> bool:
+    """Whether the samples are of the embedded text, which every run finds or makes."""
+    store = config.data.store
+    if store is None:
+        return config.data.kind == "embedded"
+    return store.parent.parent.name == EMBEDDED and store.parent.name.startswith("samples-")
+
+
+def _place(key: str, path: Path, launch: Launch) -> Path:
+    for root in (ROOT, INSIDE):
+        if path.is_relative_to(root):
+            return path.relative_to(root)
+    return path if on_host(path, launch) != path else Path(PLACES[key])
+
+
+PODIUM = ".venv/bin/podium"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a system's files are in a package."""
+
+    system: str
+    implementation: str
+
+    @property
+    def configuration(self) -> str:
+        """The system file, from the code folder."""
+        return f"submitted/{self.system}.yaml"
+
+    @property
+    def code(self) -> str:
+        """The code folder, from the system's own."""
+        return f"../implementations/{self.implementation}"
+
+
+def setup(placed: Placed) -> str:
+    """Everything is installed into .venv of the code folder, once."""
+    return _script(placed, "setup.sh", "Python 3.11 or newer with venv is all that it needs.", 'source ./setup.sh ""\n')
+
+
+def run_and_time(placed: Placed) -> str:
+    says = f"run_and_time.sh [options of podium run]: makes {RUNS} runs, or what the options say."
+    command = f"exec ./run_and_time.sh {shlex.quote(placed.configuration)}"
+    return _script(placed, "run_and_time.sh", says, f'[ $# -gt 0 ] || set -- --runs {RUNS}\n{command} "$@"\n')
+
+
+def init_datasets(placed: Placed, config: RunConfig) -> str:
+    """Makes the samples, and the checkpoint, where the configuration wants them."""
+    if config.data.kind == "embedded":
+        says = "nothing is to be done: the data is made from the text that is embedded in the code, at the first run."
+        return _script(placed, "init_datasets.sh", says, f"echo {shlex.quote(says)}\n")
+    says = (
+        "init_datasets.sh INPUTS: makes samples and checkpoint of MLPerf's inputs in the folder INPUTS, which holds "
+        "part-*, eval.txt, vocab.txt and model.ckpt-28252.*."
+    )
+    commands = "".join(f"{line}\n" for line in _preparation(config))
+    return _script(placed, "init_datasets.sh", says, commands, before=INPUTS)
+
+
+INPUTS = """\
+inputs="${1:?name the folder that holds part-*, eval.txt and vocab.txt}"
+inputs="$(cd "$inputs" && pwd)"
+"""
+"""Read before the folder is changed, since it may be a relative path."""
+
+
+def _preparation(config: RunConfig) -> list[str]:
+    data = config.data
+    assert data.store and data.evaluation_store and data.vocabulary
+    store, evaluation, vocabulary = (
+        _quoted(path, config) for path in (data.store, data.evaluation_store, data.vocabulary)
+    )
+    lines = [
+        'source ./setup.sh ""',
+        f'mkdir -p "$(dirname {vocabulary})"',
+        f'[ "$inputs/vocab.txt" -ef {vocabulary} ] || cp "$inputs/vocab.txt" {vocabulary}',
+        f'{PODIUM} data prepare --text "$inputs"/part-* --vocab {vocabulary} --out {store}',
+        f'{PODIUM} data prepare --text "$inputs/eval.txt" --evaluation {config.evaluation_samples} '
+        f"--vocab {vocabulary} --out {evaluation}",
+    ]
+    verify = f"{PODIUM} data verify {store} --evaluation {evaluation} --vocab {vocabulary}"
+    if config.initial_checkpoint is not None:
+        checkpoint = _quoted(config.initial_checkpoint, config)
+        lines.append(f'mkdir -p "$(dirname {checkpoint})"')
+        lines.append(f'{PODIUM} data checkpoint "$inputs/model.ckpt-28252" {checkpoint} --size {config.size}')
+        verify += f" --checkpoint {checkpoint} --size {config.size}"
+    return [*lines, verify + (" --official" if config.division == "closed" else "")]
+
+
+def _quoted(path: Path, config: RunConfig) -> str:
+    return shlex.quote(on_host(path, config.launch).as_posix())
+
+
+def _script(placed: Placed, name: str, says: str, commands: str, before: str = "") -> str:
+    code = shlex.quote(placed.code)
+    head = f"#!/usr/bin/env bash\n# {name} of {placed.system}: {says.removeprefix(name + ' ')}\nset -euo pipefail\n"
+    return f'{head}{before}cd "$(dirname "${{BASH_SOURCE[0]}}")"/{code}\n{commands}'
+
+
+EXECUTABLE = 0o755
+
+
+def write_script(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(EXECUTABLE)
+
+
+PROJECT_README = "README_PODIUM.md"
+"""What the project's own README is called in a package, whose README says how the submitted runs are made."""
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A system of a package with all that its texts speak of."""
+
+    placed: Placed
+    config: RunConfig
+    """As it goes into the package."""
+    choice: Choice
+    convergence: Convergence | None
+    """None in the open division, which is not held against MLPerf's reference."""
+
+
+def code_readme(
+    systems: Sequence[Submitted], code: Code, left_out: Sequence[str], licences: Sequence[str], org: str
+) -> str:
+    """Of a code folder."""
+    names = ", ".join(one.placed.system for one in systems)
+    return (
+        "\n\n".join(
+            [
+                f"# BERT by Podium, submitted by {org}",
+                f"Results: {names}. The code is that of Podium's commit {code.commit}. {_trust(code)}"
+                f"{_left_out(left_out)} Podium's own README is in {PROJECT_README}.",
+                "## Set up\n\nLinux and Python 3.11 or newer with venv; everything else is installed into .venv by\n\n"
+                '```console\n$ source ./setup.sh ""\n```\n\n'
+                "Libraries and their versions are in pyproject.toml, their licences in THIRD_PARTY.md.",
+                _licence(licences),
+                *(_system(one) for one in systems),
+            ]
+        )
+        + "\n"
+    )
+
+
+def system_readme(one: Submitted) -> str:
+    """Of benchmarks/bert/SYSTEM."""
+    config = one.config
+    return (
+        "\n\n".join(
+            [
+                f"# BERT on {one.placed.system}",
+                f"{config.description.framework}, {_processes(config)}, recipe {config.recipe}, "
+                f"{config.global_batch_size:,} samples a step. The code is in {one.placed.code}, the configuration in "
+                f"{one.placed.configuration} there.",
+                "```console\n$ ./setup.sh\n$ ./init_datasets.sh"
+                + ("" if config.data.kind == "embedded" else " INPUTS")
+                + "\n$ ./run_and_time.sh\n```",
+                _data(config),
+                _runs(one),
+            ]
+        )
+        + "\n"
+    )
+
+
+def third_party_notice(libraries: Sequence[tuple[str, str, str]]) -> str:
+    """The pinned libraries, none of which is part of the package."""
+    rows = "\n".join(f"| {name} | {version} | {licence} |" for name, version, licence in libraries)
+    return (
+        "# Libraries of others\n\nThey are installed from PyPI and are no part of this folder. Licences are as the "
+        f"metadata of the installed packages states them.\n\n| library | version | licence |\n|---|---|---|\n{rows}\n"
+    )
+
+
+def implementation_json(one: Submitted, code: Code) -> str:
+    """SYSTEM_IMPLEMENTATION.json. MLPerf names this file without saying what is in it."""
+    config = one.config
+    content = {
+        "system": one.placed.system,
+        "implementation": one.placed.implementation,
+        "benchmark": "bert",
+        "framework": config.description.framework,
+        "commit": code.commit,
+        "commit_made_the_runs": code.made_the_runs,
+        "configuration": f"{one.placed.code}/{one.placed.configuration}",
+        "starting_weights": str(config.initial_checkpoint or "drawn from the seed"),
+        "recipe": config.recipe,
+        "global_batch_size": config.global_batch_size,
+        "processes": config.launch.ranks,
+    }
+    return json.dumps(content, indent=4) + "\n"
+
+
+def _system(one: Submitted) -> str:
+    config = one.config
+    return (
+        f"## {one.placed.system}\n\n{_processes(config)}, recipe {config.recipe}; everything that was set is in "
+        f"{one.placed.configuration}. {_data(config)}\n\n"
+        f"```console\n$ ./run_and_time.sh {one.placed.configuration} --runs {RUNS}\n```\n\n{_runs(one)}"
+    )
+
+
+def _processes(config: RunConfig) -> str:
+    launch = config.launch
+    nodes = f"{launch.nodes} node{'s' if launch.nodes > 1 else ''}"
+    return f"{nodes} with {launch.processes_per_node} process{'es' if launch.processes_per_node > 1 else ''} each"
+
+
+def _data(config: RunConfig) -> str:
+    if config.data.kind == "embedded":
+        return "The data is made at the first run from the text that is embedded in the code."
+    checkpoint = f", starting weights in {config.initial_checkpoint}" if config.initial_checkpoint else ""
+    return (
+        f"Training samples are in {config.data.store}, evaluation samples in {config.data.evaluation_store}"
+        f"{checkpoint}. init_datasets.sh makes them of MLPerf's inputs."
+    )
+
+
+def _runs(one: Submitted) -> str:
+    choice = one.choice
+    words = f"The score of the {RUNS} runs, without the fastest and the slowest, is {choice.score:.3f} s."
+    if len(choice.scores) > 1:
+        words += (
+            f" {len(choice.runs)} consecutive runs were made; of the {len(choice.scores)} windows of {RUNS} "
+            f"consecutive ones the one at the median was taken, which begins with run {choice.window + 1}."
+        )
+    found = one.convergence
+    if found is not None and found.samples is not None and found.reference_samples is not None:
+        words += (
+            f" They needed {found.samples:,.0f} samples, the reference {found.reference_samples:,.0f}"
+            + (f"; the score is scaled by {found.factor:.6f} (scaling.json)" if found.scaling else "")
+            + "."
+        )
+    return words
+
+
+def _trust(code: Code) -> str:
+    if code.made_the_runs:
+        return "Each run recorded the hash of its code, and it is that of this commit."
+    return f"**It is not certain that this is the code of the runs: {code.doubt}.**"
+
+
+def _left_out(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return f" Left out, since MLPerf's repositories take no such names: {', '.join(f'`{name}`' for name in names)}."
+
+
+def _licence(files: Sequence[str]) -> str:
+    if files:
+        return f"## Licence\n\nSee {', '.join(files)}."
+    return "## Licence\n\nPodium comes without a licence file; its use is the submitter's to settle before uploading."

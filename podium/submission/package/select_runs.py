@@ -1,0 +1,341 @@
+"""Selection of the ten runs to submit, and the reasons for which runs cannot be submitted.
+
+MLPerf takes ten consecutive runs. Where M > 10 consecutive ones were made, every window of ten consecutive runs is
+scored and the window at the median is submitted; never the best. With an even number of windows no window is at the
+median exactly: then the slower of the two in the middle is taken, so that the choice never gains anything.
+
+The folders under runs/ are compared with the choice: runs left out, times changed, another machine.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from mlperf_logging.mllog import constants
+
+from benchmarks.bert.rules import RUNS
+from podium.config.load import UnknownConfiguration
+from podium.config.run_folder import RunFolder
+from podium.config.schema import Description
+from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.mllog.lines import DAMAGED
+from podium.mllog.read import read_log
+from podium.mllog.run import RunLog
+from podium.mllog.score import median_window, window_scores
+from podium.mllog.write import RESTARTED, SUCCESS
+from podium.run.records import RunRecord, newest_by_seed, runs_of_set, runs_of_system
+
+MOST_NOT_CONVERGED = 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Runs in the order of time, the score of every window of ten in seconds, and which window is taken."""
+
+    runs: tuple[RunLog, ...]
+    scores: tuple[float, ...]
+    """Of the windows that begin with run 0, 1, …; infinite where two runs or more did not converge."""
+    window: int
+
+    @property
+    def chosen(self) -> tuple[RunLog, ...]:
+        return self.runs[self.window : self.window + RUNS]
+
+    @property
+    def score(self) -> float:
+        return self.scores[self.window]
+
+
+def choose(runs: Sequence[RunLog]) -> Choice:
+    """The window at the median. `runs` are ten or more, in the order of time."""
+    scores = window_scores([scored_seconds(run) for run in runs])
+    return Choice(tuple(runs), tuple(scores), median_window(scores))
+
+
+def scored_seconds(run: RunLog) -> float:
+    """From run_start to run_stop, infinite for a run that did not reach the target."""
+    return run.elapsed_seconds if run.status == SUCCESS and run.elapsed_seconds is not None else math.inf
+
+
+def read_runs(results: Path) -> list[RunLog]:
+    """All result_*.txt of a folder, in the order in which the runs began.
+
+    UsageError where there are none, and where one is no plain file.
+    """
+    logs = sorted(results.glob("result_*.txt"))
+    if not logs:
+        raise UsageError(f"{results}: holds no result_*.txt; make ten runs with `podium run SYSTEM --runs 10`")
+    for path in logs:
+        if path.is_symlink() or not path.is_file():
+            kind = "a link" if path.is_symlink() else "no file"
+            raise UsageError(f"{path}: is {kind}; a run's log is a plain file: put back what `podium run` left there")
+    return sorted(map(read_log, logs), key=lambda run: (run.start_ms or math.inf, run.name))
+
+
+def find_records(runs: Sequence[RunLog], folder: Path) -> dict[Path, RunRecord]:
+    """The record of each run by its log, where there is one in `folder`, runs/SYSTEM: the newest with the run's seed.
+
+    UsageError for a configuration that cannot be read, or not by this version of Podium.
+    """
+    by_seed, found = newest_by_seed(runs_of_system(folder)), {}
+    for run in runs:
+        if len(run.seeds) == 1 and run.seeds[0] in by_seed:
+            found[run.path] = by_seed[run.seeds[0]]
+            _require_config(found[run.path])
+    return found
+
+
+def _require_config(record: RunRecord) -> None:
+    try:
+        record.config  # noqa: B018 — read here, where its errors can be explained
+    except UnknownConfiguration as error:
+        path = record.folder.config
+        reason = str(error).splitlines()[0].removeprefix(f"{path}: ")
+        raise UsageError(
+            f"{path}: another version of Podium made this run ({reason}), and this one cannot package it; package "
+            "it with the version that made it, or make a new set"
+        ) from None
+
+
+def logged_settings(run: RunLog) -> dict[str, tuple[str, ...]]:
+    """The values, as JSON, of every key that is logged at a point in time before the run starts, seeds left out."""
+    settings: dict[str, tuple[str, ...]] = {}
+    for event in run.events:
+        if event.key == constants.RUN_START:
+            break
+        if event.kind == constants.POINT_IN_TIME and event.key != constants.SEED:
+            settings[event.key] = (*settings.get(event.key, ()), json.dumps(event.value, sort_keys=True))
+    return settings
+
+
+def _only_value(run: RunLog, key: str) -> Any:
+    """The value of a setting that is logged once, else None."""
+    values = logged_settings(run).get(key, ())
+    return json.loads(values[0]) if len(values) == 1 else None
+
+
+def refusals(runs: Sequence[RunLog], description: Description, org: str) -> list[str]:
+    """Why these runs, in the order of time, cannot be submitted by that organisation: "RULE: a sentence" each."""
+    return [f"{rule}: {sentence}" for rule, check in SET_RULES.items() for sentence in check(runs, description, org)]
+
+
+SetRule = Callable[[Sequence[RunLog], Description, str], Iterator[str]]
+
+
+def _ten_runs(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    if len(runs) < RUNS:
+        yield (
+            f"{runs[0].path.parent} holds {len(runs)} runs, and a BERT result is {RUNS} consecutive ones; make a new "
+            f"set: podium run SYSTEM --runs {RUNS}"
+        )
+
+
+def _whole_logs(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    for run in runs:
+        damage = [one for one in run.oddities if one.kind in DAMAGED or one.kind == "too_long"]
+        if damage:
+            more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
+            first = f"line {damage[0].line} {damage[0].what}"
+            yield f"{run.path}: {first}{more}; logs are not edited: put back what the run wrote"
+        if run.start_ms is None or run.stop_ms is None:
+            missing = "run_start" if run.start_ms is None else "run_stop"
+            yield f"{run.name} has no {missing}: it is no whole run; make a new set"
+
+
+def _restarted(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    for run in runs:
+        if run.first(RESTARTED) is not None:
+            yield f"{run.name} was begun again from a checkpoint, and a run's clock cannot be paused; make a new set"
+
+
+def _consecutive(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    for before, run in pairwise(runs):
+        if before.stop_ms is not None and run.start_ms is not None and run.start_ms < before.stop_ms:
+            yield f"{run.name} began before {before.name} ended; runs are made one after the other on the same system"
+
+
+def _converged(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    """More runs than ten are judged by the window that is taken."""
+    considered = choose(runs).chosen if len(runs) >= RUNS else runs
+    failed = [run.name for run in considered if run.status != SUCCESS]
+    if len(failed) > MOST_NOT_CONVERGED:
+        yield (
+            f"{', '.join(failed)} did not reach the target; of {RUNS} runs at most {MOST_NOT_CONVERGED} may fail, "
+            "and counts as the slowest"
+        )
+
+
+def _same_settings(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    logged = {run.name: logged_settings(run) for run in runs}
+    for key in sorted({key for settings in logged.values() for key in settings}):
+        values = Counter(settings.get(key, ()) for settings in logged.values())
+        if len(values) > 1:
+            usual = values.most_common(1)[0][0]
+            name, other = next((name, found) for name, found in logged.items() if found.get(key, ()) != usual)
+            yield (
+                f"{name} logs {key} as {_words(other.get(key, ()))}, others as {_words(usual)}; all runs of a result "
+                "have the same settings"
+            )
+
+
+def _seeds(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    first: dict[str, str] = {}
+    for run in runs:
+        seeds = [event.value for event in run.all(constants.SEED)]
+        if len(seeds) != 1:
+            yield f"{run.name} logs {len(seeds) or 'no'} seed{'s' if len(seeds) > 1 else ''}; one is allowed"
+        odd = [seed for seed in seeds if isinstance(seed, bool) or not isinstance(seed, int)]
+        if odd:
+            yield f"{run.path} logs the seed {str(odd[0])[:40]}, which is no whole number; make a new set"
+        for seed in map(str, seeds):
+            if seed in first:
+                yield f"{run.name} and {first[seed]} have the same seed, {seed}; leave bert.seed out and make a new set"
+            first.setdefault(seed, run.name)
+
+
+def _logged_names(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
+    """What logs say of who submits what is never edited: it has to be right when a run is made."""
+    wanted = (
+        (constants.SUBMISSION_BENCHMARK, constants.BERT, "is this a BERT result?"),
+        (constants.SUBMISSION_ORG, org, "set description.submitter before the runs, or give --org by that name"),
+        (constants.SUBMISSION_PLATFORM, description.system_name, "set description.system_name before the runs"),
+        (constants.SUBMISSION_DIVISION, description.division, "set description.division before the runs"),
+        (constants.SUBMISSION_STATUS, description.submission_status, "set description.status before the runs"),
+    )
+    for key, allowed, advice in wanted:
+        found = [(run, _only_value(run, key)) for run in runs]
+        wrong = [(run.name, value) for run, value in found if value != allowed]
+        if wrong:
+            files = wrong[0][0] + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+            yield f"{files}: {key} is {wrong[0][1]!r}, wanted is {allowed!r}; logs are not edited: {advice}"
+
+
+SET_RULES: dict[str, SetRule] = {
+    "ten runs": _ten_runs,
+    "whole logs": _whole_logs,
+    "no restarted run": _restarted,
+    "consecutive runs": _consecutive,
+    "converged runs": _converged,
+    "same settings": _same_settings,
+    "a seed of its own": _seeds,
+    "logged names": _logged_names,
+}
+"""What a check may say more than once, it says once for every file or key that is concerned."""
+
+
+def _words(values: Sequence[str]) -> str:
+    return "nothing" if not values else values[0] if len(values) == 1 else f"{len(values)} values"
+
+
+SECONDS_APART = 0.5
+SHARE_APART = 0.01
+"""A log's clock and the run's own are read one after the other and never differ by more than the greater of these."""
+NO_ACCELERATORS = ("", "0", "n/a", "none", "-")
+
+Records = Mapping[Path, RunRecord]
+RecordRule = Callable[[Sequence[RunLog], Records, Description], Iterator[str]]
+
+
+def contradictions(runs: Sequence[RunLog], records: Records, description: Description) -> list[str]:
+    """Why these runs, in the order of time, are not what they are handed in as: "RULE: a sentence" each.
+
+    Without any records nothing is said. `records` are by the logs' paths, `description` is what would be submitted.
+    """
+    if not records:
+        return []
+    return [
+        f"{rule}: {sentence}" for rule, check in RECORD_RULES.items() for sentence in check(runs, records, description)
+    ]
+
+
+def _one_set(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
+    lost = [run.name for run in runs if run.path not in records]
+    if lost:
+        yield (
+            f"{', '.join(lost)}: no folder of a run has the seed, so that it is not known in which set it was made; "
+            "put the folders back, or make a new set"
+        )
+    by_set = {record.set_folder: path.name for path, record in records.items()}
+    for (one, first), (other, second) in pairwise(by_set.items()):
+        yield f"{first} was made in the set {one} and {second} in {other}; runs of two sets are not consecutive"
+
+
+def _none_left_out(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
+    known = {record.path for record in records.values()}
+    for one in sorted({record.set_folder for record in records.values()}):
+        for record in runs_of_set(one):
+            kept = record.folder
+            if record.path not in known and not kept.restarted_result.exists() and _began(kept):
+                yield (
+                    f"{record.path} is a run of this set, and its log is not among the results; runs are not picked: "
+                    "put the log back, or make a new set"
+                )
+
+
+def _not_restarted(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
+    times = [run.start_ms for run in runs if run.start_ms is not None]
+    sets = sorted({record.set_folder for record in records.values()})
+    for log in (record.folder.restarted_result for one in sets for record in runs_of_set(one)):
+        if not log.exists():
+            continue
+        start = _start_ms(log)
+        if start is None or (times and min(times) <= start <= max(times)):
+            yield f"{log} began between these runs, so that they are not consecutive; make a new set"
+
+
+def _own_times(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
+    for run in runs:
+        if run.path not in records or run.status != SUCCESS or run.elapsed_seconds is None:
+            continue
+        summary, seconds = records[run.path].folder.summary, records[run.path].total("seconds")
+        if seconds is None:
+            yield f"{run.name}: {summary} does not say how many seconds the run took; put the run's own file back"
+        elif not abs(run.elapsed_seconds - seconds) <= max(SECONDS_APART, SHARE_APART * seconds):
+            yield (
+                f"{run.name} says that the run took {run.elapsed_seconds:.2f} s, and {summary} {seconds:.2f} s; "
+                "logs are not edited: put back what the run wrote, or make a new set"
+            )
+
+
+def _own_machine(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
+    launches = dict.fromkeys(
+        (record.config.launch.nodes, record.config.launch.processes_per_node, record.config.launch.device)
+        for record in records.values()
+    )
+    for nodes, processes, device in launches:
+        stated = description.number_of_nodes.strip()
+        if stated != str(nodes):
+            yield f"description.number_of_nodes is {stated!r}, and the runs used {nodes} (launch.nodes); mend it"
+        stated = description.accelerators_per_node.strip()
+        allowed = NO_ACCELERATORS if device == "cpu" else (str(processes),)
+        if stated.lower() not in allowed:
+            used = "none (launch.device is cpu)" if device == "cpu" else f"{processes} (launch.processes_per_node)"
+            yield f"description.accelerators_per_node is {stated!r}, and the runs used {used}; mend it"
+
+
+RECORD_RULES: dict[str, RecordRule] = {
+    "one set": _one_set,
+    "no run left out": _none_left_out,
+    "no restarted run": _not_restarted,
+    "logs as written": _own_times,
+    "described machine": _own_machine,
+}
+
+
+def _began(folder: RunFolder) -> bool:
+    """Whether the run's clock was started: its log is moved away at its end, its metrics and its summary stay."""
+    return folder.summary.exists() or folder.samples_trained() > 0 or _start_ms(folder.log) is not None
+
+
+def _start_ms(log: Path) -> float | None:
+    try:
+        return read_log(log).start_ms
+    except Interrupted:
+        raise
+    except PodiumError:
+        return None

@@ -1,0 +1,62 @@
+"""Convergence of a closed result compared with MLPerf's reference convergence points (RCPs), and its score's scaling.
+
+A result that needs fewer samples than the reference, but not significantly fewer, has its score scaled up by
+reference mean / own mean, from ruleset 2.1.0 on. All of it is computed by the official checker, on a copy.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podium.config.load import ROOT
+from podium.core.errors import WorkError
+from podium.mllog.rulesets import Ruleset
+
+SCALING = "scaling.json"
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What the official RCP checker finds in ten logs."""
+
+    passed: bool
+    words: str
+    """The checker's own, such as RCP Interpolation."""
+    factor: float
+    samples: float | None
+    """Until the target: the mean without the least and the greatest."""
+    reference_samples: float | None
+    """The reference's mean at this batch size, interpolated where it is between two."""
+    least_samples: float | None
+    """That are accepted."""
+    reference_batch_size: int | None
+    scaling: bytes | None
+    """scaling.json as the official package checker writes it; None where the score is not scaled."""
+
+
+def convergence(logs: Sequence[Path], ruleset: Ruleset) -> Convergence:
+    """Ask the official checker. WorkError where it fails."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "bert"
+        folder.mkdir()
+        for number, log in enumerate(logs):
+            shutil.copyfile(log, folder / f"result_{number}.txt")
+        done = subprocess.run(
+            [sys.executable, "-m", "podium.submission.official.rcp", str(folder), ruleset.name],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise WorkError(f"{logs[0].parent}: the official RCP checker broke off ({last}); are these whole logs?")
+        told = json.loads(done.stdout.splitlines()[-1])
+        scaling = folder / SCALING
+        content = scaling.read_bytes() if ruleset.scaled and told["passed"] and scaling.is_file() else None
+    return Convergence(**told, scaling=content)

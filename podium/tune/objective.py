@@ -1,0 +1,87 @@
+"""The objective of a trial: the accuracies of a training run, and its samples to the target."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from podium.config.load import write_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import Interrupted, UsageError, WorkError
+from podium.core.files import make_folder, write_whole
+from podium.launch.launch import launch
+from podium.run.progress import News
+
+OnEvaluation = Callable[[int, float], None]
+"""Is told of samples and accuracy; an exception that it raises ends the training."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one training."""
+
+    value: float
+    """Samples to target, or the penalty of one that did not reach it: what is minimised."""
+    reached: bool
+    samples: int
+    """Trained on."""
+    accuracy: float
+    """The best."""
+    failure: str = ""
+    """What a training that broke off ended with."""
+
+
+def train(config: RunConfig, folder: RunFolder, on_evaluation: OnEvaluation = lambda *_: None) -> Outcome:
+    """Train once, as a run does but for its result, and say what came of it. The folder holds the run's side files.
+
+    A training that breaks off, as one that diverges does, counts with the best accuracy that it had. Raises UsageError
+    for a configuration that cannot be trained, Interrupted, and what `on_evaluation` raises.
+    """
+    assert config.target_accuracy is not None and config.seed is not None
+    make_folder(folder.path)
+    write_resolved(config, folder.config)
+    news, curve = News(folder.metrics), list[tuple[int, float]]()
+
+    def tick() -> None:
+        for line in news.lines():
+            if line["event"] == "evaluation":
+                curve.append((int(line["samples"]), float(line["accuracy"])))
+                on_evaluation(*curve[-1])
+
+    failure = ""
+    try:
+        launch(config, folder, "train", [], tick)
+    except (Interrupted, UsageError):
+        raise
+    except WorkError as error:
+        failure = str(error)
+    return outcome(curve, config.target_accuracy, config.max_samples, failure)
+
+
+def outcome(curve: Sequence[tuple[int, float]], target: float, max_samples: int, failure: str = "") -> Outcome:
+    """Of samples and accuracy at each evaluation.
+
+    The target counts as reached where the straight line between two evaluations crosses it, the first one beginning at
+    no accuracy of no samples: evaluations are so far apart that most settings would tie otherwise. What does not reach
+    it takes max_samples and as large a share of them more as its best accuracy is below the target.
+    """
+    best = max((accuracy for _, accuracy in curve), default=0.0)
+    samples = curve[-1][0] if curve else 0
+    before = (0, 0.0)
+    for point in curve:
+        if point[1] >= target:
+            share = (target - before[1]) / (point[1] - before[1])
+            return Outcome(before[0] + share * (point[0] - before[0]), True, point[0], best, failure)
+        before = point
+    return Outcome(max_samples * (1 + (target - best) / target), False, samples, best, failure)
+
+
+def keep_outcome(found: Outcome, path: Path) -> None:
+    """As JSON."""
+    write_whole(path, json.dumps(asdict(found)) + "\n")
+
+
+def kept_outcome(path: Path) -> Outcome | None:
+    """What `keep_outcome` wrote; None where it did not."""
+    return Outcome(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

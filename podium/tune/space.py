@@ -1,0 +1,181 @@
+"""A search space: the configuration keys that are searched, their ranges, and the values that are fixed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from podium.config.errors import Origins, explain
+from podium.config.load import SYSTEMS
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.core.yaml_files import read_yaml
+
+SEARCHES = SYSTEMS / "search"
+NOT_SEARCHED = (
+    "system",
+    "description",
+    "launch",
+    "data",
+    "size",
+    "seed",
+    "target_accuracy",
+    "max_samples",
+    "evaluation",
+)
+"""What makes samples to target comparable. `--set` gives it to all searches and to the shipped settings alike."""
+OPTIONAL_SECTIONS = ("clipping",)
+"""Sections that may be null."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Range(_Model):
+    """Numbers from low to high, drawn evenly (`uniform`), evenly by their logarithm (`log`), or whole ones (`int`)."""
+
+    kind: Literal["uniform", "log", "int"]
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"low is {self.low:g} and high {self.high:g}; allowed is low below high")
+        if self.kind == "log" and self.low <= 0:
+            raise ValueError(f"low is {self.low:g}; with kind log, allowed are numbers above 0")
+        if self.kind == "int" and not (self.low.is_integer() and self.high.is_integer()):
+            raise ValueError(f"low is {self.low:g} and high {self.high:g}; with kind int, allowed are whole numbers")
+        return self
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        if self.kind == "int":
+            return IntDistribution(int(self.low), int(self.high))
+        return FloatDistribution(self.low, self.high, log=self.kind == "log")
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """The ends of the range, as a trial would have them."""
+        return (int(self.low), int(self.high)) if self.kind == "int" else (self.low, self.high)
+
+
+class Choice(_Model):
+    """One of some values."""
+
+    kind: Literal["categorical"]
+    choices: tuple[str | int | float | bool | None, ...] = Field(min_length=2)
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        return CategoricalDistribution(self.choices)
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        return self.choices
+
+
+class SearchSpace(_Model):
+    """A file of systems/search/."""
+
+    name: str
+    system: str
+    """The system that it is made for."""
+    trials: int = Field(ge=1)
+    seed: int = Field(ge=0)
+    """Of the first repeat's training, of every trial's, and of what the sampler draws."""
+    settings: Mapping[str, Any] = {}
+    """Configuration keys that all trials have alike."""
+    space: Mapping[str, Annotated[Range | Choice, Field(discriminator="kind")]] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        for section in ("settings", "space"):
+            for key in getattr(self, section):
+                if key.partition(".")[0] in NOT_SEARCHED:
+                    raise ValueError(
+                        f"{section}: found {key}, which decides what samples to target are; give it to all by --set"
+                    )
+        both = sorted(set(self.settings) & set(self.space))
+        if both:
+            raise ValueError(f"{both[0]} is both fixed in settings and searched over; leave one of them out")
+        return self
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """As Optuna draws from them."""
+        return {key: one.distribution for key, one in self.space.items()}
+
+    def base(self, shipped: RunConfig) -> RunConfig:
+        """The configuration that all trials start from. Raises UsageError for a key that does not exist, and for an
+        end of a range or a choice that is not allowed in it."""
+        base = changed(shipped, self.settings, f"{self.name}: settings")
+        for key, one in self.space.items():
+            for value in one.examples:
+                changed(base, {key: value}, f"{self.name}: space")
+        return base
+
+    def values_of(self, config: RunConfig) -> dict[str, Any] | None:
+        """A configuration's own values of the keys searched over; None where one is not in the space."""
+        values = {key: value_of(config, key) for key in self.space}
+        for key, one in self.space.items():
+            distribution = one.distribution
+            if values[key] is None and None not in one.examples:
+                return None
+            try:
+                inside = distribution._contains(distribution.to_internal_repr(values[key]))
+            except (ValueError, TypeError):
+                return None
+            if not inside:
+                return None
+        return values
+
+
+def load_space(name: str) -> SearchSpace:
+    """A name in systems/search/, or the path of a YAML file. Raises UsageError for whatever is wrong with it."""
+    given = Path(name)
+    path = given if given.suffix in (".yaml", ".yml") else SEARCHES / f"{name}.yaml"
+    names = ", ".join(sorted(path.stem for path in SEARCHES.glob("*.yaml")))
+    if not path.is_file():
+        raise UsageError(f"there is no search {name!r}; there are {names}, or give the path of a YAML file")
+    try:
+        return SearchSpace.model_validate({"name": path.stem, **read_yaml(path)})
+    except ValidationError as error:
+        raise UsageError(explain(error, SearchSpace, Origins(path))) from None
+
+
+def searches_of(system: str) -> list[str]:
+    """Names of the searches that are made for a system."""
+    paths = sorted(SEARCHES.glob("*.yaml"))
+    return [path.stem for path in paths if load_space(path.stem).system == system]
+
+
+def changed(config: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:
+    """The configuration with dotted keys changed and checked anew; `source` begins the sentence of a UsageError."""
+    document = config.model_dump(mode="json", by_alias=True)
+    for key, value in values.items():
+        *above, last = key.split(".")
+        section = document
+        for part in above:
+            inner = section.get(part)
+            if inner is None and part in OPTIONAL_SECTIONS:
+                inner = section[part] = {}
+            if not isinstance(inner, dict):
+                raise UsageError(f"{source}: there is no such key as {key}; see README.md for those that there are")
+            section = inner
+        section[last] = value
+    try:
+        return RunConfig.model_validate(document)
+    except ValidationError as error:
+        words = explain(error, RunConfig, Origins(Path(source))).splitlines()[0]
+        raise UsageError(words) from None
+
+
+def value_of(config: RunConfig, key: str) -> Any:
+    """A configuration's value of a dotted key; None where a section above it is null."""
+    value: Any = config.model_dump(mode="json", by_alias=True)
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,53 @@
+"""The trials of a search in a journal file that several processes share, from which an interrupted search resumes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import optuna
+from optuna.pruners import MedianPruner
+from optuna.samplers import TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from podium.tune.space import SearchSpace
+
+STARTUP_TRIALS = 5
+"""Trials that are trained to their end before any is pruned."""
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Study:
+    """The search's study, made where there is none. `number` of the trial to be drawn decides the sampler's seed.
+
+    Settings are drawn by tree-structured Parzen estimators (Bergstra et al., Algorithms for hyper-parameter
+    optimization, 2011). A trial is pruned where its accuracy at an evaluation is below the median of those that trials
+    before it had there (Golovin et al., Google Vizier, 2017).
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(
+        study_name=space.name,
+        storage=JournalStorage(JournalFileBackend(str(folder / "journal.log"))),
+        sampler=TPESampler(seed=space.seed + 7919 * number),
+        pruner=MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1),
+        direction="minimize",
+        load_if_exists=True,
+    )
+
+
+def settle(study: optuna.Study) -> None:
+    """Have trials whose process is gone made again. Only where no other process works on the study."""
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+        study.enqueue_trial(trial.params)
+
+
+def ended(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials that count, in the order in which they were drawn."""
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state in ENDED]
+
+
+def best(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    """The complete trial of least value, the first of several; a pruned one is never it."""
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
+    return min(complete, key=lambda trial: trial.value or 0.0, default=None)

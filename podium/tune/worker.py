@@ -1,0 +1,99 @@
+"""One training run of a search, as a process: `python -m podium.tune.worker FOLDER NUMBER|repeat SEED THREADS`.
+
+With NUMBER it runs that trial; with `repeat` it trains FOLDER/config.yaml under another seed. Exit codes: 0 the
+training came to an end, whatever its outcome; 1 it could not be run; 2 wrong usage.
+"""
+
+import sys
+from pathlib import Path
+
+import optuna
+from optuna.trial import TrialState
+
+from podium.config.load import load_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import Interrupted, PodiumError
+from podium.core.processes import end_with_parent
+from podium.tune.objective import Outcome, keep_outcome, train
+from podium.tune.space import changed, load_space
+from podium.tune.study import open_study
+
+BASE, SPACE, CONFIG = "base.yaml", "search.yaml", "config.yaml"
+
+
+def main() -> int:
+    folder, what, seed, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    end_with_parent()
+    try:
+        if what == "repeat":
+            repeat(folder, seed, threads)
+        else:
+            make_trial(folder, int(what), seed, threads)
+    except PodiumError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def outcome_path(folder: Path, seed: int) -> Path:
+    """Where the outcome of a repeat is kept."""
+    return _repeat_folder(folder, seed).path / "outcome.json"
+
+
+def repeat(folder: Path, seed: int, threads: int) -> None:
+    """Train a configuration that was found, under a seed, and keep what came of it."""
+    config = _placed(load_resolved(folder / CONFIG), seed, threads)
+    keep_outcome(train(config, _repeat_folder(folder, seed)), outcome_path(folder, seed))
+
+
+def _repeat_folder(folder: Path, seed: int) -> RunFolder:
+    return RunFolder(folder / f"seed_{seed}")
+
+
+def make_trial(folder: Path, number: int, seed: int, threads: int) -> None:
+    """Draw settings, train with them, and tell the study. A trial that was interrupted is put back."""
+    space = load_space(str(folder / SPACE))
+    study = open_study(folder, space, number)
+    trial = study.ask(fixed_distributions=space.distributions())
+    try:
+        config = changed(load_resolved(folder / BASE), trial.params, f"trial {trial.number}")
+        found = _train(_placed(config, seed, threads), folder, trial)
+    except optuna.TrialPruned:
+        study.tell(trial, state=TrialState.PRUNED)
+    except BaseException as error:
+        study.tell(trial, state=TrialState.FAIL)
+        if isinstance(error, Interrupted):
+            study.enqueue_trial(trial.params)
+        raise
+    else:
+        for key in ("reached", "samples", "accuracy", "failure"):
+            trial.set_user_attr(key, getattr(found, key))
+        study.tell(trial, found.value)
+
+
+def _train(config: RunConfig, folder: Path, trial: optuna.Trial) -> Outcome:
+    """With the accuracy curve reported as it grows, by the number of the evaluation; 1 − accuracy, to be minimised."""
+    evaluations = 0
+
+    def report(samples: int, accuracy: float) -> None:
+        nonlocal evaluations
+        trial.report(1 - accuracy, evaluations)
+        evaluations += 1
+        assert config.target_accuracy is not None
+        if accuracy < config.target_accuracy and trial.should_prune():
+            trial.set_user_attr("samples", samples)
+            trial.set_user_attr("accuracy", accuracy)
+            raise optuna.TrialPruned
+
+    return train(config, RunFolder(folder / "trials" / f"trial_{trial.number:04d}"), report)
+
+
+def _placed(config: RunConfig, seed: int, threads: int) -> RunConfig:
+    """With its seed, and its share of the processors."""
+    launch = config.launch.model_copy(update={"threads_per_process": threads})
+    return config.model_copy(update={"seed": seed, "launch": launch})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

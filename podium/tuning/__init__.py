@@ -1,1 +1,0 @@
-"""Search for settings that reach the target on fewer samples: every trial is a real training."""

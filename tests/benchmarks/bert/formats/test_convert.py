@@ -1,0 +1,271 @@
+"""Many files at once: their names, their formats, their processes, and what is refused before anything is written."""
+
+import errno
+import fcntl
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+from benchmarks.bert.formats import convert
+from benchmarks.bert.formats.convert import FORMATS, detected_format, export_store, import_files
+from benchmarks.bert.formats.rows import AllowedTokens
+from benchmarks.bert.samples import Samples
+from benchmarks.bert.store import Origin, SampleStore, Shard, write_shard
+from podium.core.errors import UsageError, WorkError
+from podium.core.processes import WorkerDied
+
+HDF5 = ("hdf5-fixed", "hdf5-variable")
+
+
+@pytest.fixture
+def foreign(
+    tmp_path: Path,
+    foreign_arrays: Callable[[str], dict[str, Any]],
+    write_foreign: Callable[[str, Path, dict[str, Any]], Path],
+) -> dict[str, Path]:
+    """One file of each format, named as people name them."""
+    names = {"hdf5-fixed": "part_0.hdf5", "hdf5-variable": "part_1.h5", "tfrecord": "part-2.tfrecord"}
+    (tmp_path / "in").mkdir()
+    return {name: write_foreign(name, tmp_path / "in" / file, foreign_arrays(name)) for name, file in names.items()}
+
+
+@pytest.fixture
+def store(tmp_path: Path, make_samples: Callable[..., Samples], allowed: AllowedTokens) -> Path:
+    """Three shards."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    for number in range(3):
+        origin = Origin(f"t{number}", "", allowed.sha256, 64, 9, made_by="tfrecord")
+        write_shard(folder / f"part-{number}.h5", make_samples([5, 64, 9 + number], seed=number, most=9), origin)
+    return folder
+
+
+def test_the_format_of_a_file_is_seen(foreign: dict[str, Path]) -> None:
+    assert {name: detected_format(file) for name, file in foreign.items()} == {name: name for name in FORMATS}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_files_of_several_formats_become_shards_in_their_order(
+    foreign: dict[str, Path], tmp_path: Path, vocabulary: Path, processes: int
+) -> None:
+    finished: list[Path] = []
+    files, out = [*foreign.values()][::-1], tmp_path / "new" / "out"
+    shards = import_files(files, "auto", vocabulary, out, processes, finished.append)
+    assert [shard.name for shard in shards] == ["part-2.h5", "part_1.h5", "part_0.h5"]
+    assert sorted(finished) == sorted(shards) == sorted(out.iterdir())
+    assert [Shard(shard).origin.made_by for shard in shards] == [*FORMATS][::-1]
+    for shard in shards:
+        Shard(shard).verify()
+        assert len(Shard(shard)) == 3
+    assert multiprocessing.active_children() == []
+
+
+def test_other_names_are_kept_whole(foreign: dict[str, Path], tmp_path: Path, vocabulary: Path) -> None:
+    folder = tmp_path / "in"
+    names = ("part-00000-of-00500", "a.b.hdf5.txt", ".hdf5")
+    for name in names:
+        (folder / name).write_bytes(foreign["hdf5-fixed"].read_bytes())
+    shards = import_files([folder / name for name in names], "hdf5-fixed", vocabulary, tmp_path / "out")
+    assert [shard.name for shard in shards] == ["part-00000-of-00500.h5", "a.b.hdf5.txt.h5", ".hdf5.h5"]
+
+
+def test_a_shard_that_is_there_is_replaced(foreign: dict[str, Path], tmp_path: Path, vocabulary: Path) -> None:
+    (tmp_path / "part_0.h5").write_bytes(b"old")
+    (shard,) = import_files([foreign["hdf5-fixed"]], "auto", vocabulary, tmp_path)
+    Shard(shard).verify()
+
+
+def test_wrong_arguments_of_an_import_are_refused_before_anything_is_written(
+    foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
+) -> None:
+    files, out = [*foreign.values()], tmp_path / "out"
+
+    def refused(match: str, files: list[Path] = files, name: str = "auto", to: Path = out, **given: Any) -> None:
+        with pytest.raises(UsageError, match=match):
+            import_files(files, name, given.pop("vocabulary", vocabulary), to, **given)
+
+    refused("no files were given", [])
+    refused("none.hdf5: there is no such sample file", [*files, tmp_path / "none.hdf5"])
+    refused("in: this is a folder; give the sample files in it", [tmp_path / "in"])
+    refused("there is no format 'hdf5' that samples are imported from; give one of auto, hdf5-fixed, ", name="hdf5")
+    refused("0 processes were asked for", processes=0)
+    refused("there is no such vocabulary", vocabulary=tmp_path / "none.txt")
+    same = tmp_path / "in" / "part_0.tfrecord"
+    same.write_bytes(files[2].read_bytes())
+    refused(r"part_0\.hdf5 and .*part_0\.tfrecord would both become part_0: a shard is named for its", [*files, same])
+    refused(r"part_1\.h5: would be replaced by what is made of .*part_1\.h5; give another folder", to=tmp_path / "in")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    refused(r"part_1\.h5: would be replaced", to=tmp_path / "link")
+    refused(r"part_1\.h5: would be replaced", [tmp_path / "link" / "part_1.h5"], to=tmp_path / "in")
+    other = tmp_path / "in" / "part_1.tfrecord"
+    other.write_bytes(files[2].read_bytes())
+    refused(r"part_1\.h5: would be replaced by what is made of .*part_1\.tfrecord|both become", [files[1], other])
+    refused("a file is in the way", to=vocabulary)
+    assert not out.exists()
+    assert {path.read_bytes()[:4] for path in files[:2]} == {b"\x89HDF"}
+
+
+def test_a_source_is_not_replaced_by_the_shard_of_another(
+    foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
+) -> None:
+    """x.h5 becomes other/x.h5, which is a source too."""
+    one, two = tmp_path / "in" / "x.h5", tmp_path / "out" / "x.h5.hdf5"
+    two.parent.mkdir()
+    one.write_bytes(foreign["hdf5-fixed"].read_bytes())
+    two.write_bytes(foreign["hdf5-fixed"].read_bytes())
+    source = tmp_path / "out" / "part_0.h5"
+    source.symlink_to(foreign["hdf5-fixed"])
+    with pytest.raises(UsageError, match=r"out/part_0\.h5: would be replaced by what is made of .*in/part_0\.hdf5"):
+        import_files([foreign["hdf5-fixed"], one], "auto", vocabulary, tmp_path / "out")
+    assert source.is_symlink()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_after_a_file_that_cannot_serve_only_whole_shards_are_there(
+    foreign: dict[str, Path], tmp_path: Path, vocabulary: Path, processes: int
+) -> None:
+    files = [*foreign.values()]
+    with h5py.File(files[1], "r+") as file:
+        file["next_sentence_labels"][2] = 7
+    with pytest.raises(WorkError, match=r"part_1\.h5: .* row 2, counted from 0: next_sentence_labels is 7, not 0 or 1"):
+        import_files(files, "auto", vocabulary, tmp_path / "out", processes)
+    left = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert set(left) <= {"part_0.h5", "part-2.h5"}
+    for name in left:
+        Shard(tmp_path / "out" / name).verify()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_file_of_another_format_than_was_said(foreign: dict[str, Path], tmp_path: Path, vocabulary: Path) -> None:
+    said = {
+        ("hdf5-fixed", "hdf5-variable"): "input_ids is int16 [3, 16], not integers in rows of variable length",
+        ("hdf5-variable", "hdf5-fixed"): "input_ids is of variable length, not an integer type",
+        ("tfrecord", "hdf5-fixed"): "it cannot be read as HDF5 (",
+        ("hdf5-fixed", "tfrecord"): "no record begins at byte 0: the length there does not have its checksum",
+    }
+    for (is_of, asked), found in said.items():
+        with pytest.raises(WorkError) as caught:
+            import_files([foreign[is_of]], asked, vocabulary, tmp_path / "out")
+        assert str(caught.value).startswith(f"{foreign[is_of]}: the file cannot be imported: {found}")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_process_that_dies_on_a_file_is_a_sentence_that_names_it(
+    foreign: dict[str, Path], tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 can crash on a corrupt file; here its process is said to have died."""
+
+    def dies(function: Any, jobs: dict[Path, Any], processes: int) -> Any:
+        assert function is convert.import_file
+        yield next(iter(jobs))
+        raise WorkerDied([*jobs][1])
+
+    monkeypatch.setattr(convert, "run_in_processes", dies)
+    with pytest.raises(
+        WorkError, match=r"in/part_1\.h5: .* the process that read it came to an end: it is corrupt, or .* memory"
+    ):
+        import_files([*foreign.values()], "auto", vocabulary, tmp_path / "out", processes=2)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("format_name", HDF5)
+def test_a_store_leaves_and_comes_back(
+    store: Path, tmp_path: Path, vocabulary: Path, format_name: str, processes: int
+) -> None:
+    finished: list[Path] = []
+    files = export_store(store, format_name, tmp_path / "new" / "out", processes, finished.append)
+    assert [file.name for file in files] == ["part-0.hdf5", "part-1.hdf5", "part-2.hdf5"]
+    assert sorted(finished) == files == sorted((tmp_path / "new" / "out").iterdir())
+    assert [detected_format(file) for file in files] == [format_name] * 3
+    shards = import_files(files, "auto", vocabulary, tmp_path / "back")
+    for shard in shards:
+        assert shard.read_bytes() == (store / shard.name).read_bytes()
+    SampleStore(tmp_path / "back").verify()
+
+
+def test_single_shards_are_exported(store: Path, tmp_path: Path) -> None:
+    (file,) = export_store([store / "part-1.h5"], "hdf5-fixed", tmp_path / "out")
+    with h5py.File(file) as opened:
+        assert opened["input_ids"].shape == (3, 64)
+        assert opened["masked_lm_ids"].shape == (3, 9)
+
+
+def test_wrong_arguments_of_an_export_are_refused_before_anything_is_written(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def refused(match: str, given: Any = store, name: str = "hdf5-fixed", to: Path = out, processes: int = 1) -> None:
+        with pytest.raises(UsageError, match=match):
+            export_store(given, name, to, processes)
+
+    for name in ("tfrecord", "auto", "hdf5"):
+        refused(f"no format '{name}' that samples are exported to; give one of hdf5-fixed, hdf5-variable$", name=name)
+    refused("there is no such folder of shards", tmp_path / "none")
+    refused("no shard was given", [])
+    refused("0 processes", processes=0)
+    refused("a file is in the way", to=store / "part-0.h5")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "part-0.h5").write_bytes((store / "part-0.h5").read_bytes())
+    refused("would both become part-0", [store / "part-0.h5", tmp_path / "other" / "part-0.h5"])
+    (store / "x.hdf5").write_bytes((store / "part-0.h5").read_bytes())
+    (store / "x.h5").write_bytes((store / "part-0.h5").read_bytes())
+    refused(r"x\.hdf5: would be replaced by what is made of .*x\.h5", [store / "x.h5", store / "x.hdf5"], to=store)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("format_name", HDF5)
+def test_a_damaged_shard_is_not_exported(store: Path, tmp_path: Path, format_name: str) -> None:
+    with h5py.File(store / "part-1.h5", "r+") as file:
+        file["token_ids"][1] += 1
+    with pytest.raises(WorkError, match=r"part-1\.h5: the shard cannot be used: its content has the SHA-256"):
+        export_store(store, format_name, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-0.hdf5"]
+
+
+@pytest.mark.parametrize("format_name", HDF5)
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WorkError, match=r"part-0\.hdf5: cannot be written \(No space left on device\)"):
+        export_store(store, format_name, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_interruption_leaves_only_whole_files(store: Path, tmp_path: Path, vocabulary: Path, processes: int) -> None:
+    def interrupt(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_store(store, "hdf5-fixed", tmp_path / "out", processes, interrupt)
+    assert all(path.suffix == ".hdf5" for path in (tmp_path / "out").iterdir())
+    files = export_store(store, "hdf5-fixed", tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        import_files(files, "auto", vocabulary, tmp_path / "back", processes, interrupt)
+    left = [*(tmp_path / "back").iterdir()]
+    assert left and all(path.suffix == ".h5" for path in left)
+    SampleStore(tmp_path / "back").verify()
+    assert multiprocessing.active_children() == []
+
+
+def test_one_command_at_a_time_works_on_a_folder(store: Path, tmp_path: Path, vocabulary: Path) -> None:
+    files = export_store(store, "hdf5-fixed", tmp_path / "out")
+    (tmp_path / "back").mkdir()
+    for folder in (tmp_path / "out", tmp_path / "back"):
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match=r"another `podium data (import|export)` is at work on this folder"):
+            if folder.name == "out":
+                export_store(store, "hdf5-fixed", folder)
+            else:
+                import_files(files, "auto", vocabulary, folder)
+        os.close(descriptor)
+    assert list((tmp_path / "back").iterdir()) == []

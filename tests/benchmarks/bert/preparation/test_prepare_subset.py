@@ -1,0 +1,188 @@
+"""Random subsets and the evaluation pick: which samples are kept, and that the shards say so."""
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from benchmarks.bert.preparation import prepare as prepare_module
+from benchmarks.bert.preparation.prepare import (
+    EvaluationPick,
+    Prepared,
+    SmallestKeys,
+    evaluation_pick,
+    prepare,
+    prepare_subset,
+)
+from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, gather
+from benchmarks.bert.store import SampleStore, Shard
+from podium.core.errors import UsageError, WorkError
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("words") / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_WORDS, *LETTERS]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three texts of very different sizes."""
+    folder, random = tmp_path_factory.mktemp("texts"), Random(1)
+    paths = []
+    for number, documents in enumerate((3, 60, 12)):
+        lines = []
+        for _ in range(documents):
+            lines += [" ".join(random.choices(LETTERS, k=30)) for _ in range(40)] + [""]
+        paths.append(folder / f"part-{number}")
+        paths[-1].write_text("\n".join(lines), encoding="utf-8")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def whole(texts: list[Path], vocabulary: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return prepare(texts, vocabulary, tmp_path_factory.mktemp("whole"))
+
+
+def rows(samples: Samples) -> list[bytes]:
+    return [
+        samples.token_ids[slice(*samples.sample_offsets[i : i + 2])].tobytes()
+        + samples.masked_positions[slice(*samples.masked_offsets[i : i + 2])].tobytes()
+        for i in range(len(samples))
+    ]
+
+
+def test_a_subset_is_those_of_the_whole_with_the_smallest_keys(
+    texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
+) -> None:
+    shards = prepare_subset(texts, vocabulary, tmp_path / "out", 300, seed=7)
+    assert sorted((tmp_path / "out").iterdir()) == sorted(shards)
+    keys = [SmallestKeys(7, 0).keys(text, len(Shard(shard))) for text, shard in zip(texts, whole, strict=True)]
+    largest = np.sort(np.concatenate(keys))[299]
+    for text_keys, shard, part in zip(keys, whole, shards, strict=True):
+        expected = gather(Shard(shard).samples, np.flatnonzero(text_keys <= largest))
+        found = Shard(part)
+        found.verify()
+        for name in SAMPLE_DTYPES:
+            assert np.array_equal(getattr(found.samples, name), getattr(expected, name))
+        attributes = found.attributes
+        assert attributes["selection"] == "random"
+        assert attributes["selected_from"] == sum(len(Shard(path)) for path in whole)
+    assert len(SampleStore(shards)) == 300
+
+
+def test_every_sample_is_as_likely_as_any_other(whole: list[Path], texts: list[Path]) -> None:
+    """Over 400 seeds, how often each of 200 samples is among the 30% with the smallest keys."""
+    counts = np.zeros(200)
+    for seed in range(400):
+        keys = SmallestKeys(seed, 0).keys(texts[0], 200)
+        counts[np.argsort(keys)[:60]] += 1
+    assert abs(counts.mean() - 120) < 1e-9
+    assert 0.5 < counts.var() / (400 * 0.3 * 0.7) < 1.5
+    one, other = (SmallestKeys(0, 0).keys(text, 1000).astype(float) for text in texts[:2])
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.2
+
+
+def test_the_number_of_processes_and_the_order_of_the_texts_do_not_change_a_byte(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    one = prepare_subset(texts, vocabulary, tmp_path / "one", 100)
+    two = prepare_subset(texts[::-1], vocabulary, tmp_path / "two", 100, processes=2)
+    assert sorted(path.name for path in one) == sorted(path.name for path in two)
+    assert {path.name: path.read_bytes() for path in one} == {path.name: path.read_bytes() for path in two}
+    other = prepare_subset(texts, vocabulary, tmp_path / "other", 100, seed=1)
+    assert [path.read_bytes() for path in other] != [path.read_bytes() for path in one]
+
+
+def test_a_text_of_which_nothing_is_drawn_has_no_shard(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+    (shard,) = prepare_subset(texts, vocabulary, tmp_path / "out", 1)
+    assert len(Shard(shard)) == 1
+    assert [*(tmp_path / "out").iterdir()] == [shard]
+
+
+def test_a_wrong_guess_of_the_number_of_samples_changes_nothing(
+    texts: list[Path], vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [path.read_bytes() for path in prepare_subset(texts, vocabulary, tmp_path / "out", 500)]
+    for guess in (1e-9, 1e9):
+        monkeypatch.setattr(prepare_module, "SAMPLES_A_BYTE", guess)
+        shards = prepare_subset(texts, vocabulary, tmp_path / f"{guess}", 500)
+        assert [path.read_bytes() for path in shards] == expected
+
+
+def test_all_samples_are_a_subset_too_and_more_are_refused(
+    texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
+) -> None:
+    count = sum(len(Shard(path)) for path in whole)
+    shards = prepare_subset(texts, vocabulary, tmp_path / "all", count)
+    for shard, path in zip(shards, whole, strict=True):
+        assert rows(Shard(shard).samples) == rows(Shard(path).samples)
+    with pytest.raises(UsageError, match=f"{count + 1} samples was asked for; the texts have {count} in all"):
+        prepare_subset(texts, vocabulary, tmp_path / "more", count + 1)
+    assert [*(tmp_path / "more").iterdir()] == []
+    with pytest.raises(UsageError, match="a subset of 0 samples"):
+        prepare_subset(texts, vocabulary, tmp_path / "none", 0)
+
+
+def test_a_finished_subset_is_kept_and_a_broken_off_one_taken_up(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    calls: list[Prepared] = []
+
+    def break_off(prepared: Prepared) -> None:
+        calls.append(prepared)
+        if len(calls) == 2:
+            raise WorkError("broken off")
+
+    with pytest.raises(WorkError, match="broken off"):
+        prepare_subset(texts, vocabulary, out, 200, on_finished=break_off)
+    assert not [*out.glob("*.h5")]
+    finished: list[Prepared] = []
+    shards = prepare_subset(texts, vocabulary, out, 200, on_finished=finished.append)
+    assert [prepared.kept for prepared in finished] == [True, True, False]
+    content = [shard.read_bytes() for shard in shards]
+    assert content == [path.read_bytes() for path in prepare_subset(texts, vocabulary, tmp_path / "at once", 200)]
+
+    finished.clear()
+    assert prepare_subset(texts, vocabulary, out, 200, on_finished=finished.append) == shards
+    assert finished == []
+    shards[0].write_bytes(b"broken")
+    prepare_subset(texts, vocabulary, out, 200)
+    assert [shard.read_bytes() for shard in shards] == content
+
+
+def test_shards_of_two_subsets_do_not_go_together(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
+    one = prepare_subset(texts, vocabulary, tmp_path / "one", 300)
+    two = prepare_subset(texts, vocabulary, tmp_path / "two", 301)
+    with pytest.raises(WorkError, match="its selection_sha256 is"):
+        SampleStore([one[0], two[1]])
+
+
+def test_the_closed_division_is_refused_a_subset(
+    texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
+) -> None:
+    SampleStore(whole).require_whole()
+    subset = SampleStore(prepare_subset(texts, vocabulary, tmp_path / "out", 50))
+    with pytest.raises(UsageError, match=r"closed division, Data set: found a random subset of the whole [\d,]+ sam"):
+        subset.require_whole()
+
+
+def test_the_evaluation_pick_is_the_reference_s_and_says_so(
+    texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
+) -> None:
+    (shard,) = prepare(texts[1:2], vocabulary, tmp_path / "out", selection=EvaluationPick(77))
+    every = Shard(whole[1])
+    picked = Shard(shard)
+    expected = rows(every.samples)
+    assert rows(picked.samples) == [expected[i] for i in evaluation_pick(len(every), 77)]
+    assert (picked.attributes["selection"], picked.attributes["selected_from"]) == ("evaluation", len(every))
+    SampleStore([shard]).require_whole()
+    with pytest.raises(UsageError, match=f"part-0: it has {len(Shard(whole[0]))} samples, and 100000 to evaluate"):
+        prepare(texts[:1], vocabulary, tmp_path / "none", selection=EvaluationPick(100_000))
+    assert [*(tmp_path / "none").iterdir()] == []

@@ -1,0 +1,111 @@
+"""The embedded text: the same bytes every time, and samples as mixed in length as Wikipedia's.
+
+A vocabulary of our own: the same bytes everywhere, and all of its text can be written with it.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.bert.demo_text import EmbeddedText, Language, train_vocabulary, write_embedded_text
+from benchmarks.bert.preparation.documents import Reader
+from benchmarks.bert.preparation.generation import generate_samples
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
+from benchmarks.bert.sizes import TINY
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> EmbeddedText:
+    return write_embedded_text(tmp_path_factory.mktemp("embedded"))
+
+
+def files(text: EmbeddedText) -> list[Path]:
+    return [*text.training, text.evaluation, text.vocabulary]
+
+
+def test_it_is_the_same_every_time(text: EmbeddedText, tmp_path: Path) -> None:
+    again = write_embedded_text(tmp_path / "new" / "folder")
+    for one, two in zip(files(text), files(again), strict=True):
+        assert one.name == two.name
+        assert one.read_bytes() == two.read_bytes()
+    assert sorted(again.vocabulary.parent.iterdir()) == sorted(files(again))
+
+
+def test_no_article_occurs_twice(text: EmbeddedText) -> None:
+    articles = [a for path in files(text)[:-1] for a in path.read_text(encoding="utf-8").strip("\n").split("\n\n")]
+    assert len(articles) == 4 * 320 + 160
+    longer = [article for article in articles if article.count("\n") > 2]
+    assert len(set(longer)) == len(longer) > 1000
+
+
+def test_the_vocabulary_knows_every_word_of_the_evaluation_text(text: EmbeddedText) -> None:
+    vocabulary = Vocabulary.read(text.vocabulary)
+    assert len(vocabulary.words) == TINY.vocabulary_size
+    assert vocabulary.ids["[UNK]"] not in Reader(vocabulary).read(text.evaluation.read_bytes()).tokens
+
+
+def test_samples_are_as_mixed_in_length_as_wikipedia_s(text: EmbeddedText) -> None:
+    vocabulary, once = Vocabulary.read(text.vocabulary), GenerationSettings(duplicates=2)
+    parts = [Reader(vocabulary).read(part.read_bytes()) for part in text.training]
+    lengths = np.concatenate([np.diff(generate_samples(part, vocabulary, once).sample_offsets) for part in parts])
+    assert 220 < lengths.mean() < 290
+    assert lengths.max() <= 512
+    batches = np.random.default_rng(0).choice(lengths, (100, 64))
+    padding = 1 - batches.sum(axis=1) / (64 * 512)
+    assert np.all((padding > 0.35) & (padding < 0.65))
+    assert 0.4 < padding.mean() < 0.6
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    paths = []
+    for number, accents in enumerate(("", "Zwölf Ähren, ÉTÉ! 東京\n")):
+        paths.append(tmp_path / f"part-{number}")
+        sentences = [sentence for article in Language(3).articles(5, number) for sentence in article]
+        paths[-1].write_text(accents + "\n".join(sentences), encoding="utf-8")
+    return paths
+
+
+def test_two_processes_train_the_same_bytes(texts: list[Path], tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from benchmarks.bert.demo_text import train_vocabulary;"
+        "train_vocabulary([Path(p) for p in sys.argv[2:]], 200, Path(sys.argv[1]))"
+    )
+    written = set()
+    for number in range(3):
+        out = tmp_path / f"vocab-{number}"
+        subprocess.run([sys.executable, "-c", code, str(out), *map(str, texts)], cwd=ROOT, check=True)
+        written.add(out.read_bytes())
+    assert len(written) == 1
+
+
+def test_the_vocabulary_is_one_that_can_be_read_and_starts_with_the_special_words(
+    texts: list[Path], tmp_path: Path
+) -> None:
+    train_vocabulary(texts, 200, tmp_path / "vocab.txt")
+    vocabulary = Vocabulary.read(tmp_path / "vocab.txt")
+    assert vocabulary.words[:5] == SPECIAL_WORDS
+    assert len(vocabulary.words) == 200
+    assert all(word == word.lower() for word in vocabulary.words[5:])
+
+
+def test_no_word_of_its_text_is_unknown(texts: list[Path], tmp_path: Path) -> None:
+    train_vocabulary(texts, 200, tmp_path / "vocab.txt")
+    vocabulary = Vocabulary.read(tmp_path / "vocab.txt")
+    tokenizer = Tokenizer(vocabulary)
+    for text in texts:
+        for line in text.read_text(encoding="utf-8").splitlines():
+            assert vocabulary.ids["[UNK]"] not in tokenizer.tokenize(line)
+
+
+def test_a_frequent_word_is_one_piece(texts: list[Path], tmp_path: Path) -> None:
+    train_vocabulary(texts, 512, tmp_path / "vocab.txt")
+    tokenizer = Tokenizer(Vocabulary.read(tmp_path / "vocab.txt"))
+    assert len(tokenizer.tokenize(Language(3).determiners[0] + "a")) == 1

@@ -1,0 +1,202 @@
+"""Bulk reading: many samples at once are the samples one by one, and what is asked for is what is read."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.bert import store_reader
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
+from benchmarks.bert.store import Origin, SampleStore, write_shard
+from benchmarks.bert.store_reader import BLOCK, BulkReader, byte_ranges
+from podium.core.errors import WorkError
+
+COUNTS = (3, 2 * BLOCK + 5, BLOCK, 1)
+"""Samples of each shard."""
+
+
+def write(path: Path, count: int) -> Path:
+    random = np.random.default_rng(count)
+    lengths = random.integers(5, 500, count)
+    masked = np.maximum(1, lengths // 7)
+    positions = [np.arange(m) * (n // m) + random.integers(0, n // m) for n, m in zip(lengths, masked, strict=True)]
+    samples = Samples(
+        token_ids=random.integers(0, 65_536, lengths.sum()).astype(np.uint16),
+        sample_offsets=np.cumsum([0, *lengths]),
+        first_segment_lengths=random.integers(0, 65_536, count).astype(np.uint16),
+        masked_positions=np.concatenate(positions).astype(np.uint16),
+        masked_token_ids=random.integers(0, 65_536, masked.sum()).astype(np.uint16),
+        masked_offsets=np.cumsum([0, *masked]),
+        next_sentence_labels=random.integers(0, 256, count).astype(np.uint8),
+    )
+    write_shard(path, samples, Origin.of_text("text", "ef" * 32, "ab" * 32, GenerationSettings()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> SampleStore:
+    folder = tmp_path_factory.mktemp("bulk")
+    return SampleStore([write(folder / f"{number}.h5", count) for number, count in enumerate(COUNTS)])
+
+
+@pytest.fixture(scope="module")
+def reader(store: SampleStore) -> Iterator[BulkReader]:
+    with BulkReader(store) as opened:
+        yield opened
+
+
+INDICES = st.lists(st.integers(0, sum(COUNTS) - 1), max_size=30).map(lambda given: np.array(given, dtype=np.int64))
+
+
+def assert_holds(samples: Samples, store: SampleStore, indices: np.ndarray) -> None:
+    assert len(samples) == len(indices) == len(samples.first_segment_lengths)
+    tokens, masked = samples.sample_offsets, samples.masked_offsets
+    assert (tokens[0], tokens[-1], len(tokens)) == (0, len(samples.token_ids), len(indices) + 1)
+    assert (masked[0], masked[-1], len(masked)) == (0, len(samples.masked_token_ids), len(indices) + 1)
+    for place, index in enumerate(indices.tolist()):
+        expected = store.read(index)
+        assert np.array_equal(samples.token_ids[tokens[place] : tokens[place + 1]], expected.token_ids)
+        here = slice(masked[place], masked[place + 1])
+        assert np.array_equal(samples.masked_positions[here], expected.masked_positions)
+        assert np.array_equal(samples.masked_token_ids[here], expected.masked_token_ids)
+        assert samples.first_segment_lengths[place] == expected.first_segment_length
+        assert samples.next_sentence_labels[place] == expected.next_sentence_label
+    assert {name: getattr(samples, name).dtype for name in SAMPLE_DTYPES} == dict(SAMPLE_DTYPES)
+    assert all(getattr(samples, name).flags.owndata for name in SAMPLE_DTYPES)
+
+
+@given(INDICES)
+@settings(deadline=None)
+def test_many_at_once_are_each_by_itself(store: SampleStore, reader: BulkReader, indices: np.ndarray) -> None:
+    assert_holds(reader.gather(indices), store, indices)
+
+
+def test_all_samples_of_a_store(store: SampleStore, reader: BulkReader) -> None:
+    indices = np.arange(len(store))[::-1].copy()
+    assert_holds(reader.gather(indices), store, indices)
+
+
+@given(INDICES)
+@settings(deadline=None)
+def test_every_byte_that_is_read_was_asked_for(store: SampleStore, reader: BulkReader, indices: np.ndarray) -> None:
+    """And nothing twice, and where no gap is read along, nothing else."""
+    asked: list[tuple[int, int, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_reader, "byte_ranges", lambda starts, ends: byte_ranges(starts, ends, gap=0, piece=100))
+        patch.setattr(os, "posix_fadvise", lambda file, start, length, _: asked.append((file, start, length)))
+        assert reader.will_need(indices) == sum(length for _, _, length in asked)
+    covered: dict[str, set[int]] = {}
+    for file, start, length in asked:
+        ranges = covered.setdefault(os.path.realpath(f"/proc/self/fd/{file}"), set())
+        assert ranges.isdisjoint(range(start, start + length))
+        ranges.update(range(start, start + length))
+    first = np.cumsum([0, *COUNTS])
+    needed: dict[str, set[int]] = {}
+    for index in set(indices.tolist()):
+        number = int(np.searchsorted(first, index, side="right")) - 1
+        shard, inside = store.shards[number], index - first[number]
+        sample = shard.read(int(inside))
+        for name, array in shard.arrays().items():
+            if not name.endswith("offsets"):
+                held = {
+                    "token_ids": sample.token_ids,
+                    "masked_positions": sample.masked_positions,
+                    "masked_token_ids": sample.masked_token_ids,
+                }.get(name, array[inside : inside + 1])
+                start = shard.places[name].start + held.ctypes.data - array.ctypes.data
+                needed.setdefault(str(shard.path.resolve()), set()).update(range(start, start + held.nbytes))
+    assert covered == needed
+
+
+def test_neighbours_are_asked_for_together(reader: BulkReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, length, advice: asked.append((start, advice)))
+    reader.will_need(np.arange(3, 3 + COUNTS[1]))  # a shard of less than GAP between any two of its samples
+    assert len(asked) == 1
+    assert asked[0][1] == os.POSIX_FADV_WILLNEED
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(1, 30)), min_size=1, max_size=20),
+    st.integers(0, 20),
+    st.integers(1, 64),
+)
+@example([(0, 10), (15, 5)], 4, 64)
+@example([(0, 10), (15, 5)], 5, 64)
+@settings(deadline=None)
+def test_ranges_are_joined_over_small_gaps_and_cut_into_pieces(
+    given: list[tuple[int, int]], gap: int, piece: int
+) -> None:
+    starts, lengths = (np.array(each, dtype=np.int64) for each in zip(*given, strict=True))
+    found = list(byte_ranges(starts, starts + lengths, gap, piece))
+    needed = sorted({byte for start, length in given for byte in range(start, start + length)})
+    wanted = {
+        byte
+        for one, other in zip(needed, [*needed[1:], needed[-1]], strict=True)
+        for byte in range(one, other + 1 if other - one - 1 <= gap else one + 1)
+    }
+    assert [byte for start, length in found for byte in range(start, start + length)] == sorted(wanted)
+    assert all(1 <= length <= piece for _, length in found)
+    runs = sum(byte - 1 not in wanted for byte in wanted)
+    assert len(found) <= runs + len(wanted) // piece
+
+
+@pytest.mark.parametrize("index", [-1, sum(COUNTS)])
+def test_an_index_outside_of_the_store_is_refused(reader: BulkReader, index: int) -> None:
+    for read in (reader.gather, reader.will_need):
+        with pytest.raises(IndexError, match=f"of a store of {sum(COUNTS)}"):
+            read(np.array([0, index]))
+
+
+def test_making_a_reader_touches_no_sample(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = SampleStore(store.paths)
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise AssertionError("a shard was opened")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "memmap", refuse)
+        patch.setattr(os, "open", refuse)
+        reader = BulkReader(fresh)
+    assert_holds(reader.gather(np.array([70, 0])), fresh, np.array([70, 0]))
+
+
+def descriptors_of(store: SampleStore) -> int:
+    """Files of the store that this process holds open; mapping one takes a descriptor too."""
+    paths = {path.resolve() for path in store.paths}
+    return sum(descriptor.resolve() in paths for descriptor in Path("/proc/self/fd").iterdir())
+
+
+def test_files_are_closed_and_opened_again(store: SampleStore) -> None:
+    before = descriptors_of(store)
+    with BulkReader(store) as reader:
+        for indices in ([0, 100, sum(COUNTS) - 1], [1]):
+            reader.will_need(np.array(indices))
+            assert descriptors_of(store) == before + 3
+        reader.close()
+        assert descriptors_of(store) == before
+        assert reader.will_need(np.array([1])) > 0
+        assert descriptors_of(store) == before + 1
+    assert descriptors_of(store) == before
+
+
+def test_a_shard_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
+    store = SampleStore([write(tmp_path / "a.h5", 5)])
+    reader = BulkReader(store)
+    store.paths[0].unlink()
+    with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be opened \(No such file"):
+        reader.will_need(np.array([1]))
+    with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be memory-mapped"):
+        reader.gather(np.array([1]))
+
+
+def test_copying_lets_go_of_the_interpreters_lock() -> None:
+    """numba keeps to it if it was told so: another thread runs while a page comes from the disk."""
+    for function in (store_reader._copy, store_reader._count):
+        assert function.targetoptions["nogil"]  # type: ignore[attr-defined]

@@ -1,0 +1,81 @@
+"""The loader's bench: what it prints is what it took, and what it cannot do is a sentence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from implementations.pytorch.bench import loader
+from implementations.pytorch.data.reader import StepReader
+
+
+@pytest.fixture(scope="module")
+def folder(
+    tmp_path_factory: pytest.TempPathFactory,
+    write_store: Callable[..., Path],
+    wikipedia_lengths: Callable[[int, int], np.ndarray],
+) -> Path:
+    return write_store(tmp_path_factory.mktemp("bench"), wikipedia_lengths(60, 1)).parent
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_every_turn_is_told(folder: Path, capsys: pytest.CaptureFixture[str], cold: bool) -> None:
+    options = ["--ranks", "2", "--steps", "5", "--repeat", "2", "--step-milliseconds", "3", *["--cold"] * cold]
+    assert loader.main(["--store", str(folder), "--local-batch", "6", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["cold"] is cold
+    assert found["settings"]["store"] == str(folder)
+    assert len(found["turns"]) == 2
+    for turn in found["turns"]:
+        assert turn["seconds"] >= 5 * 0.003
+        assert turn["sequences_per_second"] == pytest.approx(5 * 6 / turn["seconds"])
+        assert turn["mean_wait_ms"] * 5 / 1000 <= turn["seconds"] - 5 * 0.003
+        assert turn["first_wait_ms"] + turn["longest_later_wait_ms"] <= turn["mean_wait_ms"] * 5 + 1e-6
+    rates = sorted(turn["sequences_per_second"] for turn in found["turns"])
+    assert rates[0] <= found["sequences_per_second"] <= rates[1]
+
+
+def test_turns_differ_and_the_window_is_as_told(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[int, list[int]]] = []
+    read = StepReader.read
+    monkeypatch.setattr(
+        StepReader,
+        "read",
+        lambda self, whole: (taken.append((self._window, whole.indices.tolist())), read(self, whole))[1],
+    )
+    assert loader.main(["--store", str(folder), "--local-batch", "8", "--steps", "2", "--window", "9"]) == 0
+    capsys.readouterr()
+    assert [window for window, _ in taken] == [9] * 6
+    assert len({tuple(indices) for _, indices in taken}) == 6
+
+
+def test_cold_shards_are_forgotten_and_warm_ones_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("forget", "read_through"):
+        plain = getattr(loader, name)
+        monkeypatch.setattr(loader, name, lambda paths, name=name, plain=plain: (calls.append(name), plain(paths)))
+    common = ["--store", str(folder), "--local-batch", "4", "--steps", "1", "--repeat", "1"]
+    loader.main(common)
+    assert calls == ["read_through"]
+    calls.clear()
+    loader.main([*common, "--cold"])
+    assert calls == ["forget", "forget"]
+
+
+def test_what_cannot_be_is_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert loader.main(["--store", str(tmp_path), "--local-batch", "4"]) == 2
+    assert "podium data prepare" in capsys.readouterr().err
+    fine = ["--local-batch", "4"]
+    for wrong in (
+        ["--local-batch", "0"],
+        [*fine, "--loader", "other"],
+        [*fine, "--window", "-1"],
+        [*fine, "--depth", "0"],
+    ):
+        with pytest.raises(SystemExit) as refused:
+            loader.main(["--store", str(folder), *wrong])
+        assert refused.value.code == 2

@@ -1,0 +1,48 @@
+"""Batches as one array: what comes out is what went in, bit for bit, and shares the array's memory."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from benchmarks.bert.samples import Sample
+from implementations.pytorch.data.batch import WORD, AttentionGroup, RaggedBatch, collate, flatten, unflatten
+
+Maker = Callable[..., list[Sample]]
+
+
+def assert_same(found: RaggedBatch | AttentionGroup, expected: RaggedBatch | AttentionGroup) -> None:
+    assert vars(found).keys() == vars(expected).keys()
+    for name, value in vars(expected).items():
+        other = getattr(found, name)
+        if isinstance(value, torch.Tensor):
+            assert other.dtype == value.dtype
+            assert other.tolist() == value.tolist()
+        elif name == "groups":
+            for one, another in zip(other, value, strict=True):
+                assert_same(one, another)
+        else:
+            assert other == value
+            assert type(other) is type(value)
+
+
+@pytest.mark.parametrize("layout", [(None, 64), (512, 1), (None, 7)])
+def test_batches_come_out_as_they_went_in(make_samples: Maker, layout: tuple[int | None, int]) -> None:
+    batches = [collate(make_samples(lengths, len(lengths)), *layout) for lengths in ([9], [500, 40, 41, 3, 90])]
+    facts, content = flatten(batches)
+    assert len(content) % WORD == 0
+    held = torch.from_numpy(content)
+    restored = unflatten(facts, held)
+    assert len(restored) == 2
+    for found, expected in zip(restored, batches, strict=True):
+        assert_same(found, expected)
+    start, end = held.data_ptr(), held.data_ptr() + held.numel()
+    for batch in restored:
+        for tensor in batch.tensors():
+            assert start <= tensor.data_ptr() < end
+            assert (tensor.data_ptr() - start) % WORD == 0
+
+
+def test_nothing_is_an_empty_array() -> None:
+    facts, content = flatten([])
+    assert (facts, len(content), unflatten(facts, torch.from_numpy(content))) == ([], 0, ())

@@ -1,0 +1,198 @@
+"""Reading in the background changes no step, and ends when it is told to or when something goes wrong."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data import loader
+from implementations.pytorch.data.batch import RaggedBatch
+from implementations.pytorch.data.loader import Prefetcher
+from implementations.pytorch.data.reader import Step, StepReader, read_step
+from podium.core.errors import WorkError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import GlobalBatch, TrainingOrder, run_shapes
+
+Lengths = Callable[[int, int], np.ndarray]
+StoreMaker = Callable[..., SampleStore]
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def order(make_store: StoreMaker, wikipedia_lengths: Lengths) -> TrainingOrder:
+    return TrainingOrder(
+        make_store(wikipedia_lengths(60, 1)),
+        seed=4,
+        strategy="indexed",
+        global_batch_size=24,
+        deal=Deal(2, 2),
+        accumulation_steps=2,
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert prefetchers() == 0
+
+
+def prefetchers() -> int:
+    return sum(thread.name == "prefetch" for thread in threading.enumerate())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 50])
+@pytest.mark.parametrize("window", [0, 3])
+def test_prefetched_steps_are_the_steps_in_order(order: TrainingOrder, depth: int, window: int) -> None:
+    with Prefetcher(order, 1, range(2, 9), depth, window=window) as steps:
+        found = list(steps)
+    assert [step.whole.first_sample for step in found] == [24 * number for number in range(2, 9)]
+    for number, step in zip(range(2, 9), found, strict=True):
+        expected = read_step(order, number, 1)
+        for mine, other in zip(step.micro_batches, expected.micro_batches, strict=True):
+            for one, another in zip(mine.tensors(), other.tensors(), strict=True):
+                assert torch.equal(one, another)
+
+
+def test_masked_slots_are_handed_on(order: TrainingOrder) -> None:
+    slots = run_shapes(order, 0, 3).masked_slots
+    with Prefetcher(order, 0, range(3), 2, slots) as steps:
+        shapes = [batch.shape for step in steps for batch in step.micro_batches]
+    expected = [batch.shape for number in range(3) for batch in read_step(order, number, 0, slots).micro_batches]
+    assert shapes == expected
+    assert shapes != [batch.shape for number in range(3) for batch in read_step(order, number, 0).micro_batches]
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_batches_are_pinned_for_a_gpu_alone(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch, pins: bool) -> None:
+    pinned: list[tuple[RaggedBatch, str]] = []
+
+    def pin(batch: RaggedBatch) -> RaggedBatch:
+        pinned.append((batch, threading.current_thread().name))
+        return batch
+
+    monkeypatch.setattr(RaggedBatch, "pinned", pin)
+    with Prefetcher(order, 0, range(3), 2, pins=pins) as steps:
+        taken = [batch for step in steps for batch in step.micro_batches]
+    assert [id(batch) for batch, _ in pinned] == [id(batch) for batch in taken if pins]
+    assert {thread for _, thread in pinned} <= {"prefetch"}
+
+
+def test_no_steps_end_at_once(order: TrainingOrder) -> None:
+    with Prefetcher(order, 0, range(0), 2) as steps:
+        assert list(steps) == []
+
+
+@pytest.mark.parametrize(("window", "found"), [(0, "memory-mapped"), (4, "opened")])
+def test_a_shard_that_cannot_be_read_is_told_where_the_steps_are_taken(
+    order: TrainingOrder, window: int, found: str
+) -> None:
+    assert isinstance(order.store, SampleStore)
+    prefetcher = Prefetcher(order, 0, range(5), 2, window=window)
+    order.store.paths[0].unlink()
+    with pytest.raises(WorkError, match=rf"samples\.h5: the shard cannot be {found}"), prefetcher as steps:
+        list(steps)
+
+
+def test_steps_before_an_error_are_still_taken(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = StepReader.read
+
+    def fail_at_two(reader: StepReader, whole: GlobalBatch) -> Step:
+        if whole.first_sample == 48:
+            raise WorkError("damaged")
+        return read(reader, whole)
+
+    monkeypatch.setattr(StepReader, "read", fail_at_two)
+    taken = []
+    with pytest.raises(WorkError, match="damaged"), Prefetcher(order, 0, range(5), 1) as steps:
+        for step in steps:
+            taken.append(step.whole.first_sample)
+    assert taken == [0, 24]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """First samples of the steps that were read."""
+    read, noted = StepReader.read, []
+    monkeypatch.setattr(
+        StepReader, "read", lambda self, whole: (noted.append(whole.first_sample), read(self, whole))[1]
+    )
+    return noted
+
+
+@pytest.mark.parametrize("take", [0, 1])
+def test_closing_ends_the_thread_though_the_queue_is_full(order: TrainingOrder, reads: list[int], take: int) -> None:
+    prefetcher = Prefetcher(order, 0, range(1000), depth=2)
+    iterator = iter(prefetcher.__enter__())
+    for _ in range(take):
+        next(iterator)
+    wait_until(lambda: len(reads) == 3 + take)  # two in the queue, one in hand
+    time.sleep(0.05)
+    assert len(reads) == 3 + take
+    assert prefetchers() == 1
+    closing = threading.Thread(target=prefetcher.close, daemon=True)
+    closing.start()
+    closing.join(DEADLINE)
+    assert not closing.is_alive()
+
+
+def test_the_reader_is_closed_with_the_thread(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    close = StepReader.close
+    monkeypatch.setattr(
+        StepReader, "close", lambda self: (closed.append(threading.current_thread().name), close(self))[1]
+    )
+    with Prefetcher(order, 0, range(1000), 1) as steps:
+        next(iter(steps))
+    assert closed == ["prefetch"]
+
+
+def test_nothing_is_read_before_it_is_entered(order: TrainingOrder, reads: list[int]) -> None:
+    prefetcher = Prefetcher(order, 0, range(10), 1)
+    assert (reads, prefetchers()) == ([], 0)
+    with prefetcher as steps:
+        assert len(list(steps)) == 10
+
+
+def test_it_rests_only_where_nobody_waits_for_it(
+    order: TrainingOrder, reads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+
+    class Clock:
+        sleep = staticmethod(rests.append)
+
+    monkeypatch.setattr(loader, "time", Clock)
+    with Prefetcher(order, 0, range(20), 50) as steps:
+        assert len(list(steps)) == 20
+    assert rests == []
+    reads.clear()
+    with Prefetcher(order, 0, range(8), 2) as steps:
+        wait_until(lambda: len(reads) == 3)  # the third finds no room
+        for _ in steps:
+            time.sleep(0.02)
+    assert rests
+    assert set(rests) == {loader.REST}
+
+
+def test_an_error_of_the_taker_ends_the_thread(order: TrainingOrder) -> None:
+    with pytest.raises(KeyError), Prefetcher(order, 0, range(1000), 1) as steps:
+        for _ in steps:
+            raise KeyError
+
+
+def test_closing_twice_or_before_the_start_is_nothing(order: TrainingOrder) -> None:
+    prefetcher = Prefetcher(order, 0, range(10), 1)
+    prefetcher.close()
+    prefetcher.close()
+    assert prefetchers() == 0

@@ -1,0 +1,221 @@
+"""Flash attention's wiring on a CPU: PyTorch's operator is stood in for by plain products of the same meaning.
+
+What is real here is the call, PyTorch's own differentiation of the operator, and what is made of both; the kernels
+themselves need a GPU.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.bert.samples import Sample
+from implementations.pytorch.data.batch import collate
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.model.attention import grouped as grouped_module
+from implementations.pytorch.model.attention.dispatch import attend, require
+from implementations.pytorch.precision import COMPUTE_TYPES
+from podium.config.load import load_system
+from podium.core.errors import UsageError
+
+Maker = Callable[..., list[Sample]]
+Error = Callable[[Tensor, Tensor], float]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def keep(shape: tuple[int, ...], seed: Tensor, probability: float) -> Tensor:
+    draws = torch.rand(shape, generator=torch.Generator().manual_seed(int(seed)), dtype=torch.float64)
+    return (draws >= probability) / (1 - probability)
+
+
+def parts(q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int) -> Iterator[tuple[Any, ...]]:
+    assert starts.dtype == torch.int32
+    assert int(starts[-1]) == len(q)
+    for start, end in pairwise(starts.tolist()):
+        assert 0 <= end - start <= longest
+        yield slice(start, end), *(x[start:end].double().transpose(0, 1) for x in (q, k, v))
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Tensor,
+    other: Tensor,
+    longest: int,
+    most: int,
+    p: float,
+    causal: bool,
+    *_: Any,
+    **__: Any,
+) -> tuple[Tensor, ...]:
+    assert torch.equal(starts, other)
+    assert longest == most
+    assert not causal
+    out, seed = torch.full_like(q, float("nan")), torch.randint(0, 2**31, (2,))
+    for rows, qs, ks, vs in parts(q, k, v, starts, longest):
+        shares = torch.softmax(qs @ ks.mT / math.sqrt(q.shape[-1]), -1)
+        out[rows] = ((shares * keep(shares.shape, seed[0], p)) @ vs).transpose(0, 1).to(q.dtype)
+    return out, torch.zeros(1), seed, torch.zeros(1), torch.zeros(1)
+
+
+def backward(
+    upstream: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, _: Tensor, starts: Tensor, __: Tensor,
+    longest: int, ___: int, p: float, ____: bool, seed: Tensor, *_____: Any, **______: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    gradients = [torch.full_like(x, float("nan")) for x in (q, k, v)]
+    for rows, qs, ks, vs in parts(q, k, v, starts, longest):
+        scale, up = 1 / math.sqrt(q.shape[-1]), upstream[rows].double().transpose(0, 1)
+        shares = torch.softmax(qs @ ks.mT * scale, -1)
+        kept = keep(shares.shape, seed[0], p)
+        dshares = kept * (up @ vs.mT)
+        dscores = shares * (dshares - (dshares * shares).sum(-1, keepdim=True)) * scale
+        found = (dscores @ ks, dscores.mT @ qs, (shares * kept).mT @ up)
+        for gradient, part in zip(gradients, found, strict=True):
+            gradient[rows] = part.transpose(0, 1).to(q.dtype)
+    return tuple(gradients)
+
+
+@pytest.fixture
+def operator() -> Iterator[None]:
+    """PyTorch's operator on the CPU, for as long as a test runs."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_flash_attention_forward", forward, "CPU")
+    library.impl("_flash_attention_backward", backward, "CPU")
+    yield
+    library._destroy()
+
+
+def run(call: Callable[[Tensor], Tensor], start: Tensor, used: int) -> tuple[Tensor, Tensor]:
+    qkv = start.clone().requires_grad_()
+    context = call(qkv)
+    upstream = torch.randn(context.shape, generator=torch.Generator().manual_seed(1)).to(context.dtype)
+    upstream[used:] = 0
+    return context, torch.autograd.grad(context, qkv, upstream)[0]
+
+
+@pytest.mark.parametrize("lengths", [[90, 1, 2, 33, 64, 7], [64], [5, 5]])
+@pytest.mark.parametrize("shape_step", [1, 64, 1024])
+@pytest.mark.parametrize("backend", ["flash", "slices"])
+def test_it_is_the_reference(
+    backend: str, lengths: list[int], shape_step: int, operator: None, make_samples: Maker, relative_error: Error
+) -> None:
+    """`slices` is what grouped attention does on a GPU: each group in a launch of its own."""
+    batch = collate(make_samples(lengths), None, shape_step, attention_widths=[5, 64, 90])
+    start = torch.randn(batch.slots, 3, 2, 8, generator=torch.Generator().manual_seed(0))
+    ours = (
+        partial(attend, batch=batch, backend="flash", kernels=EAGER, probability=0.0)
+        if backend == "flash"
+        else partial(grouped_module._slices, batch=batch, probability=0.0)
+    )
+    found = run(ours, start, batch.tokens)
+    plain = partial(attend, batch=batch, backend="padded", kernels=EAGER, probability=0.0)
+    expected = run(plain, start.double(), batch.tokens)
+    for one, other in zip(found, expected, strict=True):
+        assert one.isfinite().all()
+        assert relative_error(one[: batch.tokens], other[: batch.tokens]) < 1e-6
+        assert backend == "flash" or not one[batch.tokens :].any()
+    assert not found[1][batch.tokens :].any()
+
+
+def test_dropout_reaches_the_operator(operator: None, make_samples: Maker) -> None:
+    """Forward and backward draw alike, and differ from call to call."""
+    batch = collate(make_samples([50, 40]), None, 64)
+    qkv = torch.zeros(batch.slots, 3, 2, 8)
+    qkv[:, 2] = 1.0
+    call = partial(attend, batch=batch, backend="flash", kernels=EAGER)
+    found = call(qkv, probability=0.5)
+    assert 0.9 < float(found[: batch.tokens].mean()) < 1.1
+    assert float(found[: batch.tokens].var()) > 0.001
+    assert not torch.equal(found, call(qkv, probability=0.5))
+    torch.testing.assert_close(call(qkv, probability=0.0), torch.ones_like(found))
+    leaf = qkv.clone().requires_grad_()
+    out = call(leaf, probability=0.5)
+    (gradient,) = torch.autograd.grad(out, leaf, out.detach())
+    assert float((gradient[:, 2] * leaf.detach()[:, 2]).sum()) == pytest.approx(float(out.square().sum()), rel=1e-5)
+
+
+def test_the_longest_length_is_the_same_for_all_batches(monkeypatch: pytest.MonkeyPatch, make_samples: Maker) -> None:
+    """A graph holds it."""
+    from implementations.pytorch.model.attention import varlen as module
+
+    seen: list[int] = []
+
+    def noted(qkv: Tensor, starts: Tensor, longest: int, probability: float) -> Tensor:
+        seen.append(longest)
+        return qkv[:, 0]
+
+    monkeypatch.setattr(module, "varlen", noted)
+    for lengths in ([5], [512, 3], [90] * 9):
+        batch = collate(make_samples(lengths), None, 512)
+        attend(torch.zeros(batch.slots, 3, 1, 4), batch, backend="flash", kernels=EAGER, probability=0.0)
+    assert seen == [512, 512, 512]
+
+
+@pytest.fixture
+def capability(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Says what GPU there is."""
+
+    def say(major: int, minor: int) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, minor))
+
+    return say
+
+
+def test_it_is_refused_where_it_does_not_run(capability: Callable[[int, int], None]) -> None:
+    capability(9, 0)
+    with pytest.raises(UsageError, match="attention: found flash with bfloat16 on cpu, but it needs bf16 or fp16 on"):
+        require("flash", CPU, torch.bfloat16)
+    with pytest.raises(UsageError, match="allowed here are padded, grouped, nested"):
+        require("flash", CUDA, torch.float32)
+    require("flash", CUDA, torch.float16)
+    for backend in ("padded", "grouped", "nested"):
+        require(backend, CPU, torch.float32)
+
+
+def test_it_is_refused_on_gpus_before_ampere(capability: Callable[[int, int], None]) -> None:
+    capability(7, 5)
+    with pytest.raises(UsageError, match=r"with float16 on cuda of compute capability 7\.5, but it .* 8\.0 or more"):
+        require("flash", CUDA, torch.float16)
+    for backend in ("padded", "grouped", "nested"):
+        require(backend, CUDA, torch.float16)
+    capability(8, 0)
+    require("flash", CUDA, torch.bfloat16)
+
+
+def test_the_system_of_t4s_names_attention_that_they_have(capability: Callable[[int, int], None]) -> None:
+    capability(7, 5)
+    config = load_system("academic_t4")
+    assert config.attention == "nested"  # unpadded, by PyTorch's choice of kernels
+    require(config.attention, CUDA, COMPUTE_TYPES[config.precision])
+
+
+class OnCuda:
+    """As much of a tensor as grouped attention asks before it chooses."""
+
+    device, dtype = CUDA, torch.float16
+
+
+@pytest.mark.parametrize(("version", "slices"), [((8, 0), True), ((7, 5), False)])
+def test_groups_are_given_to_it_where_there_is_one(
+    version: tuple[int, int],
+    slices: bool,
+    capability: Callable[[int, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    make_samples: Maker,
+) -> None:
+    """Elsewhere every group is a rectangle, as on a CPU."""
+    capability(*version)
+    batch = collate(make_samples([5, 3]), None, 1)
+    went: list[str] = []
+    monkeypatch.setattr(grouped_module, "_slices", lambda *_: went.append("slices"))
+    monkeypatch.setattr(grouped_module, "split", lambda *_: [(None, None, None)] * len(batch.groups))
+    monkeypatch.setattr(grouped_module, "dense", lambda *_: went.append("dense"))
+    monkeypatch.setattr(grouped_module, "merge", lambda *_: torch.zeros(8, 1, 1))
+    attend(OnCuda(), batch, backend="grouped", kernels=EAGER, probability=0.0)  # type: ignore[arg-type]
+    assert set(went) == ({"slices"} if slices else {"dense"})

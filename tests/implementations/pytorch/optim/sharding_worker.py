@@ -1,0 +1,88 @@
+"""One rank of test_sharding: trains the same weights with LAMB and with LAMB shared out over ranks.
+
+Arguments: file of the process group, rank, ranks, file to save to.
+"""
+
+import sys
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from implementations.pytorch.optim.lamb import Lamb
+from implementations.pytorch.optim.sharded_lamb import ShardedLamb, whole_state
+
+SHAPES = [(60, 40), (30, 20), (90, 10), (50,), (8, 4), (33, 30)]
+LEAST_SHARED = 500
+SETTINGS: dict[str, Any] = {"betas": (0.8, 0.95), "eps": 1e-6}
+
+
+def parameters() -> list[Tensor]:
+    random = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=random).requires_grad_() for shape in SHAPES]
+
+
+def groups(p: list[Tensor]) -> list[dict[str, Any]]:
+    return [
+        {"params": [p[0], p[4], p[5]], "weight_decay": 0.1},
+        {"params": [p[1], p[2]], "weight_decay": 0.1, "parts": 3},
+        {"params": [p[3]], "weight_decay": 0.0, "adapt": False},
+    ]
+
+
+def train(weights: list[Tensor], optimizer: Lamb, steps: range, finds: bool) -> None:
+    """A step for each number, with a rate of its own; with `finds`, step 1 is one that a loss scaler has skipped."""
+    for step in steps:
+        random = torch.Generator().manual_seed(10 + step)
+        for weight in weights:
+            weight.grad = torch.randn(weight.shape, generator=random) * (float("inf") if finds and step == 1 else 1)
+        for group in optimizer.param_groups:
+            group["lr"].fill_(0.01 * (step + 1))
+        if finds:
+            optimizer.found_inf = torch.tensor(float(step == 1))  # type: ignore[attr-defined]
+        optimizer.step()
+
+
+def ends(finds: bool) -> dict[str, Any]:
+    plain_weights, shared_weights = parameters(), parameters()
+    plain = Lamb(groups(plain_weights), lr=torch.tensor(0.1), **SETTINGS)
+    shared = ShardedLamb(groups(shared_weights), least_shared=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
+    before = shared.whole_state_dict()["state"]
+    train(plain_weights, plain, range(4), finds)
+    train(shared_weights, shared, range(4), finds)
+    found: dict[str, Any] = {
+        "before": before,
+        "plain": [w.detach().clone() for w in plain_weights],
+        "shared": [w.detach().clone() for w in shared_weights],
+        "own": [sorted(shared.state_dict()["state"])],
+        "plain state": deepcopy(plain.state_dict()),
+        "whole state": deepcopy(whole_state(shared)),
+    }
+    # on from a whole state, from a part of it, and from a state that was not shared out
+    starts = {"whole": whole_state(shared), "own": shared.state_dict(), "plain": whole_state(plain)}
+    for name, state in starts.items():
+        weights = [w.detach().clone().requires_grad_() for w in shared_weights]
+        resumed = ShardedLamb(groups(weights), least_shared=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
+        resumed.load_state_dict(deepcopy(state))
+        found["own"].append(sorted(resumed.state_dict()["state"]))
+        train(weights, resumed, range(4, 6), finds)
+        found[f"resumed {name}"] = [w.detach().clone() for w in weights]
+    train(plain_weights, plain, range(4, 6), finds)
+    found["plain on"] = [w.detach().clone() for w in plain_weights]
+    return found
+
+
+def main() -> None:
+    rendezvous, rank, ranks, out = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(ranks))
+    found = {finds: ends(finds) for finds in (False, True)}
+    dist.barrier()
+    torch.save(found, out)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""LAMB shared out over three processes ends with the weights and the state of LAMB, bit for bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.optim import build
+from implementations.pytorch.optim.build import build_optimizer
+from implementations.pytorch.optim.lamb import Lamb
+from implementations.pytorch.optim.sharded_lamb import ShardedLamb, whole_state
+from podium.config.schema import OptimizerSettings
+
+WORKER = Path(__file__).with_name("sharding_worker.py")
+RANKS = 3
+SETTINGS = OptimizerSettings(
+    algorithm="lamb",
+    learning_rate=0.003,
+    beta1=0.8,
+    beta2=0.95,
+    epsilon=1e-5,
+    weight_decay=0.07,
+    warmup_steps=0,
+    decay_steps=9,
+)
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory, start_ranks: Callable[..., None]) -> list[dict[bool, Any]]:
+    folder = tmp_path_factory.mktemp("sharding")
+    outs = [folder / f"{rank}.pt" for rank in range(RANKS)]
+    start_ranks(WORKER, [(folder / "group", rank, RANKS, out) for rank, out in enumerate(outs)])
+    return [torch.load(out) for out in outs]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finds", [False, True])
+def test_weights_are_lambs_on_all_ranks(ends: list[dict[bool, Any]], finds: bool) -> None:
+    for mine in ends:
+        found = mine[finds]
+        assert all(w.isfinite().all() for w in found["plain"])
+        assert all(torch.equal(a, b) for a, b in zip(found["shared"], found["plain"], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(found["shared"], ends[0][finds]["plain"], strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finds", [False, True])
+def test_a_rank_keeps_the_moving_averages_of_what_it_updates(ends: list[dict[bool, Any]], finds: bool) -> None:
+    """By number within the groups: 1 and 5 are small and everywhere, 0, 2, 3 and 4 in one place each."""
+    own = [mine[finds]["own"][0] for mine in ends]
+    assert all({1, 5} <= set(numbers) for numbers in own)
+    assert sorted(number for numbers in own for number in set(numbers) - {1, 5}) == [0, 2, 3, 4]
+    assert [0, 1, 5] in own  # the largest has a rank for itself
+    for mine, numbers in zip(ends, own, strict=True):
+        assert all(kept == numbers for kept in mine[finds]["own"])  # after each way of loading too
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finds", [False, True])
+def test_the_whole_state_is_lambs(ends: list[dict[bool, Any]], finds: bool) -> None:
+    for mine in ends:
+        plain, whole = mine[finds]["plain state"], mine[finds]["whole state"]
+        assert mine[finds]["before"] == {}
+        assert whole["state"].keys() == plain["state"].keys()
+        for number, state in plain["state"].items():
+            assert state.keys() == whole["state"][number].keys()
+            assert all(torch.equal(value, whole["state"][number][key]) for key, value in state.items())
+        for one, other in zip(plain["param_groups"], whole["param_groups"], strict=True):
+            assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["whole", "own", "plain"])
+def test_a_loaded_state_goes_on_bit_for_bit(ends: list[dict[bool, Any]], start: str) -> None:
+    for mine in ends:
+        for found in mine.values():
+            assert all(torch.equal(a, b) for a, b in zip(found[f"resumed {start}"], found["plain on"], strict=True))
+            assert not torch.equal(found["plain on"][0], found["plain"][0])
+
+
+@pytest.mark.parametrize(
+    ("least", "ranks", "kind"),
+    [(256, 255, Lamb), (256, 256, ShardedLamb), (1, 1, ShardedLamb), (None, 4096, Lamb)],
+)
+def test_who_is_shared_out(
+    least: int | None, ranks: int, kind: type, processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any
+) -> None:
+    monkeypatch.setattr(build.dist, "get_world_size", lambda: ranks)
+    optimizer = build_optimizer(make_model(), SETTINGS.model_copy(update={"sharded_from": least}))
+    assert type(optimizer) is kind
+
+
+def test_adamw_is_never_shared_out(processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1000)
+    assert type(build_optimizer(make_model(), SETTINGS.model_copy(update={"algorithm": "adamw"}))) is torch.optim.AdamW
+
+
+def test_the_whole_state_of_others_is_their_state() -> None:
+    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], momentum=0.5)
+    assert whole_state(optimizer) == optimizer.state_dict()

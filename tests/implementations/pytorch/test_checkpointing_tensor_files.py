@@ -1,0 +1,101 @@
+"""Files of tensors: whose they are, and that no byte of them has changed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from implementations.pytorch.checkpointing import CONTENT, STAMP, TensorFile, content_digest, write_tensors
+from podium.core.errors import WorkError
+
+MINE = {"batches": "3", "rank": "0"}
+TENSORS = {
+    "b.matrix": torch.arange(2000, dtype=torch.float32).reshape(40, 50),
+    "a.half": torch.linspace(0, 1, 7, dtype=torch.bfloat16),
+    "a.number": torch.tensor(5, dtype=torch.int64),
+    "a.none": torch.empty(0, 3),
+    "a.truth": torch.tensor([True, False]),
+    "a.random": torch.arange(100, dtype=torch.uint8),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "batch_3" / "rank_0.safetensors"
+    path.parent.mkdir()
+    write_tensors(path, TENSORS, MINE)
+    return path
+
+
+def test_all_comes_back(path: Path) -> None:
+    file = TensorFile(path)
+    file.require(MINE)
+    for name, tensor in TENSORS.items():
+        assert torch.equal(file.get(name), tensor)
+    assert [other.name for other in path.parent.iterdir()] == [path.name]
+
+
+def test_every_changed_byte_of_the_tensors_is_found(path: Path) -> None:
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")
+    for place in (start, len(whole) - 1, *range(start + 13, len(whole), 997)):
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        words = rf"^{path}: is damaged: .* remove the folder {path.parent}, and the run goes on from the checkpoint"
+        with pytest.raises(WorkError, match=words):
+            TensorFile(path).require(MINE)
+
+
+def rewritten(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """With the digest of the tensors that were written first."""
+    stamp = {**MINE, CONTENT: content_digest(sorted(TENSORS.items()))}
+    save_file(tensors, path, metadata={STAMP: json.dumps(stamp)})
+
+
+@pytest.mark.parametrize("metadata", [None, {"x": "y"}, {STAMP: "{"}, {STAMP: "[]"}])
+def test_a_file_without_a_stamp_is_refused(path: Path, metadata: dict[str, str] | None) -> None:
+    save_file(TENSORS, path, metadata=metadata)
+    with pytest.raises(WorkError, match="is not this checkpoint's: its batches is None, and 3 is right"):
+        TensorFile(path).require(MINE)
+
+
+def test_the_same_tensors_are_the_same_bytes(path: Path) -> None:
+    whole = path.read_bytes()
+    for _ in range(8):
+        write_tensors(path, TENSORS, MINE)
+        assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("change", ["renamed", "type", "shape", "left out", "added"])
+def test_so_is_a_changed_name_type_or_shape(path: Path, change: str) -> None:
+    tensors = load_file(path)
+    rewritten(path, tensors)
+    TensorFile(path).require(MINE)
+    if change == "renamed":
+        tensors["a.other"] = tensors.pop("a.number")
+    elif change == "type":
+        tensors["a.number"] = tensors["a.number"].view(torch.float64)
+    elif change == "shape":
+        tensors["b.matrix"] = tensors["b.matrix"].reshape(50, 40)
+    elif change == "left out":
+        del tensors["a.none"]
+    else:
+        tensors["z"] = torch.empty(0)
+    rewritten(path, tensors)
+    with pytest.raises(WorkError, match="is damaged"):
+        TensorFile(path).require(MINE)
+
+
+def test_another_stamp_is_said(path: Path) -> None:
+    with pytest.raises(WorkError, match="is not this checkpoint's: its rank is 0, and 1 is right; put the right file"):
+        TensorFile(path).require(MINE | {"rank": "1"})
+
+
+def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").mkdir()
+    with pytest.raises(WorkError, match="file: cannot be written"):
+        write_tensors(tmp_path / "file", TENSORS, MINE)
+    assert not list(tmp_path.glob(".*"))

@@ -1,0 +1,221 @@
+"""Evaluation: micro-averages over all masked tokens, without dropout, back in training mode afterwards.
+
+Evaluation beside training: of the weights as they were, known to all ranks after the same step, no step changed.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmarks.bert.samples import Sample
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch import evaluation
+from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.data.evaluation import evaluation_batches
+from implementations.pytorch.data.reader import read_step
+from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, evaluate
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.phase_clock import PhaseClock
+from implementations.pytorch.step import Stepper
+from podium.config.schema import RunConfig
+from podium.core.errors import WorkError
+from podium.planning.batch_plan import TrainingOrder
+
+
+@pytest.mark.parametrize("attention", ["grouped", "padded"])
+def test_it_is_the_average_over_tokens_and_not_over_batches(
+    attention: str,
+    processes: Processes,
+    make_samples: Callable[..., list[Sample]],
+    make_model: Callable[..., BertForPreTraining],
+) -> None:
+    samples = make_samples([60, 50, 40, 9, 8, 7, 6, 5, 5])
+    model = make_model(attention, dropout_probability=0.5)
+    right = next_sentence_right = masked = 0
+    loss = 0.0
+    model.eval()
+    for sample in samples:  # one by one, without padding
+        with torch.no_grad():
+            scores = model(collate([sample]))
+        labels = torch.from_numpy(sample.masked_token_ids.astype("int64")[: len(sample.masked_positions)])
+        right += int((scores.masked_lm.argmax(1) == labels).sum())
+        next_sentence_right += int(scores.next_sentence.argmax()) == sample.next_sentence_label
+        loss += float(F.cross_entropy(scores.masked_lm, labels, reduction="sum"))
+        masked += len(labels)
+    model.train()
+    batches = [collate(part, 60 if attention == "padded" else None, 64) for part in (samples[:2], samples[2:])]
+    found = evaluate(model, batches, processes, "fp32")
+    assert found.masked_lm == pytest.approx(right / masked)
+    assert found.next_sentence == pytest.approx(next_sentence_right / len(samples))
+    assert found.masked_lm_loss == pytest.approx(loss / masked, rel=1e-5)
+    assert found.sequences == len(samples)
+    assert model.training
+    assert all(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_perfect_model_is_right_everywhere(
+    processes: Processes, make_samples: Callable[..., list[Sample]], vocabulary: int
+) -> None:
+    """Positions that only round the shape up count neither as right nor as wrong."""
+    from implementations.pytorch.data.batch import RaggedBatch
+    from implementations.pytorch.model.bert import Making, Scores
+
+    class Perfect(torch.nn.Module):
+        making = Making()
+
+        def forward(self, batch: RaggedBatch) -> Scores:
+            labels = batch.masked_labels.clamp(min=0)
+            return Scores(F.one_hot(labels, vocabulary).float(), F.one_hot(batch.next_sentence, 2).float())
+
+    batches = [collate(make_samples([50, 9], seed), None, 64) for seed in range(2)]
+    found = evaluate(Perfect(), batches, processes, "fp32")
+    assert (found.masked_lm, found.next_sentence, found.sequences) == (1.0, 1.0, 4)
+
+
+Models = Callable[..., BertForPreTraining]
+RANKS = 2
+
+
+@pytest.fixture
+def store(make_store: Callable[..., SampleStore]) -> SampleStore:
+    return make_store(np.random.default_rng(0).integers(5, 60, 40))
+
+
+@pytest.fixture
+def batches(store: SampleStore) -> list[RaggedBatch]:
+    return evaluation_batches(store, samples=20, rank=0, ranks=1, local_batch_size=6, slot_width=None)
+
+
+def waited_for(overlapped: OverlappedEvaluation) -> Accuracy:
+    end = time.monotonic() + 60
+    while (accuracy := overlapped.poll()) is None:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return accuracy
+
+
+def test_it_is_of_the_weights_as_they_were(
+    processes: Processes, make_model: Models, batches: list[RaggedBatch]
+) -> None:
+    model = make_model(dropout_probability=0.5)
+    overlapped = OverlappedEvaluation(model, processes, "fp32", batches[:1])
+    for _ in range(2):
+        expected = evaluate(model, batches, processes, "fp32")
+        overlapped.begin(batches)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+        assert overlapped.running
+        assert waited_for(overlapped) == expected
+        assert not overlapped.running
+    assert model.training
+    assert overlapped.seconds > 0
+    assert evaluate(model, batches, processes, "fp32") != expected
+    overlapped.begin(batches)
+    assert overlapped.finish() == evaluate(model, batches, processes, "fp32")
+    assert overlapped.poll() is None
+
+
+def test_steps_are_the_same_bit_for_bit_with_one_beside_them(
+    store: SampleStore,
+    batches: list[RaggedBatch],
+    processes: Processes,
+    make_config: Callable[..., RunConfig],
+    make_model: Models,
+    make_stepper: Callable[[RunConfig, BertForPreTraining], Stepper],
+    make_order: Callable[[SampleStore, RunConfig], TrainingOrder],
+) -> None:
+    config = make_config(global_batch_size=4)
+    ends, accuracies = [], []
+    for beside in (False, True):
+        stepper, order = make_stepper(config, make_model(dropout_probability=0.1)), make_order(store, config)
+        overlapped = OverlappedEvaluation(stepper.model.module, processes, "fp32")
+        torch.manual_seed(3)
+        for number in range(12):
+            stepper.take(read_step(order, number, 0), PhaseClock())
+            if beside and (accuracy := overlapped.poll()) is not None:
+                accuracies.append(accuracy)
+            if beside and not overlapped.running:
+                overlapped.begin(batches)
+        if overlapped.running:
+            accuracies.append(overlapped.finish())
+        ends.append([p.detach().clone() for p in stepper.model.parameters()])
+    assert accuracies
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_training_goes_on_meanwhile(
+    processes: Processes, make_model: Models, batches: list[RaggedBatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, sums = threading.Event(), evaluation.evaluation_sums
+    overlapped = OverlappedEvaluation(make_model(), processes, "fp32")
+
+    def hold(*arguments: Any) -> torch.Tensor:
+        assert held.wait(60)
+        assert threading.current_thread().name == "evaluation"
+        return sums(*arguments)
+
+    monkeypatch.setattr(evaluation, "evaluation_sums", hold)
+    overlapped.begin(batches)
+    assert [overlapped.poll() for _ in range(5)] == [None] * 5
+    with pytest.raises(AssertionError, match="one at a time"):
+        overlapped.begin(batches)
+    held.set()
+    assert waited_for(overlapped).sequences == 20
+
+
+@pytest.mark.parametrize("take", [waited_for, OverlappedEvaluation.finish])
+def test_what_goes_wrong_beside_training_is_raised_in_it(
+    processes: Processes,
+    make_model: Models,
+    batches: list[RaggedBatch],
+    monkeypatch: pytest.MonkeyPatch,
+    take: Callable[[OverlappedEvaluation], Accuracy],
+) -> None:
+    def fail(*_: Any) -> None:
+        raise WorkError("out of memory")
+
+    overlapped = OverlappedEvaluation(make_model(), processes, "fp32")
+    monkeypatch.setattr(evaluation, "evaluation_sums", fail)
+    overlapped.begin(batches)
+    with pytest.raises(WorkError, match="out of memory"):
+        take(overlapped)
+
+
+@pytest.fixture(scope="module")
+def ranks(
+    tmp_path_factory: pytest.TempPathFactory, write_store: Callable[..., Path], start_ranks: Callable[..., None]
+) -> list[dict[str, Any]]:
+    """What each of two processes was told, of which the second evaluates more slowly."""
+    folder = tmp_path_factory.mktemp("overlap")
+    shard = write_store(folder / "store", np.random.default_rng(0).integers(5, 60, 24))
+    worker = Path(__file__).with_name("overlap_worker.py")
+    outs = [folder / f"{rank}.json" for rank in range(RANKS)]
+    start_ranks(worker, [(shard, folder / "rendezvous", rank, RANKS, out) for rank, out in enumerate(outs)])
+    return [json.loads(out.read_text(encoding="utf-8")) for out in outs]
+
+
+@pytest.mark.slow
+def test_all_ranks_know_the_same_after_the_same_step(ranks: list[dict[str, Any]]) -> None:
+    one, two = ranks
+    assert one["polls"] == two["polls"] > 2  # the first waits for the second's
+    for key in ("polled", "finished", "expected"):
+        assert one[key] == two[key]
+        assert one[key]["sequences"] == 12
+        assert one[key] == pytest.approx(one["expected"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_on_one_rank_ends_all(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[1]["words"] == "out of memory"
+    assert ranks[0]["words"].startswith("an evaluation beside training failed on another rank")

@@ -1,0 +1,183 @@
+"""Metrics: a line a step, one step late, and the end of a run whose loss is no number."""
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.reader import Step, read_step
+from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.metrics import MOST_SKIPPED, Metrics
+from implementations.pytorch.step import NotFinite, StepResult
+from podium.core.errors import WorkError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder
+
+
+@pytest.fixture
+def steps(make_store: Callable[..., SampleStore]) -> list[Step]:
+    store = make_store(np.arange(5, 25))
+    order = TrainingOrder(store, seed=0, strategy="indexed", global_batch_size=6, deal=Deal(1, 1), accumulation_steps=1)
+    return [read_step(order, number, 0) for number in range(3)]
+
+
+def result(
+    masked_lm: float, next_sentence: float = 6.0, norm: float = 0.5, rate: float = 0.125, taken: float = 1.0
+) -> StepResult:
+    return StepResult(*(torch.tensor(value) for value in (masked_lm, next_sentence, norm, rate, taken)))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_every_step_has_a_line_one_step_late(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    path = tmp_path / "new folder" / "metrics.jsonl"
+    with Metrics(path, processes) as metrics:
+        for number, step in enumerate(steps, start=1):
+            metrics.flush()
+            metrics.step(number, 6 * number, step, result(30.0 * number, rate=0.125 * number))
+            assert [line["step"] for line in lines_of(path)] == list(range(1, number))
+        metrics.flush()
+        assert [line["step"] for line in lines_of(path)] == [1, 2, 3]
+        metrics.flush()
+        metrics.write({"event": "evaluation", "accuracy": 0.5})
+    lines = lines_of(path)
+    assert len(lines) == 4
+    for number, (step, line) in enumerate(zip(steps, lines, strict=False), start=1):
+        assert line["event"] == "step"
+        assert line["samples"] == 6 * number
+        assert line["learning_rate"] == 0.125 * number
+        assert line["tokens"] == step.whole.tokens
+        assert line["slots"] == step.micro_batches[0].slots
+        assert line["max_over_mean_tokens"] == 1.0
+        assert line["masked_lm_loss"] == pytest.approx(30.0 * number / step.whole.masked)
+        assert line["next_sentence_loss"] == 1.0
+        assert line["loss"] == pytest.approx(line["masked_lm_loss"] + 1.0)
+        assert line["gradient_norm"] == 0.5
+
+
+def test_a_step_without_clipping_has_no_norm(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
+        metrics.step(1, 6, steps[0], result(1.0, norm=math.nan))
+        metrics.flush()
+    assert "gradient_norm" not in lines_of(tmp_path / "metrics.jsonl")[0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("where", ["masked_lm", "next_sentence"])
+def test_a_loss_that_is_no_number_ends_the_run_one_step_late(
+    tmp_path: Path, processes: Processes, steps: list[Step], bad: float, where: str
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with Metrics(path, processes) as metrics:
+        metrics.step(1, 6, steps[0], result(1.0))
+        metrics.flush()
+        metrics.step(2, 12, steps[1], result(**{"masked_lm": 1.0, where: bad}))
+        with pytest.raises(NotFinite, match=r"^the loss of step 2 is (nan|inf)$") as caught:
+            metrics.flush()
+        assert caught.value.whole is steps[1].whole
+    assert [line["step"] for line in lines_of(path)] == [1]
+
+
+@pytest.mark.parametrize("asked", [{"stop": True}, {"save": True}])
+def test_what_a_rank_asks_for_is_known_one_step_late(
+    tmp_path: Path, processes: Processes, steps: list[Step], asked: dict[str, bool]
+) -> None:
+    with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
+        metrics.step(1, 6, steps[0], result(1.0))
+        metrics.flush()
+        assert not metrics.asked_to_stop and not metrics.asked_to_save and not metrics.pending
+        metrics.step(2, 12, steps[1], result(1.0, taken=0.0), **asked)
+        assert not metrics.asked_to_stop and not metrics.asked_to_save and metrics.pending
+        metrics.flush()
+        assert (metrics.asked_to_stop, metrics.asked_to_save) == ("stop" in asked, "save" in asked)
+        metrics.step(2, 12, steps[2], result(1.0))
+        metrics.flush()
+        assert (metrics.asked_to_stop, metrics.asked_to_save) == ("stop" in asked, "save" in asked)
+
+
+def test_metrics_go_on_where_they_were(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    """Lines are added to those that are there, and steps skipped before count."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"event": "step", "step": 6}\n', encoding="utf-8")
+    with Metrics(path, processes, skipped=MOST_SKIPPED - 2) as metrics:
+        assert metrics.length == 29
+        metrics.step(7, 42, steps[0], result(1.0, taken=0.0))
+        metrics.flush()
+        assert metrics.skipped == MOST_SKIPPED - 1
+        assert metrics.length == path.stat().st_size > 29
+        metrics.step(7, 42, steps[1], result(1.0, taken=0.0))
+        with pytest.raises(WorkError, match="40 steps in a row overflowed"):
+            metrics.flush()
+    assert lines_of(path)[0] == {"event": "step", "step": 6}
+
+
+def test_only_the_first_rank_writes(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    second = Processes(1, 2, processes.device)
+    with Metrics(tmp_path / "metrics.jsonl", second) as metrics:
+        metrics.step(1, 6, steps[0], result(math.nan))
+        with pytest.raises(WorkError):
+            metrics.flush()
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_skipped_step_is_told_and_is_no_failure(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    """Its batch comes back, so that it is no longer counted; its loss may be anything."""
+    path = tmp_path / "metrics.jsonl"
+    with Metrics(path, processes) as metrics:
+        metrics.step(1, 6, steps[0], result(math.inf, taken=0.0))
+        assert metrics.flush() is steps[0].whole
+        metrics.step(1, 6, steps[1], result(1.0))
+        assert metrics.flush() is None
+    assert lines_of(path)[0] == {"event": "skipped", "step": 1, "samples": 0}
+    assert [line["samples"] for line in lines_of(path)] == [0, 6]
+
+
+def test_nothing_but_skipped_steps_ends_the_run(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
+        for number in range(MOST_SKIPPED):
+            metrics.step(1, 6, steps[0], result(1.0, taken=0.0))
+            if number == 20:  # one that was taken in between begins the count anew
+                metrics.flush()
+                metrics.step(1, 6, steps[0], result(1.0))
+            if number < MOST_SKIPPED - 1:
+                metrics.flush()
+        metrics.flush()
+        for number in range(MOST_SKIPPED - 19):
+            metrics.step(1, 6, steps[0], result(1.0, taken=0.0))
+            if number < MOST_SKIPPED - 20:
+                metrics.flush()
+        with pytest.raises(WorkError, match="40 steps in a row overflowed in fp16; lower"):
+            metrics.flush()
+
+
+FULL = Path("/dev/full")
+"""Linux's own stand-in for a disk that is full."""
+
+
+def test_a_full_disk_is_a_sentence(processes: Processes) -> None:
+    words = r"^/dev/full: the disk is full \(No space left on device\); make room on it$"
+    with pytest.raises(WorkError, match=words), Metrics(FULL, processes) as metrics:
+        metrics.write({"event": "evaluation"})
+
+
+def test_another_failure_is_not_hidden_by_a_line_that_was_left_over(processes: Processes) -> None:
+    with pytest.raises(WorkError, match="something else"), Metrics(FULL, processes) as metrics:
+        with suppress(WorkError):
+            metrics.write({"event": "evaluation"})
+        raise WorkError("something else")
+    with pytest.raises(WorkError, match="the disk is full"), Metrics(FULL, processes) as metrics, suppress(WorkError):
+        metrics.write({"event": "evaluation"})
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path, processes: Processes) -> None:
+    with pytest.raises(WorkError, match=r"cannot be written \(Is a directory\); see who"), Metrics(tmp_path, processes):
+        pass

@@ -1,0 +1,101 @@
+"""Nothing in a step asks the device for a number: the host may run ahead, and a step may be a CUDA graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.reader import read_step
+from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.kernels.interface import Kernels
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.phase_clock import PhaseClock
+from implementations.pytorch.step import Stepper
+from podium.config.schema import Clipping, RunConfig
+from podium.planning.batch_plan import TrainingOrder
+
+ASKING = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select", "allclose"}
+"""Operators whose result or whose shape the host has to wait for."""
+
+
+class Asked(TorchDispatchMode):
+    """Notes every operator that makes the host wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::").partition(".")[0]
+        indexed_by_mask = name in ("index", "index_put_") and any(
+            i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]
+        )
+        if name in ASKING or indexed_by_mask:
+            self.operators.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: x.sum().item(),
+        lambda x: float(x[0]),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 0],
+        lambda x: 1 if x.sum() else 0,
+    ],
+)
+def test_asking_is_noticed(ask: Callable[[torch.Tensor], object]) -> None:
+    with Asked() as asked:
+        ask(torch.arange(1.0, 2.0))
+    assert asked.operators
+
+
+@pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
+@pytest.mark.parametrize("kernels", [EAGER, NUMBA])
+@pytest.mark.parametrize(
+    ("precision", "accumulation", "when", "wire"),
+    [
+        ("fp32", 2, "after", "fp32"),
+        ("bf16", 1, "after", "bf16"),
+        ("fp16", 1, "after", "fp16"),
+        ("fp16", 2, "bucket", "fp16"),
+        ("fp32", 1, "before", "fp32"),
+    ],
+)
+def test_no_step_asks(
+    algorithm: str,
+    kernels: Kernels,
+    precision: str,
+    accumulation: int,
+    when: Any,
+    wire: str,
+    make_store: Callable[..., SampleStore],
+    make_config: Callable[..., RunConfig],
+    make_model: Callable[..., BertForPreTraining],
+    make_stepper: Callable[..., Stepper],
+    make_order: Callable[[SampleStore, RunConfig], TrainingOrder],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda *_: pytest.fail("tolist in a step"))
+    store = make_store(np.random.default_rng(0).integers(5, 60, 40))
+    config = make_config(
+        global_batch_size=4,
+        gradient_accumulation_steps=accumulation,
+        clipping=Clipping(max_norm=1.0, when=when),
+        gradient_wire=wire,
+        optimizer={"algorithm": algorithm, "warmup_steps": 0},
+    )
+    stepper = make_stepper(config, make_model(dropout_probability=0.1, kernels=kernels), precision)
+    order = make_order(store, config)
+    for number in range(2):  # in which DDP makes its buckets
+        stepper.take(read_step(order, number, 0), PhaseClock())
+    with Asked() as asked:
+        result = stepper.take(read_step(order, 2, 0), PhaseClock())
+    assert asked.operators == []
+    assert all(tensor.dim() == 0 for tensor in vars(result).values())

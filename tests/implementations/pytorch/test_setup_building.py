@@ -1,0 +1,209 @@
+"""From a configuration to what takes steps: every choice is made, and what a device lacks is refused by name."""
+
+import itertools
+import math
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from benchmarks.bert.sizes import Size
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.reader import read_step
+from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.evaluation import evaluate
+from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.eager import EAGER
+from implementations.pytorch.phase_clock import PhaseClock
+from implementations.pytorch.precision import autocast, resolve_precision
+from implementations.pytorch.setup import build_stepper, making, uses_graphs
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder
+
+Configs = Callable[..., RunConfig]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_auto_is_the_devices_own(make_config: Configs) -> None:
+    config = make_config()
+    assert making(config, "bf16", CPU).kernels is NUMBA
+    assert not making(config, "bf16", CPU).compiles
+    on_gpu = making(config, "bf16", CUDA)
+    assert on_gpu.kernels is EAGER
+    assert on_gpu.compiles
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "sentence"),
+    [
+        (CPU, {"kernels": "triton"}, "kernels: found triton on cpu, allowed there are auto, eager, compiled, numba"),
+        (CUDA, {"kernels": "numba"}, "kernels: found numba on cuda, allowed there are auto, eager, compiled, triton"),
+        (CPU, {"attention": "flash"}, "attention: found flash with bfloat16 on cpu, but it needs bf16 or fp16 on cuda"),
+    ],
+)
+def test_what_a_device_lacks_is_refused(
+    device: torch.device, changes: dict[str, Any], sentence: str, make_config: Configs
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        making(make_config(**changes), "bf16", device)
+
+
+def test_fp8_is_refused_on_a_cpu() -> None:
+    with pytest.raises(UsageError, match="precision: found fp8, which the cpu here cannot multiply; allowed are bf16"):
+        resolve_precision("fp8", CPU)
+
+
+def test_graphs_are_used_where_they_can_be(make_config: Configs) -> None:
+    flash = make_config(attention="flash")
+    assert uses_graphs(flash, CUDA)
+    assert uses_graphs(flash.model_copy(update={"cuda_graph": "step"}), CUDA)
+    assert not uses_graphs(flash.model_copy(update={"cuda_graph": "none"}), CUDA)
+    assert not uses_graphs(make_config(), CUDA)  # groups have shapes of their own
+    assert not uses_graphs(make_config(attention="flash", gradient_accumulation_steps=2), CUDA)
+    assert not uses_graphs(make_config(attention="flash", shape_step=1024), CUDA)  # spare slots longer than 512
+    assert not uses_graphs(flash, CPU)
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "sentence"),
+    [
+        (CPU, {}, "cuda_graph: found step, but launch.device is cpu, and CUDA graphs need cuda; allowed here are auto"),
+        (
+            CUDA,
+            {"attention": "grouped"},
+            "cuda_graph: found step, but attention is grouped, and graphs need one of flash",
+        ),
+        (CUDA, {"attention": "flash", "gradient_accumulation_steps": 2}, "graphs need gradient_accumulation_steps 1"),
+    ],
+)
+def test_graphs_that_cannot_be_are_refused(
+    device: torch.device, changes: dict[str, Any], sentence: str, make_config: Configs
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        uses_graphs(make_config(cuda_graph="step", **changes), device)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_weights_are_the_seeds_and_dropout_each_ranks(
+    ranks: int, make_config: Configs, processes: Processes, small: Size, vocabulary: int
+) -> None:
+    config = make_config(seed=5, ranks=ranks)
+    ends = []
+    for rank in range(ranks):
+        here = Processes(rank, ranks, processes.device)
+        stepper = build_stepper(config, here, vocabulary, small)
+        ends.append((stepper.model.module.embeddings.word.weight.clone(), torch.rand(3)))
+    assert all(torch.equal(weights, ends[0][0]) for weights, _ in ends)
+    assert len({tuple(draws.tolist()) for _, draws in ends}) == ranks
+    assert len(stepper.rates) == math.ceil(config.max_samples / config.global_batch_size)
+
+
+PLAIN = {"attention": "padded", "kernels": "eager", "last_layer": "all", "precision": "fp32"}
+COMBINATIONS = [
+    {"attention": attention, "kernels": kernels, "last_layer": last_layer, "precision": precision}
+    for attention in ("padded", "grouped", "nested")
+    for kernels in ("eager", "numba")
+    for last_layer in ("needed", "all")
+    for precision in ("fp32", "bf16")
+]
+PAIRS = [COMBINATIONS[number] for number in (0, 7, 11, 12, 18, 21)]
+"""In which every two values of different settings come together."""
+OTHERS = [
+    {"attention": "grouped", "attention_widths": (16, 64, 512)},
+    {"attention": "grouped", "precision": "fp16"},
+    {"attention": "padded", "balancing": "padded"},
+]
+
+
+def test_every_two_settings_come_together() -> None:
+    def pairs(combinations: list[dict[str, str]]) -> set[Any]:
+        return {pair for combination in combinations for pair in itertools.combinations(combination.items(), 2)}
+
+    assert pairs(PAIRS) == pairs(COMBINATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "combinations", [PAIRS + OTHERS, pytest.param(COMBINATIONS, marks=pytest.mark.exhaustive)], ids=["pairs", "all"]
+)
+def test_two_hundred_steps_end_alike_with_every_combination(
+    combinations: list[dict[str, Any]],
+    make_store: Callable[..., SampleStore],
+    make_config: Configs,
+    processes: Processes,
+    small: Size,
+    vocabulary: int,
+) -> None:
+    """Training with dropout, on the same samples: the mean loss of the last steps is that of the plain model but for
+    the noise between seeds, of which three plain runs tell the size."""
+    store = make_store(np.random.default_rng(0).integers(5, 40, 24))
+
+    def end(seed: int = 1, **changes: Any) -> float:
+        config = make_config(
+            global_batch_size=4, seed=seed, optimizer={"learning_rate": 3e-3, "warmup_steps": 20}, **changes
+        )
+        order = TrainingOrder(
+            store,
+            seed=1,
+            strategy=config.balancing,
+            global_batch_size=4,
+            deal=Deal(1, 1),
+            accumulation_steps=1,
+            attention_widths=config.attention_widths,
+        )
+        stepper = build_stepper(config, processes, vocabulary, small)
+        losses = [float(stepper.take(read_step(order, n, 0), PhaseClock()).masked_lm) for n in range(200)]
+        return sum(losses[-24:]) / sum(losses[:6]) * 6 / 24
+
+    ends = [end(seed, **PLAIN) for seed in (1, 2, 3)]
+    assert max(ends) < 0.9, "nothing is learned"
+    mean, noise = sum(ends) / 3, max(ends) - min(ends)
+    for combination in combinations:
+        assert abs(end(**combination) - mean) < 2 * noise + 0.03, combination
+
+
+@pytest.mark.slow
+def test_nothing_is_compiled_twice_in_a_run(
+    make_store: Callable[..., SampleStore],
+    make_config: Configs,
+    processes: Processes,
+    small: Size,
+    vocabulary: int,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever shapes come: one graph serves all layers and lengths in training, another those of evaluation."""
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs g++ on a CPU")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+    counters.clear()
+    store = make_store(np.random.default_rng(0).integers(5, 60, 40))
+    config = make_config(global_batch_size=4, seed=1, kernels="compiled", precision="fp32", dropout=0.1)
+    eager = config.model_copy(update={"kernels": "eager"})
+    order = TrainingOrder(store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1)
+    stepper = build_stepper(config, processes, vocabulary, small)
+    assert len({read_step(order, n, 0).micro_batches[0].slots for n in range(10)}) > 1, "there is but one shape"
+    first = read_step(order, 0, 0)
+    stepper.take(first, PhaseClock())
+    evaluate(stepper.model.module, list(first.micro_batches), processes, "fp32")
+    compiled = counters["stats"]["unique_graphs"]
+    assert 0 < compiled <= 4
+    for number in range(1, 10):
+        step = read_step(order, number, 0)
+        stepper.take(step, PhaseClock())
+        evaluate(stepper.model.module, list(step.micro_batches), processes, "fp32")
+    assert counters["stats"]["unique_graphs"] == compiled
+    assert not counters["graph_break"]
+
+    plain = build_stepper(eager, processes, vocabulary, small).model.module.eval()
+    ours = build_stepper(config, processes, vocabulary, small).model.module.eval()
+    with torch.no_grad(), autocast("fp32", CPU):
+        batch = first.micro_batches[0]
+        torch.testing.assert_close(ours(batch).masked_lm, plain(batch).masked_lm, rtol=1e-4, atol=1e-5)

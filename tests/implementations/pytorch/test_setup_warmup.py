@@ -1,0 +1,158 @@
+"""Warming up leaves no trace."""
+
+import copy
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.reader import read_step
+from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.phase_clock import PhaseClock
+from implementations.pytorch.setup import GRAPH_WARM_UP_STEPS, warm_up
+from implementations.pytorch.step import Stepper
+from podium.config.schema import Clipping, RunConfig
+from podium.planning.batch_plan import RunShapes, TrainingOrder
+
+Maker = Callable[..., tuple[Stepper, TrainingOrder]]
+CASES = pytest.mark.parametrize(
+    ("algorithm", "balancing", "accumulation"), [("lamb", "indexed", 2), ("adamw", "random", 1), ("lamb", "padded", 1)]
+)
+
+
+@pytest.fixture
+def start(
+    make_store: Callable[..., SampleStore],
+    make_config: Callable[..., RunConfig],
+    make_model: Callable[..., BertForPreTraining],
+    make_stepper: Callable[[RunConfig, BertForPreTraining], Stepper],
+    make_order: Callable[[SampleStore, RunConfig], TrainingOrder],
+) -> Maker:
+    """A run as it is before its first step, the same at every call."""
+    store = make_store(np.random.default_rng(0).integers(5, 60, 40))
+
+    def begin(algorithm: str, balancing: str, accumulation: int) -> tuple[Stepper, TrainingOrder]:
+        config = make_config(
+            balancing=balancing,
+            global_batch_size=4,
+            gradient_accumulation_steps=accumulation,
+            clipping=Clipping(max_norm=1.0),
+            optimizer={"algorithm": algorithm, "warmup_steps": 0, "learning_rate": 0.01},
+        )
+        stepper = make_stepper(config, make_model(dropout_probability=0.1))
+        torch.manual_seed(3)
+        return stepper, make_order(store, config)
+
+    return begin
+
+
+def parameters_of(stepper: Stepper) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in stepper.model.state_dict().items()}
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    """Bit for bit, through mappings and sequences."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_equal(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_equal(one, other)
+    else:
+        assert found == expected
+
+
+@CASES
+def test_all_is_as_before(start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int) -> None:
+    stepper, order = start(algorithm, balancing, accumulation)
+    parameters, random = parameters_of(stepper), torch.get_rng_state()
+    groups = copy.deepcopy(stepper.optimizer.state_dict()["param_groups"])
+    warm_up(stepper, order, vocabulary)
+    assert_equal(parameters_of(stepper), parameters)
+    after = stepper.optimizer.state_dict()
+    assert all(not tensor.any() for state in after["state"].values() for tensor in state.values())  # as all begin
+    for group, before in zip(after["param_groups"], groups, strict=True):
+        assert float(group.pop("step", 0)) == 0
+        assert_equal(group, before)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert stepper.steps == 0
+    assert stepper.model.training
+    assert all(p.grad is None or not p.grad.any() for p in stepper.model.parameters())
+
+
+@CASES
+def test_steps_after_it_are_the_steps_without(
+    start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int
+) -> None:
+    ends = []
+    for warmed in (False, True):
+        stepper, order = start(algorithm, balancing, accumulation)
+        if warmed:
+            warm_up(stepper, order, vocabulary)
+        for number in range(2):
+            result = stepper.take(read_step(order, number, 0), PhaseClock())
+        norm, loss = result.gradient_norm, result.masked_lm
+        ends.append((parameters_of(stepper), stepper.optimizer.state_dict(), torch.get_rng_state(), norm, loss))
+    assert_equal(ends[1], ends[0])
+
+
+def test_the_data_is_not_touched(start: Maker, vocabulary: int) -> None:
+    stepper, order = start("lamb", "indexed", 1)
+    order.store.paths[0].unlink()
+    warm_up(stepper, order, vocabulary)
+
+
+def test_it_takes_the_steps_that_it_is_for(start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the shapes of the run's first batches."""
+    stepper, order = start("lamb", "indexed", 2)
+    taken: list[list[tuple[int, ...]]] = []
+    take = stepper.take
+
+    def noted(step: Any, phases: PhaseClock) -> Any:
+        taken.append([batch.lengths for batch in step.micro_batches])
+        return take(step, phases)
+
+    monkeypatch.setattr(stepper, "take", noted)
+    warm_up(stepper, order, vocabulary, steps=3)
+    assert taken == [[batch.lengths for batch in read_step(order, number, 0).micro_batches] for number in range(3)]
+
+
+def test_it_comes_back_to_where_a_run_was(start: Maker, vocabulary: int) -> None:
+    """A run that goes on from a checkpoint warms up too."""
+    stepper, order = start("lamb", "indexed", 1)
+    for number in range(2):
+        stepper.take(read_step(order, number, 0), PhaseClock())
+    before = copy.deepcopy((parameters_of(stepper), stepper.optimizer.state_dict(), stepper.steps))
+    warm_up(stepper, order, vocabulary)
+    assert_equal((parameters_of(stepper), stepper.optimizer.state_dict(), stepper.steps), before)
+    assert stepper.steps == 2
+
+
+@pytest.mark.parametrize("most", [2, 15])
+def test_ranks_of_unequal_numbers_of_shapes_take_equally_many_steps(
+    start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Each of its steps is a reduction over all ranks: one step more on one rank would wait for ever."""
+    stepper, order = start("lamb", "indexed", 1)
+    batches = [read_step(order, number, 0).micro_batches[0] for number in range(2)]
+    shapes = RunShapes({batch.slots: 64 for batch in batches}, {batch.slots: n for n, batch in enumerate(batches)})
+    mine = len(shapes.examples)
+    monkeypatch.setattr(Processes, "most", lambda _, number: {mine: most}[number])
+    taken, captured = [], []
+    take = stepper.take
+    monkeypatch.setattr(stepper, "take", lambda step, phases: taken.append(step) or take(step, phases))
+    graphs = SimpleNamespace(capture=lambda batch, weights: captured.append(batch.slots))
+    monkeypatch.setattr(stepper, "use_graphs", lambda: graphs)
+    order.shape_step = 64
+    warm_up(stepper, order, vocabulary, graph_shapes=shapes)
+    assert len(taken) == max(GRAPH_WARM_UP_STEPS, most)
+    assert captured == list(shapes.examples)

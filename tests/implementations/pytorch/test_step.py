@@ -1,0 +1,250 @@
+"""A step's gradients, clipping and rate, against plain autograd on the whole global batch."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.batch import collate
+from implementations.pytorch.data.reader import read_step
+from implementations.pytorch.distributed.gradient_sync import synchronised
+from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.model.loss import loss_sums
+from implementations.pytorch.optim.build import build_optimizer
+from implementations.pytorch.phase_clock import PHASES, PhaseClock
+from implementations.pytorch.step import Stepper
+from podium.config.schema import Clipping, LossScaling, RunConfig
+from podium.planning.batch_plan import TrainingOrder
+
+Models = Callable[..., BertForPreTraining]
+Configs = Callable[..., RunConfig]
+Steppers = Callable[[RunConfig, BertForPreTraining], Stepper]
+Orders = Callable[[SampleStore, RunConfig], TrainingOrder]
+Error = Callable[[Tensor, Tensor], float]
+
+
+@pytest.fixture
+def store(make_store: Callable[..., SampleStore]) -> SampleStore:
+    return make_store(np.random.default_rng(0).integers(5, 60, 40))
+
+
+def gradients_of(model: torch.nn.Module) -> list[Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def total_norm(gradients: list[Tensor]) -> float:
+    return float(sum(gradient.double().square().sum() for gradient in gradients)) ** 0.5
+
+
+@pytest.mark.parametrize("balancing", ["indexed", "padded"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_the_gradient_is_that_of_the_global_batch(
+    balancing: str,
+    accumulation: int,
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    config = make_config(
+        balancing=balancing, global_batch_size=8, gradient_accumulation_steps=accumulation, clipping=None
+    )
+    stepper, order = make_stepper(config, make_model()), make_order(store, config)
+    for number in range(2):  # the second step finds the gradients of the first
+        model = make_model()
+        model.load_state_dict(stepper.model.module.state_dict())
+        step = read_step(order, number, 0)
+        whole = collate([store.read(int(i)) for i in step.whole.indices])
+        sums = loss_sums(model(whole), whole)
+        expected = torch.autograd.grad(sums.mean(whole.masked, 8), [*model.parameters()])
+        result = stepper.take(step, PhaseClock())
+        assert float(result.masked_lm) == pytest.approx(float(sums.masked_lm.detach()), rel=1e-5)
+        assert float(result.next_sentence) == pytest.approx(float(sums.next_sentence.detach()), rel=1e-5)
+        assert result.gradient_norm.isnan()  # none was asked for
+        for found, gradient in zip(gradients_of(stepper.model), expected, strict=True):
+            assert relative_error(found, gradient) < 1e-5
+    assert stepper.steps == 2
+
+
+def test_per_rank_is_the_mean_of_means(
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    config = make_config(
+        balancing="random", loss="per_rank", global_batch_size=8, gradient_accumulation_steps=4, clipping=None
+    )
+    stepper = make_stepper(config, make_model())
+    step = read_step(make_order(store, config), 0, 0)
+    assert len({batch.masked for batch in step.micro_batches}) > 1
+    model = make_model()
+    means = [loss_sums(model(batch), batch).mean(batch.masked, 2) for batch in step.micro_batches]
+    expected = torch.autograd.grad(torch.stack(means).mean(), [*model.parameters()])
+    stepper.take(step, PhaseClock())
+    for found, gradient in zip(gradients_of(stepper.model), expected, strict=True):
+        assert relative_error(found, gradient) < 1e-5
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_global_norm_is_clipped_once_and_told_as_it_was(
+    accumulation: int,
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    settings = {"global_batch_size": 8, "gradient_accumulation_steps": accumulation}
+    free, tight, loose = (
+        make_config(**settings, clipping=clipping)
+        for clipping in (None, Clipping(max_norm=0.5), Clipping(max_norm=1e6))
+    )
+    step = read_step(make_order(store, free), 0, 0)
+    steppers = [make_stepper(config, make_model()) for config in (free, tight, loose)]
+    results = [stepper.take(step, PhaseClock()) for stepper in steppers]
+    unclipped, clipped, kept = (gradients_of(stepper.model) for stepper in steppers)
+    norm = total_norm(unclipped)
+    assert norm > 0.6
+    for result in results[1:]:
+        assert float(result.gradient_norm) == pytest.approx(norm, rel=1e-5)
+    assert total_norm(clipped) == pytest.approx(0.5, rel=1e-4)
+    for a, b, c in zip(unclipped, clipped, kept, strict=True):
+        assert relative_error(b * norm / 0.5, a) < 1e-4
+        assert relative_error(c, a) < 1e-6
+
+
+@pytest.mark.parametrize("when", ["before", "bucket"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_ranks_own_gradient_is_clipped_in_its_own_size(
+    when: str,
+    precision: str,
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    relative_error: Error,
+) -> None:
+    """In steps of one bucket and of several, whatever losses are multiplied by: of one rank, as after the mean."""
+    ends = []
+    for clipping in (Clipping(max_norm=0.5), Clipping(max_norm=0.5, when=when)):
+        config = make_config(
+            global_batch_size=8,
+            clipping=clipping,
+            gradient_bucket_mib=0.01,
+            loss_scaling=LossScaling(initial=64.0),
+            optimizer={"learning_rate": 1e-30},
+        )
+        stepper, order = make_stepper(config, make_model(), precision), make_order(store, config)
+        for number in range(3):
+            result = stepper.take(read_step(order, number, 0), PhaseClock())
+            norm = total_norm(gradients_of(stepper.model))
+            ends.append((number, float(result.gradient_norm), norm, stepper.sync.buckets))
+    for (number, told, norm, _), (_, told_own, own, buckets) in zip(ends[:3], ends[3:], strict=True):
+        assert told_own == pytest.approx(told, rel=1e-3)
+        assert told > 0.6
+        assert norm == pytest.approx(0.5, rel=1e-4)
+        if when == "before" or number == 0:
+            assert own == pytest.approx(0.5, rel=1e-3)
+        else:
+            assert buckets > 2
+            assert 0.5 / buckets**0.5 < own <= 0.5 * (1 + 1e-5)
+
+
+def test_a_stepper_clips_as_its_gradients_are_synchronised(
+    make_config: Configs, make_model: Models, processes: Processes
+) -> None:
+    """Asked to leave clipping to hooks that do none, it refuses."""
+    config = make_config(clipping=Clipping(max_norm=1.0, when="bucket"))
+    ddp, sync = synchronised(make_model(), processes.device)
+    optimizer = build_optimizer(ddp, config.optimizer)
+    with pytest.raises(AssertionError):
+        Stepper(config, processes, ddp, sync, optimizer, torch.ones(3), "fp32")
+
+
+def test_fp16_on_the_wire_comes_with_loss_scaling(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    """A scale that makes gradients overflow on the wire alone has the step skipped and is halved until none does."""
+    config = make_config(
+        global_batch_size=8, gradient_wire="fp16", loss_scaling=LossScaling(initial=2.0**24), clipping=None
+    )
+    stepper, order = make_stepper(config, make_model()), make_order(store, config)
+    taken = []
+    for number in range(12):
+        before = [p.detach().clone() for p in stepper.model.parameters()]
+        result = stepper.take(read_step(order, number % 4, 0), PhaseClock())
+        taken.append(bool(result.taken))
+        moved = any(not torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
+        assert moved is (taken[-1] and float(result.rate) > 0)
+    assert not taken[0]
+    assert taken[-1]
+    assert stepper.steps == sum(taken)
+    factor = stepper.scaler.factor
+    assert factor is not None
+    assert float(factor) == 2.0 ** (24 - taken.count(False))
+    assert make_stepper(config.model_copy(update={"gradient_wire": "bf16"}), make_model()).scaler.factor is None
+
+
+def test_gradients_are_sent_once_a_step(
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the last micro-batch, not with each: the small model is one bucket."""
+    config = make_config(global_batch_size=8, gradient_accumulation_steps=4)
+    stepper, sent = make_stepper(config, make_model()), []
+    monkeypatch.setattr(stepper.sync, "mark", lambda: sent.append(True))
+    for number in range(2):
+        stepper.take(read_step(make_order(store, config), number, 0), PhaseClock())
+        assert len(sent) == number + 1
+
+
+def test_each_step_has_its_rate(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    config = make_config(global_batch_size=4, optimizer={"warmup_steps": 2, "decay_steps": 4, "learning_rate": 0.1})
+    stepper, order = make_stepper(config, make_model()), make_order(store, config)
+    rates = []
+    for number in range(5):
+        before = [p.detach().clone() for p in stepper.model.parameters()]
+        stepper.take(read_step(order, number, 0), PhaseClock())
+        rates.append({float(group["lr"]) for group in stepper.optimizer.param_groups})
+        moved = any(not torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
+        assert moved is (number not in (0, 4))  # a rate of zero moves nothing
+    assert [sorted(rate) for rate in rates] == [[pytest.approx(r)] for r in (0.0, 0.05, 0.05, 0.025, 0.0)]
+
+
+def test_training_on_one_batch_learns_it(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0, "learning_rate": 0.01})
+    stepper = make_stepper(config, make_model())
+    step = read_step(make_order(store, config), 0, 0)
+    losses = [float(stepper.take(step, PhaseClock()).masked_lm) for _ in range(30)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_all_time_goes_to_phases(
+    store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
+) -> None:
+    config = make_config(global_batch_size=4, gradient_accumulation_steps=2)
+    stepper, clock = make_stepper(config, make_model()), PhaseClock()
+    stepper.take(read_step(make_order(store, config), 0, 0), clock)
+    assert set(clock.seconds) == set(PHASES)
+    assert all(seconds >= 0 for seconds in clock.seconds.values())
+    assert min(clock.seconds[phase] for phase in ("forward", "backward", "optimizer")) > 0
+    assert clock.seconds["evaluation"] == clock.seconds["data_wait"] == 0

@@ -1,0 +1,127 @@
+"""Replaying a step by shape. A CUDA graph is stood in for by one that runs its body again on the captured tensors."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.data.reader import read_step
+from implementations.pytorch.model.bert import BertForPreTraining
+from implementations.pytorch.phase_clock import PhaseClock
+from implementations.pytorch.step import StepGraphs, Stepper
+from podium.config.schema import RunConfig
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder, run_shapes
+
+CPU = torch.device("cpu")
+
+
+class FakeGraph:
+    """Records nothing but what to run: as a real one does, replaying reads and writes the captured tensors."""
+
+    replay: Callable[[], None]
+
+    def pool(self) -> str:
+        return "pool"
+
+
+@pytest.fixture
+def pools(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The pools that graphs were captured into."""
+    seen: list[object] = []
+
+    @contextmanager
+    def capturing(
+        graph: FakeGraph, pool: object = None, stream: object = None, capture_error_mode: str = "global"
+    ) -> Iterator[None]:
+        seen.append(pool)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    return seen
+
+
+def replayable(graphs: StepGraphs, body: Callable[..., list[Tensor]]) -> None:
+    """Give every captured fake graph its replay: the body on its static inputs, into its static outputs."""
+    for captured in graphs._captured.values():
+        batch_of = captured.graph.batch  # type: ignore[attr-defined]
+
+        def replay(captured: Any = captured, batch: Any = batch_of) -> None:
+            for output, value in zip(captured.outputs, body(batch, captured.inputs[-1]), strict=True):
+                output.copy_(value)
+
+        captured.graph.replay = replay  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def store(make_store: Callable[..., SampleStore]) -> SampleStore:
+    return make_store(np.random.default_rng(0).integers(5, 60, 48))
+
+
+def test_replayed_steps_are_the_steps(
+    store: SampleStore,
+    pools: list[object],
+    make_config: Callable[..., RunConfig],
+    make_model: Callable[..., BertForPreTraining],
+    make_stepper: Callable[..., Stepper],
+) -> None:
+    """Each batch's data and loss weights go in, and results come out that later replays leave alone."""
+    config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0})
+    order = TrainingOrder(
+        store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1, shape_step=64
+    )
+    shapes = run_shapes(order, 0, 8)
+    assert len(shapes.masked_slots) > 1
+    steps = [read_step(order, number, 0, shapes.masked_slots) for number in range(8)]
+    # real graphs hold no groups, whose shapes are a batch's own: here attention takes the whole batch
+    stepper = make_stepper(config, make_model(attention="nested"))
+    expected = [stepper.take(step, PhaseClock()) for step in steps]
+
+    stepper = make_stepper(config, make_model(attention="nested"))
+    captured_batches: list[Any] = []
+    body = stepper._whole
+
+    def first(batch: Any, weights: Tensor) -> list[Tensor]:
+        captured_batches.append(batch)
+        return [torch.zeros(()) for _ in range(5)]
+
+    monkey = StepGraphs(first, CPU)
+    for step in steps:
+        monkey.capture(step.micro_batches[0], stepper.loss_weights(step)[0])
+    assert len(monkey) == len(shapes.masked_slots) == len(captured_batches)
+    assert pools == [None] + ["pool"] * (len(monkey) - 1)
+    for captured, batch in zip(monkey._captured.values(), captured_batches, strict=True):
+        captured.graph.batch = batch  # type: ignore[attr-defined]
+        assert all(one is other for one, other in zip(captured.inputs, batch.tensors(), strict=False))
+    originals = {t.data_ptr() for step in steps for t in step.micro_batches[0].tensors()}
+    assert not originals & {t.data_ptr() for captured in monkey._captured.values() for t in captured.inputs}
+
+    def on_right_lengths(batch: Any, weights: Tensor) -> list[Tensor]:
+        """A real graph has no host-side lengths in it; the nested backend does, so it gets those of the moment."""
+        return body(batch.__class__(**{**vars(batch), **current}), weights)
+
+    replayable(monkey, on_right_lengths)
+    stepper.graphs = monkey
+    found = []
+    for step in steps:
+        (now,) = step.micro_batches
+        current = {"lengths": now.lengths, "groups": now.groups, "masked_counts": now.masked_counts}
+        found.append(stepper.take(step, PhaseClock()))
+    for one, other in zip(found, expected, strict=True):
+        for name, value in vars(other).items():
+            torch.testing.assert_close(getattr(one, name), value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_shape_that_was_not_captured_is_an_error(
+    store: SampleStore, pools: list[object], make_order: Any, make_config: Any
+) -> None:
+    order = make_order(store, make_config(global_batch_size=4))
+    graphs = StepGraphs(lambda batch, weights: [], CPU)
+    with pytest.raises(KeyError):
+        graphs.replay(read_step(order, 0, 0).micro_batches[0], torch.zeros(2))

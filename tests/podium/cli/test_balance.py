@@ -1,0 +1,202 @@
+"""`podium balance` from the command line: a system or numbers, a table or JSON, and a picture."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from podium.cli.balance import plot_balance, print_balance, print_packing
+from podium.config.load import load_system
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.planning import costs
+from podium.planning.balance_report import Cluster, balance_report
+from podium.planning.costs import StepCosts, save_costs
+
+ROW = {
+    "max_over_mean_tokens": 1.2,
+    "max_over_mean_tokens_p99": 1.3,
+    "max_over_mean_cost": 1.25,
+    "max_over_mean_cost_p99": 1.35,
+    "padding_share": 0.5,
+    "least_cost": 1.1,
+    "milliseconds": 0.7,
+    "communication": "none",
+    "bytes_per_step": 0.0,
+}
+SENDS = {**ROW, "padding_share": 0.0, "max_over_mean_cost": 1.0, "bytes_per_step": 2.5e6}
+MEASURED = {"strategies": {"padded": ROW, "exchanged": SENDS}, "impossible": {"stratified": "too small"}}
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    monkeypatch.setattr(costs, "COSTS", tmp_path / "costs")
+    return load_system("laptop", None, ["launch.processes_per_node=2", "gradient_accumulation_steps=4"])
+
+
+def printed(cluster: Cluster) -> str:
+    console = Console(width=80, record=True)
+    print_balance(console, cluster, MEASURED)
+    return console.export_text()
+
+
+def test_the_table_fits_and_shows_every_figure() -> None:
+    text = printed(Cluster(64, 8, 48))
+    assert "64 ranks × 48 samples" in text
+    assert re.search(r"padded +│ 1\.200 / 1\.300 │ 1\.250 / 1\.350 │ +50\.0% │ +– │ 0\.70", text)
+    assert re.search(r"exchanged +│ .* 2\.50 MB │ 0\.70", text)
+    assert "stratified is impossible here: too small" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_project_s_own_is_held_against_the_bound() -> None:
+    console = Console(width=80, record=True)
+    print_balance(console, Cluster(4, 4, 8), {"strategies": {"indexed": ROW}, "impossible": {}})
+    assert "no assignment is below 1.1000 in cost; indexed has 1.2500" in console.export_text()
+    assert "no assignment" not in printed(Cluster(4, 4, 8))
+
+
+def test_packing_is_a_table_of_its_own() -> None:
+    rows = [
+        {"method": "least squares", "depth": 3, "efficiency": 0.99751, "sequences_per_row": 1.9987},
+        {"method": "longest pack first", "depth": None, "efficiency": 0.9, "sequences_per_row": 2.0},
+    ]
+    console = Console(width=80, record=True)
+    print_packing(console, {"packing": rows})
+    text = console.export_text()
+    assert re.search(r"least squares +│ +3 │ 99\.75% │ +1\.999", text)
+    assert re.search(r"longest pack first +│ +any │ 90\.00% │ +2\.000", text)
+
+
+def test_bars_share_out_a_step() -> None:
+    """1.25 times the mean: 20% waiting, and half of the rest on padding."""
+    lines = [line for line in printed(Cluster(1, 1, 48)).splitlines() if "working" in line]
+    padded, exchanged = (line.split()[1] for line in lines[:2])
+    assert (padded.count("█"), padded.count("▒"), padded.count("·")) == (19, 19, 10)
+    assert set(exchanged) == {"█"}
+    assert "1 rank × 48 samples" in printed(Cluster(1, 1, 48))
+
+
+def test_a_system_is_dealt_out_as_it_is_described(laptop: RunConfig) -> None:
+    cluster = Cluster.of_system(laptop)
+    assert cluster == Cluster(2, 2, 8, accumulation_steps=4)
+
+
+def test_the_costs_are_those_that_were_measured(laptop: RunConfig) -> None:
+    save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {})
+    token = 1e-6 + 0.15 * 2e-6
+    cluster = Cluster.of_system(laptop)
+    assert cluster.pair_cost == pytest.approx(3e-9 / token)
+    assert cluster.sequence_cost == pytest.approx(4e-6 / token)
+    assert Cluster.of_system(laptop.model_copy(update={"pair_cost": 0.5})).pair_cost == 0.5
+
+
+def test_costs_of_another_model_are_not_this_one_s(laptop: RunConfig) -> None:
+    save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {"layers": 24})
+    assert Cluster.of_system(laptop).pair_cost is None
+
+
+def test_tokens_that_cost_nothing_are_no_unit(laptop: RunConfig) -> None:
+    save_costs(StepCosts(1e-3, 0, 3e-9, 0, 4e-6), costs.costs_path("laptop"), {})
+    assert Cluster.of_system(laptop).pair_cost is None
+
+
+def test_nodes_of_eight_unless_they_do_not_come_out_even() -> None:
+    assert Cluster.of_ranks(64, 4, None, None, None).ranks_per_node == 8
+    assert Cluster.of_ranks(12, 4, None, None, None).ranks_per_node == 12
+    assert Cluster.of_ranks(12, 4, 3, "free", "snake") == Cluster(12, 3, 4, counts="free", scan="snake")
+
+
+def test_the_report_is_of_the_cluster_described(tmp_path: Path) -> None:
+    """Of ranks with two samples of 2 and 4 tokens, samples are assigned as the cluster and the options say."""
+    lengths = tmp_path / "lengths.json"
+    lengths.write_text("[0, 0, 1, 1]")
+    found = balance_report(Cluster(2, 1, 4, 2, "free", 0.25, 2.0), ["indexed", "padded"], lengths, 3)
+    assert list(found["strategies"]) == ["indexed", "padded"]
+    assert (found["pair_cost"], found["sequence_cost"]) == (0.25, 2.0)
+    with pytest.raises(UsageError, match="--strategy: found best, allowed are all, padded"):
+        balance_report(Cluster(2, 2, 4), ["best"], None, 1)
+
+
+def test_the_picture_is_an_svg_of_every_strategy(tmp_path: Path) -> None:
+    path = tmp_path / "balance.svg"
+    plot_balance(Cluster(64, 8, 48), MEASURED, path)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<?xml")
+    for words in ("padded", "exchanged", "64 ranks × 48 samples", "1.250", "waiting"):
+        assert words in text
+    before = path.read_bytes()
+    plot_balance(Cluster(64, 8, 48), MEASURED, path)
+    assert path.read_bytes() == before
+    with pytest.raises(UsageError, match=r"allowed is a path that ends with \.svg"):
+        plot_balance(Cluster(64, 8, 48), MEASURED, tmp_path / "balance.png")
+
+
+@pytest.mark.parametrize(("counts", "unequal"), [("equal", False), ("free", True)])
+def test_counts_reach_the_strategy(counts: str, unequal: bool) -> None:
+    """With two samples a rank, equal counts cannot come below 1.2, and free ones do."""
+    found = balance_report(Cluster.of_ranks(64, 2, None, counts, None), ["indexed"], None, 3)["strategies"]["indexed"]
+    assert (found["max_over_mean_cost"] < 1.15) == unequal
+
+
+def test_the_scan_reaches_the_strategy() -> None:
+    found = [
+        balance_report(Cluster.of_ranks(64, 16, None, None, scan), ["exchanged"], None, 3)["strategies"]["exchanged"]
+        for scan in ("snake", None)
+    ]
+    assert found[0]["max_over_mean_tokens"] < 1.01 < found[1]["max_over_mean_tokens"]
+
+
+def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from podium.cli import main as cli
+
+    words = [
+        "podium",
+        "balance",
+        "--ranks",
+        "8",
+        "--local-batch",
+        "8",
+        "--strategy",
+        "indexed",
+        "--steps",
+        "2",
+        "--json",
+    ]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit) as end:
+        cli.app()
+    assert end.value.code == 0
+    (row,) = json.loads(capsys.readouterr().out)["strategies"].values()
+    assert row.keys() >= {"max_over_mean_tokens", "max_over_mean_cost", "padding_share", "milliseconds"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "give a system, such as laptop, or both --ranks and --local-batch"),
+        (["--ranks", "8"], "give a system, such as laptop, or both"),
+        (["laptop", "--ranks", "8"], "give either a system or --ranks and --local-batch"),
+        (["--ranks", "8", "--local-batch", "8", "--set", "seed=1"], "give a system too"),
+        (["nowhere"], "there is no system 'nowhere'"),
+        (["--ranks", "8", "--local-batch", "8", "--counts", "any"], "--counts: found any, allowed are equal, free"),
+        (["--ranks", "8", "--local-batch", "8", "--scan", "any"], "--scan: found any, allowed are stride, snake"),
+        (["laptop", "--counts", "free"], "a system's are changed by --set"),
+        (["--ranks", "0", "--local-batch", "4"], "Invalid value for '--ranks'"),
+        (["--ranks", "4", "--local-batch", "4", "--steps", "0"], "Invalid value for '--steps'"),
+        (["--ranks", "4", "--local-batch", "4", "--ranks-per-node", "3"], "--ranks-per-node: found 3"),
+        (["laptop", "--set", "gradient_accumulation_steps=3"], "3 accumulation steps cannot share evenly"),
+    ],
+)
+def test_wrong_use_is_a_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from podium.cli import main as cli
+
+    monkeypatch.setattr("sys.argv", ["podium", "balance", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())

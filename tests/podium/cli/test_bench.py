@@ -1,0 +1,178 @@
+"""`podium bench`: its options, what it prints and keeps, and one real measurement from the command line to the JSON."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from podium.cli import bench
+from podium.cli.bench import Options, keep_costs, measure, print_measured
+from podium.config.load import load_system
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError, WorkError
+from podium.planning import costs
+from podium.planning.costs import StepCosts, load_costs
+from podium.run.progress import Progress
+
+ROOT = Path(__file__).resolve().parents[3]
+MEASURED: dict[str, Any] = {
+    "sequences_per_second": 25.5,
+    "useful_tflops": 0.5,
+    "share_of_peak": 0.505,
+    "model_flops_utilization": 0.6,
+    "peak_tflops": 0.99,
+    "milliseconds": {"least": 600.0, "median": 650.25, "greatest": 700.0},
+    "phases_ms": {"forward": 200.0, "backward": 400.0},
+    "memory_bytes": 3 * 2**30,
+    "padding_share": 0.01,
+    "max_over_mean_tokens": 1.0,
+    "steps": 8,
+    "global_batch_size": 16,
+    "ranks": 1,
+    "device": "cpu",
+    "threads": 2,
+    "precision": "bf16",
+    "graphs": 0,
+    "layers": 4,
+    "hidden": 512,
+    "vocabulary": 30522,
+    "torch": "2.13.0",
+    "ablation": None,
+    "huggingface": None,
+    "ratio_to_huggingface": None,
+}
+
+
+@pytest.fixture
+def config() -> RunConfig:
+    return load_system("laptop")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bench, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(costs, "COSTS", tmp_path / "costs")
+
+
+def test_options_become_the_implementations() -> None:
+    assert Options().words("tiny") == ["--steps", "8", "--vocabulary", "512"]
+    assert Options().words("large") == ["--steps", "8", "--vocabulary", "30522"]
+    assert Options().as_described
+    full = Options(True, "huggingface", 3, 4, 512, 1000, Path("lengths.json"))
+    assert full.words("tiny") == [
+        *("--steps", "3", "--vocabulary", "1000", "--layers", "4", "--hidden", "512", "--against", "huggingface"),
+        *("--lengths", str(Path("lengths.json").resolve()), "--ablate"),
+    ]
+    for change in ({"layers": 4}, {"hidden": 64}, {"vocabulary": 9}, {"lengths": Path("x")}):
+        assert not Options(**change).as_described  # type: ignore[arg-type]
+    assert Options(ablate=True, against="huggingface", steps=3).as_described
+
+
+def test_another_opponent_is_wrong_use() -> None:
+    with pytest.raises(UsageError, match="--against: found jax, allowed is huggingface"):
+        Options(against="jax").words("tiny")
+
+
+def test_what_the_processes_measure_comes_back(
+    config: RunConfig, as_implementation: Callable[[str], None], tmp_path: Path
+) -> None:
+    as_implementation("(folder / 'summary.json').write_text(json.dumps({'sequences_per_second': 7}))")
+    assert measure(config, Options(), True, Progress(Console(file=StringIO()))) == {"sequences_per_second": 7}
+    (folder,) = (tmp_path / "runs" / "laptop").iterdir()
+    assert folder.name.startswith("bench_")
+    assert "seed: null" not in (folder / "config.yaml").read_text(encoding="utf-8")
+
+
+def test_what_the_processes_tell_is_raised(config: RunConfig, as_implementation: Callable[[str], None]) -> None:
+    told = {"exit_code": 2, "message": "--hidden: found 65"}
+    as_implementation(f"(folder / 'failure.json').write_text(json.dumps({told})); sys.exit(2)")
+    with pytest.raises(UsageError, match="--hidden: found 65"):
+        measure(config, Options(), False, Progress(Console(file=StringIO())))
+    as_implementation("os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(WorkError, match="SIGKILL"):
+        measure(config, Options(), False, Progress(Console(file=StringIO())))
+
+
+def printed(config: RunConfig, measured: dict[str, Any]) -> str:
+    text = StringIO()
+    print_measured(Console(file=text, width=140), config, measured)
+    return text.getvalue()
+
+
+def test_figures_are_shown(config: RunConfig) -> None:
+    text = printed(config, MEASURED)
+    for figure in ("4 layers × 512, 30,522 words", "650.2 ms (600.0 to 700.0, n = 8)", "50.5% of 0.99 TFLOP/s bf16"):
+        assert figure in text
+    assert "400.00 ms a step, 66.7%" in text
+    assert "3.00 GiB" in text
+    assert "Hugging Face" not in text
+    assert "without" not in text
+
+
+def test_opponent_and_ablation_are_shown_where_there_are_any(config: RunConfig) -> None:
+    other = {"attention": "sdpa", "sequences_per_second": 2.5}
+    row = {
+        "without": "kernels",
+        "what": "plain PyTorch",
+        "ratio": 1.604,
+        "ratio_by_step": {"least": 1.5, "median": 1.6, "greatest": 1.7},
+    }
+    text = printed(config, MEASURED | {"huggingface": other, "ratio_to_huggingface": 9.2, "ablation": [row]})
+    assert "2.5 sequences/s with sdpa attention" in text
+    assert "9.20 times as fast" in text
+    assert "1.50 to 1.70" in text
+    assert "plain PyTorch" in text
+
+
+def test_costs_are_kept_for_the_system(config: RunConfig, tmp_path: Path) -> None:
+    costs = StepCosts(1e-3, 1e-6, 1e-9, 1e-6, 0.0, 0.02)
+    path = keep_costs(config, MEASURED | {"step_costs": vars(costs)})
+    assert path == tmp_path / "costs" / "laptop.json"
+    assert load_costs(path)[0] == costs
+    measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
+    assert (measured["system"], measured["recipe"], measured["hidden"]) == ("laptop", "indexed", 512)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "podium.cli", "bench", *arguments]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.mark.slow
+def test_it_measures_for_real() -> None:
+    """Everything at once, on a model as small as can be; a changed model leaves the system's costs alone."""
+    before = sorted((ROOT / "systems").rglob("*"))
+    small = ("--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2")
+    done = command("laptop", *small, "--set", "global_batch_size=4", "--ablate", "--against", "huggingface", "--json")
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert sorted((ROOT / "systems").rglob("*")) == before
+    assert measured["sequences_per_second"] > 0
+    assert 0 < measured["share_of_peak"] <= measured["model_flops_utilization"] < 1
+    assert measured["ratio_to_huggingface"] > 0
+    assert {row["without"] for row in measured["ablation"]} >= {"unpadding", "kernels", "everything"}
+    assert set(measured["huggingface"]["total_milliseconds_by_attention"]) == {"eager", "sdpa"}
+    assert measured["steps"] == 2
+    least, median, greatest = (measured["milliseconds"][key] for key in ("least", "median", "greatest"))
+    assert 0 < least <= median <= greatest
+    assert 4 / (greatest / 1000) <= measured["sequences_per_second"] <= 4 / (least / 1000)
+
+
+@pytest.mark.slow
+def test_wrong_use_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lengths.json").write_text("[1, 2, 3]", encoding="utf-8")
+    for arguments, sentence in (
+        (("--hidden", "65"), "podium: --hidden: found 65, allowed are multiples of 64"),
+        (("--lengths", str(tmp_path / "lengths.json")), "holds something else; allowed is a JSON list of up to 512"),
+        (("--set", "attention=flash"), "attention: found flash with bfloat16 on cpu, but it needs"),
+    ):
+        done = command("laptop", *arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert sentence.replace("bfloat16", "") in done.stderr.replace("bfloat16", "").replace("float32", "")
+        assert "Traceback" not in done.stderr

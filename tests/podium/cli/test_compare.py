@@ -1,0 +1,172 @@
+"""`podium compare` as it is typed."""
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from podium.cli.main import app
+from podium.core.errors import UsageError
+from tests.podium.comparison.conftest import DESCRIPTION, write_system
+
+
+@pytest.fixture(autouse=True)
+def caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setenv("COLUMNS", "140")
+    return tmp_path / "caches" / "podium"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    top = tmp_path / "training_results_v2.0"
+    write_system(top / "ORG")
+    write_system(top / "ORG", "BIG", 200.0, {**DESCRIPTION, "number_of_nodes": "16"})
+    write_system(top / "OTHER", "CHIPS", 500.0, {**DESCRIPTION, "accelerator_model_name": "Chip 1", "division": "open"})
+    return top
+
+
+Compare = Callable[..., Result]
+
+
+@pytest.fixture
+def compare(tree: Path) -> Compare:
+    def invoke(*options: str) -> Result:
+        found = CliRunner().invoke(app, ["compare", str(tree), *options])
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        return found
+
+    return invoke
+
+
+def test_a_table(compare: Compare) -> None:
+    found = compare()
+    assert found.exit_code == 0
+    for words in ("v2.0: 3 result(s)", "8×NVIDIA A100 SXM", "16.742", "8×Chip 1", "o open division"):
+        assert words in found.stdout, words
+    assert "Scaling, against a submitter's smallest size" in found.stdout
+    assert "seq/s a" in found.stdout and "accelerator" in found.stdout
+
+
+@pytest.mark.parametrize(("columns", "there"), [("40", 1), ("60", 2), ("80", 5), ("140", 7)])
+def test_a_narrow_terminal_has_fewer_columns_and_all_names(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, columns: str, there: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = compare("--round", "v2.0").stdout.partition("o open division")[0]
+    headings = ("minutes", "seq/s a", "spread", "MFU", "eval.", "samples", "batch")
+    assert [heading in shown for heading in headings] == [n < there for n in range(7)]
+    assert all(name in shown for name in ("BIG", "CHIPS", "SYS")) and max(map(len, shown.splitlines())) <= int(columns)
+
+
+def test_per_node(compare: Compare) -> None:
+    per_accelerator, per_node = ("".join(compare("--per", per).stdout.split()) for per in ("accelerator", "node"))
+    assert f"{1_792_000 / 1004.5 / 8:,.1f}" in per_accelerator and f"{1_792_000 / 1004.5 / 2:,.1f}" in per_node
+
+
+def test_json_and_csv_agree(compare: Compare) -> None:
+    found = json.loads(compare("--json").stdout)
+    read = list(csv.DictReader(io.StringIO(compare("--csv").stdout)))
+    assert [row["system"] for row in found] == [row["system"] for row in read] == ["BIG", "CHIPS", "SYS"]
+    assert [float(row["score_minutes"]) for row in read] == [row["score_minutes"] for row in found]
+    assert all(set(row) == set(found[0]) for row in [*found, *read])
+
+
+def test_choices(compare: Compare) -> None:
+    found = json.loads(compare("--json", "--accelerator", "chip", "--division", "open", "--round", "2.0").stdout)
+    assert [row["system"] for row in found] == ["CHIPS"]
+    with pytest.raises(UsageError, match="none of the 3 results"):
+        compare("--accelerator", "chip", "--division", "closed")
+
+
+def test_own_results_are_held_against_those_that_are_not_shown(tree: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "dgxa100_n1" / "bert"
+    shutil.copytree(tree / "ORG" / "results" / "SYS" / "bert", folder)
+    for log in folder.iterdir():
+        log.write_text(log.read_text(encoding="utf-8").replace('"time_ms": 16', '"time_ms": 18'), encoding="utf-8")
+    found = CliRunner().invoke(app, ["compare", str(tree), str(tmp_path / "results"), "--round", "own"])
+    assert "v2.0: " not in found.stdout
+    assert "your dgxa100_n1 (8×NVIDIA A100 SXM) is at 1.00× the best published time" in found.stdout
+
+
+def test_oddities_are_told_when_asked_for(tree: Path, compare: Compare) -> None:
+    log = tree / "ORG" / "results" / "SYS" / "bert" / "result_0.txt"
+    log.write_bytes(log.read_bytes().replace(b"\n", b"\r\n"))
+    assert "2 of 3 have something odd" in compare().stdout
+    told = " ".join(compare("--oddities").stdout.split())
+    assert "v2.0 Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF" in told
+
+
+def test_what_was_read_is_kept_unless_it_shall_not(compare: Compare, caches: Path) -> None:
+    first = compare("--json", "--no-cache").stdout
+    assert not caches.exists()
+    assert compare("--json").stdout == first and (caches / "runs.sqlite").is_file()
+    assert compare("--json").stdout == first
+
+
+def test_wrong_use(compare: Compare) -> None:
+    with pytest.raises(UsageError, match="--per gpu: allowed is accelerator or node"):
+        compare("--per", "gpu")
+    with pytest.raises(UsageError, match="give one of them"):
+        compare("--json", "--csv")
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    write_system(tmp_path / "v2.0" / "X", "[red]a[bold]", description={**DESCRIPTION, "submitter": "[/] [link=x]"})
+    found = CliRunner().invoke(app, ["compare", str(tmp_path / "v2.0"), "--oddities"])
+    assert found.exit_code == 0 and "[red]a[bold]" in found.stdout and "[/] [link=x]" in found.stdout
+
+
+def test_two_sides(compare: Compare) -> None:
+    found = compare("--ab", "SYS", "BIG")
+    assert found.exit_code == 0 and found.stdout.startswith(
+        "A (v2.0 Org Inc. SYS) is slower than B (v2.0 Org Inc. BIG)"
+    )
+    whole = json.loads(compare("--ab", "org inc./sys", "BIG", "--json").stdout)
+    assert whole["quantities"]["seconds"]["welch"]["p"] < 1e-9 and whole["a"]["name"] == "v2.0 Org Inc. SYS"
+
+
+def test_two_sides_without_other_results(tree: Path) -> None:
+    sides = [str(tree / "ORG" / "results" / system / "bert") for system in ("SYS", "BIG")]
+    found = CliRunner().invoke(app, ["compare", "--ab", *sides])
+    assert found.exit_code == 0 and " is slower than B (" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--ab", "SYS", "org"), "--ab 'org': is 3 results"),
+        (("--ab", "SYS", "BIG", "--csv"), "leave --csv, --html and --cost out"),
+        (("--ab", "SYS", "nobody's"), "there is no such result, path or commit"),
+        (("--cost", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_refusals_of_sides_and_prices(compare: Compare, options: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        compare(*options)
+
+
+def test_no_path_at_all() -> None:
+    with pytest.raises(UsageError, match="no PATH is given"):
+        CliRunner().invoke(app, ["compare"], catch_exceptions=False)
+
+
+def test_costs(compare: Compare, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: EUR\nprices:\n  - {accelerator: '*A100*', per: accelerator-hour, price: 2}\n")
+    rows = {row["system"]: row for row in json.loads(compare("--cost", str(prices), "--json").stdout)}
+    assert rows["SYS"]["cost_to_train"] == pytest.approx(1004.5 / 3600 * 8 * 2) and rows["SYS"]["currency"] == "EUR"
+    assert rows["CHIPS"]["cost_to_train"] is None
+    assert "cost_per_hour" in compare("--cost", str(prices), "--csv").stdout.splitlines()[0]
+    shown = compare("--cost", str(prices)).stdout
+    assert "4.46" in shown and "no price for 1 result: Chip 1 (1)" in shown
+    page = tmp_path / "page.html"
+    assert compare("--cost", str(prices), "--html", str(page)).exit_code == 0
+    assert "EUR to train" in page.read_text(encoding="utf-8")

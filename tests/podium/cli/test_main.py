@@ -1,0 +1,183 @@
+"""The command line from outside: exit codes, sentences instead of tracebacks, and help with an example."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bert.store import SampleStore
+from podium.cli import main
+from podium.core.errors import WorkError
+from podium.run.run_set import FinishedRun
+from tests.podium.conftest import run_podium
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def refused(*arguments: str, cwd: Path = ROOT, exit_code: int = 2) -> str:
+    """The one sentence on standard error; there is nothing on standard output and no traceback."""
+    done = run_podium(*arguments, cwd=cwd)
+    assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("podium: ")
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr.removeprefix("podium: ").rstrip("\n")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> tuple[Path, Path]:
+    for name, text in (("one", "a b c d\ne f\n\ng a\nb c\n"), ("two", "c c\nd a b\n\ne e\nf\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return tmp_path / "one", tmp_path / "two"
+
+
+@pytest.mark.parametrize("command", [("run",), ("bench",), ("doctor",), ("tune",), ("data", "prepare")])
+def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
+    done = run_podium(*command, "--help")
+    assert done.returncode == 0
+    assert f"Example: podium {' '.join(command)} " in done.stdout
+
+
+@pytest.mark.parametrize("group", [(), ("data",)])
+def test_a_group_of_commands_lists_them(group: tuple[str, ...]) -> None:
+    assert run_podium(*group, "--help").returncode == 0
+    done = run_podium(*group)
+    assert "prepare" in done.stdout + done.stderr or "run" in done.stdout + done.stderr
+
+
+def test_an_unknown_system_is_wrong_use_from_any_folder(tmp_path: Path) -> None:
+    """The installed package is editable, so that the module is found."""
+    words = refused("run", "lptop", cwd=tmp_path)
+    command = [sys.executable, "-m", "podium.cli", "run", "lptop"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"podium: {words}\n")
+    assert words.startswith(f"there is no system 'lptop' in {ROOT}/systems (did you mean 'laptop'?); the systems are ")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("seed", "--set seed: give it as key=value, such as --set global_batch_size=32"),
+        ("sed=3", "--set: sed: there is no such key (did you mean seed?); allowed are description, "),
+        ("dropout=much", "--set: dropout: found 'much'; allowed: a valid number"),
+        ("seed=[1]", "--set: seed: found [1]; allowed: a valid integer"),
+        ("size=[bold]", "--set: size: found ['bold']; allowed is 'large', 'tiny'"),
+    ],
+)
+def test_a_wrong_setting_is_wrong_use_and_shown_as_it_was_typed(setting: str, words: str) -> None:
+    assert refused("run", "laptop", "--set", setting).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("[red]", "--set [red]: give it as key=value"),
+        ("[/red]", "--set [/red]: give it as key=value"),
+        ("[link=x]", "--set: [link: there is no such key"),
+        ("size=x[/red]", "--set: size: found 'x[/red]'; allowed is "),
+    ],
+)
+def test_brackets_are_shown_as_they_were_typed(setting: str, words: str) -> None:
+    assert refused("run", "laptop", "--set", setting).startswith(words)
+
+
+def test_an_unknown_option_or_number_is_wrong_use() -> None:
+    for arguments in (("--rnus", "3"), ("--runs", "0"), ("--runs", "many")):
+        done = run_podium("run", "laptop", *arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("also", [("--runs", "2"), ("--recipe", "padded")])
+def test_a_run_is_gone_on_with_as_it_was_configured(also: tuple[str, ...]) -> None:
+    words = refused("run", "laptop", "--resume", "runs/laptop/x/run_0", *also)
+    assert "--resume goes on with one run as it was configured; leave out --runs and --recipe" in words
+
+
+def test_a_folder_without_a_run_cannot_be_gone_on_with(tmp_path: Path) -> None:
+    assert f"{tmp_path}: holds no config.yaml" in refused("run", "laptop", "--resume", str(tmp_path))
+
+
+def test_an_unknown_recipe_is_wrong_use() -> None:
+    assert refused("run", "laptop", "--recipe", "indxed").startswith("there is no recipe 'indxed' (did you mean")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_runs_that_ended_are_reported_when_a_later_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    summary: dict[str, Any],
+    as_json: bool,
+) -> None:
+    def run_set(*_: Any) -> Iterator[FinishedRun]:
+        yield FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"5.0.0": ""})
+        raise WorkError("rank 1 was killed by [SIGKILL]")
+
+    monkeypatch.setattr("podium.run.run_set.run_set", run_set)
+    monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--runs", "2", *(["--json"] if as_json else [])])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 1
+    shown = capsys.readouterr()
+    assert shown.err == "podium: rank 1 was killed by [SIGKILL]\n"
+    if as_json:
+        assert json.loads(shown.out)["result_file"] == str(tmp_path / "result_0.txt")
+    else:
+        assert "time-to-train" in shown.out
+
+
+def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    done = run_podium(
+        "data", "prepare", "--text", "one", "--vocab", "vocab.txt", "--out", "new/out", "two", cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["new/out/one.h5", "new/out/two.h5"]
+    store = SampleStore(tmp_path / "new" / "out")
+    store.verify()
+    assert len(store) >= 2 * 2 * 10
+    again = run_podium(
+        "data", "prepare", *(a for text in texts for a in ("--text", str(text))),
+        "--vocab", str(tmp_path / "vocab.txt"),
+        "--out", str(tmp_path / "again"), "--processes", "1",
+    )  # fmt: skip
+    assert again.returncode == 0
+    for name in ("one.h5", "two.h5"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "new" / "out" / name).read_bytes()
+
+
+def test_texts_that_cannot_serve_are_a_sentence(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+    def prepare(*text: str, vocab: str = "vocab.txt", exit_code: int = 2) -> str:
+        arguments = ("--vocab", vocab, "--out", "out", "--processes", "1")
+        return refused("data", "prepare", "--text", *text, *arguments, cwd=tmp_path, exit_code=exit_code)
+
+    assert prepare("none") == "none: there is no such text file"
+    assert prepare("one", vocab="none.txt").startswith("none.txt: there is no such vocabulary file; give the vocab.txt")
+    assert prepare("one", "one") == "2 text files have the name one; a shard is named for its text, so rename them"
+    (tmp_path / "bad").write_bytes(b"a\xff\n")
+    assert (
+        prepare("bad", exit_code=1) == "bad: the text is not UTF-8 at byte 1 (invalid start byte); convert it to UTF-8"
+    )
+    (tmp_path / "empty").touch()
+    assert "no document" in prepare("empty", exit_code=1)
+    (tmp_path / "few.txt").write_text("a\nb\n", encoding="utf-8")
+    assert prepare("one", vocab="few.txt").startswith(
+        "few.txt: the vocabulary lacks [PAD] [UNK] [CLS] [SEP] [MASK]; give the vocab.txt"
+    )
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
+def test_output_that_finds_no_room_is_a_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "podium.cli", "--help"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode() == "podium: the output cannot be written (No space left on device)\n"

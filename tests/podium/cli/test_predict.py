@@ -1,0 +1,231 @@
+"""`podium predict`: what it predicts, shows and draws, and one real prediction from a system to the table."""
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from podium.cli import predict as module
+from podium.cli.predict import CURVE, FITTED, OTHERS, check_plot, duration, plot_scale, predict_run, print_prediction
+from podium.config.load import load_system
+from podium.core.errors import UsageError, WorkError
+from podium.planning import costs
+from podium.run.progress import Progress
+
+SPLIT = {
+    "compute": 60.0,
+    "imbalance": 2.0,
+    "communication": 30.0,
+    "optimizer": 1.0,
+    "evaluation": 5.0,
+    "data": 2.0,
+}
+ROW: dict[str, Any] = {
+    "gpus": 8,
+    "global_batch_size": 448,
+    "accumulation_steps": 1,
+    "seconds": 1000.0,
+    "low": 900.0,
+    "high": 1200.0,
+    "split": {**SPLIT, "communication": 250.0},
+    "samples_to_target": 2.5e6,
+    "step_milliseconds": 170.0,
+    "sequences_per_second": 2500.0,
+    "unsure": ["all of it", "the network"],
+}
+PREDICTED: dict[str, Any] = {
+    "seconds": 100.0,
+    "low": 90.0,
+    "high": 125.0,
+    "split": SPLIT,
+    "samples_to_target": 2_500_000.0,
+    "step_milliseconds": 35.5,
+    "sequences_per_second": 25_000.0,
+    "unsure": ["all of it"],
+    "ranks": 64,
+    "processor": "a100_sxm",
+    "global_batch_size": 3072,
+    "balancing": "indexed",
+    "scale": [],
+    "published": [],
+}
+POINTS = [
+    {"gpus": 8, "seconds": 995.9, "global_batch_size": 448, "system": "B", "gpu": "a100_sxm", "fitted": True},
+    {"gpus": 8, "seconds": 1500.0, "global_batch_size": 448, "system": "D", "gpu": "a100_pcie", "fitted": True},
+    {"gpus": 64, "seconds": 148.6, "global_batch_size": 3072, "system": "C", "gpu": "a100_sxm", "fitted": False},
+    {"gpus": 1024, "seconds": 25.3, "global_batch_size": 4096, "system": "N", "gpu": "a100_sxm", "fitted": False},
+]
+SCALED: dict[str, Any] = {
+    **PREDICTED,
+    "scale": [ROW, {**ROW, "gpus": 64, "global_batch_size": 3072, "seconds": 150.0, "low": 140.0, "high": 170.0}],
+    "published": POINTS,
+}
+
+
+def shown(predicted: dict[str, Any], system: str = "laptop") -> str:
+    text = StringIO()
+    print_prediction(Console(file=text, width=150), load_system(system), predicted)
+    return text.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
+
+
+@pytest.fixture
+def quiet() -> Progress:
+    return Progress(Console(file=StringIO()))
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Systems whose data would have been prepared."""
+    prepared: list[str] = []
+
+    def with_data(config: Any, note: Callable[[str], None]) -> Any:
+        prepared.append(config.system)
+        return config
+
+    monkeypatch.setattr(module, "with_data", with_data)
+    return prepared
+
+
+def test_a_laptop_from_the_system_to_the_table(quiet: Progress, no_data: list[str], tmp_path: Path) -> None:
+    predicted = predict_run(load_system("laptop"), None, quiet)
+    assert predicted["low"] < predicted["seconds"] < predicted["high"]
+    assert set(predicted["split"]) == set(SPLIT)
+    assert sum(predicted["split"].values()) == pytest.approx(predicted["seconds"])
+    assert predicted["samples_to_target"] == 10_240
+    assert predicted["step_milliseconds"] > 1
+    assert predicted["unsure"]
+    assert (predicted["scale"], predicted["published"]) == ([], [])
+    assert no_data == ["laptop"]
+    (folder,) = (tmp_path / "runs" / "laptop").iterdir()
+    assert folder.name.startswith("predict_")
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8")) == predicted
+    assert "time-to-train" in shown(predicted)
+
+
+def test_a_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: list[str]) -> None:
+    predicted = predict_run(load_system("h200_1x"), "64,8,8", quiet)
+    assert no_data == []
+    assert [row["gpus"] for row in predicted["scale"]] == [8, 64]
+    for row in predicted["scale"]:
+        assert sum(row["split"].values()) == pytest.approx(row["seconds"])
+        assert row["low"] < row["seconds"] < row["high"]
+        assert row["global_batch_size"] % row["gpus"] == 0
+    assert predicted["published"]
+    assert (predicted["ranks"], predicted["processor"], predicted["balancing"]) == (1, "h200", "indexed")
+    assert any("no costs file" in sentence for sentence in predicted["unsure"])
+
+
+def test_a_costs_file_is_taken_where_there_is_one(
+    quiet: Progress, no_data: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(costs, "COSTS", tmp_path)
+    with pytest.raises(UsageError, match="podium bench laptop"):
+        predict_run(load_system("laptop"), None, quiet)
+    seconds = {"step": 1.0, "token": 0.0, "pair": 0.0, "masked": 0.0, "sequence": 0.0, "median_relative_error": 0.0}
+    (tmp_path / "laptop.json").write_text(json.dumps({"seconds": seconds, "measured": {}}), encoding="utf-8")
+    assert predict_run(load_system("laptop"), None, quiet)["step_milliseconds"] > 1000
+
+
+def test_wrong_use_is_told_as_a_sentence(quiet: Progress, no_data: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"--scale: found 8,x"):
+        predict_run(load_system("h200_1x"), "8,x", quiet)
+    with pytest.raises(UsageError, match=r"--scale: .*GPUs"):
+        predict_run(load_system("laptop"), "8", quiet)
+
+
+def test_unknown_systems_and_recipes_are_told() -> None:
+    with pytest.raises(UsageError, match="there is no system 'lapdog'"):
+        load_system("lapdog")
+    with pytest.raises(UsageError, match="there is no recipe 'magic'"):
+        load_system("laptop", "magic")
+
+
+@pytest.mark.parametrize("scale", ["8,many", "0", "", "8,,64", "1000000"])
+def test_numbers_that_are_none_are_refused(quiet: Progress, scale: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"--scale: found {scale}, allowed are numbers of GPUs"):
+        predict_run(load_system("h200_1x"), scale, quiet)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_table_has_the_whole_its_parts_and_what_is_unsure() -> None:
+    text = shown(PREDICTED)
+    for words in (
+        "100 s",
+        "90 s and 2.08 min",
+        "2,500,000",
+        "25,000.0",
+        "35.5 ms",
+        "3,072 on 64 ranks",
+        "30 s, 30.0%",
+        "60 s, 60.0%",
+        "unsure: all of it",
+    ):
+        assert words in text, words
+    assert "published" not in text
+    assert "16 on 1 rank " in shown({**PREDICTED, "ranks": 1, "global_batch_size": 16})
+
+
+def test_the_curve_stands_beside_the_published_points() -> None:
+    text = shown(SCALED)
+    for words in (
+        "16.7 min",
+        "16.6 min to 25 min",
+        "15 min to 20 min",
+        "2.48 min",
+        "25%",
+        "unsure of the curve: the network",
+    ):
+        assert words in text, words
+    assert text.count("all of it") == 1
+    bars = [line.count("█") for line in text.splitlines() if "█" in line]
+    assert bars[0] > 6 * bars[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "0 s"),
+        (12.345, "12.3 s"),
+        (119.9, "120 s"),
+        (120.0, "2 min"),
+        (995.9, "16.6 min"),
+        (7199.0, "120 min"),
+        (7200.0, "2 h"),
+        (1e6, "278 h"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_the_picture_has_the_curve_and_every_point_and_is_the_same_again(tmp_path: Path) -> None:
+    plot_scale(SCALED, "mine", tmp_path / "a.svg")
+    plot_scale(SCALED, "mine", tmp_path / "b.svg")
+    image = (tmp_path / "a.svg").read_bytes()
+    assert image == (tmp_path / "b.svg").read_bytes()
+    svg = "{http://www.w3.org/2000/svg}"
+    groups = {group.get("id"): group for group in ElementTree.fromstring(image).iter(f"{svg}g")}
+    points = {name: len(list(groups[name].iter("{http://www.w3.org/2000/svg}use"))) for name in (CURVE, FITTED, OTHERS)}
+    assert points == {CURVE: 2, FITTED: 2, OTHERS: 2}
+    assert b"mine, predicted" in image
+
+
+def test_a_picture_needs_a_curve_and_is_svg(tmp_path: Path) -> None:
+    check_plot("8", Path("curve.svg"))
+    check_plot(None, None)
+    with pytest.raises(UsageError, match=r"--plot.*--scale"):
+        check_plot(None, Path("curve.svg"))
+    with pytest.raises(UsageError, match=r"curve\.png.*\.svg"):
+        check_plot("8", Path("curve.png"))
+    with pytest.raises(WorkError, match="cannot be written"):
+        plot_scale(SCALED, "mine", tmp_path / "nowhere" / "a.svg")

@@ -1,0 +1,47 @@
+"""podium report, as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from podium.cli.main import app
+from podium.core.errors import UsageError, WorkError
+from tests.podium.report.conftest import MakeRun, summary
+
+
+def test_a_table_and_a_page(make_run: MakeRun, tmp_path: Path) -> None:
+    folder, page = make_run(totals=summary()), tmp_path / "page.html"
+    before = sorted(path.name for path in folder.iterdir())
+    done = CliRunner().invoke(app, ["report", str(folder), "--html", str(page)])
+    assert done.exit_code == 0 and "reached target" in done.stdout
+    assert "40.00 s" in page.read_text() and f"The page is {page}" in done.stderr.replace("\n", "")
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_json_alone_is_on_standard_output(make_run: MakeRun) -> None:
+    done = CliRunner().invoke(app, ["report", str(make_run(totals=summary()).parent.parent), "--json"])
+    assert json.loads(done.stdout)["sets"][0]["runs"][0]["seconds"] == 40.0
+
+
+def test_a_run_that_failed_is_told_without_failing(make_run: MakeRun) -> None:
+    failed = make_run(failure__json=json.dumps({"exit_code": 1, "message": "a rank died"}))
+    assert CliRunner().invoke(app, ["report", str(failed)]).exit_code == 0
+
+
+def test_wrong_use_and_a_page_that_cannot_be_written(make_run: MakeRun, tmp_path: Path) -> None:
+    absent = CliRunner().invoke(app, ["report", str(tmp_path / "absent")])
+    assert isinstance(absent.exception, UsageError)
+    nowhere = CliRunner().invoke(app, ["report", str(make_run()), "--html", str(tmp_path / "no" / "page.html")])
+    assert isinstance(nowhere.exception, WorkError)
+    assert CliRunner().invoke(app, ["report"]).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["runs/mine", "./runs/mine"])
+def test_a_path_from_where_one_is(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    make_run(totals=summary())
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["report", name]).exit_code == 0

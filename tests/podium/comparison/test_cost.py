@@ -1,0 +1,272 @@
+"""What training once costs.
+
+Files of prices: what they may say, and what is refused.
+"""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, money, plain, print_costs, read_prices
+from podium.comparison.result import Result
+from podium.config.load import ROOT
+from podium.core.errors import UsageError
+from podium.planning.accelerators import accelerator_named
+from tests.podium.comparison.conftest import make_result, make_run
+
+FILE = Path("prices.yaml")
+HOUR = make_result([make_run(3600.0 + n) for n in (-100, -4, -3, -2, -1, 1, 2, 3, 4, 500)], scaling_factor=1.5)
+"""Of an hour by its score: 8 accelerators in one node, 2.4 million samples."""
+
+
+def priced(result: Result, per: str = "node-hour", price: float = 10.0, **options: Any) -> Costs:
+    entry = Entry.model_validate({"per": per, "price": price})
+    return costs([result], Prices(currency="USD", prices=(entry,), **options), FILE)
+
+
+def to_train(*given: Any, **options: Any) -> float:
+    [cost] = priced(*given, **options).costs
+    assert cost is not None
+    return cost.to_train
+
+
+@pytest.mark.parametrize(("per", "expected"), [("accelerator-hour", 160.0), ("node-hour", 20.0), ("system-hour", 10.0)])
+def test_by_the_unit(per: str, expected: float) -> None:
+    found = priced(make_result(HOUR.runs, accelerators=16, nodes=2), per)
+    [cost] = found.costs
+    assert cost is not None and cost.per_hour == expected and cost.to_train == pytest.approx(expected)
+    assert cost.samples_per_unit == pytest.approx(2.4e6 / expected) and cost.entry == 0 and found.notes == ()
+
+
+def test_the_score_as_measured_counts() -> None:
+    """Without the fastest and the slowest, and not scaled."""
+    assert to_train(HOUR) == pytest.approx(10.0 * (HOUR.score_minutes or 0) / 60) == pytest.approx(10.0)
+    slow = make_result([*HOUR.runs[:-1], make_run(9e9, status="aborted")])
+    assert to_train(slow) == pytest.approx(10.0)
+
+
+def test_without_a_score_the_runs_that_converged_count() -> None:
+    pair = make_result([make_run(1800.0), make_run(5400.0), make_run(1.0, status="aborted")])
+    assert to_train(pair) == pytest.approx(10.0)
+    assert priced(pair).notes[0].startswith("no score for 1 result: NVIDIA A100 SXM (1); the cost is of the runs that")
+
+
+def test_initialisation_rounding_and_minimum() -> None:
+    assert to_train(HOUR, initialisation=True) == pytest.approx(10.0 * 3660 / 3600)
+    assert to_train(HOUR, billing_seconds=3600.0) == pytest.approx((4 * 10 + 4 * 20) / 8)
+    assert to_train(HOUR, minimum_minutes=90.0) == pytest.approx(15.0)
+    assert to_train(HOUR, minimum_minutes=90.0, billing_seconds=3600.0) == pytest.approx(20.0)
+    assert to_train(HOUR, initialisation=True, minimum_minutes=30.0) == pytest.approx(10.0 * 3660 / 3600)
+
+
+@pytest.mark.parametrize(
+    ("result", "per", "options", "why"),
+    [
+        (make_result(HOUR.runs, accelerators=0), "accelerator-hour", {}, "the description has no accelerators"),
+        (make_result(HOUR.runs, accelerators=None), "accelerator-hour", {}, "does not tell its number of accelerators"),
+        (make_result(HOUR.runs, nodes=None), "node-hour", {}, "does not tell its number of nodes"),
+        (make_result([make_run(1.0, status="aborted")]), "node-hour", {}, "no run reached the target"),
+        (
+            make_result([make_run(n, init_seconds=None) for n in (1.0, 2.0, 3.0)]),
+            "node-hour",
+            {"initialisation": True},
+            "a log does not tell when initialisation began",
+        ),
+        (
+            make_result([make_run(n * 1e304) for n in (3.0, 4.0)], nodes=9999999),
+            "node-hour",
+            {},
+            "none that can be comp",
+        ),
+    ],
+)
+def test_what_is_not_known_is_told(result: Result, per: str, options: dict[str, Any], why: str) -> None:
+    found = priced(result, per, **options)
+    assert found.costs == (None,) and why in found.notes[0] and found.notes[0].startswith("no cost for 1 result: ")
+
+
+def test_samples_that_are_not_known() -> None:
+    [cost] = priced(make_result([make_run(n, None) for n in (1.0, 2.0, 3.0)])).costs
+    assert cost is not None and cost.samples_per_unit is None
+
+
+def test_results_and_entries_without_each_other() -> None:
+    entries = tuple(Entry(per="node-hour", price=1, accelerator=kind) for kind in ("*A100*", "*H100*", "*A100 SXM"))
+    tpus = [make_result(system=f"t{n}", accelerator="TPU-v4", kind=None) for n in range(12)]
+    others = [make_result(system=f"x{n}", accelerator=f"X{n}", kind=None) for n in range(7)]
+    found = costs([HOUR, *tpus, *others], Prices(currency="USD", prices=entries), FILE)
+    assert [cost is not None for cost in found.costs] == [True] + [False] * 19
+    assert found.notes[0].startswith("no price for 19 results: TPU-v4 (12), X0 (1)")
+    assert found.notes[0].endswith("X4 (1) and 2 others; add entries to prices.yaml")
+    assert found.notes[1].startswith("prices.yaml: prices.1, prices.2 count for none of these results")
+
+
+def test_told_the_cheapest_first_and_as_json() -> None:
+    evil = "x\x1b[2J[bold]"
+    results = [
+        make_result(HOUR.runs, system="dear", nodes=3),
+        make_result(HOUR.runs, system=evil),
+        make_result(HOUR.runs, system="unknown", nodes=None),
+    ]
+    found = costs(results, Prices(currency="USD", prices=(Entry(per="node-hour", price=10),)), FILE)
+    console = Console(file=io.StringIO(), width=140)
+    print_costs(console, results, found)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "\x1b" not in text and text.index("[bold]") < text.index("dear") and "does not tell its number" in text
+    objects = [json.loads(json.dumps(cost_json(cost, "USD"), allow_nan=False)) for cost in found.costs]
+    assert [one["cost_to_train"] for one in objects] == [pytest.approx(30.0), pytest.approx(10.0), None]
+    assert objects[0]["cost_per_hour"] == 30.0 and objects[2]["currency"] == "USD"
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [(0.0012345, "0.0012"), (0.5, "0.50"), (12.345, "12.35"), (12345.6, "12,346"), (1.5e15, "1.5e+15")],
+)
+def test_money(amount: float, words: str) -> None:
+    assert money(amount) == words
+
+
+PLAIN = "currency: USD\nprices:\n  - {per: node-hour, price: 2}\n"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "prices.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as refused:
+        read_prices(path)
+    words = str(refused.value)
+    assert all(line.startswith(str(path)) for line in words.splitlines() if not line.startswith("and "))
+    return words.replace(f"{path}: ", "")
+
+
+def test_the_example_says_that_it_is_invented_and_is_read() -> None:
+    example = ROOT / "docs" / "prices.yaml"
+    assert "These prices are invented" in example.read_text(encoding="utf-8")
+    prices = read_prices(example)
+    assert len(prices.prices) == 4 and prices.prices[0].price == 27.2 and prices.billing_seconds == 1
+    assert plain(prices)["prices"][3] == {"per": "system-hour", "price": 0.02, "system": "laptop"}
+
+
+@pytest.mark.parametrize(
+    ("price", "words"),
+    [
+        ("-1", "found '-1'; allowed: greater than 0"),
+        ("0", "found '0'; allowed: greater than 0"),
+        (".nan", "found '.nan'"),
+        ("nan", "found 'nan'; allowed: a finite number"),
+        ("inf", "found 'inf'; allowed: a finite number"),
+        ("1e999", "found '1e999'; allowed: a finite number"),
+        ("1e10", "found '1e10'; allowed: less than or equal to 1000000000"),
+        ("2:50", "found '2:50'; allowed: a valid number"),
+        ("0x10", "found '0x10'; allowed: a valid number"),
+        ("2,50", "found '2,50'"),
+        ("[2]", "found ['2']; allowed: a valid number"),
+        ("{a: 2}", "allowed: a valid number"),
+        ("true", "found 'true'; allowed: a valid number"),
+        ("", "found ''; allowed: a valid number"),
+        ("9" * 5000, "prices.0.price"),
+    ],
+)
+def test_prices_that_are_none(tmp_path: Path, price: str, words: str) -> None:
+    block = f"currency: USD\nprices:\n  - per: node-hour\n    price: {price}\n"
+    found = refusal(tmp_path, block)
+    assert found.startswith("prices.0.price: found ") and words in found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("currency: USD\n", "prices: is missing; add it"),
+        (PLAIN.replace("price: 2", "price: 2, prize: 3"), "prices.0.prize: there is no such key (did you mean price?)"),
+        (PLAIN.replace("node-hour", "node-day"), "prices.0.per: found 'node-day'; allowed is 'accelerator-hour'"),
+        (PLAIN + "currency: EUR\n", "the key 'currency' is given twice"),
+        (PLAIN.replace("price: 2", "price: 2, price: 3"), "the key 'price' is given twice"),
+        (PLAIN + "minimum_minutes: -1\n", "minimum_minutes: found '-1'"),
+        (PLAIN + "billing_seconds: 0\n", "billing_seconds: found '0'"),
+        (PLAIN + "initialisation: maybe\n", "initialisation: found 'maybe'"),
+        (PLAIN.replace("USD", '"\\e[2J"'), "currency: found '\\x1b[2J'"),
+        (PLAIN.replace("USD", "=SUM(A1)"), "currency: found '=SUM(A1)'"),
+        ("currency: USD\nprices: []\n", "prices: found 0 entries; allowed are 1 to 1,000"),
+        ("currency: USD\nprices: 3\n", "prices: found '3'"),
+        ("currency: USD\nprices: [3]\n", "prices.0: found '3'"),
+        ("- 1\n", "holds no keys"),
+        ("", "holds no keys"),
+        ("a: !!python/object/apply:os.system [x]\n", "there is no such key"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases (*name) are not used here"),
+        ("a: " + "[" * 100_000, "is not valid YAML here"),
+        (PLAIN.replace("per:", f"system: {'x' * 300}, per:"), "prices.0.system: found 'xxx"),
+        (PLAIN + "#" * (1 << 20), "is larger than 1,048,576 bytes"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    assert words in refusal(tmp_path, text)
+
+
+def test_no_file_and_no_text(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(UsageError, match="cannot be read"):
+            read_prices(path)
+    (tmp_path / "latin.yaml").write_bytes(b"currency: \xff\n")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        read_prices(tmp_path / "latin.yaml")
+    huge = tmp_path / "huge.yaml"
+    with huge.open("wb") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(UsageError, match="is larger than"):
+        read_prices(huge)
+
+
+def test_many_faults_are_not_all_told(tmp_path: Path) -> None:
+    text = "currency: USD\nprices:\n" + "  - {per: node-hour, price: -1}\n" * 50
+    assert refusal(tmp_path, text).endswith("\nand 40 more of the kind")
+    assert "prices: found 1,050 entries" in refusal(
+        tmp_path, text.replace("-1", "1") + "  - {per: node-hour, price: 1}\n" * 1000
+    )
+
+
+@pytest.mark.parametrize(
+    ("patterns", "fits"),
+    [
+        ({}, True),
+        ({"accelerator": "nvidia a100 sxm"}, True),  # as it is usually called
+        ({"accelerator": "NVIDIA A100-SXM4-80GB"}, True),  # as the description has it
+        ({"accelerator": "A100"}, False),
+        ({"accelerator": "*a100*"}, True),
+        ({"accelerator": "nvidia.*"}, False),
+        ({"system": "s?s", "submitter": "OR*", "round": "V2.0"}, True),
+        ({"system": "s?s", "submitter": "OR*", "round": "v2.1"}, False),
+        ({"system": "[rs]ys"}, True),
+    ],
+)
+def test_patterns(patterns: dict[str, str], fits: bool) -> None:
+    assert Entry(per="node-hour", price=1, **patterns).fits(make_result()) == fits
+
+
+def test_own_results_and_results_without_an_accelerator() -> None:
+    cpu = make_result(accelerators=0, accelerator=None, kind=None, round=None)
+    assert Entry(per="node-hour", price=1, round="own").fits(cpu)
+    assert not Entry(per="node-hour", price=1, accelerator="*").fits(cpu)
+
+
+def test_patterns_take_no_time() -> None:
+    slow = Entry(per="node-hour", price=1, system="*a" * 100)
+    assert not slow.fits(make_result(system="a" * 150 + "b"))
+
+
+def test_the_first_entry_that_fits_counts() -> None:
+    kinds = ("NVIDIA H100*", "*A100*", "*")
+    entries = [Entry(per="node-hour", price=n + 1, accelerator=kind) for n, kind in enumerate(kinds)]
+    prices = Prices(currency="EUR", prices=tuple(entries))
+    tpu = make_result(accelerator="TPU-v4", kind=accelerator_named("TPU-v4"))
+    assert [prices.entry_for(one) for one in (make_result(), tpu)] == [1, 2]
+    assert prices.entry_for(make_result(accelerator=None, kind=None)) is None

@@ -1,0 +1,245 @@
+"""Which checkpoints of a run are whole, and what becomes of those that are not.
+
+The folder of a run, as harness and implementation share it.
+
+What a run that is gone on with may not have changed, and what it may.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.config.load import load_resolved, write_resolved
+from podium.config.run_folder import (
+    FACTS,
+    Checkpoint,
+    RunFolder,
+    checkpoint_path,
+    digest_of,
+    facts_of,
+    kept,
+    newest_checkpoint,
+    rank_file,
+    remove_old_checkpoints,
+    remove_unfinished_checkpoints,
+    require_kept,
+    whole_checkpoints,
+)
+from podium.config.schema import Checkpointing, RunConfig
+from podium.core.errors import PodiumError, UsageError, WorkError
+
+
+def write(folder: Path, batches: int, ranks: int = 2) -> Path:
+    path = checkpoint_path(folder, batches)
+    path.mkdir(parents=True)
+    for rank in range(ranks):
+        rank_file(path, rank).touch()
+    facts = facts_of(batches, 10 * batches, ranks, 7, "a log\n", {"seed": 5}, {"own": [1]})
+    (path / FACTS).write_text(facts, encoding="utf-8")
+    return path
+
+
+def batches(folder: Path) -> list[int]:
+    return [checkpoint.batches for checkpoint in whole_checkpoints(folder)]
+
+
+def test_facts_come_back(tmp_path: Path) -> None:
+    path = write(tmp_path, 12)
+    (found,) = whole_checkpoints(tmp_path)
+    assert (found.path, found.batches, found.samples, found.metrics_bytes) == (path, 12, 120, 7)
+    assert (found.log, found.facts["own"], found.facts["ranks"]) == ("a log\n", [1], 2)
+
+
+def test_the_newest_is_that_of_most_batches(tmp_path: Path) -> None:
+    for number in (100_000_001, 9, 10):
+        write(tmp_path, number)
+    assert batches(tmp_path) == [9, 10, 100_000_001]
+    newest = newest_checkpoint(tmp_path)
+    assert newest and newest.batches == 100_000_001
+    assert newest_checkpoint(tmp_path / "nothing") is None
+
+
+def change(key: str, value: Any) -> Any:
+    def spoil(path: Path) -> None:
+        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        (path / FACTS).write_text(json.dumps(facts | {key: value}), encoding="utf-8")
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: rank_file(path, 0).unlink(),
+        lambda path: rank_file(path, 1).unlink(),
+        lambda path: (path / FACTS).unlink(),
+        lambda path: (path / FACTS).write_text("{"),
+        lambda path: (path / FACTS).write_text("[]"),
+        change("version", 1),
+        change("format", "other"),
+        change("ranks", 3),
+        change("ranks", None),
+        change("batches", "2"),
+        change("samples", None),
+        change("digest", None),
+        change("configuration", None),
+    ],
+)
+def test_what_is_not_whole_is_no_checkpoint(tmp_path: Path, spoil: Any) -> None:
+    write(tmp_path, 1)
+    spoil(write(tmp_path, 2))
+    assert batches(tmp_path) == [1]
+    remove_unfinished_checkpoints(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["batch_00000001"]
+
+
+def test_only_whole_ones_are_counted_when_old_ones_are_removed(tmp_path: Path) -> None:
+    for number in range(1, 6):
+        write(tmp_path, number)
+    for number in (4, 5):
+        rank_file(checkpoint_path(tmp_path, number), 1).unlink()
+    remove_old_checkpoints(tmp_path, keep=2)
+    assert batches(tmp_path) == [2, 3]
+    assert len(list(tmp_path.iterdir())) == 4  # the unfinished ones may still be in the writing
+
+
+@pytest.mark.parametrize("error", [WorkError("rank 3 has no memory left"), UsageError("zwölf")])
+def test_a_failure_that_is_told_is_heard_as_the_same(run_folder: RunFolder, error: PodiumError) -> None:
+    assert run_folder.told_failure() is None
+    run_folder.tell_failure(error)
+    told = run_folder.told_failure()
+    assert (type(told), str(told)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize("text", ["", '{"exit_code": 1, "mess', "\0"])
+def test_a_failure_that_was_told_by_half_is_none(run_folder: RunFolder, text: str) -> None:
+    run_folder.tell_failure(WorkError("x"))
+    (told,) = run_folder.path.iterdir()
+    told.write_text(text, encoding="utf-8")
+    assert run_folder.told_failure() is None
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "3", '{"exit_code": 1}'])
+def test_a_failure_of_another_form_is_none(run_folder: RunFolder, text: str) -> None:
+    run_folder.tell_failure(WorkError("x"))
+    (told,) = run_folder.path.iterdir()
+    told.write_text(text, encoding="utf-8")
+    assert run_folder.told_failure() is None
+
+
+def test_the_summary_is_there_when_the_run_came_to_its_end(run_folder: RunFolder) -> None:
+    assert run_folder.read_summary() is None
+    run_folder.summary.write_text(json.dumps({"seconds": 1.5}), encoding="utf-8")
+    assert run_folder.read_summary() == {"seconds": 1.5}
+
+
+def test_a_run_s_files_have_names_of_their_own(run_folder: RunFolder) -> None:
+    paths = [run_folder.config, run_folder.log, run_folder.metrics, run_folder.summary, run_folder.output]
+    assert len(set(paths)) == 5
+    assert all(path.parent == run_folder.path for path in paths)
+    assert not run_folder.log.match("result_*.txt")
+
+
+FILE = Path("/runs/config.yaml")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, open_config: RunConfig) -> Checkpoint:
+    path = checkpoint_path(tmp_path, 3)
+    path.mkdir()
+    rank_file(path, 0).touch()
+    facts = facts_of(3, 48, 1, 7, "a log\n", kept(open_config), {"totals": {"steps": 3, "flops": 0.1 + 0.2}})
+    (path / FACTS).write_text(facts, encoding="utf-8")
+    found = newest_checkpoint(tmp_path)
+    assert found
+    return found
+
+
+def changed(config: RunConfig, key: str, value: Any) -> RunConfig:
+    first, _, rest = key.partition(".")
+    if rest:
+        value = getattr(config, first).model_copy(update={rest: value})
+    return config.model_copy(update={first: value})
+
+
+def test_the_same_configuration_is_taken_as_it_is_read_back(
+    checkpoint: Checkpoint, open_config: RunConfig, tmp_path: Path
+) -> None:
+    write_resolved(open_config, tmp_path / "config.yaml")
+    again = load_resolved(tmp_path / "config.yaml")
+    require_kept(checkpoint, again, FILE)
+    assert digest_of(kept(again)) == digest_of(checkpoint.facts["configuration"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("checkpoint", Checkpointing(every_samples=5)),
+        ("launch.rendezvous", "a:1"),
+        ("launch.binding", "cores"),
+        ("launch.caches", "all"),
+        ("launch.timeout_seconds", 3.0),
+        ("launch.max_restarts", 3),
+        ("launch.launcher", "slurm"),
+    ],
+)
+def test_how_it_is_launched_may_be_another(
+    checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any
+) -> None:
+    assert changed(open_config, key, value) != open_config
+    require_kept(checkpoint, changed(open_config, key, value), FILE)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("global_batch_size", 32, "global_batch_size is 32 and was 16"),
+        ("optimizer.learning_rate", 1.0, "optimizer.learning_rate is 1.0 and was 0."),
+        ("seed", 8, "seed is 8 and was 7"),
+        ("clipping", None, 'clipping is null and was {"max_norm"'),
+        ("launch.nodes", 2, "launch.nodes is 2 and was 1"),
+        ("launch.processes_per_node", 4, "launch.processes_per_node is 4 and was 1"),
+        ("launch.threads_per_process", 7, "launch.threads_per_process is 7 and was null"),
+        ("description.submitter", "zwölf", 'description.submitter is "zwölf" and was '),
+    ],
+)
+def test_all_that_changes_numbers_or_the_log_is_named(
+    checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any, words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        require_kept(checkpoint, changed(open_config, key, value), FILE)
+    assert str(caught.value).startswith(f"{FILE}: {words}")
+    assert f", as {checkpoint.path} was made; a run goes on as it was configured: put that back" in str(caught.value)
+
+
+def test_no_more_than_three_keys_are_named(checkpoint: Checkpoint, open_config: RunConfig) -> None:
+    updates = {"seed": 1, "dropout": 0.5, "max_samples": 3, "global_batch_size": 1, "target_accuracy": None}
+    with pytest.raises(UsageError, match=r"is .* and was .*, .* and was .*, .* and was [^,]*, and 2 more, as "):
+        require_kept(checkpoint, open_config.model_copy(update=updates), FILE)
+
+
+def test_threads_do_not_matter_beside_a_gpu(open_config: RunConfig) -> None:
+    config = changed(open_config, "launch.device", "cuda")
+    assert kept(config) == kept(changed(config, "launch.threads_per_process", 7)) != kept(open_config)
+
+
+@pytest.mark.parametrize("how", ["changed", "left out", "added", "nested"])
+def test_facts_that_were_changed_are_refused(checkpoint: Checkpoint, open_config: RunConfig, how: str) -> None:
+    path = checkpoint.path / FACTS
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    change = {
+        "changed": lambda: facts.update(samples=49),
+        "left out": lambda: facts.pop("totals"),
+        "added": lambda: facts.update(more=1),
+        "nested": lambda: facts["totals"].update(flops=0.3),
+    }
+    change[how]()
+    path.write_text(json.dumps(facts), encoding="utf-8")
+    found = newest_checkpoint(path.parents[1])
+    assert found
+    with pytest.raises(
+        WorkError, match=rf"^{path}: is not as it was written; remove the folder {path.parent}, and the"
+    ):
+        require_kept(found, open_config, FILE)

@@ -1,0 +1,119 @@
+"""MLPerf's description of a system: 33 fields, all of them text.
+
+The `launch` section: what goes with what, and what is said where it does not.
+"""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from podium.config.load import SYSTEMS, load_resolved, load_system, write_resolved
+from podium.config.schema import Description, Launch
+from podium.core.errors import UsageError
+
+FIELDS = yaml.safe_load((SYSTEMS / "laptop.yaml").read_text(encoding="utf-8"))["description"]
+
+
+def test_it_has_the_33_fields_by_mlperf_s_names(open_config: Any) -> None:
+    document = open_config.description.model_dump(by_alias=True)
+    assert len(document) == 33
+    assert list(document) == list(FIELDS)
+    assert "accelerator_on-chip_memories" in document
+    assert all(isinstance(value, str) for value in document.values())
+
+
+def test_values_become_text_and_nothing_becomes_empty_text(write_system: Any) -> None:
+    path = write_system({"description.number_of_nodes": 2, "description.cooling": 1.5, "description.hw_notes": ""})
+    description = load_system(str(path)).description
+    assert (description.number_of_nodes, description.cooling, description.hw_notes) == ("2", "1.5", "")
+
+
+def test_on_chip_memories_are_read_by_mlperf_s_spelling(write_system: Any) -> None:
+    path = write_system({"description.accelerator_on-chip_memories": "L2 50 MB"})
+    assert load_system(str(path)).description.accelerator_on_chip_memories == "L2 50 MB"
+
+
+@pytest.mark.parametrize(
+    ("status", "logged"),
+    [
+        ("Available on-premise", "onprem"),
+        ("Available cloud", "cloud"),
+        ("Preview", "preview"),
+        ("Research, Development, or Internal (RDI)", "research"),
+    ],
+)
+def test_log_lines_spell_the_status_in_their_own_way(status: str, logged: str) -> None:
+    assert Description.model_validate({**FIELDS, "status": status}).submission_status == logged
+
+
+@pytest.mark.parametrize("written", ["22.10", "010", "1e3", "null", "~", "yes", "true", "2026-01-02", ""])
+def test_values_keep_their_spelling(tmp_path: Any, written: str) -> None:
+    """Ubuntu 22.10 is not Ubuntu 22.1."""
+    text = (SYSTEMS / "laptop.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace("operating_system: Linux", f"operating_system: {written}"), encoding="utf-8")
+    config = load_system(str(path))
+    assert config.description.operating_system == written
+    assert load_system("laptop", settings=[f"description.operating_system={written}"]).description.operating_system == (
+        written
+    )
+    write_resolved(config, tmp_path / "config.yaml")
+    assert load_resolved(tmp_path / "config.yaml") == config
+
+
+DOCKER = "launch.container={runtime: docker, image: podium}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["launch.launcher=docker"], "launcher is docker, but there is no container; allowed with it is container.ru"),
+        ([DOCKER], "launcher is torchrun, but container.runtime is docker; allowed with it is no container"),
+        (
+            ["launch.launcher=slurm", DOCKER],
+            "launcher is slurm, but container.runtime is docker; allowed with it is no container or "
+            "container.runtime pyxis or container.runtime apptainer",
+        ),
+        (["launch.slurm_options=[--exclusive]"], "launcher is torchrun, which has no use for slurm_options; leave"),
+        (["launch.binding=node"], "binding is node, but device is cpu; allowed with it are none, cores"),
+        (
+            ["launch.binding=cores", "launch.device=cuda"],
+            "binding is cores, but device is cuda; allowed with it are none, node, socket, exclusive, core-complex",
+        ),
+        (["launch.rendezvous=a:65535"], "rendezvous is a:65535; allowed are ports up to 65534"),
+    ],
+)
+def test_what_does_not_go_together_is_told(settings: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {words}")):
+        load_system("laptop", settings=settings)
+
+
+@pytest.mark.parametrize("place", ["a", "a:", ":1", "a:0", "a b:1", "::1:3", "a:123456"])
+def test_a_rendezvous_is_a_host_and_a_port(place: str) -> None:
+    with pytest.raises(UsageError, match=r"^--set: launch\.rendezvous: found "):
+        load_system("laptop", settings=[f"launch.rendezvous='{place}'"])
+
+
+@pytest.mark.parametrize("mount", ["a", "a:b", "a:/b:rw", "a,b:/c", ":/b"])
+def test_a_mount_is_here_and_there(mount: str) -> None:
+    container = f"launch.container={{runtime: docker, image: x, mounts: ['{mount}']}}"
+    with pytest.raises(UsageError, match=r"^--set: launch\.container\.mounts\.0: found "):
+        load_system("laptop", settings=["launch.launcher=docker", container])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"launcher": "docker", "container": {"runtime": "docker", "image": "x", "mounts": ["/a b:/c:ro", "d:/e"]}},
+        {"launcher": "slurm"},
+        {"launcher": "slurm", "container": {"runtime": "apptainer", "image": "x"}, "slurm_options": ["--exclusive"]},
+        {"nodes": 3, "rendezvous": "[fd00::2]:29500"},
+        {"nodes": 3, "rendezvous": "node-0.cluster:65534", "binding": "cores"},
+    ],
+)
+def test_what_goes_together(given: dict[str, Any]) -> None:
+    launch = Launch.model_validate({"processes_per_node": 4, "device": "cpu", **given})
+    assert launch.ranks == 4 * launch.nodes
+    assert Launch.model_validate(launch.model_dump(mode="json")) == launch

@@ -1,0 +1,108 @@
+"""Files are whole or not there at all."""
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from podium.core.errors import UsageError, WorkError
+from podium.core.files import make_folder, remove_unfinished, require_room, whole_file, write_whole
+
+
+def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+    write_whole(tmp_path / "text", "zwölf\n")
+    write_whole(tmp_path / "bytes", b"\0\xff")
+    assert (tmp_path / "text").read_bytes() == "zwölf\n".encode()
+    assert (tmp_path / "bytes").read_bytes() == b"\0\xff"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bytes", "text"]
+
+
+def test_a_file_that_is_there_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("something much longer", encoding="utf-8")
+    write_whole(path, "new")
+    assert path.read_text(encoding="utf-8") == "new"
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_file_and_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old", encoding="utf-8")
+    monkeypatch.setattr(*((os, "fsync") if step == "fsync" else (Path, "replace")), fail)
+    with pytest.raises(WorkError, match=r"file: cannot be written \(No space left on device\); see that the folder"):
+        write_whole(path, "new")
+    assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [("file", "old")]
+
+
+def test_an_interruption_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "file", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(pipe.read_bytes)
+        write_whole(pipe, "text")
+        assert read.result(10) == b"text"
+    with pytest.raises(WorkError, match="is a device or a pipe"), whole_file(pipe) as temporary:
+        temporary.write_bytes(b"")
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+    write_whole(Path("/dev/null"), "text")
+    assert Path("/dev/null").is_char_device()
+    if Path("/dev/full").is_char_device():
+        with pytest.raises(WorkError, match="the disk is full"):
+            write_whole(Path("/dev/full"), "text")
+
+
+def test_a_folder_that_does_not_exist_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match=r"none/file: cannot be written \(No such file or directory\)"):
+        write_whole(tmp_path / "none" / "file", "new")
+
+
+def test_only_what_was_left_of_this_file_is_removed(tmp_path: Path) -> None:
+    for name in (".a[1].0123.partial", ".a1.0123.partial", ".b.0123.partial", "a[1]"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path / "a[1]")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a1.0123.partial", ".b.0123.partial", "a[1]"]
+
+
+def test_a_folder_is_made_with_those_above_it_or_a_sentence_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a" / "b"
+    assert make_folder(folder) == make_folder(folder) == folder
+    assert folder.is_dir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match=f"{path}: cannot be a folder, a file is in the way; name another place"):
+            make_folder(path)
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(WorkError, match=r"other: the folder cannot be made \(No space left on device\); see who may"):
+        make_folder(tmp_path / "other")
+
+
+def test_room_is_found_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_room(tmp_path)
+    with pytest.raises(WorkError, match=r"nothing: cannot be written \(No such file or directory\); see who"):
+        require_room(tmp_path / "nothing")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(
+        WorkError, match=rf"^{tmp_path}: the disk is full \(No space left on device\); make room on it$"
+    ):
+        require_room(tmp_path)
+    assert not list(tmp_path.iterdir())

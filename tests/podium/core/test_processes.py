@@ -1,0 +1,125 @@
+"""Work on many files in processes: every file is made, and a failure leaves no process and nothing half-written.
+
+Processes end with the one that started them.
+"""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from podium.config.load import ROOT
+from podium.core.files import write_whole
+from podium.core.processes import WorkerDied, results_in_processes, run_in_processes
+
+
+@pytest.mark.parametrize("processes", [1, 2, 9])
+def test_every_file_is_made_once(tmp_path: Path, processes: int) -> None:
+    jobs = {tmp_path / str(number): (tmp_path / str(number), str(number)) for number in range(5)}
+    finished = list(run_in_processes(write_whole, jobs, processes))
+    assert sorted(finished) == sorted(jobs) == sorted(tmp_path.iterdir())
+    assert [file.read_text() for file in jobs] == ["0", "1", "2", "3", "4"]
+    assert multiprocessing.active_children() == []
+
+
+def test_each_result_comes_with_its_file(tmp_path: Path) -> None:
+    jobs = {tmp_path / str(number): (2, number) for number in range(5)}
+    assert dict(results_in_processes(pow, jobs, 2)) == {tmp_path / str(number): 2**number for number in range(5)}
+
+
+def test_no_job_needs_no_process() -> None:
+    assert list(run_in_processes(os.abort, {}, 3)) == []
+
+
+def test_what_a_job_raises_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        list(results_in_processes(int, {tmp_path / "a": ("1",), tmp_path / "b": ("x",)}, 1))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_dies_is_known_by_its_file(tmp_path: Path) -> None:
+    good, bad, never = tmp_path / "good", tmp_path / "bad", tmp_path / "never"
+    half, other = tmp_path / ".bad.0123abcd.partial", tmp_path / ".other.0123abcd.partial"
+    half.touch()
+    other.touch()
+    finished = []
+    with pytest.raises(WorkerDied, match=r"bad: the worker process that made it died; .* enough memory") as caught:
+        jobs = {good: (0,), bad: (signal.SIGKILL,), never: (0,)}
+        for file in run_in_processes(signal.raise_signal, jobs, 1):
+            finished.append(file)
+    assert (caught.value.file, caught.value.exit_code, finished) == (bad, 1, [good])
+    assert list(tmp_path.iterdir()) == [other]
+    assert multiprocessing.active_children() == []
+
+
+def test_a_generator_that_is_closed_ends_its_workers(tmp_path: Path) -> None:
+    start = time.monotonic()
+    with closing(run_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 2)) as finished:
+        assert next(finished) == tmp_path / "a"
+    assert time.monotonic() - start < 30
+    assert multiprocessing.active_children() == []
+
+
+def test_children_of_others_are_left_alone(tmp_path: Path) -> None:
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other.start()
+    try:
+        with closing(run_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 1)) as finished:
+            assert next(finished) == tmp_path / "a"
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
+
+
+PARENT = """
+import subprocess, sys, time
+child = "import time; from podium.core.processes import end_with_parent; {end}; print(1, flush=True); time.sleep(30)"
+process = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, start_new_session=True)
+assert process.stdout.readline()
+print(process.pid, flush=True)
+time.sleep(30)
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Running, and not one that has ended and that nobody has asked for (a zombie)."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return found.stdout.strip()[:1] not in ("", "Z")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has prctl")
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_child_ends_when_its_parent_is_killed(ends: bool) -> None:
+    """And one that has not asked for it goes on, so that it is this that ends it."""
+    code = PARENT.format(end="end_with_parent()" if ends else "pass")
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    grandchild = int(parent.stdout.readline())
+    try:
+        assert is_running(grandchild)
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        deadline = time.monotonic() + (5 if ends else 0.3)
+        while is_running(grandchild) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert is_running(grandchild) is not ends
+    finally:
+        if is_running(grandchild):
+            os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
+    code = "import os; from podium.core.processes import end_with_parent; end_with_parent({}); print('goes on')"
+    for parent, output in (("os.getppid()", "goes on\n"), ("os.getppid() + 1", "")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(parent)], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (done.stdout, done.returncode) == (output, 0 if output else 1)

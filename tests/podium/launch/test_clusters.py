@@ -1,0 +1,323 @@
+"""Several nodes for real: two on this machine, two hosts in network namespaces, and a Slurm of our own with two nodes.
+
+Each must make the same run as one machine with two processes: the same losses, and a log that the official checker
+takes. Slurm's daemons and network namespaces need root; on Debian `apt-get install slurm-wlm munge iproute2`.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.config.load import ROOT
+
+SETTINGS = (
+    "target_accuracy=null",
+    "evaluation.samples=64",
+    "evaluation.interval_samples=160",
+    "dropout=0",
+    "precision=fp32",
+    "seed=11",
+    "launch.threads_per_process=1",
+)
+SHORT = (*SETTINGS, "max_samples=160")
+STEPS = 40
+LONG = (*SETTINGS, f"max_samples={16 * STEPS}", "checkpoint.every_samples=160")
+"""Long enough to be stopped on its way, by a Slurm too."""
+SECONDS = 400
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def home(make_home: Callable[[], Path]) -> Path:
+    """A copy of the project, with results of its own, and what a Slurm starts."""
+    home = make_home()
+    shutil.copytree(ROOT / "docker", home / "docker")
+    return home
+
+
+def start(
+    home: Path,
+    *arguments: str,
+    settings: tuple[str, ...],
+    within: tuple[str, ...] = (),
+    command: str = "run",
+) -> Any:
+    words = [*within, sys.executable, "-m", "podium.cli", command, "laptop", *arguments]
+    for setting in settings:
+        words += ["--set", setting]
+    environment = os.environ | {"PYTHONPATH": str(home)}
+    return subprocess.Popen(words, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finished(process: Any) -> str:
+    output, words = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, f"{words}\n{output}"
+    return str(output)
+
+
+def metrics(run_folder: Path) -> list[dict[str, Any]]:
+    lines = (run_folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def one_host(home: Path) -> list[dict[str, Any]]:
+    """Metrics of the long run on one machine with two processes that nobody stops."""
+    found = json.loads(finished(start(home, "--json", settings=(*LONG, "launch.processes_per_node=2"))))
+    lines = metrics(Path(found["run_folder"]))
+    assert [line["event"] for line in lines] == (["step"] * 10 + ["evaluation"]) * (STEPS // 10)
+    return lines
+
+
+def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """A short run is the beginning of the long one."""
+    assert len(found) in (11, len(expected))
+    for one, other in zip(found, expected, strict=False):
+        assert one["event"] == other["event"]
+        assert one["samples"] == other["samples"]
+        for key in ("loss", "gradient_norm", "accuracy", "masked_lm_loss"):
+            if key in one:
+                assert one[key] == pytest.approx(other[key], rel=1e-4)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1]) - 1
+
+
+@contextmanager
+def two_nodes(
+    home: Path,
+    *arguments: str,
+    settings: tuple[str, ...],
+    address: str = "127.0.0.1",
+    within: tuple[tuple[str, ...], ...] = ((), ()),
+    command: str = "run",
+) -> Iterator[list[Any]]:
+    """The same command started on each, at a meeting place of their own."""
+    settings = (*settings, f"launch.rendezvous={address}:{free_port()}")
+    nodes = [
+        start(home, *arguments, "--node-rank", str(rank), settings=settings, within=within[rank], command=command)
+        for rank in (0, 1)
+    ]
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+def assert_examined(found: dict[str, Any]) -> None:
+    """All ranks of two nodes have met; that both are this machine is told."""
+    findings = {finding["check"]: finding for finding in found["findings"]}
+    assert found["ready"] is True
+    assert findings["ranks"]["verdict"] == "warning"
+    assert findings["ranks"]["found"] == f"2 on {socket.gethostname()}"
+    assert findings["clocks"]["found"] == "alike"
+    assert findings["gloo all-reduce"]["wanted"] == "0.05 GB/s"
+    assert "GB/s, all gradients in" in findings["gloo all-reduce"]["found"]
+
+
+def test_two_nodes_are_examined_together(home: Path) -> None:
+    """`podium doctor` on both: the first one tells of all, the other says nothing."""
+    settings = (*SHORT, "launch.nodes=2", "description.number_of_nodes=2")
+    with two_nodes(home, "--json", settings=settings, command="doctor") as nodes:
+        outputs = [finished(node) for node in nodes]
+    assert outputs[1] == ""
+    assert_examined(json.loads(outputs[0]))
+
+
+def in_training(home: Path, samples: int) -> Path:
+    """The folder of a run that has just been trained on so many samples and has not ended."""
+    deadline = time.monotonic() + SECONDS
+    before = set((home / "runs").rglob("metrics.jsonl"))
+    while time.monotonic() < deadline:
+        for path in set((home / "runs").rglob("metrics.jsonl")) - before:
+            if f'"samples": {samples}' in path.read_text(encoding="utf-8"):
+                return path.parent
+        time.sleep(0.005)
+    raise AssertionError("the run has not begun")
+
+
+def assert_went_on(found: dict[str, Any], folder: Path, one_host: list[dict[str, Any]]) -> None:
+    assert found["run_folder"] == str(folder)
+    assert found["restarts"] == 1
+    assert found["result_file"] == str(folder / "result.restarted.txt")
+    assert all(found["compliance"].values()) and found["compliance"]
+    lines = metrics(folder)
+    assert len(lines) == len(one_host)
+    assert_same(lines, one_host)
+
+
+def test_two_nodes_go_on_by_the_same_command_on_each(home: Path, one_host: list[dict[str, Any]]) -> None:
+    """At another meeting place: the first one's is taken by then."""
+    with two_nodes(home, settings=(*LONG, "launch.nodes=2")) as nodes:
+        folder = in_training(home, 48)
+        nodes[0].send_signal(signal.SIGTERM)
+        words = [node.communicate(timeout=SECONDS)[1] for node in nodes]
+        assert nodes[0].returncode == 143, words[0]
+    told = " ".join(words[0].split())
+    assert f"`podium run laptop --resume {folder.relative_to(home)}` goes on after its first " in told
+    assert "samples, given on each node with its --node-rank unless Slurm does" in told
+    with two_nodes(home, "--json", "--resume", str(folder.relative_to(home)), settings=()) as nodes:
+        found, _ = (finished(node) for node in nodes)
+    assert_went_on(json.loads(found), folder, one_host)
+
+
+Hosts = tuple[str, tuple[tuple[str, ...], ...]]
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[Hosts]:
+    """Two network namespaces with a cable between them: the first one's address, and how commands are run in each.
+
+    Where they may not be made (that needs root and iproute2) both are this machine.
+    """
+    names = (f"podium{os.getpid()}a", f"podium{os.getpid()}b")
+    cables = (f"pd{os.getpid()}a", f"pd{os.getpid()}b")
+    made = ["ip", "netns", "add", names[0]]
+    if shutil.which("ip") is None or subprocess.run(made, capture_output=True, check=False).returncode:
+        yield "127.0.0.1", ((), ())
+        return
+    try:
+        commands = [f"netns add {names[1]}", f"link add {cables[0]} type veth peer name {cables[1]}"]
+        for number, (name, cable) in enumerate(zip(names, cables, strict=True), start=1):
+            commands += [f"link set {cable} netns {name}", f"-n {name} addr add 10.77.0.{number}/24 dev {cable}"]
+            commands += [f"-n {name} link set lo up", f"-n {name} link set {cable} up"]
+        for command in commands:
+            subprocess.run(["ip", *command.split()], check=True)
+        yield "10.77.0.1", tuple(("ip", "netns", "exec", name) for name in names)
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def test_two_hosts_make_the_same_run_over_the_network(
+    home: Path, one_host: list[dict[str, Any]], two_hosts: Hosts
+) -> None:
+    address, within = two_hosts
+    with two_nodes(home, "--json", settings=(*SHORT, "launch.nodes=2"), address=address, within=within) as nodes:
+        outputs = [finished(node) for node in nodes]
+    assert outputs[1] == ""
+    found = json.loads(outputs[0])
+    assert all(found["compliance"].values()) and found["compliance"]
+    assert found["samples"] == 160
+    assert (Path(found["run_folder"]) / "output_1.txt").is_file()
+    assert_same(metrics(Path(found["run_folder"])), one_host)
+
+
+CONFIGURATION = """\
+ClusterName=podium
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+MpiDefault=none
+ReturnToService=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmdPidFile={folder}/%n.pid
+SlurmctldPidFile={folder}/slurmctld.pid
+NodeName=pn1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} State=UNKNOWN
+NodeName=pn2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} State=UNKNOWN
+PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A Slurm with two nodes on this machine: munged, slurmctld and two slurmd. Gives the daemons' folder."""
+    missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"there is no {', '.join(missing)} here; install slurm-wlm and munge")
+    if os.geteuid():
+        pytest.skip("Slurm's daemons need root here")
+    folder = tmp_path_factory.mktemp("slurm")
+    for above in (folder, folder.parent, folder.parent.parent):
+        above.chmod(0o755)  # munged takes no folder that others may not pass through
+    for name in ("state", "spool.pn1", "spool.pn2"):
+        (folder / name).mkdir()
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o600)
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    text = CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=ports, cpus=os.cpu_count())
+    (folder / "slurm.conf").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    munge = [f"--{name}={folder}/munge.{end}" for name, end in (("socket", "socket"), ("key-file", "key"))]
+    munge += [f"--{name}-file={folder}/munge.{name}" for name in ("pid", "log", "seed")]
+    daemons = [["munged", "--foreground", "--force", *munge], ["slurmctld", "-D", "-f", f"{folder}/slurm.conf"]]
+    daemons += [["slurmd", "-D", "-N", name, "-f", f"{folder}/slurm.conf"] for name in ("pn1", "pn2")]
+    started = []
+    try:
+        for words in daemons:
+            with (folder / f"{words[0]}.{len(started)}.txt").open("wb") as output:
+                started.append(subprocess.Popen(words, stdout=output, stderr=output))
+            time.sleep(1)
+        deadline = time.monotonic() + 60
+        asked = ["sinfo", "--noheader", "--format=%D %t"]
+        while subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != "2 idle":
+            words = "\n".join(path.read_text(encoding="utf-8")[-500:] for path in sorted(folder.glob("*.txt")))
+            assert time.monotonic() < deadline, words
+            time.sleep(0.5)
+        yield folder
+    finally:
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.wait(30)
+
+
+SLURM = ("launch.launcher=slurm", "launch.nodes=2")
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_slurm_job_makes_the_same_run(home: Path, one_host: list[dict[str, Any]]) -> None:
+    """`podium run` submits docker/slurm.sub, waits for the job and prints what it printed: a compliant result."""
+    before = len(list((home / "results" / "laptop" / "bert").glob("*")))
+    found = json.loads(finished(start(home, "--json", settings=(*SHORT, *SLURM))))
+    assert all(found["compliance"].values()) and found["compliance"]
+    assert Path(found["result_file"]) == home / "results" / "laptop" / "bert" / f"result_{before}.txt"
+    assert_same(metrics(Path(found["run_folder"])), one_host)
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_slurm_jobs_nodes_are_examined(home: Path) -> None:
+    """`podium doctor` submits the same job, which examines its nodes instead."""
+    settings = (*SHORT, *SLURM, "description.number_of_nodes=2")
+    assert_examined(json.loads(finished(start(home, "--json", settings=settings, command="doctor"))))
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_job_that_was_cancelled_goes_on_in_another(home: Path, one_host: list[dict[str, Any]]) -> None:
+    waiting = start(home, settings=(*LONG, *SLURM))
+    try:
+        folder = in_training(home, 48)
+        subprocess.run(["scancel", "--name=podium-laptop"], check=True)
+        _, words = waiting.communicate(timeout=SECONDS)
+        assert waiting.returncode
+        assert f"--resume {folder.relative_to(home)}` goes on after its first " in " ".join(words.split())
+        again = start(home, "--json", "--resume", str(folder.relative_to(home)), settings=SLURM[:1])
+        found = json.loads(finished(again))
+    finally:
+        waiting.kill()
+    assert_went_on(found, folder, one_host)

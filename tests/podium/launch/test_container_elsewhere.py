@@ -1,0 +1,374 @@
+"""Runs that go on elsewhere: what is said to Docker and Slurm, and what the Slurm job says to its nodes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from podium.cli.main import app
+from podium.config.load import ROOT, load_system, write_resolved
+from podium.config.run_folder import RunFolder, checkpoint_path, facts_of, kept, rank_file
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.launch import container as container_module
+from podium.launch.container import become, run_options, seen_anywhere, wrapped
+from podium.run.dry_run import commands
+
+DIRECT = ["--set", "launch.launcher=torchrun", "--set", "launch.container=null", "--set", "launch.slurm_options=[]"]
+JOB = {"SLURM_JOB_ID": "1234567", "SLURM_JOB_NUM_NODES": "3", "SLURM_NODEID": "2", "SLURM_CPUS_ON_NODE": "96"}
+
+
+def test_docker_is_given_devices_limits_mounts_and_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_module, "INFINIBAND", Path("/"))
+    options = run_options(10, "random", ["seed=3"], as_json=True)
+    assert options == ["--runs", "10", "--recipe", "random", "--set", "seed=3", "--json"]
+    words = wrapped(load_system("dgxa100_n1"), "dgxa100_n1", options, 0)
+    assert words[:3] == ["docker", "run", "--rm"]
+    image = words.index("podium:latest")
+    assert words[image + 1 :] == ["podium", "run", "dgxa100_n1", *options, *DIRECT]
+    given = set(words[3:image])
+    assert given >= {"--gpus=all", "--ipc=host", "--network=host", "--ulimit=memlock=-1", "--device=/", "--init"}
+    assert given >= {f"--volume={ROOT}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data")}
+    assert f"--volume={ROOT}/data:/data:ro" in given
+    assert f"--volume={ROOT}/systems/dgxa100_n1.yaml:/workspace/podium/systems/dgxa100_n1.yaml:ro" in given
+    assert f"--user={os.getuid()}:{os.getgid()}" in given
+    assert run_options(1, None, [], as_json=False) == []
+
+
+def test_a_system_of_ones_own_goes_into_the_container_too(write_system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_module, "INFINIBAND", Path("/nowhere"))
+    container = {"runtime": "docker", "image": "x", "mounts": ["/big/data:/data"]}
+    path = write_system({"launch.launcher": "docker", "launch.container": container})
+    words = wrapped(load_system(str(path)), str(path), [], 0)
+    assert f"--volume={path}:/workspace/podium/systems/mine.yaml:ro" in words
+    assert "--volume=/big/data:/data" in words
+    assert words[words.index("x") + 1 :][:3] == ["podium", "run", "mine"]
+    assert not any(word.startswith(("--gpus", "--device")) for word in words)
+
+
+def test_several_nodes_in_docker_know_their_number(write_system: Any) -> None:
+    launch = {"launcher": "docker", "nodes": 2, "container": {"runtime": "docker", "image": "x"}}
+    path = write_system({f"launch.{key}": value for key, value in launch.items()})
+    words = wrapped(load_system(str(path)), str(path), ["--json"], 1)
+    assert words[-9:-6] == ["--json", "--node-rank", "1"]
+
+
+def test_slurm_is_given_nodes_options_and_the_container() -> None:
+    words = wrapped(load_system("dgxa100_n8"), "dgxa100_n8", ["--runs", "10"], 0)
+    script = words.index(f"{ROOT}/docker/slurm.sub")
+    assert words[:2] == ["sbatch", "--wait"]
+    assert set(words[2:script]) >= {"--nodes=8", "--ntasks-per-node=1", "--exclusive", f"--chdir={ROOT}"}
+    assert words[script + 1 : script + 3] == ["--pyxis", f"{ROOT}/podium.sqsh"]
+    assert words[-4:] == ["--", "dgxa100_n8", "--runs", "10"]
+    assert f"{ROOT}/data:/data:ro" in words
+    assert "--apptainer" in wrapped(load_system("academic_t4"), "academic_t4", [], 0)
+    with pytest.raises(UsageError, match=r"^--node-rank: found 1, but launch\.launcher is slurm"):
+        wrapped(load_system("dgxa100_n8"), "dgxa100_n8", [], 1)
+
+
+def test_slurm_without_a_container_takes_this_python(write_system: Any) -> None:
+    path = write_system({"launch.launcher": "slurm", "launch.slurm_options": ["--partition=gpu"]})
+    words = wrapped(load_system(str(path)), str(path), [], 0)
+    assert words[-5:] == [f"{ROOT}/docker/slurm.sub", "--python", sys.executable, "--", str(path)]
+    assert "--partition=gpu" in words
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Path:
+    """srun, docker and nvidia-smi that say what they are asked; srun's task is run too, as on one node."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    say = '#!/bin/bash\nname="${0##*/}"; for word; do echo "$name:$word"; done\n'
+    for name in ("srun", "docker", "nvidia-smi", "podium", "apptainer", "python"):
+        (folder / name).write_text(say, encoding="utf-8")
+    task = 'while [ "$1" != bash ]; do shift; done; exec "$@"\n'
+    (folder / "srun").write_text(say + task, encoding="utf-8")
+    for path in folder.iterdir():
+        path.chmod(0o755)
+    return folder
+
+
+def said(fakes: Path, name: str, arguments: list[str], cwd: Path = ROOT, code: int = 0) -> list[str]:
+    done = subprocess.run(
+        ["bash", str(ROOT / "docker" / "slurm.sub"), *arguments],
+        env={"PATH": f"{fakes}:/usr/bin:/bin", **JOB},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    return [line.removeprefix(f"{name}:") for line in done.stdout.splitlines() if line.startswith(f"{name}:")]
+
+
+PORT = 20000 + 1234567 % 5000 * 2
+INSIDE = [*DIRECT, "--set", "launch.nodes=3", "--set", f"launch.rendezvous={os.uname().nodename}:{PORT}"]
+ASKED = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
+
+
+def test_a_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> None:
+    arguments = ["--python", "python", "laptop", "--set", "seed=1 2"]
+    assert said(fakes, "python", arguments) == ["-m", "podium.cli", *ASKED]
+    assert said(fakes, "python", ["--doctor", *arguments]) == ["-m", "podium.cli", "doctor", *ASKED[1:]]
+    asked = said(fakes, "srun", arguments)
+    assert asked[:4] == ["--ntasks-per-node=1", "--cpus-per-task=96", "--cpu-bind=none", "--kill-on-bad-exit=0"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A folder that has what the script looks for, to make the shared folders in."""
+    (tmp_path / "podium").mkdir()
+    (tmp_path / "podium" / "cli.py").touch()
+    return tmp_path
+
+
+def test_a_job_in_pyxis(fakes: Path, repository: Path) -> None:
+    arguments = ["--pyxis", "/i.sqsh", "--mount", "/d:/data:ro", "--", "laptop", "--set", "seed=1 2"]
+    assert said(fakes, "podium", arguments, repository) == ASKED
+    shared = ",".join(f"{repository}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data"))
+    found = said(fakes, "srun", arguments, repository)
+    assert set(found) >= {
+        "--container-image=/i.sqsh",
+        f"--container-mounts=/d:/data:ro,{shared}",
+        "--container-workdir=/workspace/podium",
+    }
+    assert (repository / "runs").is_dir()
+
+
+def test_a_job_in_apptainer_mounts_nothing_twice(fakes: Path, repository: Path) -> None:
+    mount = f"{repository}/runs:/workspace/podium/runs"
+    arguments = ["--apptainer", "/i.sif", "--mount", mount, "laptop", "--set", "seed=1 2"]
+    found = said(fakes, "apptainer", arguments, repository)
+    rest = ",".join(f"{repository}/{name}:/workspace/podium/{name}" for name in ("results", "data"))
+    head = ["exec", "--nv", "--pwd", "/workspace/podium", "--bind", f"{mount},{rest}", "/i.sif", "podium"]
+    assert found == [*head, *ASKED]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--pixis", "x", "laptop"], ["--mount"]])
+def test_a_job_asked_wrongly_starts_nothing(fakes: Path, arguments: list[str]) -> None:
+    assert said(fakes, "srun", arguments, code=1 if arguments == ["--mount"] else 2) == []
+
+
+def test_a_job_from_another_folder_starts_nothing(fakes: Path, tmp_path: Path) -> None:
+    assert said(fakes, "srun", ["laptop"], cwd=tmp_path, code=2) == []
+
+
+def test_podium_becomes_docker(fakes: Path, tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path\nfrom podium.launch import container as elsewhere\n"
+        "from podium.config.load import load_system\n"
+        f"elsewhere.ROOT = Path({str(tmp_path)!r})\n"
+        "elsewhere.become(load_system('dgxa100_n1'), ['docker', 'run', 'a b'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": f"{fakes}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["docker:run", "docker:a b"], done.stderr
+    assert (tmp_path / "runs" / "dgxa100_n1").is_dir()
+
+
+def test_a_launcher_that_is_not_installed_is_told() -> None:
+    with pytest.raises(UsageError, match=r"^launch\.launcher is docker, but there is no no-docker here; install it$"):
+        become(load_system("dgxa100_n1"), ["no-docker", "run"])
+
+
+# --dry-run
+
+
+def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "my runs")
+    done = CliRunner().invoke(app, ["run", "laptop", "--dry-run", "--runs", "2"])
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert len(lines) == 2
+    assert list(tmp_path.iterdir()) == []
+    show = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], os.getcwd())"
+    shell = lines[1].replace(f"{sys.executable} -m torch.distributed.run", f'{sys.executable} -c "{show}"')
+    found = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
+    threads = load_system("laptop").launch.threads
+    assert found.endswith(f"/run_1', '--caches-cleared'] {threads} {ROOT}\n")
+    assert f"'implementations.pytorch.train', '{tmp_path}/my runs/laptop/" in found
+
+
+def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
+    config = load_system("laptop", settings=["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
+    note, first = commands(config, "laptop", [], 1, 0)
+    assert note.startswith("# node 0 of 2: ")
+    assert "is_host=true" in first
+    assert "--local-addr=127.0.0.1" in first
+    assert "is_host=false" in commands(config, "laptop", [], 1, 1)[1]
+
+
+def test_a_dry_run_of_a_job_is_its_submission() -> None:
+    (line,) = commands(load_system("dgxa100_n8"), "dgxa100_n8", ["--set", "description.cooling=air, cold"], 1, 0)
+    assert line.startswith("sbatch --wait ")
+    assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
+
+
+# What `podium run` does by launcher and number
+
+
+def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    became: list[list[str]] = []
+
+    def stop_there(config: RunConfig, words: list[str]) -> None:
+        became.append(words)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("podium.launch.container.become", stop_there)
+    done = CliRunner().invoke(app, ["run", "dgxa100_n1", "--runs", "3"])
+    assert done.exit_code == 0, done.output
+    assert became == [wrapped(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
+
+
+def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[int] = []
+    monkeypatch.setattr("podium.launch.node_group.follow", lambda config, rank, note: followed.append(rank))
+    monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: pytest.fail("the first node alone makes the runs"))
+    settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
+    done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
+    assert done.exit_code == 0, done.output
+    assert followed == [2]
+
+
+# A run that is gone on with
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The folder of a run on a system, under runs/, as it was made inside and has saved itself; and what is become."""
+    monkeypatch.setattr(container_module, "ROOT", tmp_path)
+    monkeypatch.setattr("podium.run.run_set.ROOT", tmp_path)
+    monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
+    became: list[list[str]] = []
+
+    def stop_there(config: RunConfig, words: list[str]) -> None:
+        became.append(words)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("podium.launch.container.become", stop_there)
+
+    def make(system: str, *settings: str) -> tuple[Path, list[list[str]]]:
+        run = RunFolder(tmp_path / "runs" / system / "2026-11-21" / "run_0")
+        checkpoint = checkpoint_path(run.checkpoints, 3)
+        checkpoint.mkdir(parents=True)
+        rank_file(checkpoint, 0).touch()
+        config = load_system(system, settings=[*DIRECT[1::2], *settings]).model_copy(update={"seed": 3})
+        facts = facts_of(3, 1234, 1, 0, "", kept(config), {})
+        (checkpoint / "facts.json").write_text(facts, encoding="utf-8")
+        write_resolved(config, run.config)
+        return run.path, became
+
+    return make
+
+
+def invoked(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["run", *words])
+    error = done.exception
+    assert (error.exit_code if isinstance(error, UsageError) else done.exit_code) == code, done.output
+    return done.output if error is None or not code else str(error)
+
+
+NAMED = "runs/{}/2026-11-21/run_0"
+
+
+def test_a_run_goes_on_in_docker(stopped: Any) -> None:
+    folder, became = stopped("dgxa100_n1")
+    for named in (str(folder), NAMED.format("dgxa100_n1")):  # the latter from any folder
+        invoked("dgxa100_n1", "--resume", named, "--json", "--set", "launch.timeout_seconds=99")
+    assert became[0] == became[1]
+    inner = became[0][became[0].index("podium:latest") + 1 :]
+    asked = ["--resume", NAMED.format("dgxa100_n1"), "--set", "launch.timeout_seconds=99", "--json"]
+    assert inner == ["podium", "run", "dgxa100_n1", *asked, *DIRECT]
+
+
+def test_a_run_goes_on_in_a_job_of_as_many_nodes_as_it_had(stopped: Any) -> None:
+    folder, became = stopped("academic_t4", "launch.nodes=2", "global_batch_size=64", "launch.rendezvous=gone:29500")
+    invoked("academic_t4", "--resume", str(folder))
+    assert "--nodes=2" in became[0]
+    assert became[0][-4:] == ["--", "academic_t4", "--resume", NAMED.format("academic_t4")]
+    line = invoked("academic_t4", "--resume", str(folder), "--dry-run")
+    assert line.endswith(f"-- academic_t4 --resume {NAMED.format('academic_t4')}\n")
+    assert len(became) == 1
+
+
+def test_a_run_that_a_container_does_not_see_does_not_go_on_there(stopped: Any, tmp_path: Path) -> None:
+    folder, became = stopped("dgxa100_n1")
+    moved = folder.rename(tmp_path / "moved")
+    words = invoked("dgxa100_n1", "--resume", str(moved), code=2)
+    assert words == (
+        f"{moved}: the run goes on in a container (launch.container), which sees {tmp_path}/runs alone; move the run's "
+        "folder back there"
+    )
+    assert became == []
+
+
+def test_what_cannot_be_gone_on_with_is_not_submitted(stopped: Any) -> None:
+    folder, became = stopped("dgxa100_n8")
+    words = invoked("dgxa100_n8", "--resume", str(folder), "--set", "launch.nodes=4", code=2)
+    assert words.startswith("--set launch.nodes: found 4, but the run was made with 8; ")
+    (folder / "summary.json").write_text("{}", encoding="utf-8")
+    assert invoked("dgxa100_n8", "--resume", str(folder), code=2).endswith("has come to its end; start another one")
+    assert became == []
+
+
+def test_runs_that_lie_on_another_disk_are_seen_under_their_name_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_module, "ROOT", tmp_path / "here")
+    run = tmp_path / "big" / "laptop" / "run_0"
+    run.mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "runs").symlink_to(tmp_path / "big")
+    assert seen_anywhere(run) == seen_anywhere(tmp_path / "here/runs/laptop/run_0") == Path("runs/laptop/run_0")
+    assert seen_anywhere(tmp_path) == tmp_path
+
+
+def test_what_a_job_says_to_its_nodes_is_taken_by_each(
+    fakes: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words of docker/slurm.sub on node 2, and as they would be on node 0."""
+    folder, became = stopped("laptop", "launch.nodes=3", "global_batch_size=24", "launch.rendezvous=gone:29500")
+    words = said(fakes, "python", ["--python", "python", "laptop", "--resume", str(folder)])[2:]
+    assert words == ["run", "laptop", "--resume", str(folder), *INSIDE, "--node-rank", "2"]
+    met: list[tuple[str, int, str | None]] = []
+
+    def noted(what: str) -> Any:
+        def note(config: RunConfig, rank: Any, *_: Any) -> None:
+            met.append((what, rank if what == "follow" else 0, config.launch.rendezvous))
+            raise SystemExit(0)
+
+        return note
+
+    monkeypatch.setattr("podium.launch.node_group.follow", noted("follow"))
+    monkeypatch.setattr("podium.run.run_set.gathered", noted("gather"))
+    invoked(*words[1:])
+    invoked(*words[1:-1], "0")
+    here = f"{os.uname().nodename}:{PORT}"
+    assert met == [("follow", 2, here), ("gather", 0, here)]
+    assert became == []
+
+
+def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
+    stopped: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = stopped("laptop", "launch.nodes=2", "launch.rendezvous=a:29500")
+    met: list[tuple[int, str | None]] = []
+    monkeypatch.setattr(
+        "podium.launch.node_group.follow", lambda config, rank, note: met.append((rank, config.launch.rendezvous))
+    )
+    invoked("laptop", "--resume", str(folder), "--node-rank", "1")
+    invoked("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")
+    assert met == [(1, "a:29500"), (1, "b:29500")]
+    line = invoked("laptop", "--resume", str(folder), "--dry-run", "--set", "launch.rendezvous=127.0.0.1:29500")
+    assert line.splitlines()[1].endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")

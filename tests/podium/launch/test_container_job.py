@@ -1,0 +1,76 @@
+"""A submitted job is waited for and shown; where Slurm does not take it, and on an interruption, a sentence says so."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from podium.config.load import ROOT
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from podium.cli import main as cli
+from podium.launch import container as job
+job.ROOT = Path(sys.argv[1])
+cli.app = lambda: sys.exit(job.attend("mine", ["sbatch", "--wait", "script"]))
+cli.main()
+"""
+
+
+def start(folder: Path, sbatch: str) -> subprocess.Popen[str]:
+    (folder / "runs" / "mine").mkdir(parents=True)
+    (folder / "sbatch").write_text(f"#!/bin/bash\n{sbatch}\n", encoding="utf-8")
+    (folder / "sbatch").chmod(0o755)
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder)],
+        env={"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_a_job_ends_as_if_it_had_run_here(tmp_path: Path, code: int) -> None:
+    writes = 'echo "{}" > runs/mine/slurm-17.txt; echo "a note" > runs/mine/slurm-17.err'
+    process = start(tmp_path, f'echo "Submitted batch job 17"; {writes}; exit {code}')
+    assert process.communicate(timeout=60) == ("{}\n", "a note\n")
+    assert process.returncode == code
+
+
+def test_a_job_whose_output_is_not_here_says_so(tmp_path: Path) -> None:
+    process = start(tmp_path, "echo Submitted batch job 17")
+    output, error = process.communicate(timeout=60)
+    assert (
+        output == f"podium: {tmp_path}/runs/mine/slurm-17.txt is not there; see whether the nodes share this folder\n"
+    )
+    assert f"{tmp_path}/runs/mine/slurm-17.err is not there" in error
+
+
+def test_a_job_that_is_not_taken_is_told(tmp_path: Path) -> None:
+    process = start(tmp_path, "echo sbatch: error: no controller >&2; exit 1")
+    output, error = process.communicate(timeout=60)
+    assert (process.returncode, output) == (1, "")
+    assert "sbatch: error: no controller\npodium: sbatch did not take the job (exit code 1;" in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_says_that_the_job_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, f"sleep 0.5; echo $$ > {tmp_path}/pid; exec sleep 100")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "end it with `scancel --me --name=podium-mine`" in error
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), 0)

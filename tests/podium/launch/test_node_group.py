@@ -1,0 +1,313 @@
+"""Two nodes make runs together: the first in this process, the other in one of its own, with scripts for torchrun.
+
+Messages between nodes: whole, in order, and lost when the other side is.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.config.load import ROOT, load_system, write_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError, WorkError
+from podium.launch import node_group as crews
+from podium.launch.launch import launch
+from podium.launch.node_group import Crew, LostError, Wire, follow, gathered, meeting_place
+from podium.launch.page_cache import Cleared
+
+FOLLOWER = """
+import sys
+import podium.launch.launch as launching
+from podium.config.load import load_system
+from podium.launch import node_group as following
+from podium.launch.page_cache import Cleared
+from podium.launch.node_group import follow
+
+launching.command = lambda config, folder, entry, options, node: [
+    sys.executable, sys.argv[1], str(folder.path), str(node.rank), entry, *options
+]
+following.clear_caches = lambda config: Cleared(config.seed == 7, "as far as it goes")
+try:
+    follow(load_system("laptop", settings=sys.argv[3:]), int(sys.argv[2]), lambda words: None)
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+HEAD = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder, rank = Path(sys.argv[1]), sys.argv[2]\n"
+
+
+def free_port() -> int:
+    """One whose next is free too."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port = int(one.getsockname()[1])
+            try:
+                socket.create_server(("127.0.0.1", port + 1)).close()
+            except (OSError, OverflowError):
+                continue
+        return port
+
+
+@pytest.fixture
+def settings() -> list[str]:
+    return ["launch.nodes=2", f"launch.rendezvous=127.0.0.1:{free_port()}", "seed=7"]
+
+
+@pytest.fixture
+def config(settings: list[str]) -> RunConfig:
+    return load_system("laptop", settings=settings)
+
+
+@pytest.fixture
+def start_node(tmp_path: Path, settings: list[str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start another node, whose torchrun is a script; it finds `folder` and `rank`."""
+    started = []
+
+    def start(script: str, rank: int = 1) -> subprocess.Popen[str]:
+        path = tmp_path / f"torchrun_{rank}.py"
+        path.write_text(HEAD + script, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-c", FOLLOWER, str(path), str(rank), *settings],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def first_node(as_implementation: Any, monkeypatch: pytest.MonkeyPatch, summary: dict[str, Any]) -> None:
+    """The first node's torchrun: ends with a summary when it sees the file `end`."""
+    monkeypatch.setattr(crews, "clear_caches", lambda config: Cleared(True, "all"))
+    as_implementation(
+        "while not (folder / 'end').exists(): time.sleep(0.02)\n"
+        f"(folder / 'summary.json').write_text({json.dumps(summary)!r})"
+    )
+
+
+def make_run(crew: Crew, config: RunConfig, folder: RunFolder) -> None:
+    """As podium.run.run_set makes one."""
+    try:
+        crew.start(folder, "train", ["--caches-cleared"])
+        launch(config, folder, "train", ["--caches-cleared"], crew.watch, crew.node)
+        crew.finish()
+    except (WorkError, UsageError):
+        crew.stop()
+        raise
+
+
+def quiet(words: str) -> None:
+    pass
+
+
+@pytest.mark.usefixtures("first_node")
+def test_nodes_make_runs_together_until_they_are_dismissed(
+    config: RunConfig, run_folder: RunFolder, tmp_path: Path, start_node: Any
+) -> None:
+    script = "print('here', *sys.argv[3:], flush=True); (folder / 'end').touch()"
+    node, notes = start_node(script), []
+    with gathered(config, notes.append) as crew:
+        for number in range(2):
+            folder = RunFolder(tmp_path / f"run_{number}")
+            folder.path.mkdir()
+            write_resolved(config, folder.config)
+            assert crew.clear_caches(config, folder.config).samples
+            make_run(crew, config, folder)
+            words = (folder.path / "output_1.txt").read_text(encoding="utf-8")
+            assert words == "here train --caches-cleared\n"
+            assert folder.read_summary() is not None
+        assert crew.node.address == "127.0.0.1"
+    assert node.wait(10) == 0
+    assert notes == [f"Waiting for 1 other nodes at 127.0.0.1:{meeting_place(config)[1]}"]
+
+
+@pytest.mark.usefixtures("first_node")
+def test_caches_are_as_clear_as_on_the_node_where_they_are_least(
+    config: RunConfig, tmp_path: Path, start_node: Any
+) -> None:
+    start_node("")
+    write_resolved(config.model_copy(update={"seed": 8}), tmp_path / "config.yaml")
+    with gathered(config, quiet) as crew:
+        cleared = crew.clear_caches(config, tmp_path / "config.yaml")
+    assert cleared == Cleared(False, f"node 1 ({socket.gethostname()}): as far as it goes")
+
+
+@pytest.mark.usefixtures("first_node")
+def test_a_node_that_dies_ends_the_run_and_is_named(config: RunConfig, run_folder: RunFolder, start_node: Any) -> None:
+    write_resolved(config, run_folder.config)
+    node = start_node("(folder / 'begun').touch(); time.sleep(60)")
+
+    def kill() -> None:
+        while not (run_folder.path / "begun").exists():
+            time.sleep(0.02)
+        node.kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    with (
+        pytest.raises(WorkError, match=r"^node 1 \(.*\) was lost \(.*\); see what Podium said there$"),
+        gathered(config, quiet) as crew,
+    ):
+        make_run(crew, config, run_folder)
+    thread.join()
+
+
+@pytest.mark.usefixtures("first_node")
+def test_a_rank_that_dies_on_another_node_ends_the_run_with_its_words(
+    config: RunConfig, run_folder: RunFolder, start_node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crews, "ENDING_SECONDS", 0.3)
+    write_resolved(config, run_folder.config)
+    node = start_node("os.kill(os.getpid(), signal.SIGKILL)")
+    with (
+        pytest.raises(WorkError, match=r"^node 1 \(.*\): torchrun was killed by SIGKILL, so .*output_1\.txt$"),
+        gathered(config, quiet) as crew,
+    ):
+        make_run(crew, config, run_folder)
+    assert node.wait(10) == 0
+
+
+def test_processes_elsewhere_end_when_the_run_fails_here(
+    config: RunConfig, run_folder: RunFolder, start_node: Any, as_implementation: Any
+) -> None:
+    as_implementation("while not (folder / 'pid').exists(): time.sleep(0.02)\nsys.exit(5)")
+    write_resolved(config, run_folder.config)
+    node = start_node(
+        "Path(folder / 'p').write_text(str(os.getpid())); (folder / 'p').rename(folder / 'pid')\ntime.sleep(60)"
+    )
+    with pytest.raises(WorkError, match="torchrun ended with exit code 5"), gathered(config, quiet) as crew:
+        make_run(crew, config, run_folder)
+    assert node.wait(10) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((run_folder.path / "pid").read_text(encoding="utf-8")), 0)
+
+
+def test_nodes_that_do_not_come_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "GATHERING_SECONDS", 0.1)
+    three = config.model_copy(update={"launch": config.launch.model_copy(update={"nodes": 3})})
+    with pytest.raises(
+        WorkError, match=r"^nodes 1, 2 have not come to 127\.0\.0\.1:\d+ in 0 s; start the same command"
+    ):
+        gathered(three, quiet).__enter__()
+
+
+def test_a_first_node_that_is_not_there_is_told(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.launch.node_group.GATHERING_SECONDS", 0.1)
+    with pytest.raises(WorkError, match=r"^launch\.rendezvous: nobody answers at 127\.0\.0\.1:\d+ \("):
+        follow(config, 1, quiet)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_node_that_is_none_of_them_is_refused(config: RunConfig, rank: int) -> None:
+    with pytest.raises(UsageError, match=f"^--node-rank: found {rank}, allowed is 0 to 1"):
+        follow(config, rank, quiet)
+
+
+@pytest.mark.usefixtures("first_node")
+@pytest.mark.parametrize(
+    ("hello", "why"),
+    [
+        ({"node": 1, "system": "h200_1x"}, "this is the meeting place of system laptop"),
+        ({"node": 2, "system": "laptop"}, "node 2 is not awaited; awaited are 1"),
+        ({"system": "laptop"}, "node None is not awaited; awaited are 1"),
+    ],
+)
+def test_callers_that_are_not_awaited_are_sent_away(
+    config: RunConfig, start_node: Any, hello: dict[str, Any], why: str
+) -> None:
+    answers: list[Any] = []
+
+    def call() -> None:
+        while not answers:
+            try:
+                wire = Wire(socket.create_connection(meeting_place(config), timeout=5))
+            except OSError:
+                time.sleep(0.02)
+                continue
+            wire.send(hello)
+            answers.append(wire.receive(5))
+        start_node("")
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    with gathered(config, quiet):
+        thread.join()
+    assert answers == [{"refused": why}]
+
+
+def test_a_rendezvous_is_needed(config: RunConfig) -> None:
+    nowhere = config.model_copy(update={"launch": config.launch.model_copy(update={"rendezvous": None})})
+    with pytest.raises(UsageError, match=r"launch\.nodes is 2, but launch\.rendezvous is missing; name HOST:PORT"):
+        gathered(nowhere, quiet).__enter__()
+    six = config.model_copy(update={"launch": config.launch.model_copy(update={"rendezvous": "[fd00::2]:29500"})})
+    assert meeting_place(six) == ("fd00::2", 29501)
+
+
+def test_one_node_needs_nobody(open_config: RunConfig) -> None:
+    with gathered(open_config, quiet) as crew:
+        assert crew.node.address is None
+        crew.watch()
+        crew.finish()
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Wire, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = socket.create_connection(server.getsockname())
+        here, _ = server.accept()
+    wire = Wire(here)
+    yield wire, there
+    wire.close()
+    there.close()
+
+
+def test_messages_come_whole_and_in_order(ends: tuple[Wire, socket.socket]) -> None:
+    wire, there = ends
+    assert wire.receive(0) is None
+    there.sendall(b'{"do": "cl')
+    assert wire.receive(0.01) is None
+    there.sendall(b'ear"}\n{"n": 2}\n{"n": 3}\n')
+    assert [wire.receive(5), wire.receive(0), wire.receive(0), wire.receive(0)] == [
+        {"do": "clear"},
+        {"n": 2},
+        {"n": 3},
+        None,
+    ]
+    wire.send({"words": "ä\n"})
+    assert there.recv(100) == b'{"words": "\\u00e4\\n"}\n'
+    assert wire.own_address == "127.0.0.1"
+
+
+@pytest.mark.parametrize("last", [b"", b'{"half": ', b"no JSON\n", b"[1]\n", b"x" * (3 << 20)])
+def test_what_is_no_message_is_a_loss(ends: tuple[Wire, socket.socket], last: bytes) -> None:
+    wire, there = ends
+    there.settimeout(0.5)
+    with suppress(TimeoutError):  # more than fits into the buffers
+        there.sendall(last)
+    there.shutdown(socket.SHUT_WR)
+    with pytest.raises(LostError):
+        wire.receive(5)
+
+
+def test_sending_to_one_who_is_gone_is_a_loss(ends: tuple[Wire, socket.socket]) -> None:
+    wire, there = ends
+    there.close()
+    with pytest.raises(LostError):
+        for _ in range(100):
+            wire.send({"a": "b" * 10_000})

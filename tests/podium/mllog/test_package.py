@@ -1,0 +1,125 @@
+"""Package trees of any shape: what is found where, and that nothing is followed out of them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from podium.core.errors import UsageError, WorkError
+from podium.mllog.package import SystemFile, find_packages
+
+
+@pytest.fixture
+def org(tmp_path: Path) -> Path:
+    """Two systems of one organisation, and a system that has no results."""
+    root = tmp_path / "round" / "ORG"
+    (root / "systems").mkdir(parents=True)
+    for system in ("a", "b", "c"):
+        (root / "systems" / f"{system}.json").write_text(json.dumps({"system_name": system}), encoding="utf-8")
+    for system in ("a", "b"):
+        folder = root / "results" / system / "bert"
+        folder.mkdir(parents=True)
+        for number in range(11):
+            (folder / f"result_{number}.txt").touch()
+    return root
+
+
+def names(paths: tuple[Path, ...]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def test_an_organisations_folder_and_a_rounds(org: Path) -> None:
+    (package,) = find_packages(org)
+    assert find_packages(org.parent) == [package]
+    assert (package.root, package.name) == (org, "ORG")
+    assert [(result.system, result.benchmark, len(result.logs)) for result in package.results] == [
+        ("a", "bert", 11),
+        ("b", "bert", 11),
+    ]
+    assert [(system.name, system.fields, system.problem) for system in package.systems] == [
+        (name, {"system_name": name}, None) for name in ("a", "b", "c")
+    ]
+    assert package.system("b") == package.systems[1] and package.system("x") is None
+
+
+def test_parts_of_a_package(org: Path) -> None:
+    for path in (
+        org / "results" / "b",
+        org / "results" / "b" / "bert",
+        org / "results" / "b" / "bert" / "result_3.txt",
+    ):
+        (package,) = find_packages(path)
+        (result,) = package.results
+        assert (result.system, result.benchmark, package.systems) == ("b", "bert", ())
+        assert len(result.logs) == (1 if path.suffix else 11)
+
+
+def test_logs_come_in_the_order_of_their_numbers_and_others_apart(org: Path) -> None:
+    folder = org / "results" / "a" / "bert"
+    for name in ("result_220520_9.txt", "result_220520_10.txt", "results_1.txt", "result_1.log", "scaling.json"):
+        (folder / name).touch()
+    (folder / "result_x.txt").mkdir()
+    result = find_packages(org)[0].results[0]
+    assert names(result.logs) == [f"result_{i}.txt" for i in range(11)] + [
+        "result_220520_9.txt",
+        "result_220520_10.txt",
+    ]
+    assert names(result.others) == ["result_1.log", "result_x.txt", "results_1.txt", "scaling.json"]
+
+
+def test_links_and_special_files_are_neither_followed_nor_opened(org: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "bert").mkdir(parents=True)
+    (outside / "bert" / "result_0.txt").write_text("secret")
+    folder = org / "results" / "a" / "bert"
+    (folder / "result_77.txt").symlink_to(outside / "bert" / "result_0.txt")
+    os.mkfifo(folder / "result_78.txt")
+    (org / "results" / "linked").symlink_to(outside)
+    (org / "systems" / "d.json").symlink_to(outside / "bert" / "result_0.txt")
+    os.mkfifo(org / "systems" / "e.json")
+    (package,) = find_packages(org)
+    assert [result.system for result in package.results] == ["a", "b"]
+    assert names(package.results[0].others) == ["result_77.txt", "result_78.txt"]
+    assert [system.name for system in package.systems] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "is no JSON"),
+        (b"[]", "is no JSON object"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+        (b'{"a": "\xff"}', "is not UTF-8 at byte 7"),
+        (b"[" * 5_000, "deep"),
+        (b'{"a": "' + b"x" * (1 << 20) + b'"}', "larger than 1,048,576 bytes"),
+    ],
+)
+def test_a_system_that_cannot_be_read(org: Path, content: bytes, problem: str) -> None:
+    (org / "systems" / "b.json").write_bytes(content)
+    system = find_packages(org)[0].system("b")
+    assert system is not None and system.fields is None and problem in (system.problem or "")
+
+
+def test_a_system_that_is_read_though_odd(org: Path) -> None:
+    path = org / "systems" / "b.json"
+    path.write_text('{"a": "1", "a": "2"}')
+    assert find_packages(org)[0].system("b") == SystemFile(path, "b", {"a": "2"}, "has the key 'a' 2 times")
+
+
+def test_what_holds_no_results_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"holds no results; name a folder with systems/ and results/"):
+        find_packages(tmp_path)
+    with pytest.raises(UsageError, match="there is no such file or folder"):
+        find_packages(tmp_path / "nothing")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_a_folder_that_may_not_be_read(org: Path) -> None:
+    (org / "results").chmod(0)
+    try:
+        with pytest.raises(WorkError, match="cannot be read"):
+            find_packages(org)
+    finally:
+        (org / "results").chmod(0o755)

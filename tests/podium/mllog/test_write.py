@@ -1,0 +1,236 @@
+"""The result log: the official checker accepts it under every ruleset, and a broken-off one can be closed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bert.rules import RULESETS
+from podium.config.schema import RunConfig
+from podium.core.errors import WorkError
+from podium.mllog.compliance import check_compliance
+from podium.mllog.write import ResultLog, close_as_aborted, read_events, run_status
+
+ALL_ACCEPT = dict.fromkeys(RULESETS, "")
+
+
+def keys(path: Path) -> list[str]:
+    return [event["key"] for event in read_events(path)]
+
+
+def value(path: Path, key: str) -> Any:
+    (found,) = [event["value"] for event in read_events(path) if event["key"] == key]
+    return found
+
+
+@pytest.mark.parametrize("division", ["open", "closed"])
+def test_the_official_checker_accepts_a_run_under_every_ruleset(
+    division: str, open_config: RunConfig, closed_config: RunConfig, write_log: Any
+) -> None:
+    path = write_log(open_config if division == "open" else closed_config)
+    assert value(path, "submission_division") == division
+    assert check_compliance(path) == ALL_ACCEPT
+
+
+def test_the_official_checker_accepts_an_open_run_that_was_aborted(open_config: RunConfig, write_log: Any) -> None:
+    path = write_log(open_config, accuracies=(0.1, 0.2))
+    assert [e["metadata"]["status"] for e in read_events(path) if e["key"] == "run_stop"] == ["aborted"]
+    assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
+
+
+def test_a_run_that_was_begun_again_says_so_and_its_lines_are_accepted(
+    open_config: RunConfig, write_log: Any, tmp_path: Path
+) -> None:
+    whole = write_log(open_config).read_text(encoding="utf-8")
+    cut = whole.index("\n", whole.index('"eval_stop"')) + 1
+    path = tmp_path / "restarted.txt"
+    path.write_text(whole[:cut], encoding="utf-8")
+    with ResultLog(path) as log:
+        log.restarts(2, 2048)
+    path.write_text(path.read_text(encoding="utf-8") + whole[cut:], encoding="utf-8")
+    (event,) = [event for event in read_events(path) if event["key"] == "podium_restarted"]
+    assert (event["value"], event["metadata"]["epoch_num"]) == (2, 2048)
+    assert set(check_compliance(path, ["1.1.0", "5.0.0"]).values()) == {""}
+
+
+def test_the_lines_come_in_their_order(open_config: RunConfig, write_log: Any) -> None:
+    found = keys(write_log(open_config))
+    block = ["block_start", "block_stop", "eval_start", "eval_accuracy", "eval_stop"]
+    assert found[-14:] == ["init_stop", "run_start", *block, *block, "run_stop", "train_samples"]
+    assert found[0] == "submission_benchmark"
+    assert found.index("cache_clear") < found.index("init_start") < found.index("seed") < found.index("init_stop")
+
+
+def test_what_is_logged_is_what_was_used(open_config: RunConfig, closed_config: RunConfig, write_log: Any) -> None:
+    path = write_log(closed_config)
+    logged = {event["key"]: event["value"] for event in read_events(path)}
+    assert (logged["seed"], logged["global_batch_size"], logged["eval_samples"]) == (8, 448, 10_000)
+    assert logged["opt_lamb_weight_decay_rate"] == 0.01
+    assert logged["opt_epsilon"] == logged["opt_lamb_epsilon"] == 1e-6
+    assert (logged["opt_name"], logged["opt_learning_rate_training_steps"]) == ("lamb", 7100)
+    assert (logged["submission_org"], logged["submission_status"]) == ("Podium", "onprem")
+    tensors = [e["metadata"]["tensor"] for e in read_events(path) if e["key"] == "weights_initialization"]
+    assert len(tensors) == len(set(tensors)) == 398
+    path = write_log(open_config, name="open.txt")
+    logged = {event["key"]: event["value"] for event in read_events(path)}
+    assert (logged["opt_name"], logged["opt_adamw_weight_decay"], logged["seed"]) == ("adamw", 0.01, 7)
+    assert "weights_initialization" not in logged
+
+
+def test_samples_so_far_are_the_epochs(open_config: RunConfig, write_log: Any) -> None:
+    path = write_log(open_config)
+    assert value(path, "train_samples") == 4_096
+    events = read_events(path)
+    assert [e["metadata"]["first_epoch_num"] for e in events if e["key"] == "block_start"] == [0, 2048]
+    assert {e["metadata"]["epoch_count"] for e in events if e["key"] == "block_start"} == {2048}
+    assert [e["metadata"]["epoch_num"] for e in events if e["key"] == "eval_accuracy"] == [2048, 4096]
+
+
+def test_every_line_is_on_the_disk_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "log.txt"
+    with ResultLog(path) as log:
+        for number in range(3):
+            log.event("seed", number)
+            assert len(path.read_text(encoding="utf-8").splitlines()) == number + 1
+    with ResultLog(path) as log:
+        log.event("seed", 3)
+    assert [event["value"] for event in read_events(path)] == [0, 1, 2, 3]
+
+
+def test_a_line_tells_where_it_was_logged(tmp_path: Path) -> None:
+    with ResultLog(tmp_path / "log.txt") as log:
+        log.run_stops("success", 3)
+    assert {event["metadata"]["file"] for event in read_events(tmp_path / "log.txt")} == {
+        "tests/podium/mllog/test_write.py"
+    }
+
+
+def test_a_name_may_have_any_letters(write_system: Any, write_log: Any) -> None:
+    from podium.config.load import load_system
+
+    config = load_system(str(write_system({"description.submitter": 'Zwölf "東京"\u2028\\'})), settings=["seed=1"])
+    path = write_log(config)
+    assert value(path, "submission_org") == 'Zwölf "東京"\u2028\\'
+    assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
+
+
+# Runs that broke off
+
+
+def cuts(lines: list[bytes]) -> list[tuple[str, bytes]]:
+    """A log cut off after each of its lines, before the line's end, and inside of it."""
+    found = []
+    for number, line in enumerate(lines):
+        before = b"".join(lines[:number])
+        key = json.loads(line.partition(b":::MLLOG ")[2])["key"]
+        found.append((f"after {key}", before + line))
+        found.append((f"without the end of the line of {key}", before + line.rstrip(b"\n")))
+        found.append((f"inside {key}", before + line[: len(line) // 2]))
+        found.append((f"after the first byte of {key}", before + line[:1]))
+    return found
+
+
+def wrongly_closed(path: Path) -> list[str]:
+    """Close the log as it is cut off in one way after another, and tell of what is wrong then."""
+    whole = path.read_bytes().splitlines(keepends=True)
+    begun = json.loads(whole[[b'"run_start"' in line for line in whole].index(True)].partition(b":::MLLOG ")[2])
+    wrong = []
+    for where, content in cuts(whole):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])  # a line without its end is cut off
+        had_begun = begun in read_events(path)
+        path.write_bytes(content)
+        closed = close_as_aborted(path)
+        found = keys(path)
+        if not had_begun:
+            if closed or path.read_bytes() != content:
+                wrong.append(f"{where}: not begun, and yet closed or changed")
+            continue
+        once = [key for key in ("run_start", "run_stop", "train_samples") if found.count(key) != 1]
+        lines = path.read_bytes().splitlines()
+        whole_lines = all(line.startswith(b":::MLLOG {") and line.count(b":::MLLOG") == 1 for line in lines)
+        if not closed or once or len(found) != len(lines) or not whole_lines:
+            wrong.append(f"{where}: {closed=} {whole_lines=} not exactly once: {once}")
+        stops = [event for event in read_events(path) if event["key"] == "run_stop"]
+        if where.startswith(("after run_stop", "inside train_samples")) and stops[0]["metadata"]["status"] != "success":
+            wrong.append(f"{where}: the run had reached its target")
+        again = path.read_bytes()
+        if not close_as_aborted(path) or path.read_bytes() != again:
+            wrong.append(f"{where}: a second time changes it")
+    return wrong
+
+
+def test_a_log_cut_off_anywhere_is_closed_as_aborted(open_config: RunConfig, write_log: Any) -> None:
+    assert wrongly_closed(write_log(open_config)) == []
+
+
+@pytest.mark.parametrize("tail", [b"\xff\xfe", b":::MLLOG \xc3", b":::MLLOG {}\0", "\u2028".encode()])
+def test_what_is_no_line_of_ours_is_removed_from_the_end(open_config: RunConfig, write_log: Any, tail: bytes) -> None:
+    path = write_log(open_config)
+    before, events = path.read_bytes(), read_events(path)
+    path.write_bytes(before + tail)
+    assert read_events(path) == events
+    assert close_as_aborted(path)
+    assert path.read_bytes() == before
+
+
+def test_the_status_is_that_of_run_stop(open_config: RunConfig, write_log: Any) -> None:
+    assert run_status(write_log(open_config, accuracies=(0.1,), name="aborted.txt")) == "aborted"
+    path = write_log(open_config)
+    assert run_status(path) == "success"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-7]))
+    assert run_status(path) is None
+    assert close_as_aborted(path)
+    assert run_status(path) == "aborted"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_is_a_sentence() -> None:
+    log = ResultLog(Path("/dev/full"))
+    with pytest.raises(WorkError, match=r"^/dev/full: the log cannot be written \(.*No space left on device\); see"):
+        log.run_starts()
+
+
+@pytest.mark.parametrize("end", ["eval_accuracy", "block_start", "run_start", "eval_stop"])
+def test_the_samples_are_those_of_the_last_event_that_names_them(
+    open_config: RunConfig, write_log: Any, end: str
+) -> None:
+    path = write_log(open_config)
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if f'"{end}"'.encode() in line)
+    path.write_bytes(b"".join(lines[: last + 1]) + b":::MLL")
+    assert close_as_aborted(path)
+    samples = {"eval_accuracy": 4096, "block_start": 2048, "run_start": 0, "eval_stop": 4096}[end]
+    assert value(path, "train_samples") == samples
+    (stop,) = [event for event in read_events(path) if event["key"] == "run_stop"]
+    assert stop["metadata"]["status"] == "aborted"
+    assert stop["metadata"]["epoch_num"] == samples
+
+
+def test_a_log_that_was_closed_is_still_accepted(open_config: RunConfig, write_log: Any) -> None:
+    path = write_log(open_config)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-7]))  # in the second block
+    assert close_as_aborted(path)
+    assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
+
+
+def test_a_run_that_ended_is_left_as_it_is(open_config: RunConfig, write_log: Any) -> None:
+    path = write_log(open_config)
+    before = path.read_bytes()
+    assert close_as_aborted(path)
+    assert path.read_bytes() == before
+
+
+def test_where_there_is_no_log_there_is_no_run(tmp_path: Path) -> None:
+    assert not close_as_aborted(tmp_path / "none.txt")
+    (tmp_path / "empty.txt").touch()
+    assert not close_as_aborted(tmp_path / "empty.txt")
+    assert list(tmp_path.iterdir()) == [tmp_path / "empty.txt"]
+
+
+def test_a_full_disk_is_a_sentence_and_stays_one_when_the_log_is_closed() -> None:
+    with pytest.raises(WorkError, match=r"/dev/full: the disk is full \(No space left on device\)"):  # noqa: SIM117
+        with ResultLog(Path("/dev/full")) as log:
+            with pytest.raises(WorkError, match=r"/dev/full: the log cannot be written"):
+                log.run_starts()

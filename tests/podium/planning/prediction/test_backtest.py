@@ -1,0 +1,121 @@
+"""The golden back-test: what was fitted on, what was not, and how near the predictions came."""
+
+from statistics import median
+
+import pytest
+
+from benchmarks.bert.published.reading import read_samples
+from podium.planning.prediction.backtest import (
+    Comparison,
+    Medians,
+    compare,
+    compare_tested,
+    explained,
+    groups,
+    report,
+    report_round_1_1,
+)
+from podium.planning.prediction.constants import load_constants
+from podium.planning.prediction.published import all_runs, is_fitted, is_tested, known_samples, plan_of
+
+CONSTANTS = load_constants()
+RUNS = all_runs()
+
+
+@pytest.fixture(scope="module")
+def comparisons() -> list[Comparison]:
+    return compare_tested(CONSTANTS)
+
+
+def test_fitted_on_are_the_8_gpu_systems_and_two_more() -> None:
+    fitted = [run for run in RUNS if is_fitted(run)]
+    assert len(fitted) == 29
+    assert sorted(run.name for run in fitted if run.gpus != 8) == [
+        "2.0 NVIDIA dgxa100_n128_ngc22.04_pytorch",
+        "2.0 NVIDIA dgxa100_n8_ngc22.04_pytorch",
+    ]
+    assert {run.gpus for run in fitted} == {8, 64, 1024}
+
+
+def test_tested_on_are_all_others_but_republished_runs() -> None:
+    others = [run for run in RUNS if is_tested(run)]
+    assert len(others) == 37
+    assert not any(is_fitted(run) or run.republished_from for run in others)
+    assert sorted({run.gpus for run in others}) == [1, 2, 4, 16, 32, 64, 128, 1024, 1368, 4096]
+    left_out = {run.family for run in RUNS if not is_fitted(run) and not is_tested(run) and not run.republished_from}
+    assert left_out == {"mosaicml"}
+
+
+def test_samples_to_target_come_from_no_run_that_is_tested() -> None:
+    others = {(run.round, run.system) for run in RUNS if is_tested(run)}
+    known = known_samples(RUNS)
+    assert not others & {(point.round, point.system) for point in known}
+    assert len(known) == len(read_samples()) + 29
+
+
+def test_the_medians_stay_where_they_were(comparisons: list[Comparison]) -> None:
+    found = Medians.of(comparisons)
+    assert found.systems == 37
+    assert found.rate < 0.045
+    assert found.seconds < 0.10
+    nvidia = Medians.of(groups(comparisons)["code: nvidia"])
+    assert nvidia.systems == 32
+    assert nvidia.rate < 0.035
+    assert nvidia.seconds < 0.095
+
+
+def test_the_largest_system_is_predicted_within_a_tenth_and_a_bit(comparisons: list[Comparison]) -> None:
+    largest = comparisons[-1]
+    assert largest.run.gpus == 4096
+    assert abs(largest.rate_error) < 0.06
+    assert abs(largest.seconds_error) < 0.12
+
+
+def test_systems_fitted_on_are_near() -> None:
+    errors = [abs(c.rate_error) for c in compare([run for run in RUNS if is_fitted(run)], CONSTANTS)]
+    assert median(errors) < 0.02
+    assert sum(error <= CONSTANTS.throughput_error * 1.001 for error in errors) >= 0.89 * len(errors)
+
+
+def test_errors_are_predicted_by_published(comparisons: list[Comparison]) -> None:
+    c = comparisons[0]
+    assert c.rate_error == pytest.approx(c.sequences_per_second / c.run.sequences_per_second - 1)
+    assert c.seconds_error == pytest.approx(c.prediction.seconds / c.run.score_seconds - 1)
+    assert c.samples_error == pytest.approx(c.prediction.samples_to_target / c.run.mean_samples - 1)
+    assert c.inside == (c.prediction.low <= c.run.score_seconds <= c.prediction.high)
+
+
+def test_every_large_miss_is_explained_and_the_list_has_every_system(comparisons: list[Comparison]) -> None:
+    text = report(comparisons)
+    for c in comparisons:
+        assert c.run.name in text
+    lines = explained(comparisons)
+    assert 5 <= len(lines) <= 15
+    assert not [line for line in lines if "not explained" in line]
+
+
+def test_groups_hold_every_system_once_a_kind(comparisons: list[Comparison]) -> None:
+    found = groups(comparisons)
+    for start in ("code: ", "GPU: "):
+        assert sum(len(members) for name, members in found.items() if name.startswith(start)) == 37
+    assert sum(len(members) for name, members in found.items() if name.endswith("GPUs")) == 37
+    assert len(found["all"]) == 37
+
+
+def test_round_1_1_was_left_for_the_end() -> None:
+    text = report_round_1_1(CONSTANTS)
+    assert len(text.splitlines()) == 11
+    share = float(text.rpartition(" ")[2].rstrip("%"))
+    assert share < 6
+
+
+def test_plans_are_what_was_published() -> None:
+    published = known_samples(RUNS)
+    by_name = {run.name: plan_of(run, CONSTANTS, published) for run in RUNS if run.family != "mosaicml"}
+    samsung = by_name["2.0 Samsung samsung_supercomputer21_dgxa100_n128_pytorch"]
+    assert (samsung.strategy, samsung.optimizer, samsung.sharing) == ("presorted", "adamw", "none")
+    assert samsung.machine.adapters == (4, 200)
+    dell = by_name["2.1 Dell 2xXE8545x4A100-SXM-40GB"]
+    assert (dell.strategy, dell.accumulation_steps, dell.machine.gpus_per_node) == ("exchanged", 2, 4)
+    assert dell.sharing == "slices"
+    assert dell.gradient_bytes == 2

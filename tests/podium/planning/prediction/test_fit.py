@@ -1,0 +1,58 @@
+"""Constants: each is described, the search finds what it should, and the committed ones are what the fit gives."""
+
+from dataclasses import asdict, replace
+from math import log
+from pathlib import Path
+
+import pytest
+
+from podium.planning.prediction.constants import ABOUT, PATH, Constants, load_constants, save_constants
+from podium.planning.prediction.fit import SEARCHED, START, compass, fit_constants, log_errors
+from podium.planning.prediction.published import all_runs, is_fitted, is_tested, known_samples
+
+
+def test_every_constant_is_described() -> None:
+    assert set(ABOUT) == set(asdict(START))
+    for unit, source, what in ABOUT.values():
+        assert unit
+        assert what
+        assert source in ("fitted", "assumed")
+    assert all(ABOUT[name][1] == "fitted" for name in SEARCHED)
+
+
+def test_constants_there_and_back(tmp_path: Path) -> None:
+    save_constants(START, tmp_path / "c.json", ["one", "two"])
+    assert load_constants(tmp_path / "c.json") == replace(START, evaluation_share=0.33333)
+
+
+def test_a_file_with_other_constants_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(PATH.read_text(encoding="utf-8").replace('"hop_inside"', '"hope_inside"'), encoding="utf-8")
+    with pytest.raises(ValueError, match="hope_inside"):
+        load_constants(path)
+
+
+def test_the_compass_finds_the_least() -> None:
+    def loss(constants: Constants) -> float:
+        return abs(log(constants.hop_inside / 3e-6)) + abs(log(constants.memory_efficiency / 0.5)) + 1
+
+    found = compass(START, ("hop_inside", "memory_efficiency"), loss)
+    assert found.hop_inside == pytest.approx(3e-6, rel=1e-3)
+    assert found.memory_efficiency == pytest.approx(0.5, rel=1e-3)
+    assert replace(found, hop_inside=START.hop_inside, memory_efficiency=START.memory_efficiency) == START
+
+
+def test_errors_are_of_the_rate() -> None:
+    runs = [run for run in all_runs() if is_fitted(run)][:2]
+    published = known_samples(all_runs())
+    half = replace(load_constants(), sustained_flops_sxm=1e12, sustained_flops_pcie=1e12)
+    slow, now = (log_errors(runs, constants, published) for constants in (half, load_constants()))
+    assert all(one < -3 for one in slow)
+    assert all(abs(one) < 0.1 for one in now)
+
+
+def test_the_committed_constants_are_the_fit_of_the_fitted_runs_alone() -> None:
+    runs = [run for run in all_runs() if not is_tested(run)]
+    found, committed = asdict(fit_constants(runs)), asdict(load_constants())
+    for name, value in found.items():
+        assert committed[name] == pytest.approx(value, rel=2e-4), name

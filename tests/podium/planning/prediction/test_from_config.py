@@ -1,0 +1,210 @@
+"""From a configured system to a plan: what counts, what is unsure, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.bert.store import SampleStore
+from podium.config.load import load_system, system_names
+from podium.config.schema import Launch, RunConfig
+from podium.core.errors import UsageError
+from podium.planning.costs import StepCosts, save_costs
+from podium.planning.prediction.constants import load_constants
+from podium.planning.prediction.from_config import UNFITTED_ERROR, plan_of_config
+from podium.planning.prediction.plan import Plan, optimizer_seconds, published_costs
+from podium.planning.prediction.predict import predict
+from podium.planning.prediction.published import wikipedia
+
+CONSTANTS = load_constants()
+COSTS = StepCosts(0.006, 4e-6, 6e-9, 4e-6, 1e-6, median_relative_error=0.05)
+MEASURED: dict[str, object] = {
+    "recipe": "indexed",
+    "attention": "grouped",
+    "kernels": "auto",
+    "global_batch_size": 16,
+    "ranks": 1,
+}
+
+
+@pytest.fixture
+def costs_file(tmp_path: Path) -> Path:
+    save_costs(COSTS, tmp_path / "laptop.json", MEASURED)
+    return tmp_path / "laptop.json"
+
+
+def gpu(*settings: str, **description: str) -> RunConfig:
+    config = load_system("h200_1x", settings=settings)
+    return config.model_copy(update={"description": config.description.model_copy(update=description)})
+
+
+def nodes(config: RunConfig, nodes: int, per_node: int) -> RunConfig:
+    launch = Launch.model_construct(**{**config.launch.model_dump(), "nodes": nodes, "processes_per_node": per_node})
+    batch = 56 * nodes * per_node
+    return config.model_copy(update={"launch": launch, "global_batch_size": batch})
+
+
+def about(plan: Plan, words: str) -> list[str]:
+    return [sentence for sentence in plan.unsure if words in sentence]
+
+
+def test_a_laptop_by_its_costs_file(costs_file: Path) -> None:
+    plan = plan_of_config(load_system("laptop"), costs_file, CONSTANTS)
+    factor = CONSTANTS.cpu_run_over_bench
+    assert plan.costs.token == pytest.approx(factor * 4e-6)
+    assert plan.costs.pair == pytest.approx(factor * 6e-9)
+    assert plan.costs.step == pytest.approx(factor * 0.006 - optimizer_seconds(plan, CONSTANTS))
+    assert plan.costs.median_relative_error == 0.05
+    assert plan.samples.mean == 10_240
+    assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "adamw")
+    assert (plan.evaluation_samples, plan.evaluation_interval, plan.start_seconds) == (1000, 2048, 0.0)
+    assert about(plan, "ten runs on a laptop")
+    assert about(plan, f"{factor:g} times as long")
+    assert about(plan, "lengths are taken to be Wikipedia's")
+    assert not about(plan, "was measured with")
+
+
+def test_the_laptop_takes_what_ten_runs_took() -> None:
+    costs = Path(__file__).resolve().parents[4] / "systems" / "costs" / "laptop.json"
+    plan = plan_of_config(load_system("laptop"), costs, CONSTANTS)
+    prediction = predict(plan, CONSTANTS)
+    assert prediction.low < 30.9 < prediction.high
+    assert prediction.seconds == pytest.approx(30.9, abs=2.7)
+
+
+def test_steps_of_other_settings_than_measured_are_unsure(costs_file: Path) -> None:
+    config = load_system("laptop", "padded", ["global_batch_size=32"])
+    (sentence,) = about(plan_of_config(config, costs_file, CONSTANTS), "was measured with")
+    assert "recipe indexed, not padded" in sentence
+    assert "global_batch_size 16, not 32" in sentence
+    assert "kernels" not in sentence
+
+
+@pytest.mark.parametrize("name", [name for name in system_names() if name.startswith("dgxa100")])
+def test_a_system_whose_data_is_elsewhere_is_predicted(name: str) -> None:
+    """Their stores lie in a container's /data: what is asked for is asked before they are there."""
+    plan = plan_of_config(load_system(name), None, CONSTANTS)
+    assert plan.lengths is wikipedia()
+    assert about(plan, "/data/wikipedia is not on this machine")
+    assert predict(plan, CONSTANTS).seconds > 0
+
+
+def test_what_goes_over_the_wire_is_as_configured() -> None:
+    found = [plan_of_config(gpu(f"gradient_wire={wire}"), None, CONSTANTS) for wire in ("fp32", "bf16")]
+    assert [plan.gradient_bytes for plan in found] == [4, 2]
+
+
+def test_an_optimizer_is_shared_as_configured_and_not_on_fewer_ranks() -> None:
+    config = gpu("optimizer.algorithm=lamb", "optimizer.sharded_from=16")
+    found = [plan_of_config(nodes(config, count, 8), None, CONSTANTS) for count in (1, 2)]
+    assert [plan.sharing for plan in found] == ["none", "whole_tensors"]
+    assert plan_of_config(nodes(gpu("optimizer.algorithm=lamb"), 64, 8), None, CONSTANTS).sharing == "none"
+
+
+def test_lengths_are_those_of_a_prepared_store(tiny_store: tuple[SampleStore, Path], costs_file: Path) -> None:
+    config, (store, _) = load_system("laptop"), tiny_store
+    data = config.data.model_copy(update={"store": store.paths[0].parent})
+    plan = plan_of_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
+    assert plan.lengths.tokens.tolist() == store.lengths.tolist()
+    assert plan.lengths.masked.tolist() == store.masked_counts.tolist()
+    assert plan.lengths.tokens.dtype == np.int64
+    assert not about(plan, "Wikipedia")
+
+
+def test_a_cpu_without_costs_is_told_to_measure_them() -> None:
+    with pytest.raises(UsageError, match=r"laptop.*`podium bench laptop`"):
+        plan_of_config(load_system("laptop"), None, CONSTANTS)
+
+
+def test_a_gpu_that_nobody_published_is_told_to_measure() -> None:
+    with pytest.raises(UsageError, match=r"Gaudi2.*podium bench"):
+        plan_of_config(gpu(accelerator_model_name="Habana Gaudi2"), None, CONSTANTS)
+
+
+def test_a_tiny_bert_of_another_optimizer_has_no_known_samples(costs_file: Path) -> None:
+    config = load_system("laptop", settings=["optimizer.algorithm=lamb"])
+    with pytest.raises(UsageError, match=r"found lamb.*size tiny.*target_accuracy=null --set max_samples=N"):
+        plan_of_config(config, costs_file, CONSTANTS)
+
+
+def test_without_a_target_the_samples_are_known(costs_file: Path) -> None:
+    settings = ["optimizer.algorithm=lamb", "target_accuracy=null", "max_samples=1000"]
+    plan = plan_of_config(load_system("laptop", settings=settings), costs_file, CONSTANTS)
+    assert (plan.samples.mean, plan.samples.least, plan.samples.greatest) == (1008, 1008, 1008)
+    assert predict(plan, CONSTANTS).samples_to_target == 1008
+    assert not about(plan, "ten runs on a laptop")
+
+
+def test_an_h200_is_taken_from_the_a100() -> None:
+    plan = plan_of_config(gpu(), None, CONSTANTS)
+    expected = published_costs("h200", CONSTANTS, last_layer="needed")
+    assert plan.costs == replace(expected, median_relative_error=UNFITTED_ERROR)
+    assert plan.lengths is wikipedia()
+    assert plan.start_seconds is None
+    assert about(plan, "no published run of NVIDIA H200")
+    assert about(plan, "initial_checkpoint is not set")
+    assert "56 is extrapolated" in predict(plan, CONSTANTS).unsure[-1]
+
+
+def test_an_a100_is_taken_from_published_runs() -> None:
+    plan = plan_of_config(gpu(accelerator_model_name="NVIDIA A100-PCIe-80GB"), None, CONSTANTS)
+    assert plan.machine.processor == "a100_pcie"
+    assert about(plan, "fitted on published NVIDIA A100 PCIe runs")
+    assert not about(plan, "no published run")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("precision=fp8", "what fp8 changes"),
+        ("target_accuracy=0.7", "not of target_accuracy 0.7"),
+        ("max_samples=1000000", "max_samples 1,000,000 would end the run"),
+        ("size=tiny", "how fast size tiny runs"),
+    ],
+)
+def test_what_published_runs_do_not_tell_is_unsure(setting: str, words: str) -> None:
+    settings = [setting, "optimizer.algorithm=adamw"] if "tiny" in setting else [setting]
+    assert about(plan_of_config(gpu(*settings), None, CONSTANTS), words)
+    assert not about(plan_of_config(gpu(), None, CONSTANTS), words)
+
+
+def test_a_network_is_as_described_or_assumed_and_said_so() -> None:
+    a100 = "NVIDIA A100-SXM4-80GB"
+    assumed = plan_of_config(nodes(gpu(accelerator_model_name=a100), 8, 8), None, CONSTANTS)
+    assert assumed.machine.adapters == (8, 200.0)
+    assert about(assumed, "8 adapters of 200 Gb/s a node are assumed")
+    described = gpu(accelerator_model_name=a100, host_networking="4x ConnectX-6 IB HDR 200Gb/Sec")
+    plan = plan_of_config(nodes(described, 8, 8), None, CONSTANTS)
+    assert plan.machine.adapters == (4, 200.0)
+    assert not about(plan, "assumed")
+    assert not about(plan, "fitted on A100 systems alone")
+    assert about(plan_of_config(nodes(gpu(), 8, 8), None, CONSTANTS), "fitted on A100 systems alone")
+
+
+def test_processes_share_the_cores(tmp_path: Path) -> None:
+    """What one process measured with four threads takes one with a thread four times as long."""
+    save_costs(COSTS, tmp_path / "laptop.json", MEASURED | {"threads": 4})
+    config = load_system("laptop", settings=["launch.processes_per_node=2", "launch.threads_per_process=1"])
+    plan = plan_of_config(config, tmp_path / "laptop.json", CONSTANTS)
+    assert plan.costs.token == pytest.approx(4 * CONSTANTS.cpu_run_over_bench * 4e-6)
+    assert about(plan, "4 threads, not 1")
+
+
+def test_costs_of_another_model_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "laptop.json"
+    save_costs(COSTS, path, MEASURED | {"layers": 2, "hidden": 128, "device": "cpu"})
+    plan_of_config(load_system("laptop"), path, CONSTANTS)
+    with pytest.raises(
+        UsageError, match=r"laptop.json: was measured with layers 2, not 24; hidden 128, not 1024; write"
+    ):
+        plan_of_config(load_system("laptop", settings=["size=large"]), path, CONSTANTS)
+
+
+def test_processes_of_a_cpu_are_unsure(costs_file: Path) -> None:
+    config = load_system("laptop", settings=["launch.processes_per_node=2"])
+    plan = plan_of_config(config, costs_file, CONSTANTS)
+    assert plan.machine.ranks == 2
+    assert about(plan, "processes on a CPU")
+    assert plan.costs.token == pytest.approx(CONSTANTS.cpu_run_over_bench * 4e-6)  # nobody said with how many threads
+    assert "ranks 1, not 2" in about(plan, "was measured with")[0]

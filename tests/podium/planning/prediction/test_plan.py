@@ -1,0 +1,54 @@
+"""Machines as descriptions name them."""
+
+import pytest
+
+from podium.planning.prediction.plan import Machine, adapters_named, processor_named
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("NVIDIA A100-SXM4-80GB (400W)", "a100_sxm"),
+        ("NVIDIA A100-PCIe-80GB", "a100_pcie"),
+        ("NVIDIA A100-PCIE-40GB (250W)", "a100_pcie"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100-SXM5-80GB", "h100_sxm"),
+        ("Habana Gaudi2", None),
+        ("none", None),
+    ],
+)
+def test_processors(text: str, key: str | None) -> None:
+    assert processor_named(text) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "adapters"),
+    [
+        ("8x ConnectX-6 IB HDR 200Gb/Sec", (8, 200.0)),
+        (
+            "Storage: 2x ConnectX-6 IB HDR 200Gb/sec, Management: 1x ConnectX-6 Ethernet 100Gb/Sec, "
+            "Compute: 8x ConnectX-6 IB HDR 200Gb/Sec",
+            (8, 200.0),
+        ),
+        ("1x ConnectX-5 IB EDR 100Gb/Sec", (1, 100.0)),
+        ("1x Ethernet 40Gb/Sec, 4 x Mellanox [ConnectX-6] HDR 200 Gb/Sec", (4, 200.0)),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_adapters(text: str, adapters: tuple[int, float] | None) -> None:
+    assert adapters_named(text) == adapters
+
+
+def test_eight_sxm_gpus_reach_their_adapters_through_switches() -> None:
+    assert Machine("a100_sxm", 2, 8).fabric == "switched"
+    assert Machine("a100_sxm", 2, 4).fabric == "direct"
+    assert Machine("a100_pcie", 2, 8).fabric == "direct"
+    assert Machine("a100_sxm", 3, 8).ranks == 24
+
+
+def test_what_is_no_machine_is_refused() -> None:
+    with pytest.raises(ValueError, match="a100_sxm"):
+        Machine("abacus", 1, 1)
+    with pytest.raises(ValueError, match="at least one"):
+        Machine("h200", 0, 8)

@@ -1,0 +1,151 @@
+"""What is said of a strategy is what dealing out samples by it gives."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.bert.lengths import wikipedia_histogram
+from benchmarks.bert.sizes import LARGE
+from podium.core.errors import UsageError
+from podium.planning.balance_report import Balance, Cluster, balance_report, balances_of
+from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.strategies import STRATEGIES
+
+PAIR_COST, _ = LARGE.relative_costs(30_522)
+
+
+def balance_of(strategy: str, *rest: Any, **more: Any) -> Balance:
+    found, _ = balances_of([strategy], *rest, **more)
+    return found[strategy]
+
+
+def two_lengths(short: int, long: int) -> np.ndarray:
+    """As many samples of the one as of the other length, of at most `long` tokens."""
+    histogram = np.zeros(long + 1)
+    histogram[[short, long]] = 1
+    return histogram
+
+
+def test_equal_samples_are_balanced_and_padding_is_counted() -> None:
+    histogram = np.zeros(513)
+    histogram[128] = 7
+    found = balance_of("random", histogram, Deal(4, 4, PAIR_COST), 8, steps=3)
+    assert found.max_over_mean_tokens == found.max_over_mean_cost_p99 == 1
+    assert found.padding_share == 0
+    padded = balance_of("padded", histogram, Deal(4, 4, PAIR_COST), 8, steps=3)
+    assert padded.padding_share == 0.75
+    assert padded.max_over_mean_tokens == 1
+
+
+def test_one_sample_a_rank_of_two_lengths_can_be_worked_out() -> None:
+    """With ranks of one sample each, the busiest has the longest there is and the mean rank the mean of both."""
+    found = balance_of("random", two_lengths(100, 300), Deal(512, 8, 0.001), 1, steps=20)
+    assert found.max_over_mean_tokens == pytest.approx(300 / 200, rel=0.03)
+    cost = (300 + 90, 100 + 10)
+    assert found.max_over_mean_cost == pytest.approx(cost[0] / (sum(cost) / 2), rel=0.03)
+    assert found.max_over_mean_cost < found.max_over_mean_cost_p99 < 1.1 * found.max_over_mean_cost
+
+
+def test_micro_batches_are_added_up_by_rank() -> None:
+    once = balance_of("random", wikipedia_histogram(), Deal(4, 4, PAIR_COST), 8, steps=5)
+    twice = balance_of("random", wikipedia_histogram(), Deal(4, 4, PAIR_COST), 8, accumulation_steps=2, steps=5)
+    assert once.max_over_mean_tokens == pytest.approx(twice.max_over_mean_tokens)
+
+
+def test_packed_rows_are_equal_and_nearly_full() -> None:
+    found = balance_of("packed", wikipedia_histogram(), Deal(8, 8, PAIR_COST), 56, steps=3)
+    assert found.max_over_mean_tokens == 1
+    assert 0 < found.padding_share < 0.03
+
+
+def test_the_project_s_own_is_the_best_and_sends_nothing() -> None:
+    found = {
+        name: balance_of(name, wikipedia_histogram(), Deal(64, 8, PAIR_COST), 16, steps=5)
+        for name in ("random", "exchanged", "presorted", "indexed")
+    }
+    by_cost = sorted(found, key=lambda name: found[name].max_over_mean_cost)
+    assert by_cost == ["indexed", "presorted", "exchanged", "random"] or by_cost[0] == "indexed"
+    assert found["indexed"].max_over_mean_cost < 1.005
+    assert 1 <= found["indexed"].least_cost <= found["indexed"].max_over_mean_cost
+    assert found["indexed"].bytes_per_step == 0
+    assert found["exchanged"].bytes_per_step > found["presorted"].bytes_per_step > 0
+
+
+TINY = "a file of a millionth of a sample"
+
+
+@pytest.fixture(autouse=True)
+def tiny_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(TINY).write_text("[0, 0, 1e-6]")
+
+
+def test_every_strategy_is_reported() -> None:
+    found = balance_report(Cluster(8, 8, 16), steps=2)
+    assert list(found["strategies"]) == list(STRATEGIES)
+    assert found["pair_cost"] == pytest.approx(PAIR_COST)
+    assert json.loads(json.dumps(found)) == found
+    for row in found["strategies"].values():
+        assert row["max_over_mean_tokens"] >= 1
+        assert row["max_over_mean_cost_p99"] >= 1
+        assert 0 <= row["padding_share"] < 1
+        assert row["milliseconds"] > 0
+
+
+def test_strategies_are_measured_on_the_same_batches() -> None:
+    """Together or alone, a strategy has the same figures; only its time is measured anew."""
+    together = balance_report(Cluster(8, 4, 16, accumulation_steps=2), steps=9)["strategies"]
+    for name, row in together.items():
+        alone = balance_report(Cluster(8, 4, 16, accumulation_steps=2), [name], steps=9)["strategies"][name]
+        assert {**alone, "milliseconds": 0} == {**row, "milliseconds": 0}
+
+
+def test_packing_is_what_the_packers_find(tmp_path: Path) -> None:
+    """40 sequences of 30 tokens and 40 of 34 fill rows of 64, the longest that there is, in pairs."""
+    path = tmp_path / "lengths.json"
+    path.write_text(json.dumps([0] * 29 + [40, 0, 0, 0, 40] + [0] * 29 + [1]))
+    rows = balance_report(Cluster(1, 1, 4), ["random"], path, steps=1, packing=True)["packing"]
+    assert [(row["method"], row["depth"]) for row in rows][:3] == [
+        ("least squares", 3),
+        ("shortest pack first", 2),
+        ("shortest pack first", 3),
+    ]
+    assert len(rows) == 13
+    assert all(row["efficiency"] == 1 for row in rows)
+    assert rows[0]["sequences_per_row"] == pytest.approx(81 / 41)
+
+
+def test_the_lengths_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.json"
+    path.write_text(json.dumps([0, 0, *[0] * 61, 1, *[0] * 63, 1]))  # 64 and 128 tokens
+    found = balance_report(Cluster(2, 2, 400), ["padded"], path, steps=2)
+    assert found["strategies"]["padded"]["padding_share"] == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "sentence"),
+    [
+        (Cluster(4, 3, 4), {}, "--ranks-per-node: found 3"),
+        (Cluster(4096, 8, 4096), {}, "allowed are up to 4,194,304 samples"),
+        (Cluster(4, 4, 4), {"strategies": ["best"]}, "--strategy: found best, allowed are all, "),
+        (Cluster(4, 4, 4), {"lengths": Path("/no/such")}, "--lengths: /no/such cannot be read"),
+        (Cluster(4, 4, 2), {"strategies": ["stratified"]}, "local batches of 2"),
+        (Cluster(4, 4, 2), {"steps": 1, "lengths": Path(TINY), "packing": True}, "half a sample"),
+    ],
+)
+def test_what_cannot_be_dealt_out_is_a_sentence(cluster: Cluster, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError) as error:
+        balance_report(cluster, **options)
+    assert sentence in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_strategies_that_cannot_share_out_the_batch_are_named_with_the_reason() -> None:
+    found = balance_report(Cluster(4, 4, 2), steps=1)
+    assert list(found["impossible"]) == ["stratified", "presorted"]
+    assert [*found["strategies"], *found["impossible"]] == sorted(
+        STRATEGIES, key=lambda name: (name in found["impossible"], list(STRATEGIES).index(name))
+    )

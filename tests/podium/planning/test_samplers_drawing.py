@@ -1,0 +1,167 @@
+"""Which samples come when: parts of the data for each rank, phases of sequence length, counts of strata."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from podium.core.errors import UsageError
+from podium.planning.balancing.assignment import Deal
+from podium.planning.batch_plan import TrainingOrder
+from podium.planning.samplers import Phase, Sampler, ShardedSampler, drawing_order, part_bounds, stratified_order
+
+MIXED = np.random.default_rng(0).choice([5, 100, 128, 129, 300, 512], 997).astype(np.uint16)
+
+
+class Index:
+    """A length index alone."""
+
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.lengths = lengths
+        self.masked_counts = np.maximum(1, lengths // 7).astype(np.uint16)
+        self.max_sequence_length = 512
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+@pytest.mark.parametrize("samples", [7, 64, 1001])
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_parts_are_consecutive_runs_of_equal_size(samples: int, ranks: int) -> None:
+    bounds = part_bounds(samples, ranks)
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, samples, ranks + 1)
+    assert np.diff(bounds).max() - np.diff(bounds).min() <= 1
+
+
+@pytest.mark.parametrize(("samples", "ranks", "batch"), [(1000, 4, 8), (997, 3, 5), (60, 7, 4)])
+def test_every_rank_draws_each_sample_of_its_part_once_an_epoch(samples: int, ranks: int, batch: int) -> None:
+    bounds = part_bounds(samples, ranks)
+    batches = 3 * -(-samples // (ranks * batch)) + 3
+    drawn = ShardedSampler(bounds, batch=batch, seed=5).samples(0, batches * ranks * batch)
+    by_rank = drawn.reshape(batches, ranks, batch).transpose(1, 0, 2).reshape(ranks, -1)
+    orders = set()
+    for rank, sequence in enumerate(by_rank):
+        size = bounds[rank + 1] - bounds[rank]
+        for epoch in range(2):
+            mine = sequence[epoch * size : (epoch + 1) * size]
+            assert np.array_equal(np.sort(mine), np.arange(bounds[rank], bounds[rank + 1]))
+            orders.add((mine[: size - 1] - bounds[rank]).tobytes())
+    assert len(orders) == 2 * ranks, "two ranks or two epochs have one order"
+
+
+@given(st.integers(0, 3000), st.integers(0, 200), st.sampled_from([(1, 4), (3, 5), (4, 1)]), st.integers(0, 3))
+@settings(deadline=None)
+def test_any_slice_of_a_sharded_order_is_that_slice_of_the_whole(
+    first: int, count: int, shape: tuple[int, int], seed: int
+) -> None:
+    ranks, batch = shape
+    order = drawing_order(
+        MIXED,
+        seed=seed,
+        ranks=ranks,
+        local_batch=batch,
+        shards="per_rank",
+        phases=[Phase(128, 700), Phase(512, None)],
+    )
+    assert np.array_equal(order.samples(first, count), order.samples(0, first + count)[first:])
+
+
+def test_one_rank_alone_draws_as_if_there_were_no_parts() -> None:
+    shared, parts = (
+        drawing_order(MIXED, seed=9, ranks=1, local_batch=8, shards=shards) for shards in ("shared", "per_rank")
+    )
+    assert np.array_equal(shared.samples(5, 3000), parts.samples(5, 3000))
+    assert np.array_equal(shared.samples(0, 100), Sampler(len(MIXED), 9).samples(0, 100))
+
+
+def test_orders_depend_on_the_seed() -> None:
+    for phases in ([], [Phase(128, 40), Phase(512, None)]):
+        for shards in ("shared", "per_rank"):
+            one, two = (
+                drawing_order(MIXED, seed=seed, ranks=2, local_batch=4, shards=shards, phases=phases).samples(0, 80)
+                for seed in (1, 2)
+            )
+            assert (one[:40] != two[:40]).any()
+            assert (one[40:] != two[40:]).any()
+
+
+@pytest.mark.parametrize("shards", ["shared", "per_rank"])
+def test_a_phase_draws_each_sample_that_is_short_enough_once_an_epoch(shards: str) -> None:
+    ranks, batch, short = 4, 3, np.flatnonzero(MIXED <= 128)
+    phases = [Phase(128, 1000), Phase(512, None)]
+    order = drawing_order(MIXED, seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=phases)
+    first = order.samples(0, 1008)  # 1000 in whole batches of 12
+    assert MIXED[first].max() == 128
+    later = order.samples(1008, 12 * 300)
+    assert MIXED[later[:120]].max() > 128
+    bounds = part_bounds(len(MIXED), ranks if shards == "per_rank" else 1)
+    for drawn, eligible in ((first, short), (later, np.arange(len(MIXED)))):
+        by_rank = drawn.reshape(-1, len(bounds) - 1, batch * ranks // (len(bounds) - 1)).transpose(1, 0, 2)
+        for rank, sequence in enumerate(by_rank.reshape(len(bounds) - 1, -1)):
+            own = eligible[(eligible >= bounds[rank]) & (eligible < bounds[rank + 1])]
+            assert np.array_equal(np.sort(sequence[: len(own)]), own)
+
+
+def test_what_has_no_sample_to_draw_is_said() -> None:
+    with pytest.raises(UsageError, match=r"phases\.0: the data has no sample of at most 4 tokens, its shortest has 5;"):
+        drawing_order(MIXED, seed=0, ranks=1, local_batch=1, phases=[Phase(4, 8), Phase(512, None)])
+    halves = np.repeat([10, 300], 50).astype(np.uint16)
+    with pytest.raises(UsageError, match=r"shards: found per_rank, but rank 1 of 2 has no sample .* of 100 samples;"):
+        drawing_order(
+            halves, seed=0, ranks=2, local_batch=1, shards="per_rank", phases=[Phase(128, 8), Phase(512, None)]
+        )
+    with pytest.raises(ValueError, match="at least one sample each"):
+        ShardedSampler(np.array([0, 4, 4]), batch=2, seed=0)
+
+
+def test_the_published_counts_of_strata_are_drawn() -> None:
+    lengths = np.repeat([64, 200, 300, 500], [3694, 1969, 1173, 3164])  # Wikipedia's shares
+    own = stratified_order(lengths, batch=12, seed=0, max_length=512, counts=None)
+    published = stratified_order(lengths, batch=12, seed=0, max_length=512, counts=[4, 2, 2, 4])
+    assert own.counts.tolist() == [5, 2, 1, 4]
+    drawn = (lengths[published.samples(0, 12 * 50)].astype(int) - 1) // 128
+    assert (drawn.reshape(50, 12) == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3]).all()
+
+
+@pytest.mark.parametrize("counts", [[3, 1, 0, 0], [2, 0, 1, 1], [4, 0, 0, 0]])
+def test_counts_that_do_not_go_with_the_data_are_refused(counts: list[int]) -> None:
+    lengths = np.array([10, 20, 200, 500] * 8)
+    with pytest.raises(
+        UsageError, match=r"strata_counts: found \[.*\], but the .* in stratum [234] and its [01] slots"
+    ):
+        stratified_order(lengths, batch=4, seed=0, max_length=512, counts=counts)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_without_balancing_a_rank_trains_on_its_own_part_alone(accumulation: int) -> None:
+    order = TrainingOrder(
+        Index(MIXED),
+        seed=3,
+        strategy="padded",
+        global_batch_size=24,
+        deal=Deal(3, 3),
+        accumulation_steps=accumulation,
+        shards="per_rank",
+        phases=[Phase(128, 48), Phase(512, None)],
+    )
+    bounds = part_bounds(len(MIXED), 3)
+    for step in range(6):
+        whole = order.global_batch(step)
+        width = 128 if step < 2 else 512
+        assert (whole.micro_batch_slots == 8 // accumulation * width).all()
+        for rank in range(3):
+            for part in whole.micro_batches(rank):
+                mine = whole.indices[part]
+                assert ((bounds[rank] <= mine) & (mine < bounds[rank + 1])).all()
+            assert {layout[0] for layout in order.layouts(whole, rank)} == {width}
+    assert order.slot_width == 512  # of evaluation
+
+
+@pytest.mark.parametrize("strategy", ["exchanged", "indexed", "padded"])
+def test_a_batch_knows_where_its_samples_were_drawn(strategy: str) -> None:
+    order = TrainingOrder(
+        Index(MIXED), seed=3, strategy=strategy, global_batch_size=24, deal=Deal(3, 3), accumulation_steps=2
+    )
+    for step in (0, 5):
+        whole = order.global_batch(step)
+        assert np.array_equal(order.sampler.samples(step * 24, 24)[whole.positions], whole.indices)

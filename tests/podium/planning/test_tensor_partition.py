@@ -1,0 +1,30 @@
+"""Tensors are shared out over ranks evenly, as far as the largest of them allows."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.bert.sizes import SIZES
+from implementations.pytorch.model.bert import BertForPreTraining, Making
+from podium.planning.tensor_partition import LEAST_SHARED, owners
+
+
+@given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=60), ranks=st.integers(1, 20))
+def test_owners_are_even(sizes: list[int], ranks: int) -> None:
+    """No rank has more than Graham's bound allows: the mean and, but for one share of it, one tensor."""
+    found = owners(sizes, ranks)
+    loads = [sum(size for size, owner in zip(sizes, found, strict=True) if owner == rank) for rank in range(ranks)]
+    assert sum(loads) == sum(sizes)
+    assert max(loads) <= sum(sizes) / ranks + max(sizes) * (1 - 1 / ranks) + 1e-9
+
+
+def test_large_bert_is_shared_out_evenly_until_its_embedding_is_the_most() -> None:
+    with torch.device("meta"):
+        model = BertForPreTraining(SIZES["large"], 30_522, dropout_probability=0.0, making=Making(attention="padded"))
+    sizes = [p.numel() for p in model.parameters() if p.numel() >= LEAST_SHARED]
+    small = sum(p.numel() for p in model.parameters()) - sum(sizes)
+    assert small < 0.002 * sum(sizes)
+    for ranks, most in ((8, 1.02 / 8), (256, 31_254_528 / sum(sizes))):
+        found = owners(sizes, ranks)
+        loads = [sum(size for size, owner in zip(sizes, found, strict=True) if owner == rank) for rank in range(ranks)]
+        assert max(loads) / sum(sizes) <= most + 1e-12

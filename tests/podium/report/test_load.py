@@ -1,0 +1,140 @@
+"""A run's folder, whole, older, broken off, damaged and hostile."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.core.locks import shared_lock
+from podium.report.find import find
+from podium.report.load import read_sets
+from podium.report.run import BROKE_OFF, MISSED, NOT_BEGUN, REACHED, SAVED, SILENT, TRAINED, UNDER_WAY, ReportedRun
+from tests.podium.report.conftest import PHASES, SETTINGS, MakeRun, lines, step, summary
+
+
+def read(folder: Path) -> ReportedRun:
+    (one,) = read_sets(find([folder]))
+    (run,) = one.runs
+    return run
+
+
+def test_a_run_that_reached_its_target(make_run: MakeRun) -> None:
+    source = json.dumps({"code": "c" * 64, "commit": "d" * 40})
+    run = read(make_run(totals=summary(), source__json=source))
+    assert run.outcome == REACHED and run.ended and not run.notes
+    assert run.figures["seconds"] == 40.0 and run.figures["evaluation_share"] == 0.25
+    assert run.phases_ms == PHASES and list(run.phases_ms) == list(PHASES)
+    assert (run.code, run.commit, run.precision) == ("c" * 64, "d" * 40, "bf16")
+    assert run.settings["optimizer.learning_rate"] == 0.0015 and run.settings["launch.processes_per_node"] == 2
+    assert run.settings["phases"] == "none" and run.target == 0.72
+    assert run.metrics.steps == 40 and len(run.metrics.evaluations) == 2
+
+
+@pytest.mark.parametrize(("target", "outcome"), [(0.72, MISSED), (None, TRAINED)])
+def test_a_run_that_trained_all_its_samples(make_run: MakeRun, target: float | None, outcome: str) -> None:
+    settings = {**SETTINGS, "target_accuracy": target}
+    assert read(make_run(totals=summary(reached_target=False), settings=settings)).outcome == outcome
+
+
+def test_a_run_of_an_older_version(make_run: MakeRun) -> None:
+    old = summary()
+    for key in ("evaluation", "precision"):
+        del old[key]
+    run = read(make_run(totals=old))
+    assert run.outcome == REACHED and not run.notes and run.code is None
+    assert run.figures["evaluation_share"] == pytest.approx(20 / 80)
+    assert run.precision == "auto"
+
+
+def test_a_run_under_way_tells_what_its_metrics_do(make_run: MakeRun) -> None:
+    folder = make_run(metrics=lines([step(1), step(2)]) + '{"event": "st')
+    with shared_lock(folder / ".lock"):
+        run = read(folder)
+    assert run.outcome == UNDER_WAY and not run.ended and not run.notes
+    assert dict(run.figures) == {
+        "samples": 32,
+        "steps": 2,
+        "padding_share": pytest.approx(0.025),
+        "max_over_mean_tokens": pytest.approx(1.05),
+    }
+    assert read(folder).outcome == SILENT, "its processes are gone"
+
+
+@pytest.mark.parametrize(("code", "outcome"), [(1, BROKE_OFF), (143, SAVED)])
+def test_a_run_that_said_why_it_ended(make_run: MakeRun, code: int, outcome: str) -> None:
+    failure = json.dumps({"exit_code": code, "message": "the disk is full", "final": True})
+    run = read(make_run(failure__json=failure))
+    assert (run.outcome, run.failure) == (outcome, "the disk is full")
+
+
+def test_a_run_that_came_to_its_end_after_a_failure_has_none(make_run: MakeRun) -> None:
+    run = read(make_run(totals=summary(), failure__json=json.dumps({"exit_code": 1, "message": "a rank died"})))
+    assert (run.outcome, run.failure) == (REACHED, None)
+
+
+def test_a_run_that_was_restarted(make_run: MakeRun) -> None:
+    restarts = '{"time": "t", "samples": 320}\n{"time": "t", "samples": 640}\n'
+    assert read(make_run(restarts__jsonl=restarts)).restarts == (320, 640)
+    assert read(make_run(1, restarts__jsonl="{}\n")).notes == ("restarts.jsonl: holds a line that is no restart",)
+
+
+def test_a_run_that_left_nothing(make_run: MakeRun) -> None:
+    run = read(make_run(metrics=None))
+    assert run.outcome == NOT_BEGUN and not run.figures and not run.notes
+
+
+def told(run: ReportedRun, words: str) -> bool:
+    return any(words in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"settings": None}, "config.yaml: is missing"),
+        ({"settings": "a: [1"}, "config.yaml: is no YAML"),
+        ({"settings": "a: &a [1]\nb: *a"}, "config.yaml: is no YAML"),
+        ({"settings": "a: " + "1" * 5_000}, "config.yaml: is no YAML"),
+        ({"settings": "[" * 5_000}, "config.yaml: is no YAML"),
+        ({"settings": "a: " + "x" * (1 << 20)}, "config.yaml: has more than 1,048,576 bytes"),
+        ({"settings": {f"key_{number}": 1 for number in range(600)}}, "config.yaml: holds more than 500 settings"),
+        ({"totals": "{"}, "summary.json: is no JSON"),
+        ({"totals": "[]"}, "summary.json: is no JSON object"),
+        ({"totals": '{"intercept": 1}'}, "summary.json: holds no totals of a run"),
+        ({"failure__json": "{"}, "failure.json: is no JSON"),
+        ({"totals": summary(), "metrics": None}, "metrics.jsonl: is missing or empty"),
+        ({"totals": summary(), "metrics": lines([step(1)]) + "{"}, "metrics.jsonl: its last line has no end"),
+        ({"metrics": "x\n"}, "metrics.jsonl: 1 line is left out; the first, line 1, is no JSON"),
+        ({"metrics": lines([step(2), step(1)])}, "metrics.jsonl: samples go back in line 2"),
+        ({"metrics": lines([step(1, loss=float("inf"))])}, "loss was no finite number once, first after 16 samples"),
+        ({"not_finite__json": "{}"}, "not_finite.json: holds the batch whose loss was not finite"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_told(make_run: MakeRun, files: dict[str, Any], words: str) -> None:
+    assert told(read(make_run(**files)), words)
+
+
+def test_folders_in_the_place_of_files(make_run: MakeRun) -> None:
+    folder = make_run(metrics=None, settings=None, output__txt="")
+    for name in ("config.yaml", "summary.json", "failure.json", "metrics.jsonl"):
+        (folder / name).mkdir()
+    run = read(folder)
+    assert run.outcome == NOT_BEGUN
+    assert [note.partition(":")[0] for note in run.notes] == ["config.yaml", "summary.json", "failure.json"]
+
+
+def test_settings_of_every_kind_become_short_texts(make_run: MakeRun) -> None:
+    odd = "a: 2026-01-01\nb: {c: {d: yes}}\ne: [1, 2]\nf: [[1]]\n7: x\ng: .nan\nh: !!set {p}\ni: " + "9" * 30
+    settings = read(make_run(settings=odd)).settings
+    assert settings["a"] == "2026-01-01" and settings["b.c.d"] is True and settings["e"] == "[1, 2]"
+    assert settings["f"] == "a list" and settings["7"] == "x" and settings["i"] == "a number of many digits"
+    assert all(len(str(value)) <= 300 for value in settings.values())
+
+
+def test_a_summary_of_odd_values_tells_the_others(make_run: MakeRun) -> None:
+    odd = summary(
+        samples="many", accuracy=None, share_of_peak=[0.2], evaluation=7, phases_ms={"a": 1, "b": "x", "c": -1}
+    )
+    run = read(make_run(totals=odd))
+    assert run.outcome == REACHED and run.phases_ms == {"a": 1}
+    assert not {"samples", "accuracy", "share_of_peak", "evaluation_share"} & set(run.figures)

@@ -1,0 +1,188 @@
+"""Data for a run: prepared once, found again, and refused in a sentence where it is missing or damaged."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bert.preparation.prepare import prepare, prepare_subset
+from benchmarks.bert.store import SampleStore, Shard
+from podium.config.load import load_system
+from podium.config.schema import Evaluation, RunConfig
+from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.launch.page_cache import drop_from_page_cache
+from podium.run.data import PreparedData, with_data
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where data goes in these tests, and an embedded text of a few articles only."""
+    monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
+    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 3)
+    monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
+    monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)  # no processes of their own: quicker
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, str]:
+    """Two small texts and a vocabulary, as the keys of `data:` name them."""
+    words = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *"abcdefg"]
+    for name, text in (("one", "a b c d\ne f\n\ng a\nb c\n"), ("two", "c c\nd a b\n\ne e\nf\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return {name: str(tmp_path / path) for name, path in zip(KEYS, ("one", "two", "vocab.txt"), strict=True)}
+
+
+KEYS = ("text", "evaluation_text", "vocabulary")
+
+
+def config_of(data: dict[str, Any]) -> RunConfig:
+    return load_system(
+        "laptop", settings=["evaluation.samples=20", *(f"data.{key}={value}" for key, value in data.items())]
+    )
+
+
+def prepared(config: RunConfig) -> tuple[RunConfig, list[str]]:
+    notes: list[str] = []
+    return with_data(config, notes.append), notes
+
+
+def test_the_embedded_text_is_prepared_once_and_found_again(folder: Path, open_config: RunConfig) -> None:
+    config, notes = prepared(open_config)
+    assert config.data.kind == "store"
+    assert config.data.store and config.data.evaluation_store and config.data.vocabulary
+    assert all(path.is_relative_to(folder) for path in (config.data.store, config.data.vocabulary))
+    names = [path.name for path in SampleStore(config.data.store).paths]
+    assert names == [f"part-{number:05d}.h5" for number in range(4)]
+    assert len(SampleStore(config.data.evaluation_store)) > 0
+    assert [note for note in notes if note.startswith("Making samples from")] == [
+        "Making samples from part-00000, part-00001, part-00002, part-00003",
+        "Making samples from eval.txt",
+    ]
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.h5")}
+    again, notes = prepared(open_config)
+    assert again == config
+    assert not [note for note in notes if note.startswith("Making samples")]
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.h5")} == before
+    assert config.model_copy(update={"data": open_config.data}) == open_config
+
+
+def test_a_shard_that_is_missing_is_made_again(open_config: RunConfig) -> None:
+    config, _ = prepared(open_config)
+    assert config.data.store
+    shard = config.data.store / "part-00002.h5"
+    content = shard.read_bytes()
+    shard.unlink()
+    _, notes = prepared(open_config)
+    assert any(note.startswith("Making samples from part-00000") for note in notes)
+    assert shard.read_bytes() == content
+
+
+def test_a_user_s_text_is_prepared_and_another_text_is_kept_apart(texts: dict[str, str], folder: Path) -> None:
+    config, _ = prepared(config_of(texts))
+    assert (config.data.text, config.data.evaluation_text) == ((), None)
+    assert config.data.vocabulary == Path(texts["vocabulary"])
+    assert config.data.store and config.data.store.is_relative_to(folder / "text")
+    again, notes = prepared(config_of(texts))
+    assert (again.data.store, len(notes)) == (config.data.store, 1)
+    Path(texts["text"]).write_text("g g\ng\n\na a\nb\n", encoding="utf-8")
+    other, notes = prepared(config_of(texts))
+    assert other.data.store != config.data.store
+    assert config.data.store.is_dir()
+    assert len(notes) == 3
+
+
+def test_a_prepared_store_is_taken_as_it_is(texts: dict[str, str]) -> None:
+    data = prepared(config_of(texts))[0].data
+    given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
+    config = config_of(given)
+    assert prepared(config) == (config, ["Checking the data"])
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_file_that_is_missing_is_named(texts: dict[str, str], folder: Path, key: str) -> None:
+    Path(texts[key]).unlink()
+    with pytest.raises(UsageError, match=f"^data.{key}: there is no file {texts[key]}; name one that exists$"):
+        prepared(config_of(texts))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("key", ["store", "evaluation_store", "vocabulary"])
+def test_a_store_that_is_missing_is_named(texts: dict[str, str], tmp_path: Path, key: str) -> None:
+    data = prepared(config_of(texts))[0].data
+    given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
+    with pytest.raises(UsageError, match=f"{tmp_path}/none: there is no such "):
+        prepared(config_of({**given, key: tmp_path / "none"}))
+
+
+def test_a_text_without_a_document_is_a_sentence(texts: dict[str, str]) -> None:
+    Path(texts["text"]).write_text("\n", encoding="utf-8")
+    with pytest.raises(WorkError, match="one: there is no document in it"):
+        prepared(config_of(texts))
+
+
+def flip(path: Path) -> None:
+    """Change one bit of the samples' tokens."""
+    tokens = Shard(path).read(0).token_ids.tobytes()
+    content = bytearray(path.read_bytes())
+    content[content.index(tokens)] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("which", ["store", "evaluation_store"])
+def test_a_damaged_shard_is_named_with_what_to_do(open_config: RunConfig, which: str) -> None:
+    config, _ = prepared(open_config)
+    store: Path = getattr(config.data, which)
+    shard = sorted(store.glob("*.h5"))[0]
+    flip(shard)
+    with pytest.raises(WorkError) as caught:
+        prepared(open_config)
+    words = str(caught.value)
+    assert words.startswith(f"{shard}: the shard cannot be used: its content has the SHA-256 ")
+    assert words.endswith(f"(or remove {store.parent}: it is then made again)")
+
+
+def test_a_damaged_shard_of_the_user_s_own_is_not_to_be_removed(
+    open_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = prepared(open_config)[0].data
+    assert data.store
+    flip(data.store / "part-00003.h5")
+    given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
+    monkeypatch.setattr("podium.run.data.DATA", tmp_path / "elsewhere")
+    with pytest.raises(WorkError, match=r"part-00003\.h5: .*; prepare it again with `podium data prepare`$"):
+        prepared(config_of(given))
+
+
+def test_stores_that_do_not_fit_together_are_refused(texts: dict[str, str], tmp_path: Path) -> None:
+    data = prepared(config_of(texts))[0].data
+    vocabulary = tmp_path / "other.txt"
+    vocabulary.write_text(Path(texts["vocabulary"]).read_text(encoding="utf-8") + "\nh", encoding="utf-8")
+    given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": vocabulary}
+    with pytest.raises(PodiumError, match="vocabulary"):
+        prepared(config_of(given))
+
+
+def test_caches_are_dropped_where_the_kernel_can(texts: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = prepared(config_of(texts))
+    assert drop_from_page_cache(config) is True
+    monkeypatch.delattr("os.posix_fadvise")
+    assert drop_from_page_cache(config) is False
+
+
+def test_too_few_samples_to_evaluate_on_are_said_before_anything_runs(open_config: RunConfig) -> None:
+    few = open_config.model_copy(update={"evaluation": Evaluation(samples=100_000)})
+    with pytest.raises(UsageError, match=r"holds \d+ samples, evaluation\.samples is 100000; prepare a longer text"):
+        prepared(few)
+
+
+def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], tmp_path: Path) -> None:
+    text, vocabulary = Path(texts["text"]), Path(texts["vocabulary"])
+    whole, subset = tmp_path / "whole", tmp_path / "subset"
+    prepare([text], vocabulary, whole)
+    prepare_subset([text], vocabulary, subset, 5)
+    PreparedData(whole, whole, vocabulary).verify("closed")
+    PreparedData(subset, whole, vocabulary).verify("open")
+    with pytest.raises(UsageError, match="closed division, Data set: found a random subset of the whole 32 samples"):
+        PreparedData(subset, whole, vocabulary).verify("closed")

@@ -1,0 +1,516 @@
+"""A set of runs, from data to verdict, with a script in the place of the implementation."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from benchmarks.bert.checkpoint.names import podium_shapes
+from benchmarks.bert.checkpoint.podium import write_podium
+from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.sizes import LARGE, TINY, Size
+from podium.config.load import load_resolved, write_resolved
+from podium.config.run_folder import FACTS, RunFolder
+from podium.config.schema import DataSettings, RunConfig
+from podium.core.errors import PodiumError, Saved, UsageError, WorkError
+from podium.core.locks import shared_lock
+from podium.launch.node_group import Crew
+from podium.launch.page_cache import Cleared
+from podium.mllog.compliance import check_compliance
+from podium.mllog.write import read_events
+from podium.run.progress import Progress
+from podium.run.results import ResultSet
+from podium.run.run_set import FinishedRun, resume, run_set
+from podium.run.source import read_source, source_here
+
+QUIET = Progress(Console(quiet=True))
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results, runs and data of these tests."""
+    monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
+    monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
+    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 2)
+    monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
+    monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)
+
+    def result_set(system: str, replaced: Path) -> ResultSet:
+        return ResultSet(system, replaced, root=tmp_path / "results")
+
+    monkeypatch.setattr("podium.run.run_set.ResultSet", result_set)
+    monkeypatch.setattr("podium.run.run_set.check_compliance", lambda result: {"5.0.0": ""})
+    return tmp_path
+
+
+@pytest.fixture
+def official_verdict(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The official checker's own words on results: it is started for every ruleset, which takes seconds."""
+    monkeypatch.setattr("podium.run.run_set.check_compliance", check_compliance)
+
+
+@pytest.fixture
+def implementation(write_log: Any, open_config: RunConfig, as_implementation: Any, summary: dict[str, Any]) -> Any:
+    """An implementation that leaves a whole log (or its first lines) and a summary."""
+
+    def make(log_until: str | None = None, then: str = "", summarise: bool = True) -> None:
+        text = write_log(open_config, name="sample.txt").read_text(encoding="utf-8")
+        if log_until:
+            text = text[: text.index("\n", text.index(f'"{log_until}"')) + 1]
+        script = f"(folder / 'result.partial.txt').write_text({text!r})\n{then}\n"
+        as_implementation(
+            script + (f"(folder / 'summary.json').write_text({json.dumps(summary)!r})" if summarise else "")
+        )
+
+    return make
+
+
+@pytest.mark.usefixtures("official_verdict")
+def test_runs_become_results_with_seeds_of_their_own(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    config = open_config.model_copy(update={"seed": None})
+    runs = list(run_set(config, 2, QUIET))
+    assert [run.result for run in runs] == [place / "results/laptop/bert" / f"result_{n}.txt" for n in (0, 1)]
+    assert all(run.reached_target and run.compliant for run in runs)
+    seeds = [load_resolved(run.folder / "config.yaml").seed for run in runs]
+    assert seeds == [run.seed for run in runs]
+    assert seeds[0] != seeds[1]
+    assert load_resolved(runs[0].folder / "config.yaml").data.kind == "store"
+    assert runs[0].folder.parent == runs[1].folder.parent
+    assert all(read_source(RunFolder(run.folder).source) == source_here() for run in runs)
+    assert not (runs[0].folder / "result.partial.txt").exists()
+    list(run_set(config, 1, QUIET))
+    assert [path.name for path in (place / "results/laptop/bert").iterdir()] == ["result_0.txt"]
+    assert len(list((place / "runs").rglob("replaced_results/result_*.txt"))) == 2
+
+
+def test_a_fixed_seed_is_used(open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (run,) = run_set(open_config, 1, QUIET)
+    assert run.seed == open_config.seed == 7
+
+
+def test_a_run_that_breaks_off_is_among_the_results_as_aborted(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    result = place / "results/laptop/bert/result_0.txt"
+    with pytest.raises(WorkError, match=f"ended with exit code 3, .*; its log says aborted: {result}$"):
+        list(run_set(open_config, 3, QUIET))
+    assert [e["metadata"]["status"] for e in read_events(result) if e["key"] == "run_stop"] == ["aborted"]
+
+
+def test_a_run_that_had_not_begun_leaves_the_results_alone(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("init_start", then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError, match=r"ended with exit code 3, .*; it had not begun: no result file$"):
+        list(run_set(open_config, 1, QUIET))
+    assert not list((place / "results").rglob("*.txt"))
+
+
+def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation(then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError) as caught:
+        list(run_set(open_config, 1, QUIET))
+    (result,) = (place / "results").rglob("result_0.txt")
+    assert [e["metadata"]["status"] for e in read_events(result) if e["key"] == "run_stop"] == ["success"]
+    assert str(caught.value).endswith(f"; its log says success: {result}")
+
+
+def test_a_finished_run_is_one_object(tmp_path: Path, summary: dict[str, Any]) -> None:
+    run = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": "FAILED"})
+    assert (run.reached_target, run.compliant) == (True, False)
+    assert run.as_json()["compliance"] == {"4.1.0": True, "5.0.0": False}
+
+
+def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    runs = run_set(open_config, 2, QUIET)
+    next(runs)
+    with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
+        next(run_set(open_config, 1, QUIET))
+    next(runs)
+
+
+# Going on
+
+
+CHECKPOINT = f"""
+from podium.config.load import load_resolved
+from podium.config.run_folder import facts_of
+from podium.config.run_folder import kept
+path = folder / "checkpoints" / "batch_00000003"
+path.mkdir(parents=True, exist_ok=True)
+(path / "rank_0.safetensors").touch()
+(path / {FACTS!r}).write_text(facts_of(3, 1234, 1, 0, "", kept(load_resolved(folder / "config.yaml")), {{}}))
+"""
+SAVE = (
+    CHECKPOINT
+    + """
+(folder / "failure.json").write_text(json.dumps({"exit_code": 143, "message": "asked to stop"}))
+sys.exit(143)
+"""
+)
+
+
+@pytest.mark.usefixtures("official_verdict")
+def test_a_run_that_has_saved_itself_is_no_result_and_is_gone_on_with(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved) as caught:
+        list(run_set(open_config, 3, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    words = f"asked to stop; `podium run laptop --resume {folder}` goes on after its first 1,234 samples"
+    assert str(caught.value) == words
+    assert not list((place / "results").rglob("*.txt"))
+    (place / "sample.txt").unlink()
+    implementation(
+        then="(folder / 'restarts.jsonl').write_text('{}\\n'); assert not (folder / 'failure.json').exists()"
+    )
+    config, run = resume(folder, "laptop", QUIET)
+    assert run.folder == folder and run.seed == config.seed == 7 and run.reached_target
+    assert run.result == folder / "result.restarted.txt"  # no submission finds it
+    assert run.compliant
+    assert not list((place / "results").rglob("*.txt"))
+    with pytest.raises(UsageError, match="this run has come to its end; start another one"):
+        resume(folder, "laptop", QUIET)
+
+
+def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkpoint_before(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then=CHECKPOINT + "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
+    with pytest.raises(Saved, match=r"^interrupted: stopped before the end; `podium run laptop --resume .* samples$"):
+        list(run_set(open_config, 1, QUIET))
+    assert not list((place / "results").rglob("*.txt"))
+
+
+def test_a_run_that_was_killed_says_how_to_go_on(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation("block_start", then=CHECKPOINT + "sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError, match=r"; its log says aborted: .*; `podium run laptop --resume .* 1,234 samples$"):
+        list(run_set(open_config, 1, QUIET))
+
+
+def test_what_would_fail_again_is_not_gone_on_with(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    failure = json.dumps({"exit_code": 1, "message": "the loss is nan"})
+    told = f"(folder / 'not_finite.json').touch(); (folder / 'failure.json').write_text({failure!r}); sys.exit(1)"
+    implementation("block_start", then=CHECKPOINT + told, summarise=False)
+    with pytest.raises(WorkError, match=r"^the loss is nan; its log says aborted: ") as caught:
+        list(run_set(open_config, 1, QUIET))
+    assert "--resume" not in str(caught.value)
+
+
+def checkpointed(batches: int, samples: int) -> str:
+    """CHECKPOINT, after other numbers of batches and samples."""
+    return CHECKPOINT.replace("00000003", f"{batches:08}").replace("1234", str(samples))
+
+
+DISK = "result.partial.txt: cannot be written (No space left on device)"
+NEWEST = "batch_00000005/rank_0.safetensors: cannot be read (too short); remove this checkpoint's folder"
+
+
+@pytest.mark.parametrize(
+    ("failure", "checkpoints", "way"),
+    [
+        (DISK, [(3, 1234), (5, 2468)], "2,468"),  # whole ones are there
+        (NEWEST, [(3, 1234), (5, 2468)], "1,234"),  # the one before it is
+        (NEWEST, [(5, 2468)], ""),
+        (DISK, [], ""),
+    ],
+)
+def test_what_can_be_mended_is_gone_on_with_from_a_checkpoint_that_is_whole(
+    place: Path,
+    open_config: RunConfig,
+    implementation: Any,
+    failure: str,
+    checkpoints: list[tuple[int, int]],
+    way: str,
+) -> None:
+    where = "'checkpoints/'" if failure.startswith("batch") else "''"
+    told = f"words = str(folder / ({where} + {failure!r}))\n"
+    told += "(folder / 'failure.json').write_text(json.dumps({'exit_code': 1, 'message': words})); sys.exit(1)"
+    implementation("block_start", then="".join(checkpointed(*one) for one in checkpoints) + told, summarise=False)
+    with pytest.raises(WorkError) as caught:
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    words = str(caught.value)
+    assert failure in words and "; its log says aborted: " in words
+    offered = f"; once that is mended, `podium run laptop --resume {folder}` goes on after its first {way} samples"
+    assert words.endswith(offered) if way else "--resume" not in words
+
+
+def test_a_wrong_resume_is_told_before_other_nodes_are_waited_for(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: pytest.fail("nodes are waited for"))
+    with pytest.raises(UsageError, match="holds no whole checkpoint"):
+        resume(folder, "laptop", QUIET)
+    with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was made with 1"):
+        resume(folder, "laptop", QUIET, ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
+    RunFolder(folder).checkpoints.mkdir()
+    (folder / "summary.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UsageError, match="has come to its end"):
+        resume(folder, "laptop", QUIET)
+
+
+def test_a_resume_beside_another_run_is_told_before_other_nodes_are_waited_for(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    (place / "sample.txt").unlink()
+    implementation()
+    runs = run_set(open_config, 2, QUIET)
+    next(runs)
+    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: pytest.fail("nodes are waited for"))
+    with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
+        resume(folder, "laptop", QUIET)
+    runs.close()
+
+
+def test_a_run_that_another_has_seen_to_its_end_meanwhile_is_not_gone_on_with(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+
+    @contextmanager
+    def alone(_: Path) -> Iterator[None]:
+        (folder / "summary.json").write_text("{}", encoding="utf-8")
+        yield
+
+    monkeypatch.setattr("podium.run.run_set._alone", alone)
+    with pytest.raises(UsageError, match="has come to its end"):
+        resume(folder, "laptop", QUIET)
+
+
+def test_nodes_read_in_the_folder_how_a_run_is_started_anew(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    (place / "sample.txt").unlink()
+    before = load_resolved(folder / "config.yaml")
+    implementation(then="(folder / 'restarts.jsonl').write_text('{}\\n')")
+    config, _ = resume(folder, "laptop", QUIET, ["launch.rendezvous=b:29500", "launch.max_restarts=2"])
+    launch = before.launch.model_copy(update={"rendezvous": "b:29500", "max_restarts": 2})
+    assert config == before.model_copy(update={"launch": launch})
+    assert load_resolved(folder / "config.yaml") == config
+
+
+def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError):
+        list(run_set(open_config, 1, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    with pytest.raises(UsageError, match=r"holds no whole checkpoint to go on from; set checkpoint\.every_samples"):
+        resume(folder, "laptop", QUIET)
+    with pytest.raises(UsageError, match="is a run of laptop, and h200_1x is named; name laptop"):
+        resume(folder, "h200_1x", QUIET)
+    with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run"):
+        resume(folder.parent, "laptop", QUIET)
+
+
+def saved(place: Path, config: RunConfig, implementation: Any) -> RunFolder:
+    """A run that was stopped and has saved itself."""
+    implementation("block_start", then=SAVE, summarise=False)
+    before = set((place / "runs").rglob("run_0"))
+    with pytest.raises(Saved):
+        list(run_set(config, 1, QUIET))
+    (path,) = set((place / "runs").rglob("run_0")) - before
+    (place / "sample.txt").unlink()
+    return RunFolder(path)
+
+
+def test_a_resume_that_fails_early_leaves_the_results_of_another_set(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    """Its rank is killed before it can mark the run as restarted."""
+    stopped = saved(place, open_config, implementation)
+    implementation()
+    (other,) = run_set(open_config, 1, QUIET)
+    result = other.result.read_bytes()
+    (place / "sample.txt").unlink()
+    implementation("block_start", then="os.kill(os.getpid(), signal.SIGKILL)", summarise=False)
+    with pytest.raises(WorkError, match=rf"killed by SIGKILL.*; its log says aborted: {stopped.restarted_result}; "):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.restarts
+    assert other.result.read_bytes() == result
+    assert [path.name for path in (place / "results").rglob("*.txt")] == ["result_0.txt"]
+    assert not (stopped.path / "replaced_results").exists()
+
+
+def test_a_run_whose_processes_still_live_is_not_gone_on_with(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    with shared_lock(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.gone_on_with and stopped.told_failure()
+
+
+def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    config = load_resolved(stopped.config)
+    write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
+    with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, as .*put that back"):
+        resume(stopped.path, "laptop", QUIET)
+    assert not stopped.gone_on_with and stopped.told_failure()
+
+
+def test_runs_that_cannot_be_written_are_a_sentence(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (place / "runs" / "laptop" / ".lock").mkdir(parents=True)
+    with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); see who may write"):
+        list(run_set(open_config, 1, QUIET))
+
+
+# The initial checkpoint
+
+
+def write_checkpoint(path: Path, size: Size, vocabulary: int) -> Path:
+    shapes = podium_shapes(size, vocabulary)
+    write_podium(path, Weights(size, vocabulary, {name: np.zeros(shapes[name], np.float32) for name in shapes}))
+    return path
+
+
+def run_from(config: RunConfig, checkpoint: Path) -> list[FinishedRun]:
+    return list(run_set(config.model_copy(update={"initial_checkpoint": checkpoint}), 1, QUIET))
+
+
+def test_a_run_from_a_checkpoint_that_fits_is_made(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    implementation()
+    (first,) = run_set(open_config, 1, QUIET)
+    vocabulary = load_resolved(first.folder / "config.yaml").data.vocabulary
+    assert vocabulary
+    path = write_checkpoint(place / "x.safetensors", TINY, len(Vocabulary.read(vocabulary).words))
+    (run,) = run_from(open_config, path)
+    assert load_resolved(run.folder / "config.yaml").initial_checkpoint == path
+
+
+@pytest.mark.parametrize("fault", ["missing", "folder", "other", "damaged", "size"])
+def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
+    place: Path, open_config: RunConfig, implementation: Any, fault: str
+) -> None:
+    implementation()
+    path = place / "x.safetensors"
+    if fault == "folder":
+        path.mkdir()
+    elif fault == "other":
+        path.write_bytes((2).to_bytes(8, "little") + b"{}")
+    elif fault == "damaged":
+        path.write_bytes(b"no")
+    elif fault == "size":
+        write_checkpoint(path, Size("large", 1, 8, 1, 8, 1, 1), 9)
+    words, error = {
+        "missing": ("there is no such checkpoint; make one with `podium data checkpoint SOURCE OUT`", UsageError),
+        "folder": ("is a folder; make one with `podium data checkpoint SOURCE OUT`", UsageError),
+        "other": (
+            "is no checkpoint of Podium's; make one with `podium data checkpoint SOURCE OUT` from it",
+            UsageError,
+        ),
+        "damaged": ("cannot be read as safetensors", WorkError),
+        "size": ("lacks layers.1.qkv.weight", WorkError),
+    }[fault]
+    refused(open_config, path, error, words)
+    assert not (place / "data").exists()
+
+
+def refused(config: RunConfig, path: Path, error: type[PodiumError], words: str) -> None:
+    with pytest.raises(error) as caught:
+        run_from(config, path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert words in str(caught.value)
+    assert not list((path.parent / "runs").rglob("run_*"))
+
+
+def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation()
+    path = write_checkpoint(place / "x.safetensors", TINY, 12)
+    refused(open_config, path, UsageError, "the checkpoint has 12 words, the vocabulary ")
+    for name, text in (("text", "a b\nc\n\nd\ne\n"), ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")):
+        (place / name).write_text(text, encoding="utf-8")
+    own = DataSettings(text=(place / "text",), evaluation_text=place / "text", vocabulary=place / "vocab.txt")
+    shutil.rmtree(place / "data")
+    refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary 7")
+    assert not (place / "data").exists()  # known before samples are made
+    large = open_config.model_copy(update={"size": LARGE.name})
+    refused(large, path, UsageError, "the checkpoint is of size tiny, the model of size large")
+
+
+def test_other_nodes_are_told_watched_and_their_caches_count(
+    open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of several nodes, with a crew that only notes what is asked of it."""
+    asked: list[Any] = []
+
+    class Noted(Crew):
+        def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
+            asked.append(("clear", config_path.is_file(), config.data.kind))
+            return Cleared(False, "node 1: Cleared no caches")
+
+        def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
+            asked.append(("start", entry, tuple(options)))
+
+        def watch(self) -> None:
+            asked.append("watch")
+
+        def finish(self) -> None:
+            asked.append("finish")
+
+        def stop(self) -> None:
+            asked.append("stop")
+
+    @contextmanager
+    def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
+        yield Noted()
+
+    monkeypatch.setattr("podium.run.run_set.gathered", gathered)
+    implementation()
+    list(run_set(open_config, 1, QUIET))
+    assert asked[:2] == [("clear", True, "store"), ("start", "train", ())]
+    assert set(asked[2:-1]) == {"watch"}
+    assert asked[-1] == "finish"
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    with pytest.raises(WorkError):
+        list(run_set(open_config, 1, QUIET))
+    assert asked[-1] == "stop"
+
+
+def test_a_node_that_is_lost_aborts_the_run(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation("block_start", then="time.sleep(60)", summarise=False)
+
+    def watch(self: Crew) -> None:
+        if list((place / "runs").rglob("result.partial.txt")):
+            raise WorkError("node 1 (b) was lost")
+
+    monkeypatch.setattr(Crew, "watch", watch)
+    with pytest.raises(WorkError, match=r"^node 1 \(b\) was lost; its log says aborted: "):
+        list(run_set(open_config, 1, QUIET))

@@ -1,0 +1,108 @@
+"""Which code made a run: the same hash for the same files wherever they are, another for any change."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from podium.run.source import Source, code_hash, commit_of, read_source, source_here, write_source
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    for name in ("benchmarks/a.py", "implementations/deep/b.yaml", "podium/c.py", "pyproject.toml", "systems/d.yaml"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{name}\n", encoding="utf-8")
+    return root
+
+
+def append(root: Path) -> None:
+    with (root / "podium" / "c.py").open("a", encoding="utf-8") as file:
+        file.write("\n")
+
+
+def rename(root: Path) -> None:
+    (root / "podium" / "c.py").rename(root / "podium" / "d.py")
+
+
+def move(root: Path) -> None:
+    (root / "podium" / "c.py").rename(root / "benchmarks" / "c.py")
+
+
+def add(root: Path) -> None:
+    (root / "implementations" / "mine.yaml").write_text("", encoding="utf-8")
+
+
+def remove(root: Path) -> None:
+    (root / "implementations" / "deep" / "b.yaml").unlink()
+
+
+def swap(root: Path) -> None:
+    one, other = root / "podium" / "c.py", root / "benchmarks" / "a.py"
+    one_text, other_text = one.read_bytes(), other.read_bytes()
+    one.write_bytes(other_text)
+    other.write_bytes(one_text)
+
+
+def pins(root: Path) -> None:
+    (root / "pyproject.toml").write_text("other pins\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("change", [append, rename, move, add, remove, swap, pins])
+def test_any_change_of_the_code_changes_the_hash(tree: Path, change: Callable[[Path], None]) -> None:
+    before = code_hash(tree)
+    change(tree)
+    assert code_hash(tree) != before
+
+
+def test_copies_caches_hidden_files_and_other_folders_do_not_matter(tree: Path, tmp_path: Path) -> None:
+    before = code_hash(tree)
+    other = Path(shutil.copytree(tree, tmp_path / "elsewhere"))
+    (other / "podium" / "__pycache__").mkdir()
+    for name in ("podium/__pycache__/c.pyc", "podium/.c.py.swp", "systems/d.yaml", "README.md"):
+        (other / name).write_text("something else", encoding="utf-8")
+    assert code_hash(other) == before
+
+
+def test_the_bytes_between_files_cannot_be_moved(tree: Path) -> None:
+    """Name and content are told apart by their lengths."""
+    (tree / "podium" / "c.py").write_bytes(b"xy")
+    (tree / "podium" / "d.py").write_bytes(b"z")
+    before = code_hash(tree)
+    (tree / "podium" / "c.py").write_bytes(b"x")
+    (tree / "podium" / "d.py").write_bytes(b"yz")
+    assert code_hash(tree) != before
+
+
+def test_a_commit_is_that_of_the_folders_own_repository(tree: Path) -> None:
+    assert commit_of(tree) is None
+    git = ["git", "-C", str(tree), "-c", "user.name=T", "-c", "user.email=t@example.org"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "First"]):
+        subprocess.run([*git, *words], check=True)
+    commit = commit_of(tree)
+    assert commit is not None and len(commit) == 40
+    assert commit_of(tree, commit) == commit
+    assert commit_of(tree, "0" * 40) is None and commit_of(tree, "--all") is None
+    assert commit_of(tree / "podium") is None
+
+
+def test_it_is_kept_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "source.json"
+    for source in (Source("ab", "cd"), Source("ab", None)):
+        write_source(path, source)
+        assert read_source(path) == source
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"code": 1, "commit": null}', '{"code": "a", "commit": 3}'])
+def test_what_is_nothing_of_the_kind_is_none(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "source.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    assert read_source(path) is None
+
+
+def test_this_code_has_a_hash() -> None:
+    assert source_here() == source_here() and len(source_here().code) == 64

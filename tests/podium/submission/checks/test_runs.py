@@ -1,0 +1,60 @@
+"""A log of a run of Podium's is compared with what the run was configured with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.config.load import write_resolved
+from podium.config.schema import RunConfig
+from podium.mllog.package import find_packages
+from podium.mllog.rulesets import ruleset
+from podium.submission.checks.runs import configurations_in
+from podium.submission.checks.table import check_package
+
+
+@pytest.fixture
+def runs(tmp_path: Path, good_config: RunConfig) -> Path:
+    """The folders of the runs 3 and 4, and one that is none of Podium's."""
+    for number in (3, 4):
+        folder = tmp_path / "runs" / "2026" / f"run_{number}"
+        folder.mkdir(parents=True)
+        write_resolved(good_config.model_copy(update={"seed": 100 + number}), folder / "config.yaml")
+    (tmp_path / "runs" / "2026" / "run_9").mkdir()
+    (tmp_path / "runs" / "2026" / "run_9" / "config.yaml").write_text("- what\n")
+    return tmp_path / "runs"
+
+
+def check(copy: Any, runs: Path) -> list[tuple[str, str, str]]:
+    (package,) = find_packages(copy.root)
+    found = check_package(package, ruleset("5.0.0"), configurations_in(runs))
+    return [(finding.path[-12:], finding.rule, finding.message) for finding in found if finding.severity == "error"]
+
+
+def test_a_log_as_configured_is_right(copy: Any, runs: Path) -> None:
+    assert set(configurations_in(runs)) == {103, 104}
+    assert check(copy, runs) == []
+
+
+def test_what_is_logged_and_was_not_configured_is_told(copy: Any, runs: Path) -> None:
+    copy.replace('"value": 0.01', '"value": 0.02')
+    message = "opt_lamb_weight_decay_rate is 0.02, but the run was configured with 0.01"
+    assert ("result_3.txt", "not_as_configured", message) in check(copy, runs)
+
+
+def test_what_was_configured_and_is_not_logged_is_told(copy: Any, runs: Path) -> None:
+    copy.edit(
+        lambda events: [events.remove(event) for event in list(events) if event["key"] == "start_warmup_step"], [4]
+    )
+    message = "start_warmup_step is not logged; the run was configured with 0"
+    assert check(copy, runs) == [("result_4.txt", "not_as_configured", message)]
+
+
+def test_logs_of_other_runs_are_not_compared(copy: Any, runs: Path) -> None:
+    copy.edit(
+        lambda events: [event.update(value=7_000) for event in events if "training_steps" in event["key"]], range(10)
+    )
+    assert [path for path, rule, _ in check(copy, runs) if rule == "not_as_configured"] == [
+        "result_3.txt",
+        "result_4.txt",
+    ]

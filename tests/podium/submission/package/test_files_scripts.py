@@ -1,0 +1,101 @@
+"""Scripts of a package: shell that prepares what the configuration names, from wherever it is called."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bert.store import SampleStore
+from podium.config.load import ROOT
+from podium.config.schema import Container, DataSettings, RunConfig
+from podium.submission.package.files import Placed, init_datasets, run_and_time, setup, write_script
+
+PLACED = Placed("mine", "podium")
+STORES = DataSettings(
+    store=Path("data/wiki pedia"), evaluation_store=Path("data/evaluation"), vocabulary=Path("data/vocab.txt")
+)
+
+
+def place(tmp_path: Path) -> tuple[Path, Path]:
+    """The folders of a code that installs nothing, with this very podium, and of a system beside it."""
+    code, system = tmp_path / "bert/implementations/podium", tmp_path / "bert/mine"
+    (code / ".venv/bin").mkdir(parents=True)
+    system.mkdir()
+    (code / "setup.sh").write_text("echo set up >&2\n", encoding="utf-8")
+    shim = f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m podium.cli "$@"\n'
+    (code / ".venv/bin/podium").write_text(shim, encoding="utf-8")
+    (code / ".venv/bin/podium").chmod(0o755)
+    return code, system
+
+
+def test_data_is_prepared_and_verified(tmp_path: Path, open_config: RunConfig) -> None:
+    """Of a text that is small enough, by the preparation and the verification that a person would have."""
+    code, system = place(tmp_path)
+    inputs = tmp_path / "the inputs"
+    inputs.mkdir()
+    from benchmarks.bert import demo_text as embedded
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "ARTICLES_A_PART", 40)
+        patch.setattr(embedded, "EVALUATION_ARTICLES", 40)
+        text = embedded.write_embedded_text(tmp_path / "text")
+    for number, part in enumerate(text.training):
+        shutil.copy(part, inputs / f"part-{number:05}-of-00500")
+    shutil.copy(text.evaluation, inputs / "eval.txt")
+    shutil.copy(text.vocabulary, inputs / "vocab.txt")
+    evaluation = open_config.evaluation.model_copy(update={"samples": 30})
+    config = open_config.model_copy(update={"data": STORES, "evaluation": evaluation})
+    write_script(system / "init_datasets.sh", init_datasets(PLACED, config))
+    done = subprocess.run(
+        [str(system / "init_datasets.sh"), "the inputs"],
+        cwd=tmp_path,
+        env=os.environ | {"COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "set up" in done.stderr
+    assert len(SampleStore(code / "data/wiki pedia").paths) == len(text.training), done.stderr
+    assert len(SampleStore(code / "data/evaluation")) == 30
+    assert (code / "data/vocab.txt").read_bytes() == (inputs / "vocab.txt").read_bytes()
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1][:5]) == (0, "sound"), done.stdout
+
+
+def test_inputs_must_be_named(tmp_path: Path, open_config: RunConfig) -> None:
+    _, system = place(tmp_path)
+    write_script(system / "init_datasets.sh", init_datasets(PLACED, open_config.model_copy(update={"data": STORES})))
+    done = subprocess.run([str(system / "init_datasets.sh")], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "name the folder that holds part-*" in done.stderr
+
+
+def test_a_closed_system_converts_the_checkpoint_and_is_held_to_official_data(closed_config: RunConfig) -> None:
+    container = Container(runtime="docker", image="podium", mounts=("data:/data:ro",))
+    launch = closed_config.launch.model_copy(update={"launcher": "docker", "container": container})
+    data = DataSettings(
+        store=Path("/data/wikipedia"), evaluation_store=Path("/data/evaluation"), vocabulary=Path("/data/vocab.txt")
+    )
+    update = {"launch": launch, "data": data, "initial_checkpoint": Path("/data/large.safetensors")}
+    script = init_datasets(PLACED, closed_config.model_copy(update=update))
+    podium = [line.removeprefix(".venv/bin/") for line in script.splitlines() if line.startswith(".venv/bin/podium")]
+    assert podium == [
+        'podium data prepare --text "$inputs"/part-* --vocab data/vocab.txt --out data/wikipedia',
+        'podium data prepare --text "$inputs/eval.txt" --evaluation 10000 --vocab data/vocab.txt --out data/evaluation',
+        'podium data checkpoint "$inputs/model.ckpt-28252" data/large.safetensors --size large',
+        "podium data verify data/wikipedia --evaluation data/evaluation --vocab data/vocab.txt "
+        "--checkpoint data/large.safetensors --size large --official",
+    ]
+
+
+@pytest.mark.parametrize("name", ["mine", "dgxa100_n8_ngc22.09"])
+def test_every_script_is_shell(tmp_path: Path, open_config: RunConfig, name: str) -> None:
+    placed = Placed(name, "podium")
+    stores = open_config.model_copy(update={"data": STORES})
+    texts: list[Any] = [setup(placed), run_and_time(placed), init_datasets(placed, open_config)]
+    for text in [*texts, init_datasets(placed, stores)]:
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        assert text.startswith("#!/usr/bin/env bash\n") and "set -euo pipefail\n" in text

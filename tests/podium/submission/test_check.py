@@ -1,0 +1,258 @@
+"""podium submit check on whole packages: what belongs to a check, one report, and nothing left behind.
+
+What a check says to people and to programs: short where all is well, and nothing that a terminal acts on.
+"""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from podium.cli.main import app
+from podium.core.errors import UsageError
+from podium.core.finding import Finding
+from podium.mllog.rulesets import ruleset
+from podium.submission.archive import Limits
+from podium.submission.check import FileVerdict, Report, as_json, check, natural, print_report, summary
+from podium.submission.official import runner
+from podium.submission.official.runner import Score, ToolProcess
+
+LOG = "results/laptop/bert/result_{}.txt"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go, those of the official tools' processes too; the tests see that none stays."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(runner, "ToolProcess", ToolProcess)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def logs_of(report: Report) -> list[str]:
+    return [file.path for file in report.files if not file.path.endswith(".json")]
+
+
+def rules_of(report: Report) -> set[str]:
+    return {finding.rule for finding in report.findings}
+
+
+def test_a_good_package_is_accepted_from_a_folder_and_an_archive(
+    write_package: Any, tmp_path: Path, scratch: Path
+) -> None:
+    package = write_package(tensors=None)
+    heard: list[int] = []
+    report = check(package, ruleset("5.0.0"), starting=heard.append, told=heard.append)
+    assert heard == [10] + [1] * 10
+    assert report.accepted, report.findings
+    assert report.packages == ("ORG",) and report.ruleset == "5.0.0"
+    assert [(file.path, file.official, file.podium) for file in report.files] == [
+        (path, "passed", "passed") for path in [*(LOG.format(number) for number in range(10)), "systems/laptop.json"]
+    ]
+    with tarfile.open(tmp_path / "ORG.tar.xz", "w:xz") as tar:
+        tar.add(package, "ORG")
+    archived = check(tmp_path / "ORG.tar.xz", ruleset("5.0.0"))
+    assert archived.accepted and logs_of(archived) == [f"ORG/{path}" for path in logs_of(report)]
+    assert archived.scores[0].minutes == report.scores[0].minutes
+    assert list(scratch.iterdir()) == []
+
+
+def test_one_system_is_checked_with_its_description_and_no_other_system(write_package: Any) -> None:
+    package = write_package()
+    (package / "systems" / "other.json").write_text("no JSON")
+    for path in ("results/laptop", "results/laptop/bert"):
+        report = check(package / path, ruleset("5.0.0"))
+        assert [file.path for file in report.files] == [*map(LOG.format, range(10)), "systems/laptop.json"]
+        assert report.scores[0].minutes is not None
+    assert len(check(package / "results", ruleset("5.0.0")).files) == 12
+
+
+def test_one_log_is_checked_alone(write_package: Any) -> None:
+    log = write_package() / LOG.format(3)
+    report = check(log, ruleset("5.0.0"))
+    assert logs_of(report) == ["result_3.txt"] and report.files[0].official == "passed"
+    assert report.scores == ()
+
+
+def test_results_without_a_description_are_checked_log_by_log(write_package: Any, tmp_path: Path) -> None:
+    package = write_package()
+    (package / "results" / "laptop").rename(tmp_path / "laptop")
+    report = check(tmp_path / "laptop", ruleset("5.0.0"))
+    assert logs_of(report) == [f"bert/result_{number}.txt" for number in range(10)]
+    assert {file.official for file in report.files} == {"passed"}
+
+
+def test_a_folder_of_packages(write_package: Any, tmp_path: Path) -> None:
+    package = write_package()
+    round_ = tmp_path / "round"
+    round_.mkdir()
+    package.rename(round_ / "ORG")
+    (round_ / "EMPTY" / "systems").mkdir(parents=True)
+    (round_ / ".git").mkdir()
+    report = check(round_, ruleset("5.0.0"))
+    assert set(report.packages) == {"ORG", "EMPTY"}
+    assert logs_of(report) == ["ORG/" + LOG.format(number) for number in range(10)]
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_what_holds_no_results_is_wrong_use(tmp_path: Path, scratch: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=str(tmp_path / name)) as raised:
+        check(tmp_path / name, ruleset("5.0.0"))
+    assert str(scratch) not in str(raised.value)
+    assert list(scratch.iterdir()) == []
+
+
+def test_links_in_the_place_of_systems_are_not_followed(write_package: Any, tmp_path: Path) -> None:
+    package = write_package()
+    (package / "systems").rename(tmp_path / "systems")
+    (package / "systems").symlink_to(tmp_path / "systems")
+    for path in (package, package / "results" / "laptop"):
+        report = check(path, ruleset("5.0.0"))
+        assert not any(file.path.endswith(".json") for file in report.files)
+        assert len(logs_of(report)) == 10
+
+
+def test_beyond_the_limits_nothing_is_checked(write_package: Any) -> None:
+    report = check(write_package(), ruleset("5.0.0"), limits=Limits(files=10))
+    assert report.files == () and rules_of(report) == {"too_many_files"} and not report.accepted
+
+
+def test_podium_finds_what_the_official_checkers_let_through(write_package: Any) -> None:
+    package = write_package()
+    log = package / LOG.format(5)
+    log.write_text(log.read_text().replace('"status": "success"', '"status": "aborted"'))
+    report = check(package, ruleset("5.0.0"))
+    (found,) = [file for file in report.files if file.path == LOG.format(5)]
+    assert found.official == "passed" and found.podium == "failed"
+
+
+def test_files_are_sorted_as_people_count() -> None:
+    names = ["b/result_10.txt", "b/result_9.txt", "a", "b", "b/result_²", "B"]
+    assert sorted(names, key=natural) == ["B", "a", "b", "b/result_9.txt", "b/result_10.txt", "b/result_²"]
+
+
+def test_the_command_tells_in_json_and_by_its_exit_code(write_package: Any, tmp_path: Path) -> None:
+    package = write_package()
+    good = CliRunner().invoke(app, ["submit", "check", str(package), "--json"])
+    assert good.exit_code == 0
+    told = json.loads(good.stdout)
+    assert told["accepted"] is True and len(told["files"]) == 11
+    assert told["summary"].startswith("10 of 10 logs pass the official checker of 5.0.0")
+    (package / LOG.format(0)).unlink()
+    bad = CliRunner().invoke(app, ["submit", "check", str(package)], env={"COLUMNS": "200"})
+    assert bad.exit_code == 1
+    assert "found 9, expected 10" in bad.stdout
+    for arguments in (["--ruleset", "5.1.0"], ["--runs", str(tmp_path / "none")]):
+        wrong = CliRunner().invoke(app, ["submit", "check", str(package), *arguments])
+        assert isinstance(wrong.exception, UsageError) and wrong.exception.exit_code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_check_leaves_nothing(write_package: Any, tmp_path: Path, number: int) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    package = write_package()
+    # a log that takes its time: many events in it
+    log = package / LOG.format(0)
+    log.write_text(log.read_text() * 150)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "podium.cli", "submit", "check", str(package)],
+        env=os.environ | {"TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 60
+    while not list(scratch.glob("podium-check-*/scratch/podium-tools-*")) and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.5)  # an interruption while Python starts a thread has it print a traceback of its own
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1 and "interrupted" in errors and "Traceback" not in errors
+    assert list(scratch.iterdir()) == []
+
+
+FOLDER = "results/S/bert"
+
+
+def report(
+    findings: list[Finding], files: list[FileVerdict] | None = None, scores: list[Score] | None = None
+) -> Report:
+    passed = [FileVerdict(f"{FOLDER}/result_{number}.txt", "passed", "passed") for number in range(10)]
+    return Report(
+        "ORG", "5.0.0", ("ORG",), tuple(passed if files is None else files), tuple(findings), tuple(scores or [])
+    )
+
+
+def told(one: Report, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    print_report(console, one)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_good_package_is_a_few_lines() -> None:
+    files = [*report([]).files, FileVerdict("systems/S.json", "passed", "passed")]
+    text = told(report([], files, [Score(FOLDER, 12.3456, 1.0059, "train_samples")]))
+    assert len(text.splitlines()) == 5
+    assert f"{FOLDER}/ (10 files)" in text and "systems/S.json" in text
+    assert "official score 12.346 min, scaled by 1.0059 for the RCP (samples by train_samples)" in text
+    assert text.splitlines()[-1] == "10 of 10 logs pass the official checker of 5.0.0; nothing found"
+
+
+def test_what_is_alike_is_told_once_with_some_of_the_files() -> None:
+    findings = [Finding.warning(f"{FOLDER}/result_{n}.txt", "r", "The same.", line=7) for n in range(6)]
+    text = told(report([*findings, Finding.error(FOLDER, "x", "Another.", source="package_checker")]))
+    assert text.count("The same.") == 1
+    assert "result_0.txt:7, result_1.txt:7, result_2.txt:7 and 3 more" in text
+    assert "! podium: The same." in text
+    assert "all of it" in text and "✗ package_checker: Another." in text
+    assert "1 error, 6 warnings" in text
+
+
+def test_files_of_other_verdicts_have_lines_of_their_own() -> None:
+    files = [*report([]).files[:8], FileVerdict(f"{FOLDER}/result_8.txt", "unread", "failed")]
+    text = told(report([], files))
+    assert f"{FOLDER}/ (8 files)" in text
+    (line,) = [line for line in text.splitlines() if "result_8.txt" in line]
+    assert "unread" in line and "failed" in line
+    assert summary(report([], files)).startswith("8 of 9 logs pass")
+
+
+def test_nothing_that_a_terminal_or_rich_acts_on_reaches_it() -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J[red]x[/red][link=file:///]\u202e\x9b31m"
+    findings = [Finding.error(f"results/{evil}/bert/result_0.txt", "r", f"{evil} [/] [bold", source="podium", line=1)]
+    files = [FileVerdict(f"results/{evil}/bert/result_0.txt", "failed", "failed")]
+    text = told(report(findings, files, [Score(f"results/{evil}/bert", 1.0, None, None)]), width=4000)
+    assert not any((ord(character) < 32 and character != "\n") or character in "\x9b\u202e\x7f" for character in text)
+    assert text.count("\\x1b]0;owned\\x07\\x1b[2J[red]x[/red][link=file:///]\\u202e\\x9b31m") == 4
+    assert "\x1b" not in json.dumps(as_json(report(findings)))
+
+
+def test_the_object_for_programs_holds_all_of_it() -> None:
+    findings = [Finding.error(FOLDER, "x", "Another.", source="package_checker")]
+    whole = json.loads(json.dumps(as_json(report(findings, scores=[Score(FOLDER, None, None, None)]))))
+    assert whole["accepted"] is False
+    assert whole["findings"][0] == {
+        "path": FOLDER,
+        "rule": "x",
+        "severity": "error",
+        "message": "Another.",
+        "source": "package_checker",
+        "line": None,
+    }
+    assert whole["files"][0] == {"path": f"{FOLDER}/result_0.txt", "official": "passed", "podium": "passed"}
+    assert whole["scores"][0]["minutes"] is None
+    assert as_json(report([]))["accepted"] is True

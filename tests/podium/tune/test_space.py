@@ -1,0 +1,159 @@
+"""Search spaces: what is in them, and what is refused in which words."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from podium.config.load import load_system
+from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
+from podium.tune.space import SEARCHES, changed, load_space, searches_of, value_of
+
+
+@pytest.fixture
+def laptop() -> RunConfig:
+    return load_system("laptop")
+
+
+def test_the_shipped_searches_are_of_one_size_and_fit_their_system(laptop: RunConfig) -> None:
+    assert searches_of("laptop") == ["laptop_adamw", "laptop_lamb"]
+    adamw, lamb = (load_space(name) for name in searches_of("laptop"))
+    assert (adamw.trials, adamw.seed) == (lamb.trials, lamb.seed)
+    assert set(adamw.space) == set(lamb.space)
+    for space, algorithm in ((adamw, "adamw"), (lamb, "lamb")):
+        assert space.base(laptop).optimizer.algorithm == algorithm
+        for key in space.space:
+            if key != "optimizer.learning_rate":
+                assert space.space[key] == lamb.space[key]
+    rates = [space.space["optimizer.learning_rate"] for space in (adamw, lamb)]
+    assert rates[0].high / rates[0].low == pytest.approx(rates[1].high / rates[1].low)  # type: ignore[union-attr]
+    assert adamw.base(laptop) == laptop
+    values = adamw.values_of(laptop)
+    assert values is not None
+    assert values["optimizer.learning_rate"] == laptop.optimizer.learning_rate
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(SEARCHES.glob("*.yaml"))])
+def test_every_file_of_the_folder_is_a_search(name: str) -> None:
+    space = load_space(name)
+    space.base(load_system(space.system))
+
+
+LOG = {"kind": "log", "low": 1e-4, "high": 1e-2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"space": {}}, "at least 1 item"),
+        ({"spaces": {}}, "there is no such key (did you mean space?)"),
+        ({"trials": 0}, "found 0"),
+        ({"space": {"optimizer.beta1": {"kind": "log", "low": 0, "high": 1}}}, "numbers above 0"),
+        ({"space": {"optimizer.beta1": {"kind": "uniform", "low": 0.9, "high": 0.9}}}, "low below high"),
+        ({"space": {"optimizer.warmup_steps": {"kind": "int", "low": 0.5, "high": 9}}}, "whole numbers"),
+        ({"space": {"optimizer.beta1": {"kind": "categorical", "choices": [0.9]}}}, "at least 2 items"),
+        ({"space": {"optimizer.beta1": {"kind": "gauss", "low": 0, "high": 1}}}, "gauss"),
+        ({"space": {"seed": {"kind": "int", "low": 1, "high": 9}}}, "found seed, which decides"),
+        ({"space": {"evaluation.samples": {"kind": "int", "low": 1, "high": 9}}}, "found evaluation.samples"),
+        ({"settings": {"max_samples": 7}}, "found max_samples"),
+        ({"settings": {"optimizer.learning_rate": 1.0}}, "is both fixed in settings and searched over"),
+        ([1], "holds no keys"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(write_space: Any, changes: Any, words: str) -> None:
+    path = write_space(**changes) if isinstance(changes, dict) else write_space()
+    if not isinstance(changes, dict):
+        Path(path).write_text(yaml.safe_dump(changes), encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        load_space(path)
+    assert words in str(caught.value)
+    assert path in str(caught.value)
+
+
+def test_a_file_that_is_no_yaml_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: [", encoding="utf-8")
+    with pytest.raises(UsageError, match="not valid YAML"):
+        load_space(str(tmp_path / "x.yaml"))
+    with pytest.raises(UsageError, match="there are laptop_adamw, laptop_lamb"):
+        load_space("laptop_sgd")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"space": {"optimizer.rate": LOG}}, "optimizer.rate: there is no such key"),
+        ({"space": {"optimiser.learning_rate": LOG}}, "no such key as optimiser.learning_rate"),
+        ({"space": {"recipe.x": LOG}}, "no such key as recipe.x"),
+        ({"space": {"optimizer.beta2": {"kind": "uniform", "low": 0.5, "high": 1.0}}}, "optimizer.beta2: found 1.0"),
+        ({"space": {"global_batch_size": {"kind": "categorical", "choices": [16, 0]}}}, "global_batch_size: found 0"),
+        ({"settings": {"optimizer.algorithm": "sgd"}}, "optimizer.algorithm: found 'sgd'"),
+    ],
+)
+def test_what_a_configuration_does_not_allow_is_said_before_any_trial(
+    write_space: Any, laptop: RunConfig, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_space(write_space(**changes)).base(laptop)
+    assert words in str(caught.value)
+
+
+def test_keys_are_changed_where_they_are(laptop: RunConfig) -> None:
+    config = changed(laptop, {"optimizer.beta1": 0.5, "global_batch_size": 32}, "x")
+    assert (config.optimizer.beta1, config.global_batch_size) == (0.5, 32)
+    assert config.optimizer.beta2 == laptop.optimizer.beta2
+    without = changed(laptop, {"clipping": None}, "x")
+    assert value_of(without, "clipping.max_norm") is None
+    assert changed(without, {"clipping.max_norm": 2.0}, "x").clipping is not None
+    assert changed(laptop, {}, "x") == laptop
+
+
+@pytest.mark.parametrize(
+    ("space", "inside"),
+    [
+        ({"optimizer.learning_rate": LOG}, True),
+        ({"optimizer.learning_rate": {"kind": "log", "low": 2e-3, "high": 1e-2}}, False),
+        ({"optimizer.beta2": {"kind": "categorical", "choices": [0.98, 0.9]}}, True),
+        ({"optimizer.beta2": {"kind": "categorical", "choices": [0.99, 0.9]}}, False),
+        ({"optimizer.warmup_steps": {"kind": "int", "low": 0, "high": 50}}, True),
+        ({"clipping.max_norm": {"kind": "uniform", "low": 0.1, "high": 5}}, True),
+        ({"attention_widths": {"kind": "categorical", "choices": ["a", None]}}, True),
+        ({"pair_cost": {"kind": "uniform", "low": 0.0, "high": 1.0}}, False),
+    ],
+)
+def test_whether_the_shipped_settings_are_in_a_space(
+    write_space: Any, laptop: RunConfig, space: dict[str, Any], inside: bool
+) -> None:
+    values = load_space(write_space(space=space)).values_of(laptop)
+    assert (values is not None) is inside
+
+
+def test_searches_belong_to_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_space: Any) -> None:
+    folder = tmp_path / "search"
+    folder.mkdir()
+    shutil.move(write_space(name="mine", system="another"), folder / "mine.yaml")
+    monkeypatch.setattr("podium.tune.space.SEARCHES", folder)
+    assert searches_of("another") == ["mine"]
+    assert searches_of("laptop") == []
+
+
+def test_ranges_are_drawn_from_as_their_kind_says(write_space: Any) -> None:
+    space = load_space(
+        write_space(
+            space={
+                "optimizer.learning_rate": LOG,
+                "optimizer.beta1": {"kind": "uniform", "low": 0.5, "high": 0.9},
+                "optimizer.warmup_steps": {"kind": "int", "low": 0, "high": 9},
+                "kernels": {"kind": "categorical", "choices": ["eager", "auto"]},
+            }
+        )
+    )
+    assert space.distributions() == {
+        "optimizer.learning_rate": FloatDistribution(1e-4, 1e-2, log=True),
+        "optimizer.beta1": FloatDistribution(0.5, 0.9),
+        "optimizer.warmup_steps": IntDistribution(0, 9),
+        "kernels": CategoricalDistribution(("eager", "auto")),
+    }

@@ -1,0 +1,176 @@
+"""`podium tune` as a whole, its report and its picture."""
+
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from podium.cli import main
+from podium.config.load import load_system
+from podium.core.errors import UsageError
+from podium.run.progress import Progress
+from podium.tune.tune import Options, Repeats, Tuned, as_words, as_yaml, difference, tune, verdicts
+from tests.podium.tune.conftest import SETTINGS, FakeTrainings
+
+QUIET = Progress(Console(quiet=True))
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and a small embedded text of these tests; results that nobody may touch."""
+    monkeypatch.setattr("podium.tune.tune.RUNS", tmp_path / "runs")
+    monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
+    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 2)
+    monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
+    monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)
+
+
+def tuned(searches: list[str], settings: tuple[str, ...] = (), **options: Any) -> tuple[Tuned, list[str]]:
+    told: list[str] = []
+    given = {"trials": None, "workers": 1, "repeats": 2, "folder": None} | options
+    found = tune("laptop", None, [*SETTINGS, *settings], Options(tuple(searches), **given), QUIET, told.append)
+    return found, told
+
+
+def test_two_searches_of_one_budget(trainings: FakeTrainings, write_space: Any, tmp_path: Path) -> None:
+    lamb = write_space("lamb", settings={"optimizer.algorithm": "lamb"})
+    searches = [write_space("adamw"), lamb]
+    found, told = tuned(searches, workers=2, trials=2, repeats=1)
+    assert [one.space.name for one in found.found] == ["adamw", "lamb"]
+    assert all(len(one.trials) == 2 for one in found.found)
+    drawn = [[trial.params["optimizer.learning_rate"] for trial in one.trials] for one in found.found]
+    shipped_rate = found.shipped.optimizer.learning_rate
+    assert all(shipped_rate not in rates for rates in drawn)  # no search has what was tuned by hand before it
+    assert [one.name for one in found.repeats] == ["shipped", "adamw", "lamb"]
+    assert all(len(one.values) == 1 and one.reached == 1 for one in found.repeats)
+    assert len(told) == 4 + 3
+    algorithms = {
+        path.parent.name.partition("_")[0]: yaml.safe_load(path.read_text(encoding="utf-8"))["optimizer"]["algorithm"]
+        for path in sorted((tmp_path / "runs/laptop/tune/repeats").glob("*/config.yaml"))
+    }
+    assert algorithms == {"adamw": "adamw", "lamb": "lamb", "shipped": "adamw"}
+    seeds = {
+        path.parent.parent.name: yaml.safe_load(path.read_text(encoding="utf-8"))["seed"]
+        for path in (tmp_path / "runs").rglob("seed_*/config.yaml")
+    }
+    assert set(seeds.values()) == {1001}
+    assert len(seeds) == 3
+    assert tuned(searches, trials=2, repeats=1)[1] == []  # all of it is there
+
+
+def test_a_single_search_begins_with_the_shipped_settings(trainings: FakeTrainings, write_space: Any) -> None:
+    found, _ = tuned([write_space()], ("optimizer.learning_rate=1.0e-3",))
+    (one,) = found.found
+    assert one.trials[0].params == {"optimizer.learning_rate": 1e-3}
+    assert one.best.number == 0
+    assert one.is_shipped
+    assert [repeats.name for repeats in found.repeats] == ["shipped"]
+    assert list(verdicts(found.found, found.repeats)) == ["rate: no trial was better than the shipped settings"]
+
+
+def test_the_best_settings_are_told_in_words_yaml_json_and_a_picture(
+    trainings: FakeTrainings, write_space: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["tune", "laptop", "--search", write_space(), "--repeats", "2", "--folder", str(tmp_path / "out")]
+    settings = [word for setting in (*SETTINGS, "optimizer.learning_rate=1.0e-5") for word in ("--set", setting)]
+    main.app([*words, *settings, "--json"], standalone_mode=False)
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
+    (search,) = report["searches"].values()
+    best = search["settings"]["optimizer.learning_rate"]
+    assert search["set"] == ["--set", "optimizer.algorithm=adamw", "--set", f"optimizer.learning_rate={best}"]
+    kept = yaml.safe_load((tmp_path / "out/rate.yaml").read_text(encoding="utf-8"))
+    assert kept == {"bert": {"optimizer": {"algorithm": "adamw", "learning_rate": best}}}
+    assert search["best_samples"] == min(search["values"])
+    assert not search["is_shipped"]
+    assert report["repeats"]["rate"]["mean"] < report["repeats"]["shipped"]["mean"]
+    svg = (tmp_path / "out/tuning.svg").read_bytes()
+    ids = {element.get("id") for element in ElementTree.fromstring(svg).iter()}
+    assert {"trials-rate", "best-rate", "repeats-rate", "repeats-shipped"} <= ids
+    main.app([*words, *settings], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert f"--set optimizer.learning_rate={best}" in printed
+    assert "samples fewer than as shipped" in printed
+    assert (tmp_path / "out/tuning.svg").read_bytes() == svg
+
+
+def test_words_are_read_back_as_what_they_are() -> None:
+    settings = {"optimizer.epsilon": 1e-05, "clipping": None, "kernels": "auto", "optimizer.beta1": 0.5}
+    settings |= {"optimizer.warmup_steps": 7, "attention_widths": [256, 512]}
+    words = as_words(settings)
+    config = load_system("laptop", settings=[word for word in words if word != "--set"])
+    assert (config.optimizer.epsilon, config.clipping, config.optimizer.warmup_steps) == (1e-5, None, 7)
+    assert config.attention_widths == (256, 512)
+    assert yaml.safe_load(as_yaml(settings))["bert"]["optimizer"]["epsilon"] == 1e-5
+
+
+def test_differences_have_their_errors() -> None:
+    shipped, other = Repeats("shipped", (10.0, 12.0, 14.0), 3, 12.0), Repeats("x", (5.0, 7.0), 2, 6.0)
+    fewer, error = difference(shipped, other)
+    assert fewer == 6.0
+    assert error == pytest.approx(math.sqrt(4 / 3 + 2 / 2))
+    assert shipped.as_json()["sd"] == 2.0
+    one = Repeats("x", (5.0,), 1, 6.0)
+    assert one.as_json()["sd"] is None
+    assert math.isnan(difference(shipped, one)[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((5.0, 7.0), "6 ± 2 samples fewer than as shipped"),
+        ((11.0, 12.0), "0 ± 1 samples fewer than as shipped, no difference by 2 standard errors"),
+        ((20.0, 22.0), "9 ± 2 samples more than as shipped"),
+        ((5.0,), "one repeat says nothing"),
+    ],
+)
+def test_verdicts(values: tuple[float, ...], words: str) -> None:
+    found: Any = SimpleNamespace(space=SimpleNamespace(name="rate"), is_shipped=False)
+    repeats = [Repeats("shipped", (10.0, 12.0, 14.0), 3, 12.0), Repeats("rate", values, 2, 6.0)]
+    (sentence,) = verdicts([found], repeats)
+    assert words in sentence
+    assert list(verdicts([found], [])) == []
+
+
+@pytest.mark.parametrize(
+    ("spaces", "settings", "words"),
+    [
+        ({"a": {"trials": 97}, "b": {}}, (), "searches that are compared need the same"),
+        ({"a": {"seed": 97}, "b": {}}, (), "searches that are compared need the same"),
+        ({"shipped": {}}, (), "allowed are different names"),
+        ({"a": {}}, ("target_accuracy=null",), "samples to a target are searched for"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    write_space: Any, spaces: dict[str, dict[str, Any]], settings: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        tuned([write_space(name, **changes) for name, changes in spaces.items()], settings)
+
+
+def test_without_a_name_all_searches_of_the_system_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.tune.tune.searches_of", lambda system: [])
+    with pytest.raises(UsageError, match="there is no search for laptop"):
+        tuned([])
+
+
+@pytest.mark.slow
+def test_real_trainings(write_space: Any, tmp_path: Path) -> None:
+    """A trial and a repeat of the tiny BERT, on so few samples that none gets far."""
+    space = {"optimizer.learning_rate": {"kind": "log", "low": 1e-4, "high": 1e-2}}
+    found, _ = tuned([write_space(space=space)], ("kernels=eager", "max_samples=64"), trials=1, repeats=1)
+    (one,) = found.found
+    (trial,) = one.trials
+    assert trial.value is not None
+    assert 64 < trial.value <= 128
+    assert trial.user_attrs["samples"] == 64
+    assert 0 <= trial.user_attrs["accuracy"] < 0.5
+    assert not trial.user_attrs["failure"]
+    assert not list(tmp_path.rglob("result_*.txt"))
+    assert found.repeats[0].reached == 0
