@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from numba.core.caching import UserProvidedCacheLocator
 
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
@@ -19,7 +18,6 @@ from podium.planning.costs import with_measured_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("benchmarks", "implementations", "podium")
-COMPILED = "__pycache__/compiled-*"
 LONGEST_SECONDS = 240
 """After which a rank says where it is and ends: seconds on an idle machine, many more on one that is not."""
 
@@ -30,26 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-def copy_compiled(source: Path, target: Path) -> None:
-    """Copy numba's machine code from one copy of the project to another with the same sources.
-
-    numba checks the content of a source file, but finds its code in a folder named by a hash of the file's path.
-    """
-    for package in PACKAGES:
-        for cache in (source / package).glob(COMPILED):
-            for module in (source / package).rglob("*.py"):
-                other = target / module.relative_to(source)
-                names = [UserProvidedCacheLocator.get_suitable_cache_subpath(str(path)) for path in (module, other)]
-                if (cache / names[0]).is_dir():
-                    folder = target / cache.relative_to(source) / names[1]
-                    shutil.copytree(cache / names[0], folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("tmp*"))
-
-
 def copy_project(source: Path, target: Path, *parts: str) -> None:
     for part in (*PACKAGES, "systems", *parts):
         shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(source / "pyproject.toml", target)
-    copy_compiled(source, target)
 
 
 @pytest.fixture(scope="session")

@@ -134,3 +134,9 @@ def allow_open_files(count: int) -> None:
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
         )
+
+
+def user_cache_folder() -> Path:
+    """Podium's folder among the user's caches, by the XDG base directory specification."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "podium"

@@ -1,18 +1,25 @@
-"""Functions compiled by numba when they are first called, and cached on disk.
+"""Functions that are compiled to machine code when they are first called, and kept on disk after that.
 
-numba's cache of a function is valid as long as the function's own file does not change, although the code of other
-functions is inlined. So the cache lies in a folder of the function's package that is named for a hash of all of its
-compiled sources.
+numba keeps the code of a function as long as its own file does not change, although that code contains other compiled
+functions. So the cache folder is named by a hash of all sources that compile anything. It is in the user's cache
+folder, or in NUMBA_CACHE_DIR where that is set.
 """
 
 import hashlib
-import sys
+import os
+import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core.caching import UserProvidedCacheLocator
+
+from podium.core.files import user_cache_folder
+
+PACKAGES = ("benchmarks", "implementations", "podium")
+PROJECT = Path(__file__).parents[__name__.count(".")]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -44,23 +51,51 @@ def compiled_parallel(function: F) -> F:
     return _njit(function, parallel=True, fastmath=FAST, error_model="numpy")
 
 
+class SourceLocator(UserProvidedCacheLocator):  # type: ignore[misc]
+    """Names a source by its place in the project, so that all copies of the same sources share one cache."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        if not Path(py_file).is_relative_to(PROJECT):
+            return str(super().get_suitable_cache_subpath(py_file))
+        return ".".join(Path(py_file).relative_to(PROJECT).with_suffix("").parts)
+
+
 def _njit(function: F, **options: Any) -> F:
-    given = numba.config.CACHE_DIR  # type: ignore[attr-defined]
-    package = sys.modules[function.__module__.partition(".")[0]]
-    numba.config.CACHE_DIR = given or str(_folder_for_sources(Path(package.__path__[0])))  # type: ignore[attr-defined]
+    config: Any = numba.config
+    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+    folder = _cache_folder(Path(config.CACHE_DIR) if config.CACHE_DIR else user_cache_folder() / "numba")
+    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), f"{__name__}.{SourceLocator.__name__}"
     try:
-        fast: Any = numba.njit(cache=True, nogil=True, **options)(function)
+        fast: Any = numba.njit(cache=folder is not None, nogil=True, **options)(function)
     finally:
-        numba.config.CACHE_DIR = given  # type: ignore[attr-defined]
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
     return fast  # type: ignore[no-any-return]
 
 
 @cache
-def _folder_for_sources(package: Path) -> Path:
-    """Named by a hash of the package's sources that compile anything."""
+def _cache_folder(base: Path) -> Path | None:
+    """A folder of `base` for these very sources; None where there can be none, and code is compiled every time.
+
+    numba's files are pickles, so a folder that other users may write to is not read either.
+    """
+    folder = base / sources_hash()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.stat()
+    except OSError:
+        return None
+    own = facts.st_uid == os.getuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return folder if own and os.access(folder, os.W_OK) else None
+
+
+@cache
+def sources_hash() -> str:
+    """A hash of all sources of this project that compile anything, this one included."""
     digest = hashlib.sha256()
-    for source in sorted(package.rglob("*.py")):
-        content = source.read_bytes()
-        if b"podium.core.jit" in content:
-            digest.update(content)
-    return package / "__pycache__" / f"compiled-{digest.hexdigest()[:16]}"
+    for package in PACKAGES:
+        for source in sorted((PROJECT / package).rglob("*.py")):
+            content = source.read_bytes()
+            if __name__.encode() in content or source == Path(__file__):
+                digest.update(content)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,66 @@
+"""Compiled code is kept for the sources that it was made from, and for no others."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+CALLEE = "from podium.core.jit import compiled\n\n\n@compiled\ndef step() -> int:\n    return {}\n"
+CALLER = (
+    "from benchmarks.callee import step\nfrom podium.core.jit import compiled\n\n\n"
+    "@compiled\ndef call() -> int:\n    return step() + 1\n"
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what compiles, with a function in one package that calls one in another."""
+    shutil.copytree(
+        ROOT / "podium" / "core", tmp_path / "podium" / "core", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (tmp_path / "benchmarks").mkdir()
+    for package in ("benchmarks", "podium"):
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "benchmarks" / "callee.py").write_text(CALLEE.format(1), encoding="utf-8")
+    (tmp_path / "podium" / "caller.py").write_text(CALLER, encoding="utf-8")
+    return tmp_path
+
+
+def call(tree: Path, **environment: str) -> tuple[int, int]:
+    """What the caller returns, and how often it was loaded from the cache."""
+    code = "from podium.caller import call; print(call(), sum(call.stats.cache_hits.values()))"
+    variables = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, env=variables, stdout=subprocess.PIPE, text=True, check=True
+    )
+    value, hits = done.stdout.split()
+    return int(value), int(hits)
+
+
+def test_compiled_code_is_kept_for_the_sources_that_it_was_made_from(tree: Path) -> None:
+    where = {"XDG_CACHE_HOME": str(tree / "cache"), "HOME": str(tree)}
+    assert call(tree, **where) == (2, 0)
+    copy = shutil.copytree(tree, tree / "copy", ignore=shutil.ignore_patterns("cache"))
+    assert call(copy, **where) == (2, 1)
+    # In another package than its caller, whose own file, and so numba's own key, stays the same.
+    (copy / "benchmarks" / "callee.py").write_text(CALLEE.format(5), encoding="utf-8")
+    assert call(copy, **where) == (6, 0)
+    assert not [path for path in tree.rglob("*.nbi") if not path.is_relative_to(tree / "cache")]
+
+
+def test_a_cache_that_others_may_write_to_is_not_read(tree: Path) -> None:
+    """numba's files are pickles, which run code when they are loaded."""
+    where = {"NUMBA_CACHE_DIR": str(tree / "cache"), "HOME": str(tree)}
+    assert call(tree, **where) == (2, 0)
+    (folder,) = (tree / "cache").iterdir()
+    folder.chmod(0o777)
+    assert call(tree, **where) == (2, 0)
+
+
+def test_without_a_place_for_a_cache_functions_are_compiled_every_time(tree: Path) -> None:
+    (tree / "file").touch()
+    assert call(tree, XDG_CACHE_HOME=str(tree / "file"), HOME=str(tree)) == (2, 0)
