@@ -133,7 +133,7 @@ def balance_report(
     unknown = [name for name in strategies if name not in STRATEGIES]
     if unknown:
         raise UsageError(f"--strategy: found {unknown[0]}, allowed are all, {', '.join(STRATEGIES)}")
-    histogram = wikipedia_histogram() if lengths is None else read_histogram(lengths)
+    histogram = wikipedia_histogram() if lengths is None else read_histogram(lengths.resolve())
     deal = cluster.deal(row_tokens=len(histogram) - 1)
     found, impossible = balances_of(
         strategies or [*STRATEGIES], histogram, deal, batch, cluster.accumulation_steps, steps, seed
