@@ -242,13 +242,14 @@ def balance(
     Strategies are run on samples of Wikipedia's lengths; nothing is trained and no GPU is needed.
     """
     from podium.cli.balance import plot_balance, print_balance, print_packing
-    from podium.config.load import load_system
     from podium.planning.balance_report import Cluster, balance_report
 
     by_number = (ranks, local_batch)
     if system is not None and any(value is not None for value in (*by_number, ranks_per_node, counts, scan)):
         raise UsageError("give either a system or --ranks and --local-batch; a system's are changed by --set")
     if system is not None:
+        from podium.config.load import load_system
+
         cluster = Cluster.of_system(load_system(system, recipe, settings or []))
     elif ranks is None or local_batch is None:
         raise UsageError("give a system, such as laptop, or both --ranks and --local-batch")

@@ -10,19 +10,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from benchmarks.bert.lengths import quantiles, read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import LARGE, VOCABULARY_SIZE
-from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.balancing.assignment import Deal, bound_of_sorted
 from podium.planning.balancing.strategies import STRATEGIES, assign
-from podium.planning.costs import with_measured_costs
 from podium.planning.packing import Packs, least_squares_packs, longest_pack_first, shortest_pack_first
 from podium.planning.samplers import Order, Sampler, StratifiedSampler
+
+if TYPE_CHECKING:
+    from podium.config.schema import RunConfig
 
 POOL = 1_000_000
 """Samples that stand for a histogram, at evenly spaced quantiles of it."""
@@ -49,8 +50,12 @@ class Cluster:
     scan: Literal["stride", "snake"] | None = None
 
     @classmethod
-    def of_system(cls, config: RunConfig) -> "Cluster":
+    def of_system(cls, config: "RunConfig") -> "Cluster":
         """A system under its recipe, with the costs that were measured on it."""
+        from podium.planning.costs import (
+            with_measured_costs,  # here, since numbers of ranks need no configuration's library
+        )
+
         config = with_measured_costs(config)
         return cls(
             config.launch.ranks,

@@ -111,23 +111,19 @@ class StratifiedSampler:
             Sampler(len(indices), _seed_of_stratum(seed, stratum)) if len(indices) else None
             for stratum, indices in enumerate(self._indices)
         ]
-        self._slots = np.repeat(np.arange(len(sizes)), self.counts)
 
     def samples(self, first: int, count: int) -> np.ndarray:
         """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
-        strata = self._slots[np.arange(first, first + count) % self.batch]
-        drawn = np.empty(count, dtype=np.int64)
-        for stratum, (indices, sampler) in enumerate(zip(self._indices, self._samplers, strict=True)):
+        batch, skipped = divmod(first, self.batch)
+        batches = -(-(skipped + count) // self.batch)
+        drawn = np.empty((batches, self.batch), dtype=np.int64)
+        slot = 0
+        for indices, sampler, slots in zip(self._indices, self._samplers, self.counts.tolist(), strict=True):
             if sampler is not None:
-                before, after = self._drawn(stratum, first), self._drawn(stratum, first + count)
-                drawn[strata == stratum] = indices[sampler.samples(before, after - before)]
-        return drawn
-
-    def _drawn(self, stratum: int, number: int) -> int:
-        """Samples of a stratum among the run's first `number`."""
-        count, before = int(self.counts[stratum]), int(self.counts[:stratum].sum())
-        batches, slot = divmod(number, self.batch)
-        return batches * count + min(max(slot - before, 0), count)
+                places = sampler.samples(batch * slots, batches * slots)
+                drawn[:, slot : slot + slots] = indices[places].reshape(batches, slots)
+            slot += slots
+        return drawn.reshape(-1)[skipped : skipped + count]
 
     def _require_slots(self, sizes: np.ndarray) -> None:
         for stratum in np.flatnonzero((sizes > 0) & (self.counts == 0)):

@@ -252,20 +252,34 @@ def _ascending_lengths(lengths: np.ndarray) -> np.ndarray:
 
 @compiled
 def _stable_order(keys: np.ndarray) -> np.ndarray:
-    """Radix sort, a byte at a time: linear in the keys [n] uint16."""
-    order, spare = np.arange(len(keys)), np.empty(len(keys), np.int64)
-    for shift in (0, 8):
-        ends = np.zeros(257, np.int64)
+    """Sort keys [n] uint16 by counting: at once where they are small, else a byte at a time."""
+    count = len(keys)
+    order, spare = np.empty(count, np.int64), np.empty(count, np.int64)
+    most = keys.max()
+    low, high = np.zeros(max(most + 2, 257), np.int64), np.zeros(257, np.int64)
+    if most < count:
         for key in keys:
-            ends[((key >> shift) & 255) + 1] += 1
-        if ends.max() == len(keys):
-            continue
-        ends = np.cumsum(ends)
-        for place in order:
-            byte = (keys[place] >> shift) & 255
-            spare[ends[byte]] = place
-            ends[byte] += 1
-        order, spare = spare, order
+            low[key + 1] += 1
+        for key in range(1, most + 1):
+            low[key] += low[key - 1]
+        for place in range(count):
+            order[low[keys[place]]] = place
+            low[keys[place]] += 1
+        return order
+    for key in keys:
+        low[(key & 255) + 1] += 1
+        high[(key >> 8) + 1] += 1
+    for byte in range(1, 256):
+        low[byte] += low[byte - 1]
+        high[byte] += high[byte - 1]
+    for place in range(count):
+        byte = keys[place] & 255
+        spare[low[byte]] = place
+        low[byte] += 1
+    for place in spare:
+        byte = keys[place] >> 8
+        order[high[byte]] = place
+        high[byte] += 1
     return order
 
 
