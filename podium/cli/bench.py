@@ -19,7 +19,7 @@ from podium.core.console import summary_table
 from podium.core.errors import UsageError
 from podium.core.files import make_folder
 from podium.launch.launch import launch
-from podium.planning.costs import StepCosts, costs_path, save_costs
+from podium.planning.costs import StepCosts, own_costs_path, save_costs
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
 
@@ -72,7 +72,7 @@ def measure(config: RunConfig, options: Options, costs: bool, progress: Progress
 
 def keep_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
     """Write the fitted costs to systems/costs/SYSTEM.json."""
-    path = costs_path(config.system)
+    path = own_costs_path(config.system)
     about = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks", "torch")
     conditions: dict[str, object] = {"system": config.system, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     conditions |= {"recipe": config.recipe, "attention": config.attention, "kernels": config.kernels}

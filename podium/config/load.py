@@ -15,10 +15,11 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import FREE, FREE_ON_GPU, PLACE, Launch, RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_whole
+from podium.core.paths import CODE_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, own_and_shipped, own_or_shipped
 from podium.core.yaml_files import dump_yaml, parse_yaml, read_yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-SYSTEMS = ROOT / "systems"
+SYSTEMS = SHIPPED_FOLDER / "systems"
+OWN_SYSTEMS = WORKING_FOLDER / "systems"
 SECTIONS = ("description", "launch", "bert")
 COMMAND_LINE = "--set"
 DEEPEST_KEY = 4
@@ -29,7 +30,8 @@ class UnknownConfiguration(UsageError):
 
 
 def system_names() -> list[str]:
-    return sorted(path.stem for path in SYSTEMS.glob("*.yaml"))
+    """Of the working folder's systems and of those that are shipped."""
+    return sorted({path.stem for folder in own_and_shipped(OWN_SYSTEMS) for path in folder.glob("*.yaml")})
 
 
 def load_system(system: str, recipe: str | None = None, settings: Sequence[str] = ()) -> RunConfig:
@@ -102,17 +104,17 @@ def system_path(system: str) -> Path:
         if not given.is_file():
             raise UsageError(f"{given}: there is no such system file; the systems are {', '.join(system_names())}")
         return given
-    path = SYSTEMS / f"{system}.yaml"
     if system not in system_names():
+        places = " or ".join(map(str, own_and_shipped(OWN_SYSTEMS)))
         raise UsageError(
-            f"there is no system {system!r} in {SYSTEMS}{_did_you_mean(system, system_names())}; "
+            f"there is no system {system!r} in {places}{_did_you_mean(system, system_names())}; "
             f"the systems are {', '.join(system_names())}; or give the path of a YAML file"
         )
-    return path
+    return own_or_shipped(OWN_SYSTEMS / f"{system}.yaml")
 
 
 def _recipes(implementation: str) -> Path:
-    return ROOT / "implementations" / implementation / "recipes"
+    return CODE_FOLDER / "implementations" / implementation / "recipes"
 
 
 def _recipe_names(implementation: str) -> list[str]:
@@ -161,7 +163,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Paths as given, where they exist from the current folder; else from the repository's."""
+    """Paths as given, where they exist from the current folder; else from the working folder."""
     data = {
         key: _absolute(value) if isinstance(value, Path) else tuple(_absolute(path) for path in value)
         for key, value in config.data
@@ -172,7 +174,7 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _absolute(path: Path) -> Path:
-    return path.resolve() if path.exists() else (ROOT / path).resolve()
+    return path.resolve() if path.exists() else (WORKING_FOLDER / path).resolve()
 
 
 def load_resumed(folder: RunFolder, system: str, settings: Sequence[str] = ()) -> RunConfig:

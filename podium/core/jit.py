@@ -17,9 +17,7 @@ import numba
 from numba.core.caching import UserProvidedCacheLocator
 
 from podium.core.files import user_cache_folder
-
-PACKAGES = ("benchmarks", "implementations", "podium")
-PROJECT = Path(__file__).parents[__name__.count(".")]
+from podium.core.paths import CODE_FOLDER, PACKAGES
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -51,14 +49,14 @@ def compiled_parallel(function: F) -> F:
     return _njit(function, parallel=True, fastmath=FAST, error_model="numpy")
 
 
-class SourceLocator(UserProvidedCacheLocator):  # type: ignore[misc]
+class SourceLocator(UserProvidedCacheLocator):
     """Names a source by its place in the project, so that all copies of the same sources share one cache."""
 
     @classmethod
     def get_suitable_cache_subpath(cls, py_file: str) -> str:
-        if not Path(py_file).is_relative_to(PROJECT):
-            return str(super().get_suitable_cache_subpath(py_file))
-        return ".".join(Path(py_file).relative_to(PROJECT).with_suffix("").parts)
+        if not Path(py_file).is_relative_to(CODE_FOLDER):
+            return str(super().get_suitable_cache_subpath(py_file))  # type: ignore[no-untyped-call]
+        return ".".join(Path(py_file).relative_to(CODE_FOLDER).with_suffix("").parts)
 
 
 def _njit(function: F, **options: Any) -> F:
@@ -94,7 +92,7 @@ def sources_hash() -> str:
     """A hash of all sources of this project that compile anything, this one included."""
     digest = hashlib.sha256()
     for package in PACKAGES:
-        for source in sorted((PROJECT / package).rglob("*.py")):
+        for source in sorted((CODE_FOLDER / package).rglob("*.py")):
             content = source.read_bytes()
             if __name__.encode() in content or source == Path(__file__):
                 digest.update(content)

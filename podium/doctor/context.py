@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.store import SampleStore
-from podium.config.load import ROOT
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError
+from podium.core.paths import SHIPPED_FOLDER
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Places:
     runs: Path
     results: Path
     data: Path
-    project: Path = ROOT / "pyproject.toml"
+    project: Path = SHIPPED_FOLDER / "pyproject.toml"
     """Whose pins say which versions were tested."""
 
 

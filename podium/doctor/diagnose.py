@@ -54,7 +54,7 @@ from podium.doctor.rules import (
 )
 from podium.doctor.versions import check_libraries, check_python, check_torch
 from podium.launch.container import become, run_options, wrapped
-from podium.launch.launch import launch
+from podium.launch.launch import launch, require_torch
 from podium.launch.node_group import Crew, follow, gathered
 from podium.run import data as data_module
 from podium.run import results as results_module
@@ -155,7 +155,7 @@ def diagnose(
 
     Does not come back where the system's launcher has it go on elsewhere; `as_json` is told to the one there.
     A configuration that is refused is a finding too, and the only one, since there is nothing to examine then.
-    UsageError for a system that there is not, and for a node that there is not.
+    UsageError for a system that there is not, for a node that there is not, and without PyTorch.
     """
     if system not in system_names() and not Path(system).is_file():
         load_system(system)  # which says so
@@ -165,6 +165,7 @@ def diagnose(
         return [_refused(line) for line in str(error).splitlines()]
     if config.launch.launcher != "torchrun":
         return go_on_elsewhere(config, places(), system, run_options(1, recipe, settings, as_json), node_rank)
+    require_torch()
     if node_rank > 0:
         follow(config, node_rank, on_progress)
         return None

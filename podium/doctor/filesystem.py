@@ -16,11 +16,11 @@ from pathlib import Path
 from benchmarks.bert.sizes import VOCABULARY_SIZE
 from benchmarks.bert.store import RANDOM
 from benchmarks.bert.verification.official_data import VOCABULARY, is_official_vocabulary
-from podium.config.load import ROOT
 from podium.config.schema import Container, RunConfig
 from podium.core.errors import PodiumError, WorkError
 from podium.core.files import FEW_FILES, make_folder, whole_file
 from podium.core.finding import Finding, check_result
+from podium.core.paths import WORKING_FOLDER
 from podium.doctor.context import Examination
 from podium.doctor.devices import DROP_CACHES
 from podium.run.run_set import check_checkpoint
@@ -248,21 +248,21 @@ def check_mounts(examination: Examination) -> Iterable[Finding]:
 
 def _faults(config: RunConfig, container: Container) -> Iterator[str]:
     if container.image.endswith(IMAGE_FILES) and _is_missing(container.image, config):
-        yield f"launch.container.image: {ROOT / container.image} does not exist"
+        yield f"launch.container.image: {WORKING_FOLDER / container.image} does not exist"
     for mount in container.mounts:
         here, there = mount.split(":")[:2]
         if _is_missing(here, config):
-            yield f"launch.container.mounts: {ROOT / here} does not exist"
+            yield f"launch.container.mounts: {WORKING_FOLDER / here} does not exist"
             continue
         for key, path in named_paths(config).items():
             if path.is_relative_to(there) and _is_missing(str(Path(here) / path.relative_to(there)), config):
-                yield f"{key}: {path} is {ROOT / here / path.relative_to(there)} here, which does not exist"
+                yield f"{key}: {path} is {WORKING_FOLDER / here / path.relative_to(there)} here, which does not exist"
 
 
 def _is_missing(name: str, config: RunConfig) -> bool:
     """Whether a path, relative to the repository or absolute, is known not to be there."""
     is_seen = config.launch.launcher == "docker" or not Path(name).is_absolute()
-    return is_seen and not (ROOT / name).exists()
+    return is_seen and not (WORKING_FOLDER / name).exists()
 
 
 PROVE = "prove all of it with `podium data verify`"

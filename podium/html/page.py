@@ -8,16 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from podium.core.errors import UsageError
 from podium.core.files import write_whole
+from podium.core.paths import package_file
 from podium.core.text import for_html
 from podium.html.chart import Chart, page_svg, style_sheet
 from podium.html.table import Table
 
-HERE = Path(__file__).parent
 OURS = b'<meta name="generator" content="Podium">'
 """What tells a page from any other file."""
 LOOKED_AT = 4096
@@ -108,13 +108,13 @@ def _hash(content: str) -> str:
 
 
 def _beside(name: str) -> str:
-    return (HERE / name).read_text(encoding="utf-8")
+    return package_file("podium.html", name).read_text(encoding="utf-8")
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(HERE),
+        loader=FunctionLoader(_beside),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_fit,

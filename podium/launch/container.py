@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from podium.config.load import ROOT, SYSTEMS, system_path
+from podium.config.load import SYSTEMS, system_path
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.files import make_folder
+from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
 
 
 def name_of(system: str) -> str:
@@ -27,7 +28,7 @@ def name_of(system: str) -> str:
 
 def output_options(system: str) -> list[str]:
     """The options of sbatch that keep a job's standard output and standard error apart."""
-    stem = f"{ROOT}/runs/{system}/slurm-%j"
+    stem = f"{WORKING_FOLDER}/runs/{system}/slurm-%j"
     return [f"--output={stem}.txt", f"--error={stem}.err"]
 
 
@@ -54,7 +55,7 @@ def attend(system: str, words: Sequence[str]) -> int:
             "that Slurm answers here, and see launch.slurm_options"
         )
     for end, stream in (("txt", sys.stdout), ("err", sys.stderr)):
-        path = ROOT / "runs" / system / f"slurm-{job[1]}.{end}"
+        path = WORKING_FOLDER / "runs" / system / f"slurm-{job[1]}.{end}"
         stream.write(path.read_text(encoding="utf-8", errors="replace") if path.exists() else _missing(path))
     return sbatch.returncode
 
@@ -85,15 +86,15 @@ def resume_options(config: RunConfig, folder: Path, settings: Sequence[str], as_
     seen = seen_anywhere(folder)
     if seen.is_absolute() and config.launch.container is not None:
         raise UsageError(
-            f"{folder}: the run goes on in a container (launch.container), which sees {ROOT / 'runs'} alone; move the "
-            "run's folder back there"
+            f"{folder}: the run goes on in a container (launch.container), which sees {WORKING_FOLDER / 'runs'} alone; "
+            "move the run's folder back there"
         )
     return ["--resume", str(seen), *run_options(1, None, settings, as_json)]
 
 
 def seen_anywhere(folder: Path) -> Path:
     """A run's folder from the repository's on, as containers and other nodes see it too; else its whole path."""
-    folder, runs = folder.resolve(), (ROOT / "runs").resolve()
+    folder, runs = folder.resolve(), (WORKING_FOLDER / "runs").resolve()
     return "runs" / folder.relative_to(runs) if folder.is_relative_to(runs) else folder
 
 
@@ -101,8 +102,13 @@ def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: i
     """The command that has `podium COMMAND` with these options go on where the system's launcher says.
 
     `command` is run or doctor, `system` a name in systems/ or a path. UsageError for a node's number where the launcher
-    numbers nodes itself.
+    numbers nodes itself, and in an installation.
     """
+    if INSTALLED:
+        raise UsageError(
+            f"launch.launcher is {config.launch.launcher}, which needs a clone of Podium's repository to share with "
+            "the container or the nodes; run it there, or set launch.launcher=torchrun"
+        )
     return WRAPPERS[config.launch.launcher](config, system_path(system), options, node_rank, command)
 
 
@@ -111,8 +117,8 @@ def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
     if shutil.which(words[0]) is None:
         raise UsageError(f"launch.launcher is {config.launch.launcher}, but there is no {words[0]} here; install it")
     for name in (*SHARED, f"runs/{config.system}"):
-        make_folder(ROOT / name)
-    os.chdir(ROOT)
+        make_folder(WORKING_FOLDER / name)
+    os.chdir(WORKING_FOLDER)
     if config.launch.launcher == "slurm":
         sys.exit(attend(config.system, words))
     os.execvp(words[0], list(words))  # noqa: S606 — nothing of it goes through a shell
@@ -130,8 +136,8 @@ def _mounts(config: RunConfig, system: Path) -> list[str]:
     named = []
     for mount in config.launch.container.mounts:
         here, there = mount.split(":", 1)
-        named.append(f"{ROOT / here}:{there}")
-    own = [f"{ROOT / name}:{INSIDE / name}" for name in SHARED]
+        named.append(f"{WORKING_FOLDER / here}:{there}")
+    own = [f"{WORKING_FOLDER / name}:{INSIDE / name}" for name in SHARED]
     return [*own, f"{system.resolve()}:{INSIDE / 'systems' / system.stem}.yaml:ro", *named]
 
 
@@ -152,13 +158,13 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
         raise UsageError(f"--node-rank: found {node_rank}, but launch.launcher is slurm, which numbers nodes itself")
     container = config.launch.container
     words = ["sbatch", "--wait", f"--job-name={name_of(config.system)}", f"--nodes={config.launch.nodes}"]
-    words += ["--ntasks-per-node=1", f"--chdir={ROOT}", *output_options(config.system)]
-    words += [*config.launch.slurm_options, str(ROOT / "docker" / "slurm.sub")]
+    words += ["--ntasks-per-node=1", f"--chdir={WORKING_FOLDER}", *output_options(config.system)]
+    words += [*config.launch.slurm_options, str(SHIPPED_FOLDER / "docker" / "slurm.sub")]
     words += ["--doctor"] if command == "doctor" else []
     if container is None:
         words += ["--python", sys.executable]
     else:
-        image = ROOT / container.image if container.image.endswith((".sqsh", ".sif")) else container.image
+        image = WORKING_FOLDER / container.image if container.image.endswith((".sqsh", ".sif")) else container.image
         words += [f"--{container.runtime}", str(image)]
         words += [word for mount in _mounts(config, system) for word in ("--mount", mount)]
     named = system.stem if container is not None or system.parent == SYSTEMS else str(system.resolve())

@@ -16,16 +16,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
-from podium.config.load import ROOT
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted as Interrupted
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
 from podium.core.files import require_room, unwritable
 from podium.core.locks import shared_lock
+from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
 from podium.core.processes import end_with_parent
 from podium.launch.timeouts import asked, torchrun_seconds
 
@@ -73,6 +74,12 @@ def address_towards(host: str, port: int) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(place)
         return str(probe.getsockname()[0])
+
+
+def require_torch() -> None:
+    """UsageError where PyTorch is not installed, which whatever trains or evaluates needs."""
+    if find_spec("torch") is None:
+        raise UsageError("this needs PyTorch, which is not installed here: pip install 'podium[train]'")
 
 
 JOIN_SECONDS = 600
@@ -141,7 +148,8 @@ def command(
 
 def environment(config: RunConfig, node: Node = ALONE) -> dict[str, str]:
     """What the processes find in their environment besides this process's own."""
-    ours = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(config.launch.threads)}
+    ours = process_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
+    ours["OMP_NUM_THREADS"] = str(config.launch.threads)
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
     interface = interface_of(node.address) if node.address else None
     if interface is not None:
@@ -198,7 +206,7 @@ def run_processes(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=os.environ | environment(config, node) | patience,
-            cwd=ROOT,
+            cwd=WORKING_FOLDER,
             start_new_session=True,
             preexec_fn=end_with_parent,
             pass_fds=(lock,),

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from benchmarks.bert.rules import RULESETS
 from podium.core.errors import UsageError
+from podium.core.paths import package_file
 from podium.core.yaml_files import read_yaml
 
 LATEST = RULESETS[-1]
@@ -47,5 +47,5 @@ def ruleset(name: str) -> Ruleset:
 
 @cache
 def _rulesets() -> dict[str, Ruleset]:
-    entries = read_yaml(Path(__file__).with_suffix(".yaml"))
+    entries = read_yaml(package_file("podium.mllog", "rulesets.yaml"))
     return TypeAdapter(dict[str, Ruleset]).validate_python({n: {"name": n, **entry} for n, entry in entries.items()})

@@ -19,8 +19,8 @@ from mlperf_logging.mllog import constants, mllog
 from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
 from podium.core.files import unwritable, write_whole
+from podium.core.paths import CODE_FOLDER
 
-ROOT = str(Path(__file__).resolve().parents[2])
 PREFIX = ":::MLLOG "
 
 RESTARTED = "podium_restarted"
@@ -46,7 +46,7 @@ class ResultLog:
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         logger = logging.Logger(f"mllog:{path}", level=logging.INFO)
         logger.addHandler(self._handler)
-        self._mllog = mllog.MLLogger(logger=logger, default_stack_offset=3, root_dir=ROOT)
+        self._mllog = mllog.MLLogger(logger=logger, default_stack_offset=3, root_dir=str(CODE_FOLDER))
 
     def __enter__(self) -> Self:
         return self

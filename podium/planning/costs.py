@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bert.sizes import MASKED_SHARE
-from podium.config.load import SYSTEMS
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_whole
+from podium.core.paths import WORKING_FOLDER, own_or_shipped
 
 TERMS = ("step", "token", "pair", "masked", "sequence")
 
@@ -122,11 +122,17 @@ def _differing(measured: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[s
     return [f"{key} {measured[key]}, not {want}" for key, want in wanted.items() if measured.get(key, want) != want]
 
 
-COSTS = SYSTEMS / "costs"
+COSTS = WORKING_FOLDER / "systems" / "costs"
+
+
+def own_costs_path(system: str) -> Path:
+    """Where what is measured here belongs."""
+    return COSTS / f"{system}.json"
 
 
 def costs_path(system: str) -> Path:
-    return COSTS / f"{system}.json"
+    """Where what was measured is read: here, or else as it was shipped."""
+    return own_or_shipped(own_costs_path(system))
 
 
 def measured_costs(config: RunConfig) -> StepCosts | None:

@@ -11,11 +11,11 @@ from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import FORMAT_VERSION, SampleStore
-from podium.config.load import ROOT
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
+from podium.core.paths import WORKING_FOLDER
 
-DATA = ROOT / "data"
+DATA = WORKING_FOLDER / "data"
 
 
 @dataclass(frozen=True)

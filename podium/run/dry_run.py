@@ -3,9 +3,9 @@
 import shlex
 from collections.abc import Sequence
 
-from podium.config.load import ROOT
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import wrapped
 from podium.launch.launch import ALONE, Node, address_towards, command, environment
 from podium.launch.node_group import meeting_place
@@ -39,7 +39,7 @@ def commands(
     variables = [f"{name}={value}" for name, value in environment(config, node).items()]
     for folder in folders:
         words = command(config, folder, "train", entry_options(resumed is None), node)
-        lines.append(f"cd {shlex.quote(str(ROOT))} && {shlex.join(['env', *variables, *words])}")
+        lines.append(f"cd {shlex.quote(str(WORKING_FOLDER))} && {shlex.join(['env', *variables, *words])}")
     return lines
 
 

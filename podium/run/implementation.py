@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.verification.evidence import SIGMAS, tolerance
-from podium.config.load import ROOT
 from podium.core.errors import UsageError, WorkError
 from podium.core.finding import Finding
+from podium.core.paths import WORKING_FOLDER, process_environment
 from podium.core.processes import end_with_parent
-from podium.launch.launch import SPIN_COUNT
+from podium.launch.launch import SPIN_COUNT, require_torch
 
 
 def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, Any]:
@@ -25,12 +25,13 @@ def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, An
 
     Raises UsageError (exit code 2) or WorkError with the sentence that it ends with.
     """
+    require_torch()
     done = subprocess.run(
         [sys.executable, "-m", f"implementations.{implementation}.{entry}", *options],
-        cwd=ROOT,
+        cwd=WORKING_FOLDER,
         capture_output=True,
         text=True,
-        env={"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ,
+        env={"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | process_environment(),
         preexec_fn=end_with_parent,
     )
     if done.returncode == UsageError.exit_code:
@@ -64,7 +65,7 @@ class Evaluation:
 
     @property
     def command(self) -> list[str]:
-        """The process; it runs from the repository's root, so paths are absolute."""
+        """The process; it runs in the working folder, so paths are absolute."""
         words = [sys.executable, "-m", EVALUATE, "--checkpoint", str(self.checkpoint.resolve())]
         words += ["--store", str(self.store.resolve()), "--vocabulary", str(self.vocabulary.resolve())]
         words += ["--size", self.size, *(["--samples", str(self.samples)] if self.samples is not None else [])]
@@ -78,7 +79,10 @@ def check_initial_accuracy(evaluation: Evaluation, masked_a_sample: float, compa
     `official` data fail. A process that fails is a finding too: what it says goes to standard error as it comes.
     """
     expected = f"{REFERENCE_ACCURACY}" if compared else "any; the data are not MLPerf's"
-    done = subprocess.run(evaluation.command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    environment = os.environ | process_environment()
+    done = subprocess.run(
+        evaluation.command, cwd=WORKING_FOLDER, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode != 0:
         found = f"{evaluation.checkpoint} was not evaluated: the process ended with exit code {done.returncode}"
         return Finding(CHECK, "error", found, expected, "see above what it said, and mend that")

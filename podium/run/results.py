@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from podium.config.load import ROOT
 from podium.config.run_folder import RunFolder
 from podium.core.errors import PodiumError, WorkError
 from podium.core.files import make_folder, write_whole
+from podium.core.paths import WORKING_FOLDER
 from podium.mllog.write import close_as_aborted
 
-RESULTS = ROOT / "results"
+RESULTS = WORKING_FOLDER / "results"
 
 
 @dataclass

@@ -11,12 +11,13 @@ from typing import Any
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
-from podium.config.load import ROOT, load_resumed, write_resolved
+from podium.config.load import load_resumed, write_resolved
 from podium.config.run_folder import RunFolder, newest_checkpoint, require_kept, whole_checkpoints
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
+from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import seen_anywhere
 from podium.launch.launch import launch
 from podium.launch.node_group import Crew, gathered
@@ -29,7 +30,7 @@ from podium.run.records import REPLACED
 from podium.run.results import ResultSet
 from podium.run.source import source_here, write_source
 
-RUNS = ROOT / "runs"
+RUNS = WORKING_FOLDER / "runs"
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,8 @@ def resume(
 
 
 def run_folder(folder: Path) -> RunFolder:
-    """The folder of a run as it was named: from the current folder where it exists there, else from the repository."""
-    return RunFolder((folder if folder.exists() else ROOT / folder).resolve())
+    """The folder of a run as it was named: from the current folder if it exists there, else from the working folder."""
+    return RunFolder((folder if folder.exists() else WORKING_FOLDER / folder).resolve())
 
 
 def check_checkpoint(config: RunConfig) -> None:

@@ -7,15 +7,19 @@ so that a submission can be made of exactly the code that was run.
 import hashlib
 import json
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from podium.config.load import ROOT
 from podium.core.files import write_whole
+from podium.core.paths import CODE_FOLDER
 
 CODE = ("benchmarks", "implementations", "podium", "pyproject.toml")
 """What a run depends on. systems/ is not among them: the resolved configuration holds what a system says."""
+SHIPPED = ("systems", "docker", "pyproject.toml")
+"""What an installation has in the package podium and a repository beside it."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +33,31 @@ class Source:
 
 
 def source_here() -> Source:
-    """The code that runs now."""
-    return Source(code_hash(ROOT), commit_of(ROOT))
+    """The code that runs now. The hash in an installation is that of the repository that it was built from."""
+    return Source(code_hash(CODE_FOLDER), commit_of(CODE_FOLDER))
 
 
 def code_hash(root: Path) -> str:
     """SHA-256 over names and contents of all files of CODE below `root`, caches and hidden files left out."""
     digest = hashlib.sha256()
-    for path in _files(root):
-        name = path.relative_to(root).as_posix().encode()
+    for name, path in _files(root):
         content = path.read_bytes()
-        digest.update(b"%d %s %d " % (len(name), name, len(content)))
+        digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)))
         digest.update(content)
     return digest.hexdigest()
+
+
+def read_project(pyproject: Path) -> dict[str, Any]:
+    """The `project` table of a pyproject.toml."""
+    with pyproject.open("rb") as file:
+        return dict(tomllib.load(file)["project"])
+
+
+def pins(pyproject: Path) -> dict[str, str]:
+    """Library → version of everything that pyproject.toml pins for a run: the dependencies and the extra `train`."""
+    project = read_project(pyproject)
+    needs = [*project["dependencies"], *project.get("optional-dependencies", {}).get("train", [])]
+    return {name: version for name, _, version in (need.partition("==") for need in needs)}
 
 
 def commit_of(root: Path, name: str = "HEAD") -> str | None:
@@ -77,12 +93,17 @@ def read_source(path: Path) -> Source | None:
     return Source(code, commit) if isinstance(code, str) and isinstance(commit, str | None) else None
 
 
-def _files(root: Path) -> Iterator[Path]:
-    """In the order of their names."""
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Names in a repository, in their order, and the files below `root`, which may be an installation's folder."""
+    installed = (root / "podium" / "systems").is_dir()
     for name in CODE:
         path = root / name
+        if path.name == "pyproject.toml" and installed:
+            path = root / "podium" / name
         found = sorted(path.rglob("*"), key=lambda file: file.as_posix()) if path.is_dir() else [path]
         for file in found:
-            parts = file.relative_to(root).parts
-            if file.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in parts):
-                yield file
+            parts = file.relative_to(path).parts
+            shipped = installed and name == "podium" and parts[0] in SHIPPED
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+            if file.is_file() and not hidden and not shipped:
+                yield "/".join((name, *parts)), file

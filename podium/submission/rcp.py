@@ -5,6 +5,7 @@ reference mean / own mean, from ruleset 2.1.0 on. All of it is computed by the o
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podium.config.load import ROOT
 from podium.core.errors import WorkError
+from podium.core.paths import WORKING_FOLDER, process_environment
 from podium.mllog.rulesets import Ruleset
 
 SCALING = "scaling.json"
@@ -48,7 +49,8 @@ def convergence(logs: Sequence[Path], ruleset: Ruleset) -> Convergence:
             shutil.copyfile(log, folder / f"result_{number}.txt")
         done = subprocess.run(
             [sys.executable, "-m", "podium.submission.official.rcp", str(folder), ruleset.name],
-            cwd=ROOT,
+            cwd=WORKING_FOLDER,
+            env=os.environ | process_environment(),
             capture_output=True,
             text=True,
             check=False,

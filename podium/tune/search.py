@@ -1,5 +1,6 @@
 """Runs the trials of a search and the repeats of its best one, several at a time, each as a separate process."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podium.config.load import ROOT, load_resolved, write_resolved
+from podium.config.load import load_resolved, write_resolved
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder, write_whole
+from podium.core.paths import WORKING_FOLDER, process_environment
 from podium.core.processes import end_with_parent
 from podium.core.yaml_files import dump_yaml
 from podium.tune.objective import Outcome, kept_outcome
@@ -127,7 +129,8 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
-            cwd=ROOT,
+            cwd=WORKING_FOLDER,
+            env=os.environ | process_environment(),
             preexec_fn=end_with_parent,
         )
 

@@ -8,12 +8,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from podium.config.errors import Origins, explain
-from podium.config.load import SYSTEMS
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
+from podium.core.paths import WORKING_FOLDER, own_and_shipped, own_or_shipped
 from podium.core.yaml_files import read_yaml
 
-SEARCHES = SYSTEMS / "search"
+SEARCHES = WORKING_FOLDER / "systems" / "search"
 NOT_SEARCHED = (
     "system",
     "description",
@@ -136,8 +136,8 @@ class SearchSpace(_Model):
 def load_space(name: str) -> SearchSpace:
     """A name in systems/search/, or the path of a YAML file. Raises UsageError for whatever is wrong with it."""
     given = Path(name)
-    path = given if given.suffix in (".yaml", ".yml") else SEARCHES / f"{name}.yaml"
-    names = ", ".join(sorted(path.stem for path in SEARCHES.glob("*.yaml")))
+    path = given if given.suffix in (".yaml", ".yml") else own_or_shipped(SEARCHES / f"{name}.yaml")
+    names = ", ".join(_search_names())
     if not path.is_file():
         raise UsageError(f"there is no search {name!r}; there are {names}, or give the path of a YAML file")
     try:
@@ -148,8 +148,11 @@ def load_space(name: str) -> SearchSpace:
 
 def searches_of(system: str) -> list[str]:
     """Names of the searches that are made for a system."""
-    paths = sorted(SEARCHES.glob("*.yaml"))
-    return [path.stem for path in paths if load_space(path.stem).system == system]
+    return [name for name in _search_names() if load_space(name).system == system]
+
+
+def _search_names() -> list[str]:
+    return sorted({path.stem for folder in own_and_shipped(SEARCHES) for path in folder.glob("*.yaml")})
 
 
 def changed(config: RunConfig, values: Mapping[str, Any], source: str) -> RunConfig:

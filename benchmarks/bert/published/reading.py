@@ -8,8 +8,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-FOLDER = Path(__file__).parent
-RUNS, SAMPLES, TINY, SCORES = (FOLDER / name for name in ("runs.json", "samples.json", "tiny.json", "scores_1_1.json"))
+from podium.core.paths import package_file
+
+RUNS, SAMPLES, TINY, SCORES = (
+    package_file("benchmarks.bert.published", f"{name}.json") for name in ("runs", "samples", "tiny", "scores_1_1")
+)
 
 
 @dataclass(frozen=True)

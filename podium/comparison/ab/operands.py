@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from podium.comparison.result import Result
-from podium.config.load import ROOT
 from podium.config.run_folder import RunFolder
 from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER
 from podium.core.text import one_line
 from podium.mllog.package import LOGS
 from podium.mllog.run import Run
@@ -36,8 +36,8 @@ ReadRuns = Callable[[Sequence[Path]], Mapping[Path, Run | str]]
 class Home:
     """Where Podium keeps runs and results."""
 
-    runs: Path = ROOT / "runs"
-    results: Path = ROOT / "results"
+    runs: Path = WORKING_FOLDER / "runs"
+    results: Path = WORKING_FOLDER / "results"
 
 
 @dataclass(frozen=True)
@@ -258,6 +258,7 @@ def _text(value: Any) -> str:
 
 MOST_NAMED = 12
 """Candidates that a refusal names."""
+BY_HASH = " (by its hash; other revisions need a clone of Podium)" if INSTALLED else ""
 _HASH = re.compile(r"[0-9a-f]{7,64}")
 
 
@@ -269,7 +270,7 @@ class Readers:
     """The results in a path: `gathering.gather`."""
     runs: ReadRuns
     home: Home = Home()
-    root: Path = ROOT
+    root: Path = CODE_FOLDER
     """The repository whose commits can be named."""
 
 
@@ -310,7 +311,7 @@ def find_side(asked: str, results: Sequence[Result], readers: Readers) -> Side:
     raise UsageError(
         f"--ab {asked!r}: there is no such result, path or commit. Name a result by SYSTEM, SUBMITTER/SYSTEM or "
         f"ROUND/SUBMITTER/SYSTEM ({len(results):,} are read), a folder of results, a set of runs "
-        f"(runs/SYSTEM/DATE_TIME) or a commit{made}"
+        f"(runs/SYSTEM/DATE_TIME) or a commit{BY_HASH}{made}"
     )
 
 

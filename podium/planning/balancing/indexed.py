@@ -273,11 +273,11 @@ def _stable_order(keys: np.ndarray) -> np.ndarray:
         low[byte] += low[byte - 1]
         high[byte] += high[byte - 1]
     for place in range(count):
-        byte = keys[place] & 255
+        byte = int(keys[place]) & 255
         spare[low[byte]] = place
         low[byte] += 1
     for place in spare:
-        byte = keys[place] >> 8
+        byte = int(keys[place]) >> 8
         order[high[byte]] = place
         high[byte] += 1
     return order

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from podium.core.files import write_whole
+from podium.core.paths import package_file
 
-PATH = Path(__file__).with_name("constants.json")
+PATH = package_file("podium.planning.prediction", "constants.json")
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from podium.config.load import ROOT, load_system
+from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import UNFINISHED, make_folder
 from podium.core.finding import Finding, has_errors
+from podium.core.paths import CODE_FOLDER, INSTALLED
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
 from podium.mllog.write import PREFIX
@@ -81,7 +82,7 @@ class Wish:
     runs: Path | None = None
     """Instead of runs/."""
     allow_other_code: bool = False
-    repository: Path = ROOT
+    repository: Path = CODE_FOLDER
     """Whose commits hold the code."""
 
 
@@ -113,9 +114,13 @@ class Packaged:
 def package(wish: Wish, judge: Judge, on_progress: Callable[[str], None]) -> Packaged:
     """Make the package OUT/ORG.
 
-    Raises UsageError for a wish that cannot be, WorkError for runs that cannot be submitted and for a package in which
-    the judge finds an error, with every reason; then nothing is left behind.
+    Raises UsageError for a wish that cannot be and in an installation, WorkError for runs that cannot be submitted and
+    for a package in which the judge finds an error, with every reason; then nothing is left behind.
     """
+    if INSTALLED:
+        raise UsageError(
+            "a package holds the code of the runs as its repository has it; run and package in a clone of Podium"
+        )
     checked_name(wish.org, "--org")
     out = _free(wish.out)
     systems = [_chosen(system, wish, on_progress) for system in wish.systems]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.rules import RUNS
-from podium.config.load import ROOT
 from podium.config.schema import DataSettings, Launch, RunConfig
+from podium.core.paths import WORKING_FOLDER
 from podium.core.yaml_files import dump_yaml
 from podium.launch.container import INSIDE
 from podium.submission.package.code import Code
@@ -73,7 +73,7 @@ def _is_embedded(config: RunConfig) -> bool:
 
 
 def _place(key: str, path: Path, launch: Launch) -> Path:
-    for root in (ROOT, INSIDE):
+    for root in (WORKING_FOLDER, INSIDE):
         if path.is_relative_to(root):
             return path.relative_to(root)
     return path if on_host(path, launch) != path else Path(PLACES[key])

@@ -186,7 +186,7 @@ def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         root, log = tmp_path / "root", tmp_path / "arguments"
         root.mkdir(exist_ok=True)
         (root / "evaluator.py").write_text(EVALUATOR.format(log=str(log), body=body), encoding="utf-8")
-        monkeypatch.setattr(implementation, "ROOT", root)
+        monkeypatch.setattr(implementation, "WORKING_FOLDER", root)
         monkeypatch.setattr(implementation, "EVALUATE", "evaluator")
         return log
 

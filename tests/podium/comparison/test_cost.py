@@ -13,8 +13,8 @@ from rich.console import Console
 
 from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, money, plain, print_costs, read_prices
 from podium.comparison.result import Result
-from podium.config.load import ROOT
 from podium.core.errors import UsageError
+from podium.core.paths import CODE_FOLDER
 from podium.planning.accelerators import accelerator_named
 from tests.podium.comparison.conftest import make_result, make_run
 
@@ -150,7 +150,7 @@ def refusal(tmp_path: Path, text: str) -> str:
 
 
 def test_the_example_says_that_it_is_invented_and_is_read() -> None:
-    example = ROOT / "docs" / "prices.yaml"
+    example = CODE_FOLDER / "docs" / "prices.yaml"
     assert "These prices are invented" in example.read_text(encoding="utf-8")
     prices = read_prices(example)
     assert len(prices.prices) == 4 and prices.prices[0].price == 27.2 and prices.billing_seconds == 1

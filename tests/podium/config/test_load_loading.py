@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from podium.config.load import ROOT, SYSTEMS, load_resolved, load_system, system_names, write_resolved
+from podium.config.load import SYSTEMS, load_resolved, load_system, system_names, write_resolved
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, UsageError
+from podium.core.paths import CODE_FOLDER
 
 TEXT = (SYSTEMS / "laptop.yaml").read_text(encoding="utf-8")
-RECIPES = ROOT / "implementations" / "pytorch" / "recipes"
+RECIPES = CODE_FOLDER / "implementations" / "pytorch" / "recipes"
 TWO_PHASES = "[{max_sequence_length: 128, samples: 64}, {max_sequence_length: 512}]"
 ALL_RECIPES = "academic, exchanged, indexed, packed, padded, presorted, random"
 
@@ -82,10 +83,10 @@ def test_paths_are_those_of_the_current_folder_or_the_repository_s(
     config = load_system(str(path))
     assert config.initial_checkpoint == tmp_path / "text"
     elsewhere = load_system(str(path), settings=["initial_checkpoint=data/large.safetensors"])
-    assert elsewhere.initial_checkpoint == ROOT / "data" / "large.safetensors"
+    assert elsewhere.initial_checkpoint == CODE_FOLDER / "data" / "large.safetensors"
     assert load_system(str(path), settings=["initial_checkpoint="]).initial_checkpoint is None
     assert config.data.text == (tmp_path / "text",)
-    assert config.data.evaluation_text == ROOT / "systems" / "laptop.yaml"
+    assert config.data.evaluation_text == CODE_FOLDER / "systems" / "laptop.yaml"
     assert config.data.vocabulary == tmp_path / "v"
     assert config.data.kind == "text"
 
@@ -288,7 +289,7 @@ def test_a_yaml_bomb_is_refused_at_once(tmp_path: Path, kind: str) -> None:
         "from podium.config.load import load_system\nfrom podium.core.errors import UsageError\n"
         "try: load_system(sys.argv[1])\nexcept UsageError: sys.exit(7)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code, str(path)], cwd=CODE_FOLDER, capture_output=True, check=False)
     assert done.returncode == 7, done.stderr.decode()[-500:]
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from podium.config.load import ROOT
 from podium.core.files import write_whole
+from podium.core.paths import CODE_FOLDER
 from podium.core.processes import WorkerDied, results_in_processes, run_in_processes
 
 
@@ -99,7 +99,7 @@ def is_running(pid: int) -> bool:
 def test_a_child_ends_when_its_parent_is_killed(ends: bool) -> None:
     """And one that has not asked for it goes on, so that it is this that ends it."""
     code = PARENT.format(end="end_with_parent()" if ends else "pass")
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=CODE_FOLDER, stdout=subprocess.PIPE, text=True)
     assert parent.stdout
     grandchild = int(parent.stdout.readline())
     try:
@@ -120,6 +120,6 @@ def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
     code = "import os; from podium.core.processes import end_with_parent; end_with_parent({}); print('goes on')"
     for parent, output in (("os.getppid()", "goes on\n"), ("os.getppid() + 1", "")):
         done = subprocess.run(
-            [sys.executable, "-c", code.format(parent)], cwd=ROOT, capture_output=True, text=True, check=False
+            [sys.executable, "-c", code.format(parent)], cwd=CODE_FOLDER, capture_output=True, text=True, check=False
         )
         assert (done.stdout, done.returncode) == (output, 0 if output else 1)

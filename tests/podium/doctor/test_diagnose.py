@@ -44,7 +44,7 @@ def root(tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch) -> Pat
     for name in ("podium.sqsh", "podium.sif"):
         (tmp_path / name).touch()
     for module in ("podium.doctor.filesystem", "podium.launch.container", "podium.launch.container"):
-        monkeypatch.setattr(f"{module}.ROOT", tmp_path)
+        monkeypatch.setattr(f"{module}.WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.RUNS", places.runs)
     monkeypatch.setattr("podium.run.results.RESULTS", places.results)
     monkeypatch.setattr("podium.run.data.DATA", places.data)

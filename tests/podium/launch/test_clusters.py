@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from podium.config.load import ROOT
+from podium.core.paths import CODE_FOLDER
 
 SETTINGS = (
     "target_accuracy=null",
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 def home(make_home: Callable[[], Path]) -> Path:
     """A copy of the project, with results of its own, and what a Slurm starts."""
     home = make_home()
-    shutil.copytree(ROOT / "docker", home / "docker")
+    shutil.copytree(CODE_FOLDER / "docker", home / "docker")
     return home
 
 

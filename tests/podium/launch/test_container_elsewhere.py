@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from podium.cli.main import app
-from podium.config.load import ROOT, load_system, write_resolved
+from podium.config.load import load_system, write_resolved
 from podium.config.run_folder import RunFolder, checkpoint_path, facts_of, kept, rank_file
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
+from podium.core.paths import CODE_FOLDER
 from podium.launch import container as container_module
 from podium.launch.container import become, run_options, seen_anywhere, wrapped
 from podium.run.dry_run import commands
@@ -32,9 +33,9 @@ def test_docker_is_given_devices_limits_mounts_and_the_same_run(monkeypatch: pyt
     assert words[image + 1 :] == ["podium", "run", "dgxa100_n1", *options, *DIRECT]
     given = set(words[3:image])
     assert given >= {"--gpus=all", "--ipc=host", "--network=host", "--ulimit=memlock=-1", "--device=/", "--init"}
-    assert given >= {f"--volume={ROOT}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data")}
-    assert f"--volume={ROOT}/data:/data:ro" in given
-    assert f"--volume={ROOT}/systems/dgxa100_n1.yaml:/workspace/podium/systems/dgxa100_n1.yaml:ro" in given
+    assert given >= {f"--volume={CODE_FOLDER}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data")}
+    assert f"--volume={CODE_FOLDER}/data:/data:ro" in given
+    assert f"--volume={CODE_FOLDER}/systems/dgxa100_n1.yaml:/workspace/podium/systems/dgxa100_n1.yaml:ro" in given
     assert f"--user={os.getuid()}:{os.getgid()}" in given
     assert run_options(1, None, [], as_json=False) == []
 
@@ -59,12 +60,12 @@ def test_several_nodes_in_docker_know_their_number(write_system: Any) -> None:
 
 def test_slurm_is_given_nodes_options_and_the_container() -> None:
     words = wrapped(load_system("dgxa100_n8"), "dgxa100_n8", ["--runs", "10"], 0)
-    script = words.index(f"{ROOT}/docker/slurm.sub")
+    script = words.index(f"{CODE_FOLDER}/docker/slurm.sub")
     assert words[:2] == ["sbatch", "--wait"]
-    assert set(words[2:script]) >= {"--nodes=8", "--ntasks-per-node=1", "--exclusive", f"--chdir={ROOT}"}
-    assert words[script + 1 : script + 3] == ["--pyxis", f"{ROOT}/podium.sqsh"]
+    assert set(words[2:script]) >= {"--nodes=8", "--ntasks-per-node=1", "--exclusive", f"--chdir={CODE_FOLDER}"}
+    assert words[script + 1 : script + 3] == ["--pyxis", f"{CODE_FOLDER}/podium.sqsh"]
     assert words[-4:] == ["--", "dgxa100_n8", "--runs", "10"]
-    assert f"{ROOT}/data:/data:ro" in words
+    assert f"{CODE_FOLDER}/data:/data:ro" in words
     assert "--apptainer" in wrapped(load_system("academic_t4"), "academic_t4", [], 0)
     with pytest.raises(UsageError, match=r"^--node-rank: found 1, but launch\.launcher is slurm"):
         wrapped(load_system("dgxa100_n8"), "dgxa100_n8", [], 1)
@@ -73,7 +74,7 @@ def test_slurm_is_given_nodes_options_and_the_container() -> None:
 def test_slurm_without_a_container_takes_this_python(write_system: Any) -> None:
     path = write_system({"launch.launcher": "slurm", "launch.slurm_options": ["--partition=gpu"]})
     words = wrapped(load_system(str(path)), str(path), [], 0)
-    assert words[-5:] == [f"{ROOT}/docker/slurm.sub", "--python", sys.executable, "--", str(path)]
+    assert words[-5:] == [f"{CODE_FOLDER}/docker/slurm.sub", "--python", sys.executable, "--", str(path)]
     assert "--partition=gpu" in words
 
 
@@ -92,9 +93,9 @@ def fakes(tmp_path: Path) -> Path:
     return folder
 
 
-def said(fakes: Path, name: str, arguments: list[str], cwd: Path = ROOT, code: int = 0) -> list[str]:
+def said(fakes: Path, name: str, arguments: list[str], cwd: Path = CODE_FOLDER, code: int = 0) -> list[str]:
     done = subprocess.run(
-        ["bash", str(ROOT / "docker" / "slurm.sub"), *arguments],
+        ["bash", str(CODE_FOLDER / "docker" / "slurm.sub"), *arguments],
         env={"PATH": f"{fakes}:/usr/bin:/bin", **JOB},
         cwd=cwd,
         capture_output=True,
@@ -166,7 +167,7 @@ def test_podium_becomes_docker(fakes: Path, tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PATH": f"{fakes}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        env={"PATH": f"{fakes}:/usr/bin:/bin", "PYTHONPATH": str(CODE_FOLDER)},
         capture_output=True,
         text=True,
         check=False,
@@ -196,7 +197,7 @@ def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
     shell = lines[1].replace(f"{sys.executable} -m torch.distributed.run", f'{sys.executable} -c "{show}"')
     found = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     threads = load_system("laptop").launch.threads
-    assert found.endswith(f"/run_1', '--caches-cleared'] {threads} {ROOT}\n")
+    assert found.endswith(f"/run_1', '--caches-cleared'] {threads} {CODE_FOLDER}\n")
     assert f"'implementations.pytorch.train', '{tmp_path}/my runs/laptop/" in found
 
 
@@ -247,8 +248,8 @@ def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The folder of a run on a system, under runs/, as it was made inside and has saved itself; and what is become."""
-    monkeypatch.setattr(container_module, "ROOT", tmp_path)
-    monkeypatch.setattr("podium.run.run_set.ROOT", tmp_path)
+    monkeypatch.setattr(container_module, "WORKING_FOLDER", tmp_path)
+    monkeypatch.setattr("podium.run.run_set.WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
     became: list[list[str]] = []
 
@@ -325,7 +326,7 @@ def test_what_cannot_be_gone_on_with_is_not_submitted(stopped: Any) -> None:
 def test_runs_that_lie_on_another_disk_are_seen_under_their_name_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container_module, "ROOT", tmp_path / "here")
+    monkeypatch.setattr(container_module, "WORKING_FOLDER", tmp_path / "here")
     run = tmp_path / "big" / "laptop" / "run_0"
     run.mkdir(parents=True)
     (tmp_path / "here").mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podium.config.load import ROOT
+from podium.core.paths import CODE_FOLDER
 
 PROGRAM = """
 import sys
@@ -28,7 +28,7 @@ def start(folder: Path, sbatch: str) -> subprocess.Popen[str]:
     (folder / "sbatch").chmod(0o755)
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder)],
-        env={"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        env={"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": str(CODE_FOLDER)},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

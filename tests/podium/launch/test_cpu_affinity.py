@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podium.config.load import ROOT
+from podium.core.paths import CODE_FOLDER
 from podium.launch.cpu_affinity import parse_cpus, read_nodes, read_siblings, share_of_cores
 
 Cores = frozenset[int]
@@ -70,7 +70,8 @@ def test_a_process_is_bound_and_is_then_the_module(tmp_path: Path) -> None:
     for rank in (0, 1):
         done = subprocess.run(
             [sys.executable, "-m", "podium.launch.cpu_affinity", "module_of_mine", "a", "--b"],
-            env=os.environ | {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+            env=os.environ
+            | {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "PYTHONPATH": f"{CODE_FOLDER}:{tmp_path}"},
             capture_output=True,
             text=True,
             check=True,

@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from podium.config.load import ROOT, load_system, write_resolved
+from podium.config.load import load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
+from podium.core.paths import CODE_FOLDER
 from podium.launch import node_group as crews
 from podium.launch.launch import launch
 from podium.launch.node_group import Crew, LostError, Wire, follow, gathered, meeting_place
@@ -78,7 +79,7 @@ def start_node(tmp_path: Path, settings: list[str]) -> Iterator[Callable[..., su
         path.write_text(HEAD + script, encoding="utf-8")
         process = subprocess.Popen(
             [sys.executable, "-c", FOLLOWER, str(path), str(rank), *settings],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(CODE_FOLDER)},
             stderr=subprocess.PIPE,
             text=True,
         )

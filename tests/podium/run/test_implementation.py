@@ -14,7 +14,7 @@ def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An implementation of one file, in the place of the project's."""
     package = tmp_path / "implementations" / "other"
     package.mkdir(parents=True)
-    monkeypatch.setattr(implementation, "ROOT", tmp_path)
+    monkeypatch.setattr(implementation, "WORKING_FOLDER", tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return package / "answer.py"
 

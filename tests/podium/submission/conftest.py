@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from podium.config.load import ROOT, load_system, write_resolved
+from podium.config.load import load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.files import make_folder
+from podium.core.paths import CODE_FOLDER
 from podium.mllog.rulesets import ruleset
 from podium.run.source import Source, code_hash, commit_of, write_source
 from podium.submission.official import runner
@@ -66,7 +67,7 @@ def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small one with the files that a package needs of Podium's own, and with what must be left out."""
     root = tmp_path_factory.mktemp("repository")
     for name in ("pyproject.toml", "README.md", "setup.sh", "run_and_time.sh"):
-        shutil.copy(ROOT / name, root / name)
+        shutil.copy(CODE_FOLDER / name, root / name)
     for name in ("benchmarks/one.py", "implementations/two.py", "podium/three.py"):
         make_folder((root / name).parent)
         (root / name).write_text(f"NAME = {name!r}\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from podium.cli import main
-from podium.config.load import ROOT
+from podium.core.paths import CODE_FOLDER
 from podium.run.source import commit_of, source_here
 
 DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpus": []}
@@ -74,7 +74,7 @@ def test_a_system_whose_framework_does_not_start_is_described_all_the_same(
     assert "PyTorch 2.13.0" in shown
 
 
-@pytest.mark.skipif(commit_of(ROOT) is None, reason="Podium is not in a git repository here")
+@pytest.mark.skipif(commit_of(CODE_FOLDER) is None, reason="Podium is not in a git repository here")
 @pytest.mark.parametrize("as_json", [False, True])
 def test_package(podium: Any, make_set: Any, tmp_path: Path, as_json: bool) -> None:
     made = make_set([100 + n for n in range(12)], source=source_here())

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from podium.config.load import ROOT, load_system
+from podium.config.load import load_system
 from podium.config.schema import Container, DataSettings, RunConfig
+from podium.core.paths import CODE_FOLDER
 from podium.submission.package.files import on_host, submitted, system_file
 
 STORES = DataSettings(
@@ -38,7 +39,11 @@ def test_every_key_comes_back(open_config: RunConfig, tmp_path: Path, recipe: st
     ],
 )
 def test_samples_of_the_embedded_text_are_made_again(open_config: RunConfig, place: str, kind: str) -> None:
-    data = {"store": ROOT / place, "evaluation_store": ROOT / place, "vocabulary": ROOT / "data" / "vocab.txt"}
+    data = {
+        "store": CODE_FOLDER / place,
+        "evaluation_store": CODE_FOLDER / place,
+        "vocabulary": CODE_FOLDER / "data" / "vocab.txt",
+    }
     config = open_config.model_copy(update={"data": DataSettings(**data)})
     told = submitted(config, config)
     assert told.data.kind == kind and ("data" in system_file(told)) is True

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from podium.config.load import ROOT
 from podium.config.schema import Container, DataSettings, RunConfig
+from podium.core.paths import CODE_FOLDER
 from podium.submission.package.files import Placed, init_datasets, run_and_time, setup, write_script
 
 PLACED = Placed("mine", "podium")
@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> tuple[Path, Path]:
     (code / ".venv/bin").mkdir(parents=True)
     system.mkdir()
     (code / "setup.sh").write_text("echo set up >&2\n", encoding="utf-8")
-    shim = f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m podium.cli "$@"\n'
+    shim = f'#!/bin/sh\nPYTHONPATH="{CODE_FOLDER}" exec "{sys.executable}" -m podium.cli "$@"\n'
     (code / ".venv/bin/podium").write_text(shim, encoding="utf-8")
     (code / ".venv/bin/podium").chmod(0o755)
     return code, system
