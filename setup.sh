@@ -1,6 +1,7 @@
 # Sourced by run_and_time.sh, run_tests.sh and docker/Dockerfile: install this project into .venv, once.
-# `source setup.sh EXTRA [TORCH]`: EXTRA is one of pyproject.toml's optional dependencies or empty; TORCH is "ours" (the
-# default) or "installed", which takes the torch, apex and DALI that the machine's Python has, as in NVIDIA's container.
+# `source setup.sh EXTRA [TORCH]`: EXTRA is one of pyproject.toml's optional dependencies or empty, and comes besides
+# `train`; TORCH is "ours" (the default) or "installed", which takes the torch, apex and DALI that the machine's Python
+# has, as in NVIDIA's container.
 # Nothing is done when the environment was made from the same pyproject.toml in the same folder before.
 
 podium_extra="$1"
@@ -27,11 +28,12 @@ podium_wanted() {
 
 # torch as pyproject.toml names it, or (others) all that the project and the extra need but torch; one a line.
 podium_needs() {
-    .venv/bin/python - "$1" "$podium_extra" <<'PYTHON'
+    .venv/bin/python - "$1" $podium_extra <<'PYTHON'
 import sys, tomllib
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
-needs = project["dependencies"] + (project["optional-dependencies"][sys.argv[2]] if sys.argv[2] else [])
+extras = ["train", *sys.argv[2:]]
+needs = project["dependencies"] + [need for extra in extras for need in project["optional-dependencies"][extra]]
 print(*(need for need in needs if need.startswith("torch==") == (sys.argv[1] == "torch")), sep="\n")
 PYTHON
 }
@@ -51,7 +53,7 @@ if ! podium_wanted | cmp -s - "$podium_stamp"; then
         podium_make_venv
         # torch by itself and first, so that no other package's looser wish for torch decides which build is taken.
         podium_pip_install "$(podium_needs torch)"
-        podium_pip_install --editable ".${podium_extra:+[$podium_extra]}"
+        podium_pip_install --editable ".[train${podium_extra:+,$podium_extra}]"
     else
         podium_make_venv --system-site-packages
         # The container's own constraints would forbid our versions of other packages; the one that stays is its torch.

@@ -19,6 +19,7 @@ from podium.core.console import errors, print_findings, progress_bar, tell
 from podium.core.errors import UsageError
 from podium.core.finding import Finding, has_errors
 from podium.core.processes import processors
+from podium.launch.launch import require_torch
 from podium.run.implementation import Evaluation, check_initial_accuracy
 
 data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
@@ -272,6 +273,7 @@ def checkpoint_evaluation(
         raise UsageError("--checkpoint: needs --evaluation and --vocab too; it is evaluated on those samples")
     if not checkpoint.is_file():
         raise UsageError(f"{checkpoint}: there is no such checkpoint; make it with `podium data checkpoint`")
+    require_torch()
     return Evaluation(checkpoint, subject.evaluation, subject.vocabulary, size, samples)
 
 

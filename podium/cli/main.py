@@ -18,6 +18,7 @@ from podium.cli.submit import submit
 from podium.core.console import errors, print_findings, tell
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
+from podium.core.paths import require_own_packages
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -71,6 +72,7 @@ def run(
     """
     from podium.config.load import load_system
     from podium.launch.container import become, resume_options, run_options, wrapped
+    from podium.launch.launch import require_torch
     from podium.launch.node_group import follow
     from podium.run.progress import Progress
     from podium.run.run_set import FinishedRun, resumable, resume, run_folder, run_set
@@ -94,6 +96,7 @@ def run(
         return
     if config.launch.launcher != "torchrun":
         become(config, wrapped(config, system, options, node_rank))
+    require_torch()
     if node_rank > 0:
         return follow(config, node_rank, Progress(errors).note)
     finished: list[FinishedRun] = []
@@ -186,9 +189,11 @@ def bench(
     """
     from podium.cli.bench import Options, keep_costs, measure, print_measured
     from podium.config.load import load_system
+    from podium.launch.launch import require_torch
     from podium.run.progress import Progress
 
     config = load_system(system, recipe, settings or [])
+    require_torch()
     options = Options(ablate, against, steps, layers, hidden, vocabulary, lengths)
     as_described = options.as_described and not (recipe or settings)
     measured = measure(config, options, as_described, Progress(errors))
@@ -330,6 +335,10 @@ def tune(
     Every trial is a training; results/ is left alone. Give the same command again to go on where it was broken off.
     Leaves report.json, tuning.svg and the best settings as YAML in the folder.
     """
+    from podium.launch.launch import require_torch
+
+    require_torch()  # before Optuna is imported, which comes with it
+
     from podium.run.progress import Progress
     from podium.tune.tune import Options, keep_report, plot_tuned, print_tuned
     from podium.tune.tune import as_json as tuned_json
@@ -354,6 +363,7 @@ def main() -> None:
         signal.signal(number, _interrupt)
     try:
         try:
+            require_own_packages()
             app()
         finally:
             sys.stdout.flush()

@@ -3,23 +3,21 @@
 import platform
 import re
 import sys
-import tomllib
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 from podium.core.finding import Finding, check_result
 from podium.doctor.context import Examination
+from podium.run.source import pins, read_project
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
-INSTALL = "run ./run_tests.sh or `pip install --editable .` in the environment that runs are started from"
+INSTALL = "install Podium with its extra `train` in the environment that runs are started from: README, Installing"
 VARIABLE = {"torch"}
 """Judged by the range that is supported, since containers bring a build of their own."""
 
 
 def check_python(examination: Examination) -> Iterable[Finding]:
-    wanted = str(_project(examination.places.project)["requires-python"])
+    wanted = str(read_project(examination.places.project)["requires-python"])
     least = _numbers(wanted)
     good = sys.version_info[: len(least)] >= least
     yield check_result(
@@ -29,13 +27,13 @@ def check_python(examination: Examination) -> Iterable[Finding]:
 
 def check_libraries(examination: Examination) -> Iterable[Finding]:
     """Of this environment; a library that is missing is an error, another version than the pinned one a warning."""
-    pins = dict(_pin(need) for need in _project(examination.places.project)["dependencies"])
-    found = {name: installed(name) for name in pins if name not in VARIABLE}
-    missing = [f"{name} {pins[name]}" for name, version in found.items() if version is None]
+    pinned = pins(examination.places.project)
+    found = {name: installed(name) for name in pinned if name not in VARIABLE}
+    missing = [f"{name} {pinned[name]}" for name, version in found.items() if version is None]
     others = [
-        f"{name} {version} instead of {pins[name]}"
+        f"{name} {version} instead of {pinned[name]}"
         for name, version in found.items()
-        if version is not None and version != pins[name]
+        if version is not None and version != pinned[name]
     ]
     wanted = f"the {len(found)} pinned versions"
     if missing:
@@ -80,16 +78,6 @@ def installed(name: str) -> str | None:
 
 def _without_local(version: str) -> str:
     return version.partition("+")[0]
-
-
-def _project(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return dict(tomllib.load(file)["project"])
-
-
-def _pin(need: object) -> tuple[str, str]:
-    name, _, version = str(need).partition("==")
-    return name, version
 
 
 def _numbers(text: str) -> tuple[int, ...]:

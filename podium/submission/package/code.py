@@ -3,7 +3,6 @@
 import io
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -13,7 +12,7 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
 from podium.mllog.run import RunLog
 from podium.run.records import RunRecord
-from podium.run.source import Source, code_hash, commit_of, git
+from podium.run.source import Source, code_hash, commit_of, git, pins
 
 LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", "NOTICE")
 
@@ -110,10 +109,7 @@ def licence_files(folder: Path) -> list[str]:
 
 def third_party(project: Path) -> list[tuple[str, str, str]]:
     """Name, version and licence of every library that pyproject.toml pins, as its installed metadata tells it."""
-    with project.open("rb") as file:
-        needs = [str(need) for need in tomllib.load(file)["project"]["dependencies"]]
-    pins = (need.partition("==") for need in needs)
-    return [(name, version, _licence(name)) for name, _, version in pins]
+    return [(name, version, _licence(name)) for name, version in pins(project).items()]
 
 
 def _licence(name: str) -> str:
