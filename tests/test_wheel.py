@@ -1,0 +1,274 @@
+"""Podium as a wheel, unpacked into an environment of its own: everything is found, and nothing is written there.
+
+The packages that Podium needs are those of the environment that runs the tests.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bert import demo_text
+from benchmarks.bert.preparation.prepare import prepare
+from podium.cli.main import app
+from podium.core import paths
+from podium.core.errors import UsageError
+from podium.core.paths import CODE_FOLDER, PACKAGES
+from podium.run.source import code_hash
+
+PARTS = (*PACKAGES, "systems", "docker")
+FILES = ("pyproject.toml", "setup.py", "README.md")
+SCRIPT = "import sys\nfrom podium.cli.main import main\nsys.exit(main())\n"
+WITHOUT_TRAINING = "import sys\nsys.modules['torch'] = sys.modules['optuna'] = None\n" + SCRIPT
+FOREIGN = "raise RuntimeError('this is not the package of Podium')\n"
+WHERE = "import benchmarks, implementations, podium; print(benchmarks.__file__, implementations.__file__)"
+START = f"""
+import os, subprocess, sys
+from podium.core.paths import process_environment
+subprocess.run([sys.executable, "-c", {WHERE!r}], env=os.environ | process_environment(), check=True)
+"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    python: Path
+    packages: Path
+    """site-packages."""
+    home: Path
+
+    def start(
+        self, folder: Path, words: list[str], expected: tuple[int, ...] = (0,), **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """The interpreter with these arguments, in this folder."""
+        done = subprocess.run(
+            [self.python, *words],
+            cwd=folder,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "COLUMNS": "200", "NO_COLOR": "1", **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode in expected, done.stderr
+        return done
+
+    def podium(
+        self, folder: Path, *words: str, code: int = 0, program: str = SCRIPT, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return self.start(folder, ["-c", program, *words], (code,), **environment)
+
+    def contents(self) -> dict[str, str]:
+        files = (path for path in self.packages.rglob("*") if path.is_file())
+        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """The wheel as pip would install it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, built = folder / "source", folder / "dist"
+    for part in PARTS:
+        shutil.copytree(CODE_FOLDER / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(CODE_FOLDER / name, source)
+    build = [sys.executable, "-m", "pip", "wheel", str(source), "--no-deps", "--no-build-isolation", "-w", str(built)]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    environment = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    python = environment / "bin" / "python"
+    packages = environment / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+    (wheel,) = built.iterdir()
+    shutil.unpack_archive(wheel, packages, "zip")
+    # A folder named so is searched, and its own .pth files, such as that of the editable Podium, are not read.
+    (packages / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    ours = [str(packages / package) for package in PACKAGES]
+    subprocess.run([python, "-m", "compileall", "-q", *ours], check=True)
+    (folder / "home").mkdir()
+    for path in (packages, *packages.rglob("*")):
+        path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+    yield Installation(python, packages, folder / "home")
+    for path in (packages, *packages.rglob("*")):
+        path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+
+@pytest.fixture(scope="module")
+def before(installation: Installation) -> dict[str, str]:
+    return installation.contents()
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A run of very few samples, whose data are prepared already."""
+    folder = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo_text, "ARTICLES_A_PART", 4)
+        patch.setattr(demo_text, "EVALUATION_ARTICLES", 2)
+        text = demo_text.write_embedded_text(folder / "text")
+    prepare(text.training, text.vocabulary, folder / "training", processes=1)
+    prepare((text.evaluation,), text.vocabulary, folder / "evaluation", processes=1)
+    pairs = {
+        "data.store": folder / "training",
+        "data.evaluation_store": folder / "evaluation",
+        "data.vocabulary": text.vocabulary,
+        "target_accuracy": "null",
+        "max_samples": 32,
+        "evaluation.samples": 8,
+        "evaluation.interval_samples": 32,
+        "kernels": "eager",
+    }
+    return [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]
+
+
+def write_foreign(folder: Path, with_init: bool = True) -> Path:
+    """Packages of our names that are not ours, as a submission to MLPerf has them."""
+    for package in ("benchmarks", "implementations"):
+        (folder / package / "bert").mkdir(parents=True)
+        if with_init:
+            (folder / package / "__init__.py").write_text(FOREIGN, encoding="utf-8")
+    return folder
+
+
+@dataclass(frozen=True)
+class Made:
+    folder: Path
+    """Where it was made."""
+    run: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def made(
+    installation: Installation, before: dict[str, str], settings: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> Made:
+    """A run from a folder, and with a PYTHONPATH, that have packages of our names."""
+    folder = write_foreign(tmp_path_factory.mktemp("current"))
+    foreign = write_foreign(tmp_path_factory.mktemp("foreign"))
+    done = installation.podium(folder, "run", "laptop", "--json", *settings, PYTHONPATH=str(foreign))
+    return Made(folder, json.loads(done.stdout))
+
+
+@pytest.mark.slow
+def test_a_run_goes_into_the_current_folder(made: Made) -> None:
+    assert sorted(path.name for path in made.folder.iterdir()) == ["benchmarks", "implementations", "results", "runs"]
+    assert Path(made.run["result_file"]) == made.folder / "results" / "laptop" / "bert" / "result_0.txt"
+    assert made.run["samples"] == 32 and all(made.run["compliance"].values())
+
+
+def test_the_code_is_that_of_the_repository(made: Made) -> None:
+    """So every file that a run may need is in the wheel."""
+    source = json.loads((Path(made.run["run_folder"]) / "source.json").read_text(encoding="utf-8"))
+    assert source == {"code": code_hash(CODE_FOLDER), "commit": None}
+
+
+def test_results_are_compared_and_checked_without_what_only_training_needs(
+    installation: Installation, made: Made
+) -> None:
+    compared = installation.podium(made.folder, "compare", "results", "--json", program=WITHOUT_TRAINING)
+    assert [row["system"] for row in json.loads(compared.stdout)] == ["laptop"]
+    words = ("submit", "check", "results/laptop/bert/result_0.txt", "--json")
+    checked = installation.podium(made.folder, *words, code=1, program=WITHOUT_TRAINING)  # one run, which is aborted
+    assert "run_status" in checked.stdout or "result_0.txt" in checked.stdout
+    page = installation.podium(made.folder, "report", "runs/laptop", "--html", "page.html", program=WITHOUT_TRAINING)
+    assert (made.folder / "page.html").stat().st_size > 10_000, page.stderr
+
+
+def test_the_doctor_finds_the_pinned_versions(installation: Installation, made: Made, settings: list[str]) -> None:
+    done = installation.start(made.folder, ["-c", SCRIPT, "doctor", "laptop", "--json", *settings], (0, 1))
+    found = {finding["check"]: finding["verdict"] for finding in json.loads(done.stdout)["findings"]}
+    assert found["python"] == found["libraries"] == found["ranks"] == "ok"
+
+
+def test_own_systems_come_first(installation: Installation, tmp_path: Path) -> None:
+    shipped = (CODE_FOLDER / "systems" / "laptop.yaml").read_text(encoding="utf-8")
+    (tmp_path / "systems").mkdir()
+    for name in ("laptop", "mine"):
+        own = tmp_path / "systems" / f"{name}.yaml"
+        own.write_text(shipped.replace("processes_per_node: 1", "processes_per_node: 4"), encoding="utf-8")
+        assert "--nproc-per-node=4 " in installation.podium(tmp_path, "run", name, "--dry-run").stdout
+    assert "--nproc-per-node=2 " in installation.podium(tmp_path, "run", "laptop_2x", "--dry-run").stdout
+    refused = installation.podium(tmp_path, "run", "theirs", "--dry-run", code=2).stderr
+    assert f"no system 'theirs' in {tmp_path}/systems or {installation.packages}/podium/systems" in refused
+    assert "laptop, laptop_2x, mine" in refused
+
+
+def test_what_needs_a_clone_is_refused(installation: Installation, tmp_path: Path) -> None:
+    for words in (("run", "dgxa100_n8"), ("submit", "package", "laptop", "--out", "package", "--org", "Podium")):
+        refused = installation.podium(tmp_path, *words, code=2).stderr
+        assert "clone" in refused and len(refused.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("with_init", [True, False])
+def test_processes_import_our_packages(installation: Installation, tmp_path: Path, with_init: bool) -> None:
+    """Beside packages of our names in the current folder, and before and after ours on the path."""
+    current, first, last = (write_foreign(tmp_path / name, with_init) for name in ("current", "first", "last"))
+    program = f"import sys; sys.path.append({str(last)!r})\n{START}"
+    found = installation.start(current, ["-c", program], PYTHONPATH=f"{first}{os.pathsep}{tmp_path}").stdout.split()
+    assert found == [str(installation.packages / name / "__init__.py") for name in ("benchmarks", "implementations")]
+
+
+def test_workers_import_our_packages(installation: Installation, tmp_path: Path) -> None:
+    """Those of a pool of processes are given this process's path."""
+    program = """
+import podium.cli
+from pathlib import Path
+from benchmarks.bert.published.reading import read_runs
+from podium.core.processes import results_in_processes
+if __name__ == "__main__":
+    print(len(*(found for _, found in results_in_processes(read_runs, {Path("runs"): ()}, 1))))
+"""
+    write_foreign(tmp_path)
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    assert installation.start(tmp_path, ["program.py"], PYTHONPATH=str(tmp_path)).stdout == "75\n"
+
+
+def test_a_package_that_was_written_over_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for package in PACKAGES:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(package, encoding="utf-8")
+    recorded = {f"{name}/__init__.py": hashlib.sha256(name.encode()).digest() for name in PACKAGES}
+    monkeypatch.setattr(paths, "INSTALLED", True)
+    monkeypatch.setattr(paths, "CODE_FOLDER", tmp_path)
+    monkeypatch.setattr(paths, "_recorded_hash", recorded.get)
+    paths.require_own_packages()
+    (tmp_path / "benchmarks" / "__init__.py").write_text(FOREIGN, encoding="utf-8")
+    with pytest.raises(UsageError, match="another distribution has a package `benchmarks` too"):
+        paths.require_own_packages()
+
+
+def test_the_record_has_the_hashes(installation: Installation, tmp_path: Path) -> None:
+    names = [f"{package}/__init__.py" for package in PACKAGES]
+    program = f"from podium.core.paths import _recorded_hash; print(*[_recorded_hash(n).hex() for n in {names}])"
+    hashes = [hashlib.sha256((CODE_FOLDER / name / "__init__.py").read_bytes()).hexdigest() for name in PACKAGES]
+    assert installation.start(tmp_path, ["-c", program]).stdout.split() == hashes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "laptop"],
+        ["bench", "laptop"],
+        ["doctor", "laptop"],
+        ["tune", "laptop"],
+        ["data", "verify", "store", "--evaluation", "store", "--vocab", "vocab", "--checkpoint", __file__],
+    ],
+)
+def test_training_without_pytorch_is_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match=r"pip install 'podium\[train\]'"):
+        app(words, standalone_mode=False)
+
+
+def test_nothing_was_written_among_the_packages(installation: Installation, before: dict[str, str], made: Made) -> None:
+    """After all of the above."""
+    assert installation.contents() == before
