@@ -269,16 +269,16 @@ def _stable_order(keys: np.ndarray) -> np.ndarray:
     for key in keys:
         low[(key & 255) + 1] += 1
         high[(key >> 8) + 1] += 1
-    for byte in range(1, 256):
-        low[byte] += low[byte - 1]
-        high[byte] += high[byte - 1]
+    for value in range(1, 256):
+        low[value] += low[value - 1]
+        high[value] += high[value - 1]
     for place in range(count):
         byte = int(keys[place]) & 255
         spare[low[byte]] = place
         low[byte] += 1
-    for place in spare:
-        byte = int(keys[place]) >> 8
-        order[high[byte]] = place
+    for other in spare:
+        byte = int(keys[other]) >> 8
+        order[high[byte]] = other
         high[byte] += 1
     return order
 

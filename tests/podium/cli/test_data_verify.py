@@ -262,7 +262,7 @@ def test_an_evaluation_that_fails_is_a_finding(evaluator: Any, body: str, said: 
 def test_the_entry_point_is_there() -> None:
     name = implementation.EVALUATE.replace(".", "/")
     assert implementation.EVALUATE == "implementations.pytorch.evaluate"
-    assert (implementation.ROOT / f"{name}.py").is_file()
+    assert (implementation.WORKING_FOLDER / f"{name}.py").is_file()
 
 
 @pytest.mark.parametrize("vocabulary_is_official", [False, True])

@@ -162,7 +162,7 @@ def test_podium_becomes_docker(fakes: Path, tmp_path: Path) -> None:
     program = (
         "from pathlib import Path\nfrom podium.launch import container as elsewhere\n"
         "from podium.config.load import load_system\n"
-        f"elsewhere.ROOT = Path({str(tmp_path)!r})\n"
+        f"elsewhere.WORKING_FOLDER = Path({str(tmp_path)!r})\n"
         "elsewhere.become(load_system('dgxa100_n1'), ['docker', 'run', 'a b'])"
     )
     done = subprocess.run(

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from podium.cli import main as cli
 from podium.launch import container as job
-job.ROOT = Path(sys.argv[1])
+job.WORKING_FOLDER = Path(sys.argv[1])
 cli.app = lambda: sys.exit(job.attend("mine", ["sbatch", "--wait", "script"]))
 cli.main()
 """

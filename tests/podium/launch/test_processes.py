@@ -164,7 +164,7 @@ def test_a_run_that_ends_by_itself(
     text = run_folder.output.read_text(encoding="utf-8")
     assert "some words" in text
     assert "and errors" in text
-    assert f"{launch_module.ROOT} {open_config.launch.threads} True" in text
+    assert f"{launch_module.WORKING_FOLDER} {open_config.launch.threads} True" in text
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
