@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from podium.cli.main import main
-from podium.config.load import ROOT, SYSTEMS, load_system
+from podium.config.load import SYSTEMS, load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.launch.launch import Node, command
@@ -192,7 +192,7 @@ def summary() -> dict[str, Any]:
     return changed(SUMMARY, {})
 
 
-def run_podium(*arguments: str, cwd: Path = ROOT, columns: int = 120) -> CompletedProcess[str]:
+def run_podium(*arguments: str, cwd: Path = CODE_FOLDER, columns: int = 120) -> CompletedProcess[str]:
     """Exit code and output of a command, by its entry point in this process: starting another one takes a second."""
     out, err, code = StringIO(), StringIO(), 0
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

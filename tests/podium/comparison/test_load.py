@@ -18,9 +18,10 @@ from benchmarks.bert import rules
 from podium.comparison import load
 from podium.comparison import load as cache_module
 from podium.comparison.load import NAME, Comparison, RunCache, default_folder, gather, read_one, read_runs
-from podium.config.load import ROOT, load_system, write_resolved
+from podium.config.load import load_system, write_resolved
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of
+from podium.core.paths import CODE_FOLDER
 from podium.mllog import lines, system
 from podium.mllog.run import Run
 from tests.podium.comparison.conftest import DESCRIPTION, log_text, make_run, write_system
@@ -99,7 +100,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the code, to be edited."""
     folder = tmp_path_factory.mktemp("sources")
     for name in ("benchmarks", "podium"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(CODE_FOLDER / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
@@ -133,7 +134,7 @@ def test_a_change_of_any_code_that_reads_logs_reads_them_anew(
     log = tmp_path / "result_0.txt"
     log.write_text("#" + log_text(submission_org="A B"), encoding="utf-8")
     assert read_with(sources, log, tmp_path / "cache") == "A B 1792000.0 prefix"
-    edited = sources / Path(callee.__file__ or "").relative_to(ROOT)
+    edited = sources / Path(callee.__file__ or "").relative_to(CODE_FOLDER)
     source = edited.read_text(encoding="utf-8")
     assert source.count(old) == 1
     edited.write_text(source.replace(old, new), encoding="utf-8")
