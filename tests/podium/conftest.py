@@ -19,6 +19,7 @@ from podium.cli.main import main
 from podium.config.load import SYSTEMS, load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import Node, command
 from podium.mllog.write import ABORTED, SUCCESS, ResultLog, UsedOptimizer
 
