@@ -122,8 +122,8 @@ def test_a_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> Non
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A folder that has what the script looks for, to make the shared folders in."""
-    (tmp_path / "podium").mkdir()
-    (tmp_path / "podium" / "cli.py").touch()
+    (tmp_path / "podium" / "cli").mkdir(parents=True)
+    (tmp_path / "podium" / "cli" / "main.py").touch()
     return tmp_path
 
 
