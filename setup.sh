@@ -2,7 +2,7 @@
 # `source setup.sh EXTRA [TORCH]`: EXTRA is one of pyproject.toml's optional dependencies or empty, and comes besides
 # `train`; TORCH is "ours" (the default) or "installed", which takes the torch, apex and DALI that the machine's Python
 # has, as in NVIDIA's container.
-# Nothing is done when the environment was made from the same pyproject.toml in the same folder before.
+# Nothing is done when the environment was made from the same pyproject.toml and setup.py in the same folder before.
 
 podium_extra="$1"
 podium_torch="${2:-ours}"
@@ -23,7 +23,7 @@ podium_find_python() {
 
 podium_wanted() {
     echo "$PWD"
-    cat pyproject.toml
+    cat pyproject.toml setup.py
 }
 
 # torch as pyproject.toml names it, or (others) all that the project and the extra need but torch; one a line.

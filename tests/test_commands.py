@@ -13,13 +13,15 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder in which everything is installed already, and `podium` only says what it is asked."""
-    for name in ("run_and_time.sh", "setup.sh", "pyproject.toml"):
+    for name in ("run_and_time.sh", "setup.sh", "setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     podium = tmp_path / ".venv" / "bin" / "podium"
     podium.parent.mkdir(parents=True)
     podium.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n', encoding="utf-8")
     podium.chmod(0o755)
-    stamp = f"{tmp_path}\n{(ROOT / 'pyproject.toml').read_text(encoding='utf-8')}"
+    stamp = f"{tmp_path}\n" + "".join(
+        (ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "setup.py")
+    )
     (tmp_path / ".venv" / "podium.installed").write_text(stamp, encoding="utf-8")
     return tmp_path
 

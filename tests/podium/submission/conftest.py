@@ -66,7 +66,7 @@ def kept_tools(
 def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small one with the files that a package needs of Podium's own, and with what must be left out."""
     root = tmp_path_factory.mktemp("repository")
-    for name in ("pyproject.toml", "README.md", "setup.sh", "run_and_time.sh"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "setup.sh", "run_and_time.sh"):
         shutil.copy(CODE_FOLDER / name, root / name)
     for name in ("benchmarks/one.py", "implementations/two.py", "podium/three.py"):
         make_folder((root / name).parent)

@@ -71,7 +71,7 @@ def test_layout(make_set: Any, wish: Any, tmp_path: Path) -> None:
         "systems/mine.json",
         *(f"results/mine/bert/result_{number}.txt" for number in range(10)),
         *(f"benchmarks/bert/mine/{name}" for name in (*PODIUM_FILES, "mine_podium.json")),
-        *(f"{code}/{name}" for name in ("pyproject.toml", "setup.sh", "run_and_time.sh")),
+        *(f"{code}/{name}" for name in ("pyproject.toml", "setup.py", "setup.sh", "run_and_time.sh")),
         *(f"{code}/{name}" for name in ("README.md", "README_PODIUM.md", "THIRD_PARTY.md", "submitted/mine.yaml")),
         *(f"{code}/{name}" for name in ("benchmarks/one.py", "implementations/two.py", "podium/three.py")),
     }
@@ -482,7 +482,7 @@ def test_scripts_are_shell_and_start_the_submitted_configuration(make_set: Any, 
     podium.parent.mkdir(parents=True)
     podium.write_text('#!/bin/sh\necho "$PWD: $*"\n', encoding="utf-8")
     podium.chmod(0o755)
-    stamp = f"{code}\n{(code / 'pyproject.toml').read_text(encoding='utf-8')}"
+    stamp = f"{code}\n" + "".join((code / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "setup.py"))
     (code / ".venv" / "podium.installed").write_text(stamp, encoding="utf-8")
 
     def run(script: str, *arguments: str) -> str:
