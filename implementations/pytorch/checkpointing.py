@@ -44,8 +44,8 @@ from podium.config.schema import Checkpointing
 from podium.core.errors import WorkError
 from podium.core.files import make_folder, whole_file, write_whole
 
+# The only key of a header's metadata, whose value is JSON: safetensors writes several in an order of chance.
 STAMP = "podium"
-"""The only key of a header's metadata, whose value is JSON: safetensors writes several in an order of chance."""
 CONTENT = "content_blake2b"
 DIGEST_BYTES = 32
 
@@ -131,8 +131,7 @@ class Standing:
     batches: int
     samples: int
     metrics_bytes: int
-    rest: Mapping[str, Any]
-    """What else the run goes on from, as JSON can hold it."""
+    rest: Mapping[str, Any]  # what else the run goes on from, as JSON can hold it
 
 
 class RunState:

@@ -59,8 +59,7 @@ def _cudnn(number: int | None) -> str | None:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-MOST_SAMPLES = 8
-"""Of the step that is tried."""
+MOST_SAMPLES = 8  # global batch of the step that is tried, at most
 
 
 def examine_device(config: RunConfig) -> dict[str, Any]:
@@ -182,8 +181,8 @@ def offsets(sent_NR: Tensor, received_NR: Tensor) -> list[Offset]:
     return [Offset(*pair) for pair in zip(least_R.tolist(), greatest_R.tolist(), strict=True)]
 
 
+# Bytes that are all-reduced at most: enough for bandwidth and not for latency to count.
 LARGEST_MESSAGE = {"cpu": 2**26, "cuda": 2**29}
-"""Bytes that are all-reduced at most: enough for bandwidth and not for latency to count."""
 TURNS = 5
 
 

@@ -75,8 +75,8 @@ def accuracy_of(sums: Sequence[float]) -> Accuracy:
     return Accuracy(masked_lm / masked, next_sentence / sequences, loss_sum / masked, int(sequences))
 
 
+# Where in the numbers that ranks add up it stands how many have ended, how many have failed, and what they found.
 DONE, FAILED, SUMS = 0, 1, 2
-"""Where in the numbers that ranks add up it stands how many have ended, how many have failed, and what they found."""
 
 
 class OverlappedEvaluation:
@@ -94,8 +94,7 @@ class OverlappedEvaluation:
         self._thread: threading.Thread | None = None
         self._found: list[float] | BaseException | None = None
         self._told: tuple[Tensor, dist.Work] | None = None
-        self.seconds = 0.0
-        """Time that this rank's thread has spent on evaluations."""
+        self.seconds = 0.0  # time that this rank's thread has spent on evaluations
         evaluation_sums(self._copy, examples, processes.device, precision)
 
     @property

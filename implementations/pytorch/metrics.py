@@ -18,8 +18,8 @@ from podium.core.errors import WorkError
 from podium.core.files import unwritable
 from podium.planning.batch_plan import GlobalBatch
 
+# Steps skipped in a row for overflow before a run is given up: by then the loss scale is 2**40 times smaller.
 MOST_SKIPPED = 40
-"""Steps skipped in a row for overflow before a run is given up: by then the loss scale is 2**40 times smaller."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class _Pending:
 
     line: dict[str, Any]
     whole: GlobalBatch
+    # Sums of both losses, how many ranks ask to stop and to save, gradient norm, rate, and whether the step was taken:
+    # float64 [7] on the host.
     numbers: Tensor
-    """Sums of both losses, how many ranks ask to stop and to save, gradient norm, rate, and whether the step was
-    taken: float64 [7] on the host."""
     arrival: dist.Work | torch.cuda.Event
 
     def arrived(self) -> list[float]:
@@ -56,8 +56,8 @@ class Metrics:
         self._pending: _Pending | None = None
         self._skipped = skipped
         self._flags = torch.eye(2, dtype=torch.float64, device=processes.device)[0]
+        # Whether any rank has asked for it: known to all ranks at once, when the step's numbers have arrived.
         self.asked_to_stop, self.asked_to_save = False, False
-        """Whether any rank has asked for it: known to all ranks at once, when the step's numbers have arrived."""
 
     @property
     def pending(self) -> bool:

@@ -11,10 +11,8 @@ class PhaseClock:
     """Seconds spent in each phase. `lap` gives the time since the last lap to a phase."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    laps: int = 0
-    """Ended so far, in all phases."""
-    phase: str = "nothing"
-    """Ended last."""
+    laps: int = 0  # ended so far, in all phases
+    phase: str = "nothing"  # ended last
     _last: float = field(default_factory=time.perf_counter)
 
     def restart(self) -> None:

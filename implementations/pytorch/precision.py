@@ -7,10 +7,9 @@ import torch
 
 from podium.core.errors import UsageError
 
+# The type of activations by precision. fp8 is that of the operands of the encoder's matrix products alone.
 COMPUTE_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
-"""The type of activations by precision. fp8 is that of the operands of the encoder's matrix products alone."""
-FP8_CAPABILITY = (8, 9)
-"""The first NVIDIA GPUs that multiply in fp8."""
+FP8_CAPABILITY = (8, 9)  # the first NVIDIA GPUs that multiply in fp8
 
 
 def resolve_precision(setting: str, device: torch.device) -> str:

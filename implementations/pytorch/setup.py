@@ -50,8 +50,8 @@ def load_checkpoint(model: BertForPreTraining, path: Path) -> None:
         weight.copy_(values)
 
 
+# Backends whose launches are the same for all batches of a shape, as a CUDA graph needs them.
 GRAPH_ATTENTION = ("flash",)
-"""Backends whose launches are the same for all batches of a shape, as a CUDA graph needs them."""
 
 
 def making(config: RunConfig, precision: str, device: torch.device) -> Making:
@@ -147,8 +147,8 @@ def _dropout_seed(seed: int, rank: int) -> int:
 
 
 WARM_UP_STEPS = 3
+# What DDP wants to have seen before a graph is captured: it settles its buckets in the first steps.
 GRAPH_WARM_UP_STEPS = 11
-"""What DDP wants to have seen before a graph is captured: it settles its buckets in the first steps."""
 
 
 def warm_up(

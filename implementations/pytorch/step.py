@@ -40,8 +40,8 @@ from podium.core.errors import WorkError
 from podium.core.files import write_whole
 from podium.planning.batch_plan import GlobalBatch
 
+# A step: a batch and its loss weights on the device → numbers on the device, each of no dimension.
 Body = Callable[[RaggedBatch, Tensor], list[Tensor]]
-"""A step: a batch and its loss weights on the device → numbers on the device, each of no dimension."""
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,10 @@ class Totals:
     samples: int = 0
     tokens: int = 0
     slots: int = 0
-    useful_flops: float = 0.0
-    """What had to be computed."""
-    model_flops: float = 0.0
-    """As published figures count: with the whole last layer."""
-    max_over_mean_tokens: float = 0.0
-    """Sum over steps."""
-    moved: int = 0
-    """Sequences that did not fit where they were dealt to."""
+    useful_flops: float = 0.0  # what had to be computed
+    model_flops: float = 0.0  # as published figures count: with the whole last layer
+    max_over_mean_tokens: float = 0.0  # sum over steps
+    moved: int = 0  # sequences that did not fit where they were dealt to
 
     def add(self, whole: GlobalBatch, config: RunConfig, words: int, times: int = 1) -> None:
         """Count a step, or with -1 no longer count it."""
@@ -72,14 +68,10 @@ class Totals:
 class Position:
     """How far a run is, between two steps."""
 
-    next_evaluation: int
-    """Samples after which the next evaluation is due."""
-    batches: int = 0
-    """Global batches taken from the order, those of skipped steps included."""
-    block_start: int = 0
-    """Samples at which the block of the log began that is being trained, or comes next."""
-    in_block: bool = False
-    """Whether its first line is written."""
+    next_evaluation: int  # samples after which the next evaluation is due
+    batches: int = 0  # global batches taken from the order, those of skipped steps included
+    block_start: int = 0  # samples at which the block of the log began that is being trained, or comes next
+    in_block: bool = False  # whether its first line is written
 
 
 class Trainer:

@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-LONGEST_NAME = 200
-"""Characters of a description's name that are looked at."""
+LONGEST_NAME = 200  # characters of a description's name that are looked at
 
 
 @dataclass(frozen=True)
@@ -13,9 +12,9 @@ class Accelerator:
     """A kind of accelerator; memory sizes and power limits do not tell kinds apart."""
 
     name: str
+    # Dense bf16 operations a second (fp16 where there is no bf16), a multiplication and an addition being two, as its
+    # maker states them without boost or sparsity; None where none are stated.
     peak_flops: float | None
-    """Dense bf16 operations a second (fp16 where there is no bf16), a multiplication and an addition being two, as its
-    maker states them without boost or sparsity; None where none are stated."""
 
 
 def accelerator_named(text: str) -> Accelerator | None:
@@ -37,6 +36,7 @@ def _kinds() -> tuple[tuple[re.Pattern[str], Accelerator], ...]:
     )
 
 
+# Pattern, name, peak in teraFLOP/s; the first pattern that is found in a name counts. Sources: makers' data sheets.
 _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"V100.*PCI", "NVIDIA V100 PCIe", 112),
     (r"V100.*SXM", "NVIDIA V100 SXM", 125),
@@ -82,4 +82,3 @@ _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"Gaudi|HL-?205", "Habana Gaudi", None),
     (r"Ascend\W?910", "Huawei Ascend 910", 256),
 )
-"""Pattern, name, peak in teraFLOP/s; the first pattern that is found in a name counts. Sources: makers' data sheets."""

@@ -25,14 +25,10 @@ from podium.planning.samplers import Order, Sampler, StratifiedSampler
 if TYPE_CHECKING:
     from podium.config.schema import RunConfig
 
-POOL = 1_000_000
-"""Samples that stand for a histogram, at evenly spaced quantiles of it."""
-PACK_DEPTHS = (2, 3, 4, 8, 16, None)
-"""Most sequences in a row."""
-MOST_SAMPLES = 2**22
-"""Of a global batch."""
-DRAWN_SAMPLES = 2**17
-"""Samples that are drawn at once, if they are not a single step's."""
+POOL = 1_000_000  # samples that stand for a histogram, at evenly spaced quantiles of it
+PACK_DEPTHS = (2, 3, 4, 8, 16, None)  # most sequences in a row
+MOST_SAMPLES = 2**22  # largest global batch
+DRAWN_SAMPLES = 2**17  # samples that are drawn at once, if they are not a single step's
 GPUS_PER_NODE = 8
 
 
@@ -106,13 +102,11 @@ class Balance:
     max_over_mean_cost: float
     max_over_mean_cost_p99: float
     padding_share: float
+    # What the mean of max/mean of cost cannot be below with these samples and counts, however they are dealt out.
     least_cost: float
-    """What the mean of max/mean of cost cannot be below with these samples and counts, however they are dealt out."""
-    milliseconds: float
-    """To compute one step's assignment, the median."""
+    milliseconds: float  # to compute one step's assignment, the median
     communication: str
-    bytes_per_step: float
-    """That a rank sends where ranks hold shards of their own, as the published system did."""
+    bytes_per_step: float  # sent by a rank where ranks hold shards of their own, as the published system did
 
 
 def balance_report(
@@ -201,10 +195,8 @@ def _global_batches(order: Order, pool: np.ndarray, size: int, steps: int) -> It
 class _Shared:
     """What is equal for several strategies in one step."""
 
-    real: int
-    """Tokens."""
-    beyond_tokens: np.ndarray
-    """Cost of each sample without that of its tokens, padding included."""
+    real: int  # tokens that are not padding
+    beyond_tokens: np.ndarray  # cost of each sample without that of its tokens, padding included
     least: float
 
     @classmethod

@@ -42,10 +42,8 @@ class Fitted:
     """An assignment within a capacity, of all samples but those that are left for the next step."""
 
     assignment: Assignment
-    left: np.ndarray
-    """Positions that no micro-batch has room for, in ascending order."""
-    moved: int
-    """Sequences that another micro-batch has taken."""
+    left: np.ndarray  # positions that no micro-batch has room for, in ascending order
+    moved: int  # sequences that another micro-batch has taken
 
 
 def capacity_for(loads: np.ndarray, overflow: float, token_step: int) -> Capacity:
@@ -118,14 +116,12 @@ class LengthIndex(Protocol):
 
 
 SHAPE_STEP = 64
+# Token slots are rounded up to multiples of this by device, unless the configuration says: few shapes cost less.
 SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}
-"""Token slots are rounded up to multiples of this by device, unless the configuration says: few shapes cost less."""
+# `collate`'s slot width, token slots, masked slots, attention widths and sequence slots.
 Layout = tuple[int | None, int, int, Sequence[int] | None, int | None]
-"""`collate`'s slot width, token slots, masked slots, attention widths and sequence slots."""
-DRAWN_SAMPLES = 4096
-"""Samples that are drawn at once, if they are not a single step's."""
-CAPACITY_STEPS = 200
-"""Steps that a capacity is derived from."""
+DRAWN_SAMPLES = 4096  # samples that are drawn at once, if they are not a single step's
+CAPACITY_STEPS = 200  # steps that a capacity is derived from
 
 
 @dataclass(frozen=True)
@@ -136,21 +132,16 @@ class GlobalBatch:
     """
 
     first_sample: int
-    indices: np.ndarray
-    """Dataset indices [samples]."""
-    lengths: np.ndarray
-    """Tokens of each sample, int64 [samples]."""
-    masked_counts: np.ndarray
-    """Masked tokens of each sample, int64 [samples]."""
+    indices: np.ndarray  # dataset indices [samples]
+    lengths: np.ndarray  # tokens of each sample, int64 [samples]
+    masked_counts: np.ndarray  # masked tokens of each sample, int64 [samples]
+    # Micro-batch a of rank r holds samples starts[r · accumulation steps + a] to the next start, int64 [… + 1].
     starts: np.ndarray
-    """Micro-batch a of rank r holds samples starts[r · accumulation steps + a] to the next start, int64 [… + 1]."""
-    micro_batch_slots: np.ndarray
-    """Token slots [ranks, accumulation steps], padding included."""
-    moved: int = 0
-    """Sequences that did not fit where they were dealt to, in this step or the one before."""
+    micro_batch_slots: np.ndarray  # token slots [ranks, accumulation steps], padding included
+    moved: int = 0  # sequences that did not fit where they were dealt to, in this step or the one before
+    # The place of each sample in the order in which the step's samples were drawn, int64 [samples]; empty where they
+    # were not drawn.
     positions: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    """The place of each sample in the order in which the step's samples were drawn, int64 [samples]; empty where they
-    were not drawn."""
 
     @property
     def samples(self) -> int:

@@ -32,8 +32,7 @@ class StepCosts:
     pair: float
     masked: float
     sequence: float
-    median_relative_error: float = 0.0
-    """Of the steps that it was fitted to."""
+    median_relative_error: float = 0.0  # over the steps that it was fitted to
 
     def seconds(self, lengths: np.ndarray, masked: int) -> float:
         """Of a step on sequences of these lengths, of whose tokens so many are masked."""

@@ -20,8 +20,7 @@ import numpy as np
 
 from podium.core.jit import compiled
 
-Kind = tuple[int, ...]
-"""The lengths of a row's sequences, in tokens, the longest first."""
+Kind = tuple[int, ...]  # the lengths of a row's sequences, in tokens, the longest first
 
 
 @dataclass(frozen=True)
@@ -197,10 +196,9 @@ def _packed_kinds(
     return lengths, sizes, counts
 
 
-DEPTH = 3
-"""Sequences of a row, at most."""
+DEPTH = 3  # sequences of a row, at most
+# The solver ends where the error ‖A·x − b‖ has fallen by less than this share in so many iterations.
 CHECKED_EVERY, LEAST_GAIN, MOST_ITERATIONS = 100, 1e-4, 2000
-"""The solver ends where the error ‖A·x − b‖ has fallen by less than this share in so many iterations."""
 
 
 def least_squares_packs(histogram: np.ndarray, row_tokens: int) -> Packs:

@@ -31,8 +31,7 @@ from podium.core.errors import UsageError
 from podium.core.jit import compiled, compiled_inline
 
 ROUNDS = 6
-CHUNK = 4096
-"""Values that are permuted together."""
+CHUNK = 4096  # values that are permuted together
 STRATA = 4
 _U64 = np.uint64
 
@@ -93,12 +92,11 @@ class StratifiedSampler:
         if lengths.min() < 1 or lengths.max() > max_length:
             raise ValueError(f"a stratified sampler needs samples of 1 to {max_length} tokens")
         self.batch = batch
-        self.bounds = stratum_bounds(max_length)
-        """[strata] the longest length of each."""
+        self.bounds = stratum_bounds(max_length)  # [strata] the longest length of each
         stratum_of = np.searchsorted(self.bounds, np.arange(max_length + 1)).astype(np.uint8)[lengths]
         sizes = np.bincount(stratum_of, minlength=len(self.bounds))
+        # [strata] slots of a local batch.
         self.counts = shares(sizes, batch) if counts is None else np.array(counts, dtype=np.int64)
-        """[strata] slots of a local batch."""
         fitting = len(self.counts) == STRATA and self.counts.min() >= 0 and not self.counts[sizes == 0].any()
         if not fitting or self.counts.sum() != batch:
             raise ValueError(
@@ -241,8 +239,8 @@ class Phase:
     """So many samples of at most so many tokens."""
 
     max_sequence_length: int
+    # Rounded up to whole global batches; None: to the end of the run. Only the last phase has none.
     samples: int | None
-    """Rounded up to whole global batches; None: to the end of the run. Only the last phase has none."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from podium.planning.batch_plan import SHAPE_STEPS
 
 FULL = "podium"
 HEAD_SIZE = 64
+# Word numbers are stored in 16 bits.
 LARGEST = {"steps": 2**31 - 1, "vocabulary": 2**16, "layers": 2**31 - 1, "hidden": 2**31 - 1}
-"""Word numbers are stored in 16 bits."""
 
 
 def main() -> int:

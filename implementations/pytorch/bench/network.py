@@ -37,8 +37,7 @@ class Host:
     """One end of the link."""
 
     address: str
-    command: tuple[str, ...]
-    """What a command is put after to run there."""
+    command: tuple[str, ...]  # what a command is put after to run there
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from implementations.pytorch.step import Stepper
 from podium.planning.batch_plan import GlobalBatch
 from podium.planning.costs import StepCosts, fit
 
-ROUNDS = 5
-"""Times that each composition is timed; the median counts."""
+ROUNDS = 5  # times that each composition is timed; the median counts
 
 
 def measure_costs(stepper: Stepper, mixed: np.ndarray, shape_step: int, words: int) -> StepCosts:

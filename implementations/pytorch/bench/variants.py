@@ -130,8 +130,7 @@ class Variant:
     """A configuration without one thing."""
 
     name: str
-    what: str
-    """What is done instead."""
+    what: str  # what is done instead
     changes: Mapping[str, Any]
     devices: tuple[str, ...] = ("cpu", "cuda")
 

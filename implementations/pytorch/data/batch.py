@@ -22,8 +22,8 @@ from benchmarks.bert.samples import Sample, Samples
 from podium.core.jit import compiled
 from podium.planning.batch_plan import round_up
 
+# What one more group costs, in units of one query–key pair: measured on two CPU cores, see docs/lab-notebook.md.
 LAUNCH_COST = 40_000.0
-"""What one more group costs, in units of one query–key pair: measured on two CPU cores, see docs/lab-notebook.md."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Group:
         return self.last - self.first
 
 
+# Widths are multiples of this: libraries prepare a product for each shape that they meet, so few shapes cost less.
 WIDTH_STEP = 32
-"""Widths are multiples of this: libraries prepare a product for each shape that they meet, so few shapes cost less."""
 
 
 def group_by_width(sorted_lengths: np.ndarray, widths: Sequence[int]) -> tuple[Group, ...]:
@@ -133,8 +133,7 @@ def fill_rectangle(
             unpad_index[before + k] = row * width + k
 
 
-IGNORED = -100
-"""The label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it."""
+IGNORED = -100  # the label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it
 
 
 @dataclass(frozen=True)
@@ -358,8 +357,7 @@ def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> A
     )
 
 
-WORD = 8
-"""Every tensor begins at a multiple of so many bytes."""
+WORD = 8  # every tensor begins at a multiple of so many bytes
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,8 @@ from implementations.pytorch.data.reader import Step, offsets_of, select
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
-EXCHANGE_STEPS = 100
-"""Steps of a piece: what Baidu exchanged at once over 64 ranks."""
-GRACE_SECONDS = 2.0
-"""How long a rank that fails waits for its thread, which may wait for ranks that wait for this one."""
+EXCHANGE_STEPS = 100  # steps of a piece: what Baidu exchanged at once over 64 ranks
+GRACE_SECONDS = 2.0  # how long a rank that fails waits for its thread, which may wait for ranks that wait for this one
 GO, STOP, FAILED = 0, 1, 2
 
 
@@ -39,19 +37,13 @@ class Exchanged:
     """What passing samples on took a rank."""
 
     pieces: int = 0
-    samples: int = 0
-    """That this rank trains on."""
-    sent_bytes: int = 0
-    """To other ranks."""
+    samples: int = 0  # that this rank trains on
+    sent_bytes: int = 0  # to other ranks
     reading_seconds: float = 0.0
-    sending_seconds: float = 0.0
-    """Sending and receiving, once all ranks have read their parts."""
-    agreeing_seconds: float = 0.0
-    """Until all ranks have read their parts."""
-    first_wait_seconds: float = 0.0
-    """Until the first piece was there: nothing is trained on meanwhile."""
-    wait_seconds: float = 0.0
-    """Until each further piece was there, when all steps of the one before had been laid out."""
+    sending_seconds: float = 0.0  # sending and receiving, once all ranks have read their parts
+    agreeing_seconds: float = 0.0  # until all ranks have read their parts
+    first_wait_seconds: float = 0.0  # until the first piece was there: nothing is trained on meanwhile
+    wait_seconds: float = 0.0  # until each further piece was there, when all steps of the one before had been laid out
 
 
 @dataclass(frozen=True)
@@ -59,16 +51,12 @@ class Plan:
     """What a rank reads of a piece, to whom it sends it, and what it gets."""
 
     wholes: Sequence[GlobalBatch]
-    read: np.ndarray
-    """Dataset indices [n] of what this rank reads, by the rank that it goes to."""
-    read_counts: np.ndarray
-    """Samples for each rank [W]."""
-    arriving: np.ndarray
-    """Dataset indices [m] of what arrives, by the rank that it comes from."""
-    arriving_counts: np.ndarray
-    """Samples from each rank [W]."""
+    read: np.ndarray  # dataset indices [n] of what this rank reads, by the rank that it goes to
+    read_counts: np.ndarray  # samples for each rank [W]
+    arriving: np.ndarray  # dataset indices [m] of what arrives, by the rank that it comes from
+    arriving_counts: np.ndarray  # samples from each rank [W]
+    # Where in what arrives this rank's samples lie [m], step by step in the order of each global batch.
     places: np.ndarray
-    """Where in what arrives this rank's samples lie [m], step by step in the order of each global batch."""
 
     @classmethod
     def of(cls, wholes: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":

@@ -11,12 +11,10 @@ from implementations.pytorch.data.exchange import EXCHANGE_STEPS, Exchanged, Exc
 from implementations.pytorch.data.reader import WINDOW, Step, StepReader
 from podium.planning.batch_plan import TrainingOrder
 
+# Seconds between the taking of a step and the reading of another one, where the queue was full. The thread that takes a
+# step lets go of the interpreter's lock for a moment before it goes on. Whoever wakes up just then takes the lock and
+# keeps it waiting, for no good: there are steps enough by then.
 REST = 0.001
-"""Seconds between the taking of a step and the reading of another one, where the queue was full.
-
-The thread that takes a step lets go of the interpreter's lock for a moment before it goes on. Whoever wakes up just
-then takes the lock and keeps it waiting, for no good: there are steps enough by then.
-"""
 
 
 class Reader(Protocol):
@@ -141,9 +139,9 @@ class ExchangePrefetcher(Prefetcher):
         return self._exchange.measured
 
 
+# By the configuration's `loader`.
 LOADERS: dict[str, type[Prefetcher] | type[DaliPrefetcher]] = {
     "own": Prefetcher,
     "dali": DaliPrefetcher,
     "exchange": ExchangePrefetcher,
 }
-"""Who reads ahead, by the name that a configuration gives."""

@@ -21,11 +21,10 @@ from implementations.pytorch.data.batch import RaggedBatch, collate, collate_fla
 from podium.core.jit import compiled
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
-WINDOW = 32
-"""Steps that are known ahead of the one that is read; they are asked for half as many at a time."""
+WINDOW = 32  # steps that are known ahead of the one that is read; they are asked for half as many at a time
+# Steps that are planned for each one that is read until so many are known: the first step waits for no plan but its
+# own.
 PLANNED = 2
-"""Steps that are planned for each one that is read until so many are known: the first step waits for no plan but its
-own."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from torch.nn.parallel import DistributedDataParallel
 from implementations.pytorch.optim.clipping import clip_factor, total_norm
 from podium.config.schema import Clipping, RunConfig
 
+# Steps between two entries of DDP's own log, which waits for the device: a CUDA graph could not be captured then.
 NEVER = 2**31 - 1
-"""Steps between two entries of DDP's own log, which waits for the device: a CUDA graph could not be captured then."""
 
 WIRE_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -59,10 +59,8 @@ class GradientSync:
 
     def __init__(self, settings: SyncSettings) -> None:
         self.clipping, self.wire = settings.clipping, settings.wire
-        self.last_bucket_ready = 0.0
-        """Of time.perf_counter."""
-        self.buckets = 0
-        """How many DDP has made: known with `bucket` clipping, from the first `begin` on."""
+        self.last_bucket_ready = 0.0  # by time.perf_counter
+        self.buckets = 0  # how many DDP has made: known with `bucket` clipping, from the first `begin` on
         self.hook = HOOKS[self.clipping.when if self.clipping else "after"]
         self._ranks = dist.get_world_size()
         self._begun = 0

@@ -66,8 +66,8 @@ def _wait(deadline: float, whom: str) -> None:
     time.sleep(POLL_SECONDS)
 
 
+# By so much a collective outlasts the time allowed, in which the rank that holds up the others is named.
 NAMING_SECONDS = 60.0
-"""By so much a collective outlasts the time allowed, in which the rank that holds up the others is named."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ class Processes:
     rank: int
     ranks: int
     device: torch.device
-    place: str = ""
-    """Where in torchrun's store they have met; what else they leave for each other goes there too."""
+    place: str = ""  # where in torchrun's store they have met; what else they leave for each other goes there too
 
     @property
     def first(self) -> bool:

@@ -48,14 +48,10 @@ class Board(Protocol):
 class Beat:
     """What a rank tells of itself."""
 
-    count: int
-    """Of its heart, as long as the process runs."""
-    laps: int
-    """Phases that it has ended, which are the same ones on all ranks."""
-    batch: int
-    """The global batch that it is in, counted from 1."""
-    phase: str
-    """What it has ended last."""
+    count: int  # heartbeats since the process started
+    laps: int  # phases that it has ended, which are the same ones on all ranks
+    batch: int  # the global batch that it is in, counted from 1
+    phase: str  # what it has ended last
     host: str
     pid: int
 
@@ -102,8 +98,7 @@ class Watch:
         self._interval = min(LONGEST_INTERVAL, timeout_seconds / 10)
         self._closed = threading.Event()
         self._count, self._signs = 0, 0
-        self.batch = 0
-        """The global batch that is being trained on, counted from 1."""
+        self.batch = 0  # the global batch that is being trained on, counted from 1
 
     def __enter__(self) -> Self:
         self._host, self._pid = socket.gethostname(), os.getpid()

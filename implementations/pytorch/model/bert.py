@@ -24,16 +24,13 @@ from implementations.pytorch.model.linear import Linear
 class Making:
     """How the model is computed; none of it changes what is computed, but for the order of rounding."""
 
-    attention: str = "grouped"
-    """A backend of attention."""
+    attention: str = "grouped"  # a backend of attention
     kernels: Kernels = EAGER
-    compiles: bool = False
-    """Whether torch.compile fuses each block's element-wise work."""
+    compiles: bool = False  # whether torch.compile fuses each block's element-wise work
+    # `needed`: after its attention the last layer goes on with masked and [CLS] tokens alone, which are all that the
+    # heads read. `all`: with every token.
     last_layer: str = "needed"
-    """`needed`: after its attention the last layer goes on with masked and [CLS] tokens alone, which are all that the
-    heads read. `all`: with every token."""
-    linear: type[Linear] = Linear
-    """The encoder's matrix products."""
+    linear: type[Linear] = Linear  # the encoder's matrix products
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ class Linear(nn.Linear):
 
 
 FORWARD, GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
-STEP = 16
-"""The hardware multiplies matrices whose dimensions are multiples of this."""
+STEP = 16  # the hardware multiplies matrices whose dimensions are multiples of this
 
 
 class Fp8Linear(Linear):

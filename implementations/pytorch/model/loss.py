@@ -11,8 +11,7 @@ from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import Scores
 
-MASKED_LM_EPS = 1e-5
-"""Added to the number of masked tokens, as the reference does."""
+MASKED_LM_EPS = 1e-5  # added to the number of masked tokens, as the reference does
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 
 from podium.core.jit import compiled_parallel
 
+# Elements that a thread takes at a time: those of one block stay in its cache from the first pass to the second.
 BLOCK = 1 << 14
-"""Elements that a thread takes at a time: those of one block stay in its cache from the first pass to the second."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,9 @@ class Update:
     means: list[Tensor]
     squares: list[Tensor]
     betas: tuple[float, float]
+    # What the moving averages are multiplied by: the betas, or 1 where nothing is to change.
     kept: tuple[float | Tensor, float | Tensor]
-    """What the moving averages are multiplied by: the betas, or 1 where nothing is to change."""
-    numbers: Tensor
-    """Bias correction of m, that of v, and the rate: float64 [3] on the device."""
+    numbers: Tensor  # bias correction of m, that of v, and the rate: float64 [3] on the device
     eps: float
     weight_decay: float
     adapt: bool

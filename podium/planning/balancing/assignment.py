@@ -16,10 +16,8 @@ from podium.core.jit import compiled
 class Assignment:
     """Part p takes the positions order[starts[p]:starts[p + 1]] of the global batch; parts may be of unequal size."""
 
-    order: np.ndarray
-    """[G] int64, every position once."""
-    starts: np.ndarray
-    """[parts + 1] int64, from 0 to G."""
+    order: np.ndarray  # [G] int64, every position once
+    starts: np.ndarray  # [parts + 1] int64, from 0 to G
 
     @classmethod
     def even(cls, positions: np.ndarray) -> "Assignment":
@@ -64,20 +62,15 @@ class Deal:
     """What a strategy may know besides the lengths. Raises ValueError where it makes no sense."""
 
     parts: int
-    parts_per_node: int
-    """= parts where there is one node."""
+    parts_per_node: int  # = parts where there is one node
+    # Of one (query, key) pair of tokens in units of one token's cost: a sequence costs n + pair_cost · n².
     pair_cost: float = 0.0
-    """Of one (query, key) pair of tokens in units of one token's cost: a sequence costs n + pair_cost · n²."""
-    sequence_cost: float = 0.0
-    """Of a sequence whatever its length, in the same unit."""
-    row_tokens: int = 512
-    """Of a packed row."""
-    counts: Literal["equal", "free"] = "equal"
-    """Whether `indexed` gives every part equally many samples."""
+    sequence_cost: float = 0.0  # of a sequence whatever its length, in the same unit
+    row_tokens: int = 512  # of a packed row
+    counts: Literal["equal", "free"] = "equal"  # whether `indexed` gives every part equally many samples
+    # How strategies that sort deal out the sorted samples; None for the way each was published.
     scan: Literal["stride", "snake"] | None = None
-    """How strategies that sort deal out the sorted samples; None for the way each was published."""
-    least: int = 1
-    """Samples that every part has where counts are free."""
+    least: int = 1  # samples that every part has where counts are free
 
     def __post_init__(self) -> None:
         if min(self.parts, self.parts_per_node, self.row_tokens, self.least) < 1:

@@ -7,8 +7,7 @@ from podium.planning.balancing.indexed import indexed
 from podium.planning.balancing.published import snake
 from podium.planning.packing import pack_kinds
 
-COSTLIEST = 2**15
-"""Of whole-number costs of rows."""
+COSTLIEST = 2**15  # greatest whole-number cost of a row
 
 
 def packed(lengths: np.ndarray, deal: Deal) -> Assignment:

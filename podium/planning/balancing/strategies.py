@@ -25,21 +25,18 @@ PASSED_ON = {"none": "none", "node": "samples of a node", "all": "samples of all
 class Strategy:
     """How samples are dealt out, what room they then take, and what dealing them out sends."""
 
-    assign: Assign
-    """Lengths [G] in the run's order → an assignment."""
-    pads: bool = False
-    """Every sequence takes a slot of the longest length."""
+    assign: Assign  # lengths [G] in the run's order → an assignment
+    pads: bool = False  # every sequence takes a slot of the longest length
+    # Samples are drawn by StratifiedSampler, so that every local batch has fixed counts per stratum.
     strata: bool = False
-    """Samples are drawn by StratifiedSampler, so that every local batch has fixed counts per stratum."""
+    # A part's tokens lie in rows of deal.row_tokens: its capacity is a whole number of rows, equal for all parts.
     rows: bool = False
-    """A part's tokens lie in rows of deal.row_tokens: its capacity is a whole number of rows, equal for all parts."""
+    # Whether all parts have equally many samples, or as the deal says.
     counts: Literal["equal", "free", "deal"] = "equal"
-    """Whether all parts have equally many samples, or as the deal says."""
-    exchange: Literal["none", "node", "all"] = "none"
-    """Among which ranks samples are passed on."""
+    exchange: Literal["none", "node", "all"] = "none"  # among which ranks samples are passed on
+    # Whether a rank's samples are dealt out to its micro-batches after those of the global batch to the ranks: what
+    # ranks take is then balanced best, since they wait for each other once a step, and not after each micro-batch.
     nested: bool = False
-    """Whether a rank's samples are dealt out to its micro-batches after those of the global batch to the ranks: what
-    ranks take is then balanced best, since they wait for each other once a step, and not after each micro-batch."""
 
     @property
     def communication(self) -> str:

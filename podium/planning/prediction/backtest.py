@@ -26,6 +26,7 @@ BETTER_SETTINGS = (
     "samples: at batch size 3,072 NVIDIA's of 2.0, the only one of 2.x fitted on there, needed 3.2 million; settings "
     "found in 2.1 need 2.7 million"
 )
+# Why systems were missed, by the first part of a name that fits.
 WHY: tuple[tuple[str, str], ...] = (
     (
         "Samsung",
@@ -49,7 +50,6 @@ WHY: tuple[tuple[str, str], ...] = (
     ("n8_ngc22.09", BETTER_SETTINGS),
     ("2.0 Dell R750xa", "samples: ten runs that happened to need 16% more than the median of the systems at 448"),
 )
-"""Why systems were missed, by the first part of a name that fits."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ class Comparison:
 
     run: PublishedRun
     prediction: Prediction
-    sequences_per_second: float
-    """Predicted, for the samples that the system took."""
+    sequences_per_second: float  # predicted, for the samples that the system took
 
     @property
     def rate_error(self) -> float:

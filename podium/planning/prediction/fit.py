@@ -23,6 +23,7 @@ SEARCHED = (
     "host_path_switched",
     "host_path_direct",
 )
+# Assumed constants, the starts that the logs tell, and where the search begins.
 START = Constants(
     sustained_flops_sxm=150e12,
     sustained_flops_pcie=120e12,
@@ -40,9 +41,7 @@ START = Constants(
     cpu_run_over_bench=1.32,
     throughput_error=0.0,
 )
-"""Assumed constants, the starts that the logs tell, and where the search begins."""
-COVERED = 0.9
-"""Share of the systems fitted on whose rates lie within the stated error."""
+COVERED = 0.9  # share of the systems fitted on whose rates lie within the stated error
 FIRST_STRIDE, LAST_STRIDE = 0.5, 1e-4
 
 

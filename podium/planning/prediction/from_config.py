@@ -28,12 +28,11 @@ from podium.planning.prediction.plan import (
 from podium.planning.prediction.published import all_runs, all_samples, wikipedia
 from podium.planning.prediction.samples import Estimate, curve
 
+# Assumed of a node whose description names none.
 ADAPTERS = {"a100_sxm": (8, 200.0), "a100_pcie": (1, 100.0), "h100_sxm": (8, 400.0), "h200": (8, 400.0)}
-"""Assumed of a node whose description names none."""
 BETWEEN_NODES = "how much of their adapters' rate nodes reach is fitted on A100 systems alone"
 TINY_VOCABULARY = 512
-UNFITTED_ERROR = 0.3
-"""Assumed of rates that no published run is fitted on."""
+UNFITTED_ERROR = 0.3  # assumed of rates that no published run is fitted on
 FITTED_PRECISION = ("auto", "fp16", "bf16")
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 

@@ -11,10 +11,9 @@ from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.costs import StepCosts
 from podium.planning.samplers import Sampler, StratifiedSampler
 
-POOL = 262_144
-"""Samples that stand for a histogram."""
+POOL = 262_144  # samples that stand for a histogram
+# Steps that are dealt out: until so many samples are drawn, within these bounds.
 FEWEST_STEPS, MOST_STEPS, DRAWN = 4, 64, 65_536
-"""Steps that are dealt out: until so many samples are drawn, within these bounds."""
 SEED = 0
 Coefficients = tuple[float, float, float, float]
 
@@ -25,8 +24,7 @@ class Lengths:
 
     tokens: np.ndarray
     masked: np.ndarray
-    longest: int = 512
-    """Tokens of a padded sequence."""
+    longest: int = 512  # tokens of a padded sequence
 
     @classmethod
     def of_histogram(cls, histogram: np.ndarray, count: int = POOL) -> "Lengths":
@@ -69,8 +67,7 @@ class Load:
     """Seconds that the samples of one step take a rank, over all its micro-batches."""
 
     mean: float
-    slowest: float
-    """The greatest of all ranks, averaged over steps."""
+    slowest: float  # the greatest of all ranks, averaged over steps
 
 
 def load(dealing: Dealing, costs: StepCosts, lengths: Lengths) -> Load:

@@ -10,8 +10,7 @@ bandwidth.)
 from dataclasses import dataclass
 from math import ceil, log2
 
-BUCKET_BYTES = 25 * 2**20
-"""Of gradients that are reduced together, as PyTorch DDP does."""
+BUCKET_BYTES = 25 * 2**20  # size of the buckets in which PyTorch DDP reduces gradients
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,7 @@ class Network:
     gpus_per_node: int
     inside: float
     between: float
-    hop_inside: float
-    """Seconds."""
+    hop_inside: float  # seconds
     hop_between: float
 
     def all_reduce(self, size: float) -> float:

@@ -27,11 +27,10 @@ class Processor:
     """Published figures of one accelerator (or, for `cpu`, of a process of a common machine)."""
 
     name: str
-    peak_flops: float
-    """Dense bf16 multiply-adds, counted as two operations, a second."""
+    peak_flops: float  # dense bf16 multiply-adds, counted as two operations, a second
     memory_bytes_per_second: float
+    # To the other accelerators of a node, in one direction: NVLink, or PCI Express where there is none.
     link_bytes_per_second: float
-    """To the other accelerators of a node, in one direction: NVLink, or PCI Express where there is none."""
 
 
 def _known(name: str, memory_bytes_per_second: float, link_bytes_per_second: float) -> Processor:
@@ -40,6 +39,7 @@ def _known(name: str, memory_bytes_per_second: float, link_bytes_per_second: flo
     return Processor(accelerator.name, accelerator.peak_flops, memory_bytes_per_second, link_bytes_per_second)
 
 
+# By the names that published runs are filed under. Sources: NVIDIA's data sheets; `cpu` is an assumption.
 PROCESSORS: dict[str, Processor] = {
     "a100_sxm": _known("NVIDIA A100 SXM", 2.039e12, 300e9),
     "a100_pcie": _known("NVIDIA A100 PCIe", 1.935e12, 32e9),
@@ -47,7 +47,6 @@ PROCESSORS: dict[str, Processor] = {
     "h200": _known("NVIDIA H200", 4.8e12, 450e9),
     "cpu": Processor("CPU", 1e12, 20e9, 5e9),
 }
-"""By the names that published runs are filed under. Sources: NVIDIA's data sheets; `cpu` is an assumption."""
 
 _NAMES: tuple[tuple[str, str], ...] = (
     (r"A100.*PCI", "a100_pcie"),
@@ -56,21 +55,20 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"H100", "h100_sxm"),
 )
 
+# How a node's GPUs reach the network: a switch near each GPU and adapter (nodes of eight SXM GPUs), or through the
+# host's processors (nodes of up to four, and PCIe cards).
 Fabric = Literal["switched", "direct"]
-"""How a node's GPUs reach the network: a switch near each GPU and adapter (nodes of eight SXM GPUs), or through the
-host's processors (nodes of up to four, and PCIe cards)."""
 
 
 @dataclass(frozen=True)
 class Machine:
     """GPUs of one kind in equal nodes."""
 
-    processor: str
-    """A key of PROCESSORS."""
+    processor: str  # a key of PROCESSORS
     nodes: int
     gpus_per_node: int
+    # A node's network adapters for training and the Gb/s of each; None where unknown or not needed.
     adapters: tuple[int, float] | None = None
-    """A node's network adapters for training and the Gb/s of each; None where unknown or not needed."""
 
     def __post_init__(self) -> None:
         if self.processor not in PROCESSORS:
@@ -103,18 +101,17 @@ def adapters_named(text: str) -> tuple[int, float] | None:
     return max(kinds, key=lambda kind: kind[0] * kind[1], default=None)
 
 
-HALF, FULL = 2, 4
-"""Bytes of a gradient on the wire."""
+HALF, FULL = 2, 4  # bytes of a gradient on the wire
 VOCABULARY = 30_522
 LastLayer = Literal["all", "needed"]
+# Of the optimizer, over ranks: `slices`, as NVIDIA's code does: gradients are reduce-scattered, each rank updates its
+# share, and half-precision values are gathered then; `whole_tensors`, as Podium's LAMB does: gradients are reduced on
+# all ranks, and the values of each tensor are sent by the rank that owns it.
 Sharing = Literal["none", "slices", "whole_tensors"]
-"""Of the optimizer, over ranks: `slices`, as NVIDIA's code does: gradients are reduce-scattered, each rank updates its
-share, and half-precision values are gathered then; `whole_tensors`, as Podium's LAMB does: gradients are reduced on all
-ranks, and the values of each tensor are sent by the rank that owns it."""
+# Read and written for each parameter: gradient 2; values, first and second moment 4 each, read and
+# written; half-precision values written 2. LAMB also reads the gradient for its norm, writes its update, and reads that
+# and the values once more.
 OPTIMIZER_BYTES = {"lamb": 42.0, "adamw": 28.0}
-"""Read and written for each parameter: gradient 2; values, first and second moment 4 each, read and written;
-half-precision values written 2. LAMB also reads the gradient for its norm, writes its update, and reads that and the
-values once more."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +121,7 @@ class Plan:
     machine: Machine
     global_batch_size: int
     lengths: Lengths
-    costs: StepCosts
-    """Of one rank's micro-batch; `costs.step` is once a micro-batch, without the optimizer."""
+    costs: StepCosts  # of one rank's micro-batch; `costs.step` is once a micro-batch, without the optimizer
     samples: Estimate
     strategy: str = "indexed"
     accumulation_steps: int = 1
@@ -135,10 +131,8 @@ class Plan:
     size: Size = LARGE
     vocabulary: int = VOCABULARY
     evaluation_samples: int = LARGE.evaluation_samples
-    evaluation_interval: int | None = None
-    """None for the benchmark's own at this batch size."""
-    start_seconds: float | None = None
-    """None for what published systems of this many ranks took."""
+    evaluation_interval: int | None = None  # None: the benchmark's own at this batch size
+    start_seconds: float | None = None  # None: what published systems of this many ranks took
     unsure: tuple[str, ...] = field(default=())
 
     @property

@@ -7,26 +7,20 @@ from podium.planning.prediction.load import load
 from podium.planning.prediction.network import Network, buckets, exposed
 from podium.planning.prediction.plan import FULL, HALF, PROCESSORS, Plan, optimizer_seconds
 
-BACKWARD_SHARE = 2 / 3
-"""Of a micro-batch's time."""
-EVALUATED_AT_ONCE = 64
-"""Samples of an evaluation's micro-batch."""
+BACKWARD_SHARE = 2 / 3  # backward's part of a micro-batch's time
+EVALUATED_AT_ONCE = 64  # samples of an evaluation's micro-batch
 
 
 @dataclass(frozen=True)
 class Split:
     """Seconds of a run (or of a step), by what they are spent on; together they are all of it."""
 
-    compute: float
-    """Forward and backward of a rank with the mean load."""
-    imbalance: float
-    """Waiting for the rank with the greatest load."""
-    communication: float
-    """Of gradients and values, as far as backward does not hide it."""
+    compute: float  # forward and backward of a rank with the mean load
+    imbalance: float  # waiting for the rank with the greatest load
+    communication: float  # of gradients and values, as far as backward does not hide it
     optimizer: float
     evaluation: float
-    data: float
-    """Start: from run_start until steps go at their full rate."""
+    data: float  # start: from run_start until steps go at their full rate
 
     @property
     def seconds(self) -> float:

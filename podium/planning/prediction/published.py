@@ -17,10 +17,9 @@ from podium.planning.prediction.samples import Estimate, curve
 
 ALSO_FITTED = ("2.0 NVIDIA dgxa100_n8_ngc22.04_pytorch", "2.0 NVIDIA dgxa100_n128_ngc22.04_pytorch")
 OTHER_CODE = ("mosaicml",)
+# By family: Baidu's and Samsung's as they describe them; NVIDIA's and what is built on it are taken to be Baidu's.
 STRATEGY = {"nvidia": "exchanged", "baidu": "exchanged", "hazyresearch": "exchanged", "samsung": "presorted"}
-"""By family: Baidu's and Samsung's as they describe them; NVIDIA's and what is built on it are taken to be Baidu's."""
-UNSHARDED = ("samsung",)
-"""Families whose optimizer is not sharded over ranks: PyTorch DDP, as described."""
+UNSHARDED = ("samsung",)  # families whose optimizer is not sharded over ranks: PyTorch DDP, as described
 
 
 def is_fitted(run: PublishedRun) -> bool:

@@ -13,10 +13,8 @@ import numpy as np
 
 from benchmarks.bert.published.reading import SamplesToTarget
 
-WIDER = 0.15
-"""Assumed."""
-NEIGHBOURHOOD = 2.0
-"""A lone system's batch size gives way to a better documented one within this factor."""
+WIDER = 0.15  # assumed growth of the spread with every doubling beyond the known batch sizes
+NEIGHBOURHOOD = 2.0  # a lone system's batch size gives way to a better documented one within this factor
 
 
 @dataclass(frozen=True)

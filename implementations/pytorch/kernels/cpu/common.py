@@ -125,11 +125,11 @@ def exponential(x: Any) -> Any:
     return series * float_of_bits(np.uint32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 
 
+# How elements of a type are handed to compiled code.
 STORED = {torch.bfloat16: torch.uint16, torch.float32: torch.float32}
-"""How elements of a type are handed to compiled code."""
+# Parts that rows are cut into. More than there are threads, so that they end together, and always as many, so that sums
+# over rows do not depend on the number of threads.
 CHUNKS = 32
-"""Parts that rows are cut into. More than there are threads, so that they end together, and always as many, so that
-sums over rows do not depend on the number of threads."""
 
 
 def array(tensor: Tensor) -> np.ndarray:
@@ -148,11 +148,9 @@ def use_torchs_threads() -> None:
     torch.set_num_threads(threads)
 
 
-STEPS = 65536
-"""Drop probabilities are multiples of one over this."""
+STEPS = 65536  # drop probabilities are multiples of one over this
 ROUNDS = 7
-DRAWS = 8
-"""Numbers of 16 bits that one call of the generator makes."""
+DRAWS = 8  # numbers of 16 bits that one call of the generator makes
 FACTOR_A, FACTOR_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 KEY_STEP_A, KEY_STEP_B = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 LOW, SHIFT, HALF_SHIFT, LOW_HALF = np.uint64(0xFFFFFFFF), np.uint64(32), np.uint64(16), np.uint64(0xFFFF)

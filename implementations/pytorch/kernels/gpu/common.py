@@ -5,8 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-STEPS = 65536
-"""Drop probabilities are multiples of one over this."""
+STEPS = 65536  # drop probabilities are multiples of one over this
 
 
 @triton.jit

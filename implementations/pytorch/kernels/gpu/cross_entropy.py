@@ -14,8 +14,7 @@ from torch import Tensor
 from implementations.pytorch.data.batch import IGNORED
 
 BLOCK = 4096
-WIDEST = 16
-"""A row's alignment is told up to so many words: the unit in which Triton itself looks at arguments."""
+WIDEST = 16  # a row's alignment is told up to so many words: the unit in which Triton itself looks at arguments
 
 
 @triton.jit

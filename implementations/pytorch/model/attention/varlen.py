@@ -18,10 +18,9 @@ from implementations.pytorch.model.attention.padded import with_spare_slots
 from podium.planning.batch_plan import round_up
 
 HALVES = (torch.float16, torch.bfloat16)
-CAPABILITY = (8, 0)
-"""The first NVIDIA GPUs that PyTorch's flash attention runs on; a T4 is 7.5."""
+CAPABILITY = (8, 0)  # the first NVIDIA GPUs that PyTorch's flash attention runs on; a T4 is 7.5
+# The longest length is told in steps of this, so that it is the same for all batches that a graph is replayed on.
 LENGTH_STEP = 512
-"""The longest length is told in steps of this, so that it is the same for all batches that a graph is replayed on."""
 
 
 def is_had(device: torch.device, dtype: torch.dtype) -> bool:
