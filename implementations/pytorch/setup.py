@@ -22,7 +22,7 @@ from implementations.pytorch.model.attention.dispatch import require
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.linear import Fp8Linear, Linear
-from implementations.pytorch.optim.build import build_optimizer, build_schedule
+from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import COMPUTE_TYPES, resolve_precision
@@ -88,7 +88,7 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
     ddp, sync = synchronised(model, processes.device, SyncSettings.of(config))
     optimizer = build_optimizer(model, config.optimizer)
     steps = -(-config.max_samples // config.global_batch_size)
-    rates = rate_table(build_schedule(config.optimizer), steps, processes.device)
+    rates = rate_table(config.optimizer, steps, processes.device)
     return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from benchmarks.bert.store import SampleStore
@@ -32,7 +33,6 @@ from implementations.pytorch.distributed.gradient_sync import GradientSync
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.loss import MASKED_LM_EPS, loss_sums
 from implementations.pytorch.optim.build import set_rate
-from implementations.pytorch.optim.clipping import clip_averaged
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast
 from podium.config.schema import LossScaling, RunConfig
@@ -247,7 +247,7 @@ class Stepper:
         if self.config.clipping is None:
             return self._no_norm
         if self.config.clipping.when == "after":
-            return clip_averaged(self.model.parameters(), self.config.clipping.max_norm)
+            return clip_grad_norm_(self.model.parameters(), self.config.clipping.max_norm, foreach=True)
         return self.sync.local_norm()
 
 

@@ -25,7 +25,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.distributed.watchdog import StopRequest, Watch, join_board
 from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, evaluate
 from implementations.pytorch.metrics import Metrics
-from implementations.pytorch.optim.build import build_schedule, used
+from implementations.pytorch.optim.build import used
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
 from implementations.pytorch.precision import matmul_peak
 from implementations.pytorch.setup import build_order, build_stepper, uses_graphs, warm_up
@@ -126,8 +126,8 @@ class Trainer:
         self.stepper = build_stepper(config, processes, self.words)
         self.precision = self.stepper.precision
         if self.log and not self.checkpoint:
-            schedule = build_schedule(config.optimizer)
-            self.log.settings(config, used(self.stepper.optimizer, schedule), config.model_size.tensors(self.words))
+            in_use = used(self.stepper.optimizer, config.optimizer)
+            self.log.settings(config, in_use, config.model_size.tensors(self.words))
         self.last_step = -(-config.max_samples // config.global_batch_size)
         self.shapes = None
         if uses_graphs(config, processes.device):

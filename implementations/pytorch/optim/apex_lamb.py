@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from implementations.pytorch.optim.lamb import DeviceOptimizer
 from podium.core.errors import UsageError
 
 
@@ -44,12 +44,14 @@ class _Found:
         return self.scale
 
 
-class ApexLamb(DeviceOptimizer):
-    """LAMB with the parameter groups and the state of `optimization.lamb.Lamb`, so that each can load the other's.
+class ApexLamb(Optimizer):
+    """LAMB with the parameter groups and the state of `Lamb`, so that each can resume the other's checkpoints.
 
     `adapt` must be True of groups with weight decay and False of the others. Raises ValueError where it is not, and
     UsageError where apex is not installed or was installed without its CUDA extensions.
     """
+
+    _step_supports_amp_scaling = True  # as Lamb's
 
     def __init__(self, params: Any, lr: Tensor, betas: tuple[float, float], eps: float) -> None:
         """`lr` is 0-d float32 on the parameters' device."""
@@ -71,11 +73,7 @@ class ApexLamb(DeviceOptimizer):
             ) from error
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]
         found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         for group, fused in zip(self.param_groups, self._fused.param_groups, strict=True):
             device = group["params"][0].device
@@ -89,7 +87,6 @@ class ApexLamb(DeviceOptimizer):
         if found_inf is not None:
             scaler = _Found(found_inf, torch.ones_like(found_inf) if grad_scale is None else grad_scale)
         self._fused.step(grad_scaler=scaler)
-        return loss
 
     def _link(self, parameter: Tensor) -> None:
         """Have apex work on this parameter's gradient and moving averages as they are now."""

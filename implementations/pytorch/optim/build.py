@@ -1,6 +1,5 @@
-"""Optimizer and schedule from the configuration, and the values actually in use, for the log."""
+"""The optimizer from the configuration, and the values actually in use, for the log."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch.optim import AdamW, Optimizer
 
 from implementations.pytorch.optim.apex_lamb import ApexLamb
 from implementations.pytorch.optim.lamb import Lamb
-from implementations.pytorch.optim.schedule import Schedule
 from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 from podium.config.schema import OptimizerSettings
 from podium.mllog.write import UsedOptimizer
@@ -22,9 +20,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     All groups share one rate, a 0-d tensor on the model's device, which `set_rate` changes. Neither optimizer asks the
     device for anything, so a step can be part of a CUDA graph.
     Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of each third.
-    LAMB is shared out over the ranks of the process group, if there is one, from `settings.sharded_from`
-    ranks on. Raises
-    UsageError for a backend that is not installed.
+    LAMB is shared out over the ranks of the process group, if there is one, from `settings.sharded_from` ranks on.
+    Raises UsageError for a backend that is not installed.
     """
     fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
     matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and not name.endswith("qkv.weight")]
@@ -37,43 +34,17 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     device = vectors[0].device
     rate = torch.tensor(settings.learning_rate, dtype=torch.float32, device=device)
     betas, eps = (settings.beta1, settings.beta2), settings.epsilon
-    optimizer: Optimizer
     if settings.algorithm == "adamw":
-        optimizer = AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
-    else:
-        groups[1]["parts"] = 3
-        groups[2]["adapt"] = False
-        made = ApexLamb if settings.backend == "apex" else ShardedLamb if _shards(settings) else Lamb
-        optimizer = made(groups, lr=rate, betas=betas, eps=eps)
-    optimizer.register_load_state_dict_post_hook(_keep(rate))
-    return optimizer
+        return AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
+    groups[1]["parts"] = 3
+    groups[2]["adapt"] = False
+    made = ApexLamb if settings.backend == "apex" else ShardedLamb if _shards(settings) else Lamb
+    return made(groups, lr=rate, betas=betas, eps=eps)
 
 
 def _shards(settings: OptimizerSettings) -> bool:
     least = settings.sharded_from
     return least is not None and dist.is_initialized() and dist.get_world_size() >= least
-
-
-def _keep(rate: Tensor) -> Callable[[Optimizer], None]:
-    """What loading a state ends with: all groups share `rate` again, on its device, and it has the loaded value."""
-
-    def keep(optimizer: Optimizer) -> None:
-        rate.copy_(torch.as_tensor(optimizer.param_groups[0]["lr"]))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-
-    return keep
-
-
-def build_schedule(settings: OptimizerSettings) -> Schedule:
-    return Schedule(
-        base=settings.learning_rate,
-        decay_steps=settings.decay_steps,
-        decay_power=settings.decay_power,
-        end=settings.end_learning_rate,
-        warmup_steps=settings.warmup_steps,
-        start_warmup_step=settings.start_warmup_step,
-    )
 
 
 def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
@@ -82,19 +53,19 @@ def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
         group["lr"].copy_(rate)
 
 
-def used(optimizer: Optimizer, schedule: Schedule) -> UsedOptimizer:
+def used(optimizer: Optimizer, settings: OptimizerSettings) -> UsedOptimizer:
     """Read from the group of the matrices what the optimizer uses."""
     group = optimizer.param_groups[0]
     return UsedOptimizer(
         algorithm="adamw" if isinstance(optimizer, AdamW) else "lamb",
-        learning_rate=schedule.base,
+        learning_rate=settings.learning_rate,
         beta1=group["betas"][0],
         beta2=group["betas"][1],
         epsilon=group["eps"],
         weight_decay=group["weight_decay"],
-        warmup_steps=schedule.warmup_steps,
-        start_warmup_step=schedule.start_warmup_step,
-        decay_steps=schedule.decay_steps,
-        decay_power=schedule.decay_power,
-        end_learning_rate=schedule.end,
+        warmup_steps=settings.warmup_steps,
+        start_warmup_step=settings.start_warmup_step,
+        decay_steps=settings.decay_steps,
+        decay_power=settings.decay_power,
+        end_learning_rate=settings.end_learning_rate,
     )

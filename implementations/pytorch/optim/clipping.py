@@ -1,15 +1,7 @@
 """Gradient clipping by norm, without synchronizing with the host; gradients that are not finite stay so."""
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
-
-
-def clip_averaged(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Clip the gradients of all parameters together to `max_norm`. Their norm before (0-d)."""
-    return clip_grad_norm_(parameters, max_norm, foreach=True)
 
 
 def clip_factor(norm: Tensor, limit: float | Tensor) -> Tensor:

@@ -7,7 +7,7 @@ where the ratio is 1 if either norm is 0. A parameter group with `adapt: False` 
 Many tensors are updated at once by multi-tensor operations or, for float32 on a CPU, by compiled loops.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,20 +123,7 @@ def _apply(p: np.ndarray, change: np.ndarray, numbers: np.ndarray, norms: np.nda
             p[i] -= factor * change[i]
 
 
-class DeviceOptimizer(Optimizer):
-    """An optimizer whose group values, such as the learning rate, may be tensors on the device of its parameters."""
-
-    _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets `grad_scale` and `found_inf` and asks nothing
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As every optimizer does, with what belongs to a group brought to the device of its parameters too."""
-        super().load_state_dict(state_dict)
-        for group in self.param_groups:
-            device = group["params"][0].device
-            group.update({key: group[key].to(device) for key in group if isinstance(group[key], Tensor)})
-
-
-class Lamb(DeviceOptimizer):
+class Lamb(Optimizer):
     """LAMB over parameter groups without a word to the host, so that a step can be part of a CUDA graph.
 
     Group keys: lr (a number or a 0-d tensor on the parameters' device), betas, eps, weight_decay, adapt, and parts:
@@ -145,6 +132,8 @@ class Lamb(DeviceOptimizer):
     compiled loops that read each value twice instead of ten times. Where `torch.amp.GradScaler` has found gradients
     that are not finite, a step changes nothing. Raises ValueError for a value outside its range.
     """
+
+    _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets `grad_scale` and `found_inf` and asks nothing
 
     def __init__(
         self,
@@ -169,15 +158,10 @@ class Lamb(DeviceOptimizer):
             _check(group)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
             self._update(group)
         self._exchange()
-        return loss
 
     def _updates(self, parameter: Tensor) -> bool:
         """Whether this process updates the parameter."""

@@ -14,10 +14,8 @@ the loss scaler's overflow flag; and its state is available only by gathering pi
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import Optimizer
 
 from implementations.pytorch.optim.lamb import Lamb
 from podium.planning.tensor_partition import LEAST_SHARED, owners
@@ -46,38 +44,3 @@ class ShardedLamb(Lamb):
         for work in sent:
             assert work is not None
             work.wait()  # on a GPU the stream waits, not the host
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take a whole state or this rank's part, and keep what is this rank's."""
-        super().load_state_dict(state_dict)
-        for parameter in [p for p in self.state if not self._updates(p)]:
-            del self.state[parameter]
-
-    def whole_state_dict(self) -> dict[str, Any]:
-        """The state of all tensors, as Lamb's state_dict has it, with its tensors on the host.
-
-        All ranks call it together. What a rank's state_dict has is its own part. As with that, tensors may be those in
-        use: copy what is to stay.
-        """
-        whole = super().state_dict()
-        numbered = enumerate((group, p) for group in self.param_groups for p in group["params"])
-        for number, (group, parameter) in numbered:
-            if "step" not in group:  # no step has been taken
-                continue
-            mine = self.state.get(parameter, {})
-            whole["state"][number] = {
-                key: self._fetch(mine.get(key, torch.zeros_like(parameter)), parameter) for key in ("m", "v")
-            }
-        return whole
-
-    def _fetch(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        """What the parameter's owner has in place of `tensor`, on the host."""
-        if parameter in self._owners:
-            tensor = tensor.clone()
-            dist.broadcast(tensor, self._owners[parameter])
-        return tensor.detach().cpu()
-
-
-def whole_state(optimizer: Optimizer) -> dict[str, Any]:
-    """The whole state of an optimizer, sharded or not. All ranks call it together."""
-    return optimizer.whole_state_dict() if isinstance(optimizer, ShardedLamb) else optimizer.state_dict()

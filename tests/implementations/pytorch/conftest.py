@@ -22,7 +22,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
-from implementations.pytorch.optim.build import build_optimizer, build_schedule
+from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.step import Stepper
 from podium.config.load import load_system
@@ -194,7 +194,7 @@ def make_stepper(processes: Processes) -> Callable[..., Stepper]:
     def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
         ddp, sync = synchronised(model, processes.device, SyncSettings.of(config))
         optimizer = build_optimizer(model, config.optimizer)
-        rates = rate_table(build_schedule(config.optimizer), 100, processes.device)
+        rates = rate_table(config.optimizer, 100, processes.device)
         return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
 
     return make

@@ -18,7 +18,7 @@ from implementations.pytorch.distributed.gradient_sync import SyncSettings, sync
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.model.bert import BertForPreTraining, Making
-from implementations.pytorch.optim.build import build_optimizer, build_schedule
+from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.setup import build_order
@@ -30,7 +30,7 @@ def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, her
     torch.manual_seed(0)
     model = BertForPreTraining(size, vocabulary, dropout_probability=0.0, making=Making(attention=config.attention))
     ddp, sync = synchronised(model, here.device, SyncSettings.of(config))
-    rates = rate_table(build_schedule(config.optimizer), 10, here.device)
+    rates = rate_table(config.optimizer, 10, here.device)
     stepper = Stepper(config, here, ddp, sync, build_optimizer(model, config.optimizer), rates, "fp32")
     order = build_order(config, store, vocabulary, here.device, seed=7)
     step = read_step(order, 0, here.rank)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from implementations.pytorch.distributed.gradient_sync import GradientSync, SyncSettings, synchronised
-from implementations.pytorch.optim.clipping import clip_averaged
 from podium.config.schema import Clipping
 
 CPU = torch.device("cpu")
@@ -125,7 +125,7 @@ def steps(rank: int, settings: SyncSettings, scale: float | None = None, parts: 
                 }
             )
             if clip_after and settings.clipping:
-                ends[-1]["norm"] = float(clip_averaged(model.parameters(), settings.clipping.max_norm))
+                ends[-1]["norm"] = float(clip_grad_norm_(model.parameters(), settings.clipping.max_norm))
     return ends
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from implementations.pytorch.optim.lamb import Lamb
-from implementations.pytorch.optim.sharded_lamb import ShardedLamb, whole_state
+from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 
 SHAPES = [(60, 40), (30, 20), (90, 10), (50,), (8, 4), (33, 30)]
 LEAST_SHARED = 500
@@ -49,29 +49,14 @@ def ends(finds: bool) -> dict[str, Any]:
     plain_weights, shared_weights = parameters(), parameters()
     plain = Lamb(groups(plain_weights), lr=torch.tensor(0.1), **SETTINGS)
     shared = ShardedLamb(groups(shared_weights), least_shared=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
-    before = shared.whole_state_dict()["state"]
     train(plain_weights, plain, range(4), finds)
     train(shared_weights, shared, range(4), finds)
-    found: dict[str, Any] = {
-        "before": before,
+    return {
         "plain": [w.detach().clone() for w in plain_weights],
         "shared": [w.detach().clone() for w in shared_weights],
-        "own": [sorted(shared.state_dict()["state"])],
         "plain state": deepcopy(plain.state_dict()),
-        "whole state": deepcopy(whole_state(shared)),
+        "own state": deepcopy(shared.state_dict()),
     }
-    # on from a whole state, from a part of it, and from a state that was not shared out
-    starts = {"whole": whole_state(shared), "own": shared.state_dict(), "plain": whole_state(plain)}
-    for name, state in starts.items():
-        weights = [w.detach().clone().requires_grad_() for w in shared_weights]
-        resumed = ShardedLamb(groups(weights), least_shared=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
-        resumed.load_state_dict(deepcopy(state))
-        found["own"].append(sorted(resumed.state_dict()["state"]))
-        train(weights, resumed, range(4, 6), finds)
-        found[f"resumed {name}"] = [w.detach().clone() for w in weights]
-    train(plain_weights, plain, range(4, 6), finds)
-    found["plain on"] = [w.detach().clone() for w in plain_weights]
-    return found
 
 
 def main() -> None:

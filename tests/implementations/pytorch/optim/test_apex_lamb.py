@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.optim.apex_lamb import ApexLamb
-from implementations.pytorch.optim.build import build_optimizer, build_schedule, set_rate, used
+from implementations.pytorch.optim.build import build_optimizer, set_rate, used
 from implementations.pytorch.step import LossScaler
 from podium.config.schema import LossScaling, OptimizerSettings
 from podium.core.errors import UsageError
@@ -132,7 +132,7 @@ def test_weights_are_those_of_podiums_lamb(apex: list[StandIn], make_model: Mode
             optimizer.step()
         assert_alike(model, other)
     assert not torch.equal(next(start.parameters()), next(other.parameters()))
-    assert used(by_apex, build_schedule(SETTINGS)) == used(by_podium, build_schedule(PODIUM))
+    assert used(by_apex, SETTINGS) == used(by_podium, PODIUM)
 
 
 def test_apex_does_not_clip_and_gets_what_was_set(apex: list[StandIn], make_model: Models) -> None:

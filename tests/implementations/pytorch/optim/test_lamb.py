@@ -163,18 +163,6 @@ def test_a_parameter_without_gradient_stays() -> None:
     assert moved.tolist() != [1, 1]
 
 
-def test_a_closure_is_evaluated_with_gradients() -> None:
-    parameter = torch.ones(2, requires_grad=True)
-
-    def closure() -> float:
-        loss = (parameter**2).sum()
-        loss.backward()
-        return loss.item()
-
-    assert Lamb([parameter], 0.1).step(closure) == 2.0
-    assert float(parameter.detach().max()) < 1
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -309,18 +297,6 @@ def test_a_scaled_step_is_the_plain_one(group: dict[str, Any]) -> None:
     for end in ends[1:]:
         for found, expected in zip(end, ends[0], strict=True):
             torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-7)
-
-
-def test_a_loaded_state_is_on_the_parameters_device() -> None:
-    """As where a file was read onto the host; the meta device stands for a GPU."""
-    optimizer, parameters = make({})
-    take(optimizer, 0)
-    there = Lamb([p.detach().to("meta").requires_grad_() for p in parameters], 0.1)
-    there.load_state_dict(optimizer.state_dict())
-    (group,) = there.param_groups
-    assert (group["step"].device.type, group["step"].dtype) == ("meta", torch.float64)
-    assert group["lr"].device.type == "meta"
-    assert all(value.device.type == "meta" for p in group["params"] for value in there.state[p].values())
 
 
 def test_a_transposed_parameter_is_updated_too() -> None:

@@ -12,7 +12,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.optim import build
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.lamb import Lamb
-from implementations.pytorch.optim.sharded_lamb import ShardedLamb, whole_state
+from implementations.pytorch.optim.sharded_lamb import ShardedLamb
 from podium.config.schema import OptimizerSettings
 
 WORKER = Path(__file__).with_name("sharding_worker.py")
@@ -51,35 +51,22 @@ def test_weights_are_lambs_on_all_ranks(ends: list[dict[bool, Any]], finds: bool
 @pytest.mark.parametrize("finds", [False, True])
 def test_a_rank_keeps_the_moving_averages_of_what_it_updates(ends: list[dict[bool, Any]], finds: bool) -> None:
     """By number within the groups: 1 and 5 are small and everywhere, 0, 2, 3 and 4 in one place each."""
-    own = [mine[finds]["own"][0] for mine in ends]
+    own = [sorted(mine[finds]["own state"]["state"]) for mine in ends]
     assert all({1, 5} <= set(numbers) for numbers in own)
     assert sorted(number for numbers in own for number in set(numbers) - {1, 5}) == [0, 2, 3, 4]
     assert [0, 1, 5] in own  # the largest has a rank for itself
-    for mine, numbers in zip(ends, own, strict=True):
-        assert all(kept == numbers for kept in mine[finds]["own"])  # after each way of loading too
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("finds", [False, True])
-def test_the_whole_state_is_lambs(ends: list[dict[bool, Any]], finds: bool) -> None:
+def test_each_moving_average_is_lambs(ends: list[dict[bool, Any]], finds: bool) -> None:
     for mine in ends:
-        plain, whole = mine[finds]["plain state"], mine[finds]["whole state"]
-        assert mine[finds]["before"] == {}
-        assert whole["state"].keys() == plain["state"].keys()
-        for number, state in plain["state"].items():
-            assert state.keys() == whole["state"][number].keys()
-            assert all(torch.equal(value, whole["state"][number][key]) for key, value in state.items())
-        for one, other in zip(plain["param_groups"], whole["param_groups"], strict=True):
+        plain, own = mine[finds]["plain state"], mine[finds]["own state"]
+        for number, state in own["state"].items():
+            assert state.keys() == plain["state"][number].keys()
+            assert all(torch.equal(value, plain["state"][number][key]) for key, value in state.items())
+        for one, other in zip(plain["param_groups"], own["param_groups"], strict=True):
             assert one == other
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("start", ["whole", "own", "plain"])
-def test_a_loaded_state_goes_on_bit_for_bit(ends: list[dict[bool, Any]], start: str) -> None:
-    for mine in ends:
-        for found in mine.values():
-            assert all(torch.equal(a, b) for a, b in zip(found[f"resumed {start}"], found["plain on"], strict=True))
-            assert not torch.equal(found["plain on"][0], found["plain"][0])
 
 
 @pytest.mark.parametrize(
@@ -97,8 +84,3 @@ def test_who_is_shared_out(
 def test_adamw_is_never_shared_out(processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any) -> None:
     monkeypatch.setattr(dist, "get_world_size", lambda: 1000)
     assert type(build_optimizer(make_model(), SETTINGS.model_copy(update={"algorithm": "adamw"}))) is torch.optim.AdamW
-
-
-def test_the_whole_state_of_others_is_their_state() -> None:
-    optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], momentum=0.5)
-    assert whole_state(optimizer) == optimizer.state_dict()

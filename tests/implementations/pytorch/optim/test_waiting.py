@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from implementations.pytorch.model.bert import BertForPreTraining
-from implementations.pytorch.optim.build import build_optimizer, build_schedule, set_rate
+from implementations.pytorch.optim.build import build_optimizer, set_rate
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.step import LossScaler
 from podium.config.schema import LossScaling, OptimizerSettings
@@ -40,7 +40,7 @@ def test_no_value_is_read(algorithm: str, scaled: bool, make_model: Callable[...
             group["params"] = [torch.nn.Parameter(torch.empty(p.shape, device=device)) for p in group["params"]]
             group["lr"] = torch.empty((), device=device)
         scaler = LossScaler(LossScaling(), device, enabled=scaled)
-        rates = rate_table(build_schedule(SETTINGS), 9, device)
+        rates = rate_table(SETTINGS, 9, device)
         number = torch.zeros((), dtype=torch.int64, device=device)
         for _ in range(2):  # the first of which makes the state
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):
