@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Assignment, Deal
+from podium.planning.balancing.assignment import Assignment, Deal, offsets_of
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.samplers import Order, Phase, drawing_order, first_samples, phase_of, stratified_order
 
@@ -164,7 +164,7 @@ class GlobalBatch:
     def max_over_mean_tokens(self) -> float:
         """Tokens of the busiest rank over the mean rank's."""
         ranks, accumulation_steps = self.micro_batch_slots.shape
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])[self.starts[::accumulation_steps]]
+        ends = offsets_of(self.lengths)[self.starts[::accumulation_steps]]
         return float(np.diff(ends).max() * ranks / self.tokens)
 
     def micro_batches(self, rank: int) -> list[slice]:
@@ -291,7 +291,7 @@ class TrainingOrder:
 
     def _fullest(self, whole: GlobalBatch) -> tuple[int, int, int]:
         """Most tokens, masked tokens and sequences of a micro-batch."""
-        sums = (np.concatenate([[0], np.cumsum(values)]) for values in (whole.lengths, whole.masked_counts))
+        sums = (offsets_of(values) for values in (whole.lengths, whole.masked_counts))
         tokens, masked = (int(np.diff(each[whole.starts]).max()) for each in sums)
         return tokens, masked, int(np.diff(whole.starts).max())
 

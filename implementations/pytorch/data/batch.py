@@ -20,6 +20,7 @@ from torch import Tensor
 
 from benchmarks.bert.samples import Sample, Samples
 from podium.core.jit import compiled
+from podium.planning.balancing.assignment import offsets_of
 from podium.planning.batch_plan import round_up
 
 # What one more group costs, in units of one query–key pair: measured on two CPU cores, see docs/lab-notebook.md.
@@ -245,30 +246,7 @@ def _tensors(holder: AttentionGroup | RaggedBatch) -> list[tuple[str, Tensor]]:
 
 
 def collate(
-    samples: Sequence[Sample],
-    slot_width: int | None = None,
-    shape_step: int = 1,
-    masked_slots: int | None = None,
-    attention_widths: Sequence[int] | None = None,
-    sequence_slots: int | None = None,
-) -> RaggedBatch:
-    """`collate_flat` of samples that are not in flat arrays yet. Raises ValueError for none of them."""
-    if not samples:
-        raise ValueError("a batch needs at least one sample")
-    flat = Samples(
-        token_ids=np.concatenate([s.token_ids for s in samples]),
-        sample_offsets=np.cumsum([0, *(len(s.token_ids) for s in samples)]),
-        first_segment_lengths=np.array([s.first_segment_length for s in samples], dtype=np.uint16),
-        masked_positions=np.concatenate([s.masked_positions for s in samples]),
-        masked_token_ids=np.concatenate([s.masked_token_ids for s in samples]),
-        masked_offsets=np.cumsum([0, *(len(s.masked_positions) for s in samples)]),
-        next_sentence_labels=np.array([s.next_sentence_label for s in samples], dtype=np.uint8),
-    )
-    return collate_flat(flat, slot_width, shape_step, masked_slots, attention_widths, sequence_slots)
-
-
-def collate_flat(
-    samples: Samples,
+    samples: Samples | Sequence[Sample],
     slot_width: int | None = None,
     shape_step: int = 1,
     masked_slots: int | None = None,
@@ -286,14 +264,15 @@ def collate_flat(
     """
     if not len(samples):
         raise ValueError("a batch needs at least one sample")
+    if not isinstance(samples, Samples):
+        samples = _in_flat_arrays(samples)
     lengths, masked_counts = np.diff(samples.sample_offsets), np.diff(samples.masked_offsets)
     order = np.argsort(-lengths, kind="stable")
     lengths, masked_counts = lengths[order], masked_counts[order]
     if slot_width is not None and lengths[0] > slot_width:
         raise ValueError(f"a sample of {lengths[0]} tokens does not fit a slot of {slot_width}")
     widths = lengths if slot_width is None else np.full_like(lengths, slot_width)
-    starts = np.zeros(len(order) + 1, dtype=np.int64)
-    np.cumsum(widths, out=starts[1:])
+    starts = offsets_of(widths)
     slots = round_up(int(starts[-1]), shape_step)
     masked = len(samples.masked_positions)
     if masked_slots is None:
@@ -304,20 +283,7 @@ def collate_flat(
     tokens_3T, masks_2M = np.zeros((3, slots), dtype=np.int64), np.zeros((2, masked_slots), dtype=np.int64)
     next_sentence = np.empty(len(order), dtype=np.int64)
     masks_2M[1] = IGNORED
-    lay_out(
-        samples.token_ids,
-        samples.sample_offsets,
-        samples.first_segment_lengths,
-        samples.masked_positions,
-        samples.masked_token_ids,
-        samples.masked_offsets,
-        samples.next_sentence_labels,
-        order,
-        starts,
-        tokens_3T,
-        masks_2M,
-        next_sentence,
-    )
+    lay_out(*samples.arrays, order, starts, tokens_3T, masks_2M, next_sentence)
     absent = 0 if sequence_slots is None else sequence_slots - len(order)
     if absent < 0 or (absent and starts[-1] == slots):
         raise ValueError(f"{len(order)} sequences in {starts[-1]} slots do not fit {sequence_slots} in {slots}")
@@ -337,6 +303,18 @@ def collate_flat(
         lengths=tuple(lengths.tolist()),
         masked_counts=tuple(masked_counts.tolist()),
         slot_width=slot_width,
+    )
+
+
+def _in_flat_arrays(samples: Sequence[Sample]) -> Samples:
+    return Samples(
+        token_ids=np.concatenate([s.token_ids for s in samples]),
+        sample_offsets=offsets_of([len(s.token_ids) for s in samples]),
+        first_segment_lengths=np.array([s.first_segment_length for s in samples], dtype=np.uint16),
+        masked_positions=np.concatenate([s.masked_positions for s in samples]),
+        masked_token_ids=np.concatenate([s.masked_token_ids for s in samples]),
+        masked_offsets=offsets_of([len(s.masked_positions) for s in samples]),
+        next_sentence_labels=np.array([s.next_sentence_label for s in samples], dtype=np.uint8),
     )
 
 
@@ -360,62 +338,25 @@ def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> A
 WORD = 8  # every tensor begins at a multiple of so many bytes
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a batch or a group of it is besides its tensors; by name, of what type and how many elements those are."""
+def flatten(batches: Sequence[RaggedBatch]) -> tuple[list[RaggedBatch], np.ndarray]:
+    """Batches of the host with tensors of the meta device, and the content of all their tensors, uint8 [bytes]."""
+    contents = [np.empty(0, dtype=np.uint8)]
 
-    values: dict[str, Any]
-    tensors: dict[str, tuple[torch.dtype, int]]
+    def set_aside(tensor: Tensor) -> Tensor:
+        contents.append(np.pad(tensor.numpy().view(np.uint8), (0, -tensor.nbytes % WORD)))
+        return tensor.to("meta")
 
-
-def flatten(batches: Sequence[RaggedBatch]) -> tuple[list[list[Facts]], np.ndarray]:
-    """The facts of each batch and of its groups, and the content of all tensors, uint8 [bytes]. Batches of the host."""
-    facts = [[_facts(holder) for holder in _holders(batch)] for batch in batches]
-    tensors: list[Tensor] = [
-        getattr(holder, name)
-        for batch, described in zip(batches, facts, strict=True)
-        for holder, fact in zip(_holders(batch), described, strict=True)
-        for name in fact.tensors
-    ]
-    content = np.zeros(sum(_room(tensor.dtype, tensor.numel()) for tensor in tensors), dtype=np.uint8)
-    start = 0
-    for tensor in tensors:
-        values = tensor.numpy().view(np.uint8)
-        content[start : start + len(values)] = values
-        start += _room(tensor.dtype, tensor.numel())
-    return facts, content
+    return [batch.with_tensors(set_aside) for batch in batches], np.concatenate(contents)
 
 
-def unflatten(facts: Sequence[Sequence[Facts]], content: Tensor) -> tuple[RaggedBatch, ...]:
+def unflatten(batches: Sequence[RaggedBatch], content: Tensor) -> tuple[RaggedBatch, ...]:
     """The batches again, whose tensors are views of `content` [bytes] uint8, wherever that lies."""
     start = 0
-    batches = []
-    for described in facts:
-        holders: list[dict[str, Any]] = []
-        for fact in described:
-            values = dict(fact.values)
-            for name, (dtype, count) in fact.tensors.items():
-                values[name] = content[start : start + count * dtype.itemsize].view(dtype)
-                start += _room(dtype, count)
-            holders.append(values)
-        batch, *groups = holders
-        batches.append(RaggedBatch(groups=tuple(AttentionGroup(**group) for group in groups), **batch))
-    return tuple(batches)
 
+    def view(tensor: Tensor) -> Tensor:
+        nonlocal start
+        values = content[start : start + tensor.nbytes].view(tensor.dtype)
+        start += round_up(tensor.nbytes, WORD)
+        return values
 
-def _holders(batch: RaggedBatch) -> list[RaggedBatch | AttentionGroup]:
-    return [batch, *batch.groups]
-
-
-def _facts(holder: RaggedBatch | AttentionGroup) -> Facts:
-    held = {field.name: getattr(holder, field.name) for field in fields(holder) if field.name != "groups"}
-    tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
-    return Facts(
-        {name: value for name, value in held.items() if name not in tensors},
-        {name: (tensor.dtype, tensor.numel()) for name, tensor in tensors.items()},
-    )
-
-
-def _room(dtype: torch.dtype, count: int) -> int:
-    """Bytes that a tensor takes, what rounds them up included."""
-    return -(-count * dtype.itemsize // WORD) * WORD
+    return tuple(batch.with_tensors(view) for batch in batches)

@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.bert.preparation.prepare import evaluation_pick
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
-from implementations.pytorch.data.batch import RaggedBatch, collate_flat
+from implementations.pytorch.data.batch import RaggedBatch, collate
 from podium.planning.balancing.assignment import Deal
 from podium.planning.balancing.strategies import assign
 from podium.planning.batch_plan import SHAPE_STEP
@@ -35,7 +35,7 @@ def evaluation_batches(
     mine = mine[np.argsort(-lengths[mine], kind="stable")]
     with BulkReader(store) as reader:
         return [
-            collate_flat(reader.gather(picked[mine[first : first + local_batch_size]]), slot_width, SHAPE_STEP)
+            collate(reader.gather(picked[mine[first : first + local_batch_size]]), slot_width, SHAPE_STEP)
             for first in range(0, len(mine), local_batch_size)
         ]
 

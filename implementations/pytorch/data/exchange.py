@@ -19,15 +19,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, gather
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN, BulkReader
-from implementations.pytorch.data.batch import collate_flat
-from implementations.pytorch.data.reader import Step, offsets_of, select
+from implementations.pytorch.data.batch import collate
+from implementations.pytorch.data.reader import Step
 from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.planning.balancing.assignment import offsets_of
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
-EXCHANGE_STEPS = 100  # steps of a piece: what Baidu exchanged at once over 64 ranks
 GRACE_SECONDS = 2.0  # how long a rank that fails waits for its thread, which may wait for ranks that wait for this one
 GO, STOP, FAILED = 0, 1, 2
 
@@ -95,11 +95,7 @@ class ExchangeReader:
     """
 
     def __init__(
-        self,
-        order: TrainingOrder,
-        rank: int,
-        masked_slots: Mapping[int, int] | None = None,
-        piece_steps: int = EXCHANGE_STEPS,
+        self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None, piece_steps: int
     ) -> None:
         """`masked_slots` is that of `TrainingOrder.layouts`. Raises UsageError outside of a run's processes."""
         if not dist.is_initialized():
@@ -173,7 +169,7 @@ class ExchangeReader:
         layouts = self._order.layouts(whole, self._rank, self._masked_slots)
         for part, layout in zip(whole.micro_batches(self._rank), layouts, strict=True):
             count = part.stop - part.start
-            batches.append(collate_flat(select(piece.samples, piece.plan.places[first : first + count]), *layout))
+            batches.append(collate(gather(piece.samples, piece.plan.places[first : first + count]), *layout))
             first += count
         return Step(tuple(batches), whole)
 
@@ -182,7 +178,8 @@ class ExchangeReader:
     def _exchange(self, numbers: Iterator[int]) -> None:
         """Exchange piece after piece, one ahead of the one that is taken, until all ranks stop at the same one."""
         try:
-            while (plan := self._plan(numbers)) is not None:
+            while wholes := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
+                plan = Plan.of(wholes, self._rank, self._order.ranks)
                 self._bulk.will_need(plan.read)
                 self._room.acquire()
                 samples = self._read(plan)
@@ -192,11 +189,6 @@ class ExchangeReader:
             self._pieces.put(None)
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
             self._pieces.put(error)
-
-    def _plan(self, numbers: Iterator[int]) -> Plan | None:
-        """Of the next piece; None where there is none."""
-        wholes = [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]
-        return Plan.of(wholes, self._rank, self._order.ranks) if wholes else None
 
     def _read(self, plan: Plan) -> Samples | None:
         """What this rank reads of a piece, when all ranks have read theirs; None if any of them stops before.
@@ -227,11 +219,9 @@ class ExchangeReader:
     def _first_sentence(self, failure: Exception | None) -> str:
         """What went wrong on the first rank that failed, as all ranks then know it."""
         own = "" if failure is None else f"rank {self._rank} could not read its samples: {failure}"
-        text = np.frombuffer(own.encode()[:4096].ljust(4096, b"\0"), dtype=np.uint8).copy()
-        texts = [torch.empty(4096, dtype=torch.uint8) for _ in range(self._order.ranks)]
-        dist.all_gather(texts, torch.from_numpy(text), group=self._group)
-        sentences = (each.numpy().tobytes().rstrip(b"\0").decode("utf-8", "replace") for each in texts)
-        return next(sentence for sentence in sentences if sentence)
+        sentences = [""] * self._order.ranks
+        dist.all_gather_object(sentences, own, group=self._group)
+        return next(filter(None, sentences))
 
     def _pass_on(self, plan: Plan, samples: Samples) -> Samples:
         """Send each sample that was read to its rank; this rank's samples, as they arrive."""

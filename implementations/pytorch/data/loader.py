@@ -3,11 +3,10 @@
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
 
 from implementations.pytorch.data.dali import DaliPrefetcher
-from implementations.pytorch.data.exchange import EXCHANGE_STEPS, Exchanged, ExchangeReader
+from implementations.pytorch.data.exchange import Exchanged, ExchangeReader
 from implementations.pytorch.data.reader import WINDOW, Step, StepReader
 from podium.planning.batch_plan import TrainingOrder
 
@@ -17,22 +16,14 @@ from podium.planning.batch_plan import TrainingOrder
 REST = 0.001
 
 
-class Reader(Protocol):
-    """What reads steps one after the other, in the thread that enters and leaves it."""
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def steps(self, numbers: Iterable[int]) -> Iterator[Step]: ...
-
-
 class Prefetcher:
     """Reads steps ahead in a thread, at most `depth` of them; an error in it is raised where the steps are taken.
 
     Making one reads metadata alone, entering it begins to read samples. Use as a context manager, or `close` it: the
     thread ends then.
     """
+
+    reader: type[StepReader | ExchangeReader] = StepReader
 
     def __init__(
         self,
@@ -44,17 +35,12 @@ class Prefetcher:
         pins: bool = False,
         window: int = WINDOW,
     ) -> None:
-        """`pins` batches in memory that a GPU reads by itself; the rest as in `StepReader`."""
-        self._reader = self._make_reader(order, rank, masked_slots, window)
+        """`pins` batches in memory that a GPU reads by itself; the rest as in the reader."""
+        self._reader = self.reader(order, rank, masked_slots, window)
         self._steps, self._pins = steps, pins
         self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read_ahead, name="prefetch", daemon=True)
-
-    def _make_reader(
-        self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None, window: int
-    ) -> Reader:
-        return StepReader(order, rank, masked_slots, window)
 
     def __enter__(self) -> "Prefetcher":
         self._thread.start()
@@ -110,33 +96,18 @@ class ExchangePrefetcher(Prefetcher):
     All ranks make one together. Leaving it waits for all ranks to leave theirs, unless an error leaves it.
     """
 
-    def __init__(
-        self,
-        order: TrainingOrder,
-        rank: int,
-        steps: range,
-        depth: int,
-        masked_slots: Mapping[int, int] | None = None,
-        pins: bool = False,
-        window: int = EXCHANGE_STEPS,
-    ) -> None:
-        super().__init__(order, rank, steps, depth, masked_slots, pins, window)
-
-    def _make_reader(
-        self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None, window: int
-    ) -> Reader:
-        self._exchange = ExchangeReader(order, rank, masked_slots, window)
-        return self._exchange
+    reader = ExchangeReader
+    _reader: ExchangeReader
 
     def __exit__(self, *error: object) -> None:
         if any(error):
-            self._exchange.fails()
+            self._reader.fails()
         self.close()
 
     @property
     def measured(self) -> Exchanged:
         """What passing samples on has taken so far."""
-        return self._exchange.measured
+        return self._reader.measured
 
 
 # By the configuration's `loader`.

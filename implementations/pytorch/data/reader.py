@@ -3,8 +3,6 @@
 The order of a run is a function of its seed and the length index, so the samples of coming steps are known. They are
 prefetched for many steps at a time, in disk order and with neighbours merged, and are in the page cache when they
 are read. Prefetching is advice to the system and changes no bit of any batch.
-
-Samples are selected from flat arrays and copied without the interpreter lock.
 """
 
 from collections import deque
@@ -12,13 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
-from implementations.pytorch.data.batch import RaggedBatch, collate, collate_flat
-from podium.core.jit import compiled
+from implementations.pytorch.data.batch import RaggedBatch, collate
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
 WINDOW = 32  # steps that are known ahead of the one that is read; they are asked for half as many at a time
@@ -96,7 +91,7 @@ class StepReader:
         """This rank's part of a global batch."""
         layouts = self._order.layouts(whole, self._rank, self._masked_slots)
         parts = zip(whole.micro_batches(self._rank), layouts, strict=True)
-        batches = (collate_flat(self._bulk.gather(whole.indices[part]), *layout) for part, layout in parts)
+        batches = (collate(self._bulk.gather(whole.indices[part]), *layout) for part, layout in parts)
         return Step(tuple(batches), whole)
 
     def _ask(self, wholes: Sequence[GlobalBatch]) -> None:
@@ -104,40 +99,3 @@ class StepReader:
         self._bulk.will_need(
             np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
         )
-
-
-def select(samples: Samples, places: NDArray[np.int64]) -> Samples:
-    """The samples at these places [n], in this order, in arrays of their own."""
-    sample_offsets = offsets_of(np.diff(samples.sample_offsets)[places])
-    masked_offsets = offsets_of(np.diff(samples.masked_offsets)[places])
-    chosen = Samples(
-        token_ids=np.empty(sample_offsets[-1], np.uint16),
-        sample_offsets=sample_offsets,
-        first_segment_lengths=samples.first_segment_lengths[places],
-        masked_positions=np.empty(masked_offsets[-1], np.uint16),
-        masked_token_ids=np.empty(masked_offsets[-1], np.uint16),
-        masked_offsets=masked_offsets,
-        next_sentence_labels=samples.next_sentence_labels[places],
-    )
-    _copy_runs(samples.token_ids, samples.sample_offsets, places, chosen.token_ids)
-    _copy_runs(samples.masked_positions, samples.masked_offsets, places, chosen.masked_positions)
-    _copy_runs(samples.masked_token_ids, samples.masked_offsets, places, chosen.masked_token_ids)
-    return chosen
-
-
-def offsets_of(counts: NDArray[np.int64] | NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Where runs of these lengths [n] begin when they lie end to end, and where the last ends [n + 1]."""
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
-
-
-@compiled
-def _copy_runs(
-    source: NDArray[np.uint16], offsets: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint16]
-) -> None:
-    at = 0
-    for place in places:
-        for k in range(offsets[place], offsets[place + 1]):
-            out[at] = source[k]
-            at += 1

@@ -29,12 +29,12 @@ class Assignment:
     def grouped(cls, part_of: np.ndarray, parts: int) -> "Assignment":
         """From the part [G] of every position; a part keeps its positions in their order."""
         order = np.argsort(part_of, kind="stable").astype(np.int64)
-        return cls(order, _starts(np.bincount(part_of, minlength=parts)))
+        return cls(order, offsets_of(np.bincount(part_of, minlength=parts)))
 
     @classmethod
     def joined(cls, positions: Sequence[np.ndarray]) -> "Assignment":
         """From the positions of each part."""
-        return cls(np.concatenate(positions).astype(np.int64), _starts(np.array([len(each) for each in positions])))
+        return cls(np.concatenate(positions).astype(np.int64), offsets_of([len(each) for each in positions]))
 
     @property
     def parts(self) -> int:
@@ -86,7 +86,8 @@ class Deal:
         return n + self.pair_cost * n * n + self.sequence_cost
 
 
-def _starts(counts: np.ndarray) -> np.ndarray:
+def offsets_of(counts: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Where runs of these lengths [n] begin when they lie end to end, and where the last ends: int64 [n + 1]."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 
 

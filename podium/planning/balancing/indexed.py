@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from podium.core.jit import compiled
-from podium.planning.balancing.assignment import Assignment, Deal, bound_of_sorted
+from podium.planning.balancing.assignment import Assignment, Deal, bound_of_sorted, offsets_of
 
 # Times that samples are handed in and dealt out again, at most, and how many samples in all: 0.1 ms for 4,096.
 ROUNDS, ROUND_SAMPLES = 32, 2**17
@@ -97,8 +97,7 @@ class Columns:
         if count == by_part.size:
             return Assignment.even(by_part)
         real = by_part < count
-        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(real.sum(axis=1), dtype=np.int64)])
-        return Assignment(by_part[real], starts)
+        return Assignment(by_part[real], offsets_of(real.sum(axis=1)))
 
     def _placed(self, start: Assignment) -> np.ndarray:
         """Samples by place, as they are in the parts of an assignment; the other places are empty."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from podium.planning.balancing.assignment import Assignment, Deal
+from podium.planning.balancing.assignment import Assignment, Deal, offsets_of
 from podium.planning.balancing.indexed import indexed
 from podium.planning.balancing.published import snake
 from podium.planning.packing import pack_kinds
@@ -41,7 +41,7 @@ def pack_batch(lengths: np.ndarray, row_tokens: int) -> Assignment:
     """The rows, as parts of an assignment, that best-fit decreasing makes of samples of these lengths [G]."""
     kind_lengths, kind_sizes, rows = pack_kinds(np.bincount(lengths), row_tokens)
     sizes = np.repeat(kind_sizes, rows)
-    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+    starts = offsets_of(sizes)
     kind_starts = np.repeat(np.cumsum(kind_sizes) - kind_sizes, rows)
     row_lengths = kind_lengths[np.repeat(kind_starts - starts[:-1], sizes) + np.arange(len(lengths))]
     order = np.empty(len(lengths), dtype=np.int64)
@@ -63,6 +63,6 @@ def _sequences(rows: Assignment, dealt: Assignment) -> Assignment:
     sizes[: rows.parts] = rows.counts
     taken = sizes[dealt.order]
     firsts = rows.starts[np.minimum(dealt.order, rows.parts)]
-    ends = np.cumsum(taken)
-    order = rows.order[np.repeat(firsts - (ends - taken), taken) + np.arange(len(rows.order))]
-    return Assignment(order, np.concatenate([np.zeros(1, dtype=np.int64), ends])[dealt.starts])
+    starts = offsets_of(taken)
+    order = rows.order[np.repeat(firsts - starts[:-1], taken) + np.arange(len(rows.order))]
+    return Assignment(order, starts[dealt.starts])

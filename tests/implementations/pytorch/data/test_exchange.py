@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.bert.samples import gather
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.exchange import GRACE_SECONDS, Plan
 from implementations.pytorch.data.loader import ExchangePrefetcher
-from implementations.pytorch.data.reader import select
 from podium.core.errors import UsageError
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
@@ -137,11 +137,11 @@ def test_selected_samples_are_those(store: SampleStore) -> None:
     indices = np.array([5, 199, 0, 5, 31])
     with BulkReader(store) as bulk:
         whole, expected = bulk.gather(np.arange(SAMPLES)), bulk.gather(indices)
-    chosen = select(whole, indices)
+    chosen = gather(whole, indices)
     for name, values in vars(expected).items():
         assert np.array_equal(getattr(chosen, name), values), name
         assert getattr(chosen, name).dtype == values.dtype
-    assert len(select(whole, indices[:0])) == 0
+    assert len(gather(whole, indices[:0])) == 0
 
 
 def test_outside_of_a_run_it_is_refused(store: SampleStore) -> None:
