@@ -111,14 +111,7 @@ class Metrics:
         if step.whole.moved:
             line["moved"] = step.whole.moved
         asked = (self._flags[1 - stop], self._flags[1 - save])  # without a copy from the host, which would wait
-        values = (
-            result.masked_lm,
-            result.next_sentence,
-            *asked,
-            result.gradient_norm,
-            result.rate,
-            result.taken,
-        )
+        values = (result.masked_lm, result.next_sentence, *asked, result.gradient_norm, result.rate, result.taken)
         numbers = torch.stack([value.double() for value in values])
         work = dist.all_reduce(numbers[:4], async_op=True)
         assert work is not None

@@ -259,8 +259,4 @@ def _owners(whole: GlobalBatch, ranks: int) -> np.ndarray:
 def _elements(sample_offsets: np.ndarray, masked_offsets: np.ndarray, counts: np.ndarray) -> dict[int, np.ndarray]:
     """How many elements of each kind of array belong to runs of so many samples [W]."""
     ends = offsets_of(counts)
-    return {
-        BY_TOKEN: np.diff(sample_offsets[ends]),
-        BY_SAMPLE: np.diff(ends),
-        BY_MASK: np.diff(masked_offsets[ends]),
-    }
+    return {BY_TOKEN: np.diff(sample_offsets[ends]), BY_SAMPLE: np.diff(ends), BY_MASK: np.diff(masked_offsets[ends])}

@@ -5,28 +5,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from implementations.pytorch.data.batch import IGNORED
-from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, Kernels, ThreeTensors
 
 
 def embedding_norm(
-    ids: tuple[Tensor, Tensor, Tensor],
-    tables: tuple[Tensor, Tensor, Tensor],
-    weight_D: Tensor,
-    bias_D: Tensor,
-    probability: float,
-    dtype: torch.dtype,
+    ids: ThreeTensors, tables: ThreeTensors, weight_D: Tensor, bias_D: Tensor, probability: float, dtype: torch.dtype
 ) -> Tensor:
     token, position, segment = (F.embedding(index, table) for index, table in zip(ids, tables, strict=True))
     return dropout(_norm(token + position + segment, weight_D, bias_D).to(dtype), probability)
 
 
 def residual_norm(
-    x_TD: Tensor,
-    update_TD: Tensor,
-    update_bias_D: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor,
-    probability: float,
+    x_TD: Tensor, update_TD: Tensor, update_bias_D: Tensor, weight_D: Tensor, bias_D: Tensor, probability: float
 ) -> Tensor:
     update_TD = dropout(update_TD + update_bias_D.to(update_TD.dtype), probability)
     return _norm(_wide(x_TD + update_TD), weight_D, bias_D).to(x_TD.dtype)

@@ -6,66 +6,39 @@ statistics, sums and gradients of parameters. A dropout probability of 0 means n
 Every function is differentiable in all floating-point arguments.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 LAYER_NORM_EPS = 1e-12
-
-
-class EmbeddingNorm(Protocol):
-    def __call__(
-        self,
-        ids: tuple[Tensor, Tensor, Tensor],
-        tables: tuple[Tensor, Tensor, Tensor],
-        weight_D: Tensor,
-        bias_D: Tensor,
-        probability: float,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        """dropout(LayerNorm(word + position + segment)) [T, D] in `dtype`.
-
-        `ids` are token, position and segment ids, int64 [T] each, and `tables` their embeddings [·, D], in that order.
-        """
-
-
-class ResidualNorm(Protocol):
-    def __call__(
-        self,
-        x_TD: Tensor,
-        update_TD: Tensor,
-        update_bias_D: Tensor,
-        weight_D: Tensor,
-        bias_D: Tensor,
-        probability: float,
-    ) -> Tensor:
-        """LayerNorm(x + dropout(update + update_bias)) [T, D] in the type of x."""
-
-
-class BiasGelu(Protocol):
-    def __call__(self, x_TF: Tensor, bias_F: Tensor) -> Tensor:
-        """GELU(x + bias) [T, F] in the type of x, in its tanh approximation."""
-
-
-class CrossEntropy(Protocol):
-    def __call__(self, logits_MV: Tensor, labels_M: Tensor) -> Tensor:
-        """The sum of cross-entropies over the rows whose label is not `IGNORED`, a 0-d float32 tensor."""
-
-
-class AttentionWeights(Protocol):
-    def __call__(self, scores_HRWW: Tensor, key_counts_R: Tensor, probability: float) -> Tensor:
-        """dropout(softmax(scores)) over the keys, in the type of scores [heads, rows, queries, keys].
-
-        Row r attends to its first `key_counts_R[r]` keys (int32, at least 1); the others get weight 0.
-        """
+DROPOUT_STEPS = 65536  # drop probabilities are multiples of one over this
+ThreeTensors = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Kernels:
-    embedding_norm: EmbeddingNorm
-    residual_norm: ResidualNorm
-    bias_gelu: BiasGelu
-    cross_entropy: CrossEntropy
-    attention_weights: AttentionWeights
+    # dropout(LayerNorm(word + position + segment)) [T, D] in a type. Arguments: token, position and segment ids, int64
+    # [T] each; their embeddings [·, D]; weight [D]; bias [D]; probability; type.
+    embedding_norm: Callable[[ThreeTensors, ThreeTensors, Tensor, Tensor, float, torch.dtype], Tensor]
+    # LayerNorm(x + dropout(update + update_bias)) [T, D] in the type of x. Arguments: x [T, D]; update [T, D];
+    # update_bias [D]; weight [D]; bias [D]; probability.
+    residual_norm: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
+    # GELU(x + bias) [T, F] in the type of x, in its tanh approximation. Arguments: x [T, F]; bias [F].
+    bias_gelu: Callable[[Tensor, Tensor], Tensor]
+    # The sum of cross-entropies over the rows whose label is not `IGNORED`, a 0-d float32 tensor. Arguments: logits
+    # [M, V]; labels [M].
+    cross_entropy: Callable[[Tensor, Tensor], Tensor]
+    # dropout(softmax(scores)) over the keys, in the type of scores. Arguments: scores [heads, rows, queries, keys]; how
+    # many keys row r attends to, the first ones (int32 [rows], at least 1; the others get weight 0); probability.
+    attention_weights: Callable[[Tensor, Tensor, float], Tensor]
+
+
+def threshold_and_scale(probability: float) -> tuple[int, float]:
+    """Elements whose number of 16 bits lies below the threshold are dropped, the rest multiplied by the scale.
+
+    The scale is that of the rounded probability, so that the expectation is exact.
+    """
+    threshold = round(probability * DROPOUT_STEPS)
+    return threshold, DROPOUT_STEPS / (DROPOUT_STEPS - threshold)

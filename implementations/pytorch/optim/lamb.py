@@ -145,14 +145,7 @@ class Lamb(Optimizer):
         adapt: bool = True,
         parts: int = 1,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "adapt": adapt,
-            "parts": parts,
-        }
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt, "parts": parts}
         super().__init__(params, defaults)
         for group in self.param_groups:
             _check(group)

@@ -165,13 +165,7 @@ def _fill_rows(rows: np.ndarray, first: int, samples: _Samples) -> None:
 
 @compiled
 def _rounds(
-    held: np.ndarray,
-    tokens: np.ndarray,
-    costs: np.ndarray,
-    samples: _Samples,
-    places: int,
-    rounds: int,
-    enough: float,
+    held: np.ndarray, tokens: np.ndarray, costs: np.ndarray, samples: _Samples, places: int, rounds: int, enough: float
 ) -> np.ndarray:
     """Rounds of handing in and dealing out again, until the score is `enough`; returns the best `held` there was.
 

@@ -17,12 +17,7 @@ from podium.planning.prediction.constants import PATH, Constants, save_constants
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.published import all_runs, is_fitted, known_samples, plan_of
 
-SEARCHED = (
-    "sustained_flops_sxm",
-    "sustained_flops_pcie",
-    "host_path_switched",
-    "host_path_direct",
-)
+SEARCHED = ("sustained_flops_sxm", "sustained_flops_pcie", "host_path_switched", "host_path_direct")
 # Assumed constants, the starts that the logs tell, and where the search begins.
 START = Constants(
     sustained_flops_sxm=150e12,

@@ -20,8 +20,8 @@ from implementations.pytorch.kernels.cpu.common import (
     ordered,
     row_draws,
     stored_as,
-    threshold_and_scale,
 )
+from implementations.pytorch.kernels.interface import threshold_and_scale
 from podium.core.jit import compiled_parallel
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)

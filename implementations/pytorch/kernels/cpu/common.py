@@ -18,7 +18,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from podium.core.jit import compiled, compiled_inline
+from podium.core.jit import compiled_inline
 
 WORD = ir.IntType(32)
 
@@ -148,7 +148,6 @@ def use_torchs_threads() -> None:
     torch.set_num_threads(threads)
 
 
-STEPS = 65536  # drop probabilities are multiples of one over this
 ROUNDS = 7
 DRAWS = 8  # numbers of 16 bits that one call of the generator makes
 FACTOR_A, FACTOR_B = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -164,15 +163,6 @@ def draw_seed(probability: float) -> Tensor:
     if not probability:
         return torch.zeros(1, dtype=torch.int64)
     return torch.empty(1, dtype=torch.int64).random_(-(2**63), None)
-
-
-def threshold_and_scale(probability: float) -> tuple[int, float]:
-    """Elements whose number lies below the threshold are dropped, the rest multiplied by the scale.
-
-    The scale is that of the rounded probability, so that the expectation is exact.
-    """
-    threshold = round(probability * STEPS)
-    return threshold, STEPS / (STEPS - threshold)
 
 
 @compiled_inline
@@ -207,19 +197,6 @@ def draw_row(seed: Any, row: Any, numbers: Any) -> None:
         numbers[5 * calls + i] = np.uint16(c >> HALF_SHIFT)
         numbers[6 * calls + i] = np.uint16(d & LOW_HALF)
         numbers[7 * calls + i] = np.uint16(d >> HALF_SHIFT)
-
-
-@compiled
-def _numbers(seed: np.ndarray, out: np.ndarray) -> None:
-    for row in range(len(out)):
-        draw_row(seed[0], row, out[row])
-
-
-def kept(seed: Tensor, rows: int, columns: int, probability: float) -> Tensor:
-    """Which elements [rows, columns] a dropout with this seed keeps, as booleans."""
-    numbers = np.empty((rows, row_draws(columns)), dtype=np.uint16)
-    _numbers(seed.numpy(), numbers)
-    return torch.from_numpy(numbers[:, :columns] >= threshold_and_scale(probability)[0])
 
 
 def row_draws(columns: int) -> int:

@@ -17,8 +17,8 @@ from implementations.pytorch.kernels.cpu.common import (
     load,
     row_draws,
     stored_as,
-    threshold_and_scale,
 )
+from implementations.pytorch.kernels.interface import ThreeTensors, threshold_and_scale
 from podium.core.jit import compiled_parallel
 
 ZERO = np.float32(0.0)
@@ -55,12 +55,7 @@ def _dropped(x_TD: Tensor, seed: Tensor, p: float) -> Tensor:
 
 
 def embedding_norm(
-    ids: tuple[Tensor, Tensor, Tensor],
-    tables: tuple[Tensor, Tensor, Tensor],
-    weight_D: Tensor,
-    bias_D: Tensor,
-    probability: float,
-    dtype: torch.dtype,
+    ids: ThreeTensors, tables: ThreeTensors, weight_D: Tensor, bias_D: Tensor, probability: float, dtype: torch.dtype
 ) -> Tensor:
     x_TD = eager.embedding_norm(ids, tables, weight_D, bias_D, 0.0, dtype)
     if not probability:

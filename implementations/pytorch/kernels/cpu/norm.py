@@ -17,9 +17,8 @@ from implementations.pytorch.kernels.cpu.common import (
     load,
     row_draws,
     stored_as,
-    threshold_and_scale,
 )
-from implementations.pytorch.kernels.interface import LAYER_NORM_EPS
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, threshold_and_scale
 from podium.core.jit import compiled_inline, compiled_parallel
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
@@ -179,12 +178,7 @@ class _ResidualNorm(torch.autograd.Function):
 
 
 def residual_norm(
-    x_TD: Tensor,
-    update_TD: Tensor,
-    update_bias_D: Tensor,
-    weight_D: Tensor,
-    bias_D: Tensor,
-    probability: float,
+    x_TD: Tensor, update_TD: Tensor, update_bias_D: Tensor, weight_D: Tensor, bias_D: Tensor, probability: float
 ) -> Tensor:
     if not is_supported(x_TD, update_TD, update_bias_D, weight_D, bias_D) or x_TD.dtype != update_TD.dtype:
         return eager.residual_norm(x_TD, update_TD, update_bias_D, weight_D, bias_D, probability)

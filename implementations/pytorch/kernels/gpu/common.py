@@ -5,8 +5,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-STEPS = 65536  # drop probabilities are multiples of one over this
-
 
 @triton.jit
 def keeps(seed, row, threshold, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -19,12 +17,6 @@ def keeps(seed, row, threshold, BLOCK: tl.constexpr):  # type: ignore[no-untyped
     quarters = tl.interleave(tl.interleave(a, c), tl.interleave(b, d)).to(tl.uint32, bitcast=True)
     numbers = tl.interleave(quarters & 0xFFFF, quarters >> 16)
     return numbers >= threshold
-
-
-def threshold_and_scale(probability: float) -> tuple[int, float]:
-    """Columns whose number lies below the threshold are dropped, the rest multiplied by the scale."""
-    threshold = round(probability * STEPS)
-    return threshold, STEPS / (STEPS - threshold)
 
 
 def draw_seed(device: torch.device, probability: float) -> Tensor:

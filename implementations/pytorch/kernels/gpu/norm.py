@@ -7,15 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from implementations.pytorch.kernels.gpu.common import (
-    block_of,
-    draw_seed,
-    keeps,
-    programs_of,
-    threshold_and_scale,
-    warps_of,
-)
-from implementations.pytorch.kernels.interface import LAYER_NORM_EPS
+from implementations.pytorch.kernels.gpu.common import block_of, draw_seed, keeps, programs_of, warps_of
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, ThreeTensors, threshold_and_scale
 
 
 @triton.jit
@@ -226,12 +219,7 @@ class _EmbeddingNorm(torch.autograd.Function):
 
 
 def embedding_norm(
-    ids: tuple[Tensor, Tensor, Tensor],
-    tables: tuple[Tensor, Tensor, Tensor],
-    weight_D: Tensor,
-    bias_D: Tensor,
-    probability: float,
-    dtype: torch.dtype,
+    ids: ThreeTensors, tables: ThreeTensors, weight_D: Tensor, bias_D: Tensor, probability: float, dtype: torch.dtype
 ) -> Tensor:
     y_TD: Tensor = _EmbeddingNorm.apply(  # type: ignore[no-untyped-call]
         probability, dtype, *ids, *tables, weight_D, bias_D

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from implementations.pytorch.kernels.cpu.common import draw_seed, kept, philox, row_draws, threshold_and_scale
+from implementations.pytorch.kernels.cpu.common import draw_seed, philox, row_draws
+from implementations.pytorch.kernels.interface import threshold_and_scale
 from podium.core.jit import compiled
+from tests.implementations.pytorch.kernels.cpu.masks import kept
 
 
 @compiled

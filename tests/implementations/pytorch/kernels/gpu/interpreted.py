@@ -11,8 +11,8 @@ from torch import Tensor
 
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.eager import EAGER
-from implementations.pytorch.kernels.gpu.common import threshold_and_scale
 from implementations.pytorch.kernels.gpu.table import TRITON
+from implementations.pytorch.kernels.interface import threshold_and_scale
 
 Call = Callable[..., Tensor]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}

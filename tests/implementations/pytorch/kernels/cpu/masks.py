@@ -1,0 +1,22 @@
+"""Which elements a dropout of the CPU kernels keeps, found from its seed alone."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from implementations.pytorch.kernels.cpu.common import draw_row, row_draws
+from implementations.pytorch.kernels.interface import threshold_and_scale
+from podium.core.jit import compiled
+
+
+@compiled
+def _numbers(seed: np.ndarray, out: np.ndarray) -> None:
+    for row in range(len(out)):
+        draw_row(seed[0], row, out[row])
+
+
+def kept(seed: Tensor, rows: int, columns: int, probability: float) -> Tensor:
+    """Which elements [rows, columns] a dropout with this seed keeps, as booleans."""
+    numbers = np.empty((rows, row_draws(columns)), dtype=np.uint16)
+    _numbers(seed.numpy(), numbers)
+    return torch.from_numpy(numbers[:, :columns] >= threshold_and_scale(probability)[0])
