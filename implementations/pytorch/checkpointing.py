@@ -142,12 +142,9 @@ class RunState:
         self._stepper, self._processes = stepper, processes
         model = stepper.model.module
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        self._model = {f"model.{name}": tensor.detach() for name, tensor in self._names_first(model)}
+        named = [*model.named_parameters(), *model.named_buffers()]
+        self._model = {f"model.{name}": tensor.detach() for name, tensor in named}
         self._owners = self._find_owners()
-
-    def _names_first(self, model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-        yield from ((name, parameter) for parameter, name in self._names.items())
-        yield from model.named_buffers()
 
     def _find_owners(self) -> dict[str, int]:
         """The lowest rank whose optimizer has a state for each parameter."""
@@ -189,13 +186,8 @@ class RunState:
         for name, tensor in (self._model | self._steps()).items():
             first.copy_to(name, tensor)
         for owner, state in self._optimizer():
-            file = (
-                first
-                if owner == 0
-                else own
-                if owner == self._processes.rank
-                else TensorFile(rank_file(checkpoint, owner))
-            )
+            known = {0: first, self._processes.rank: own}
+            file = known[owner] if owner in known else TensorFile(rank_file(checkpoint, owner))
             for name, tensor in state.items():
                 file.copy_to(name, tensor)
         for number, group in enumerate(self._stepper.optimizer.param_groups):
@@ -258,7 +250,7 @@ class Saver:
         self._last, self._asked = monotonic(), False
         self._copies: dict[str, Tensor] = {}
         self._arrival: torch.cuda.Event | None = None
-        self._captured = False
+        self.captured = False  # whether copies wait for `keep`
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
@@ -299,17 +291,12 @@ class Saver:
         if on_device:
             self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrival.record()
-        self._captured = True
-
-    @property
-    def captured(self) -> bool:
-        """Whether copies wait for `keep`."""
-        return self._captured
+        self.captured = True
 
     def keep(self, standing: Standing) -> None:
         """Have the copies written: this is where the run stood when they were made."""
-        assert self._captured
-        self._captured = False
+        assert self.captured
+        self.captured = False
         log_bytes = self._folder.log.stat().st_size if self._processes.first else 0
         self._writing = self._writer.submit(self._write, standing, log_bytes)
 

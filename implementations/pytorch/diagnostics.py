@@ -8,7 +8,6 @@ Clock offsets are bounded by messages whose order is known. Source: the bounds t
 Probabilistic clock synchronization, 1989): a message was sent before it is received, by any clock.
 """
 
-import json
 import os
 import platform
 import socket
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import TINY, Size
-from implementations.pytorch.bench.variants import Podium, mixed_lengths
+from implementations.pytorch.bench.variants import Podium, mixed_lengths, wait_for
 from implementations.pytorch.distributed.process_group import Processes, alone
 from implementations.pytorch.kernels.choose import resolve_kernels
 from implementations.pytorch.model.attention.dispatch import require
@@ -73,21 +72,9 @@ def examine_device(config: RunConfig) -> dict[str, Any]:
     return found | {"possible": [_tried(what, ask, config, device) for what, ask in ASKED.items()]}
 
 
-def _precision(config: RunConfig, device: torch.device) -> str:
-    return resolve_precision(config.precision, device)
-
-
 def _attention(config: RunConfig, device: torch.device) -> str:
     require(config.attention, device, COMPUTE_TYPES[resolve_precision(config.precision, device)])
     return config.attention
-
-
-def _kernels(config: RunConfig, device: torch.device) -> str:
-    return resolve_kernels(config.kernels, device)
-
-
-def _graphs(config: RunConfig, device: torch.device) -> str:
-    return "step" if uses_graphs(config, device) else "none"
 
 
 def _loader(config: RunConfig, device: torch.device) -> str:
@@ -118,10 +105,10 @@ def _not_finite(config: RunConfig, processes: Processes, samples: int) -> list[s
 
 
 ASKED: dict[str, Callable[[RunConfig, torch.device], str]] = {
-    "precision": _precision,
+    "precision": lambda config, device: resolve_precision(config.precision, device),
     "attention": _attention,
-    "kernels": _kernels,
-    "cuda_graph": _graphs,
+    "kernels": lambda config, device: resolve_kernels(config.kernels, device),
+    "cuda_graph": lambda config, device: "step" if uses_graphs(config, device) else "none",
     "loader": _loader,
     "step": _step,
 }
@@ -189,8 +176,8 @@ TURNS = 5
 def examine_together(config: RunConfig, processes: Processes, words: int) -> dict[str, Any]:
     """One object for the whole system; every rank has to call it."""
     clocks = measure_offsets(processes)
-    own = _own(config, processes)
-    everyone = gathered(processes, own)
+    everyone: list[dict[str, Any]] = [{}] * processes.ranks
+    dist.all_gather_object(everyone, _own(config, processes))
     for facts, offset in zip(everyone, clocks, strict=True):
         facts |= {"clock_seconds": [offset.least, offset.greatest], "clock_seconds_certain": offset.certain}
     return {
@@ -213,10 +200,10 @@ def measure_all_reduce(processes: Processes, size: Size, words: int) -> dict[str
     for _ in range(TURNS + 1):
         tensor.fill_(1.0)
         dist.barrier()
-        _wait(processes.device)
+        wait_for(processes.device)
         started = time.perf_counter()
         dist.all_reduce(tensor)
-        _wait(processes.device)
+        wait_for(processes.device)
         seconds.append(time.perf_counter() - started)
     right = bool((tensor == processes.ranks).all())
     typical = median(seconds[1:])
@@ -228,18 +215,6 @@ def measure_all_reduce(processes: Processes, size: Size, words: int) -> dict[str
         "gradient_bytes": gradients,
         "right": float(right),
     }
-
-
-def gathered(processes: Processes, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every rank's facts by rank, sent as JSON."""
-    content = torch.tensor(list(json.dumps(facts).encode()), dtype=torch.uint8)
-    longest = processes.most(len(content))
-    padded = torch.full((longest,), ord(" "), dtype=torch.uint8)
-    padded[: len(content)] = content
-    padded = padded.to(processes.device)
-    all_ = [torch.empty_like(padded) for _ in range(processes.ranks)]
-    dist.all_gather(all_, padded)
-    return [json.loads(bytes(one.cpu().tolist())) for one in all_]
 
 
 def missing_paths(paths: Sequence[Path]) -> list[str]:
@@ -260,8 +235,3 @@ def _own(config: RunConfig, processes: Processes) -> dict[str, Any]:
         "matmul_flops": matmul_peak(resolve_precision(config.precision, device), device),
         "missing_paths": missing_paths([path for path in paths if path is not None]),
     }
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

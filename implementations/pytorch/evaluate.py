@@ -68,8 +68,9 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     if samples < 1:
         raise UsageError(f"--samples: found {samples}, allowed is 1 or more")
     store.require_samples(samples, "--samples")
+    making = Making(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
     with torch.device("meta"):  # its own start would be overwritten
-        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, making=_making(device))
+        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, making=making)
     model.to_empty(device=device)
     load_checkpoint(model, arguments.checkpoint)
     batches = evaluation_batches(
@@ -86,10 +87,6 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
         "samples": accuracy.sequences,
         "seconds": perf_counter() - started,
     }
-
-
-def _making(device: torch.device) -> Making:
-    return Making(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
 
 
 def _device(name: str) -> torch.device:

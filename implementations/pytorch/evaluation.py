@@ -12,7 +12,7 @@ which MLPerf's clock counts until the accuracy is known, and are discarded if th
 import copy
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -89,8 +89,8 @@ class OverlappedEvaluation:
         self._model, self._processes, self._precision = model, processes, precision
         self._copy = copy.deepcopy(model).requires_grad_(False).eval()
         self._group = dist.new_group(backend="gloo")
-        self._on_gpu = processes.device.type == "cuda"
-        self._stream = torch.cuda.Stream(processes.device) if self._on_gpu else None  # type: ignore[no-untyped-call]
+        on_gpu = processes.device.type == "cuda"
+        self._stream = torch.cuda.Stream(processes.device) if on_gpu else None  # type: ignore[no-untyped-call]
         self._thread: threading.Thread | None = None
         self._found: list[float] | BaseException | None = None
         self._told: tuple[Tensor, dist.Work] | None = None
@@ -169,17 +169,12 @@ class OverlappedEvaluation:
     def _evaluate(self, batches: Sequence[RaggedBatch]) -> None:
         began = perf_counter()
         try:
-            if not self._on_gpu:
+            if self._stream is None:
                 use_torchs_threads()
-            with self._on_stream():
+            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 sums = evaluation_sums(self._copy, batches, self._processes.device, self._precision)
                 found: list[float] = sums.tolist()
             self.seconds += perf_counter() - began
             self._found = found
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that trains
             self._found = error
-
-    def _on_stream(self) -> AbstractContextManager[object]:
-        if self._stream is None:
-            return nullcontext()
-        return torch.cuda.stream(self._stream)

@@ -53,21 +53,11 @@ class Metrics:
         """Lines are added to the file. `skipped` steps in a row were the last before it was opened."""
         self._path, self._processes = path, processes
         self._file: IO[str] | None = None
-        self._pending: _Pending | None = None
-        self._skipped = skipped
+        self.pending: _Pending | None = None  # the step that waits for its numbers
+        self.skipped = skipped  # for overflow, since the last step that was taken
         self._flags = torch.eye(2, dtype=torch.float64, device=processes.device)[0]
         # Whether any rank has asked for it: known to all ranks at once, when the step's numbers have arrived.
         self.asked_to_stop, self.asked_to_save = False, False
-
-    @property
-    def pending(self) -> bool:
-        """Whether a step waits for its numbers."""
-        return self._pending is not None
-
-    @property
-    def skipped(self) -> int:
-        """Steps skipped for overflow since the last one that was taken."""
-        return self._skipped
 
     @property
     def length(self) -> int:
@@ -99,7 +89,7 @@ class Metrics:
 
         `stop` and `save`: whether this rank asks all to stop, or to make a checkpoint.
         """
-        assert self._pending is None, "the step before is flushed first"
+        assert self.pending is None, "the step before is flushed first"
         line = {
             "event": "step",
             "step": number,
@@ -121,15 +111,15 @@ class Metrics:
             on_host.copy_(numbers, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-            self._pending = _Pending(line, step.whole, on_host, event)
+            self.pending = _Pending(line, step.whole, on_host, event)
         else:
-            self._pending = _Pending(line, step.whole, numbers, work)
+            self.pending = _Pending(line, step.whole, numbers, work)
 
     def flush(self) -> GlobalBatch | None:
         """Write the step that is still waiting for its numbers. Its batch, if overflow had it skipped."""
-        if self._pending is None:
+        if self.pending is None:
             return None
-        pending, self._pending = self._pending, None
+        pending, self.pending = self.pending, None
         masked_lm, next_sentence, stop, save, norm, rate, taken = pending.arrived()
         self.asked_to_stop = self.asked_to_stop or stop > 0
         self.asked_to_save = self.asked_to_save or save > 0
@@ -142,15 +132,15 @@ class Metrics:
             line["gradient_norm"] = norm
         if not taken:
             return self._skip(pending)
-        self._skipped = 0
+        self.skipped = 0
         if not math.isfinite(line["loss"]):
             raise NotFinite(line["step"], line["loss"], pending.whole)
         self.write(line)
         return None
 
     def _skip(self, pending: _Pending) -> GlobalBatch:
-        self._skipped += 1
-        if self._skipped == MOST_SKIPPED:
+        self.skipped += 1
+        if self.skipped == MOST_SKIPPED:
             raise WorkError(
                 f"{MOST_SKIPPED} steps in a row overflowed in fp16; lower optimizer.learning_rate or "
                 "loss_scaling.initial, or use precision fp32, and start again"

@@ -84,7 +84,8 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
     if config.initial_checkpoint is not None:
         load_checkpoint(model, config.initial_checkpoint)
     model.to(processes.device)
-    torch.manual_seed(_dropout_seed(config.seed, processes.rank))
+    dropout_seed = np.random.SeedSequence([config.seed, processes.rank]).generate_state(1, np.uint32)
+    torch.manual_seed(int(dropout_seed[0]))
     ddp, sync = synchronised(model, processes.device, SyncSettings.of(config))
     optimizer = build_optimizer(model, config.optimizer)
     steps = -(-config.max_samples // config.global_batch_size)
@@ -140,10 +141,6 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
     if config.cuda_graph == "step" and hindrance:
         raise UsageError(f"cuda_graph: found step, but {hindrance}; allowed here are auto and none")
     return config.cuda_graph != "none" and hindrance is None
-
-
-def _dropout_seed(seed: int, rank: int) -> int:
-    return int(np.random.SeedSequence([seed, rank]).generate_state(1, np.uint32)[0])
 
 
 WARM_UP_STEPS = 3

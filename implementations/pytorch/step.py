@@ -168,14 +168,10 @@ class Stepper:
         self.optimizer, self.rates, self.precision = optimizer, rates, precision
         assert config.clipping is None or config.clipping.when == "after" or config.clipping == sync.clipping
         self.scaler = LossScaler(config.loss_scaling, processes.device, enabled="fp16" in (precision, sync.wire))
+        # Steps taken, those skipped for overflow not counted.
         self.taken = torch.zeros((), dtype=torch.int64, device=processes.device)
         self.graphs: StepGraphs | None = None
         self._no_norm = torch.full((), float("nan"), device=processes.device)
-
-    @property
-    def steps(self) -> int:
-        """Steps taken, those skipped for overflow not counted. Waits for the device."""
-        return int(self.taken)
 
     def take(self, step: Step, phases: PhaseClock) -> StepResult:
         """Train on one global batch. `step` holds this rank's part of it."""

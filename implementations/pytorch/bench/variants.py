@@ -109,10 +109,10 @@ def time_in_turn(sides: Mapping[str, Side], steps: int, device: torch.device) ->
         begin = number % len(names)
         for name in names[begin:] + names[:begin]:
             side = sides[name]
-            _wait(device)
+            wait_for(device)
             started = time.perf_counter()
             side.take(number % steps)
-            _wait(device)
+            wait_for(device)
             if number >= 0:
                 times[name].seconds.append(time.perf_counter() - started)
             elif number == -1 and isinstance(side, Podium):
@@ -120,7 +120,8 @@ def time_in_turn(sides: Mapping[str, Side], steps: int, device: torch.device) ->
     return times
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -10,6 +10,7 @@ SIGTERM sets a flag instead of ending the process, which then saves a checkpoint
 """
 
 import faulthandler
+import json
 import os
 import signal
 import socket
@@ -20,7 +21,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import torch.distributed as dist
@@ -56,12 +56,11 @@ class Beat:
     pid: int
 
     def text(self) -> str:
-        return " ".join(map(str, (self.count, self.laps, self.batch, self.phase, self.host, self.pid)))
+        return json.dumps(vars(self))
 
     @classmethod
     def read(cls, text: bytes) -> "Beat":
-        count, laps, batch, phase, host, pid = text.decode("utf-8").split()
-        return cls(int(count), int(laps), int(batch), phase, host, int(pid))
+        return cls(**json.loads(text))
 
 
 def blame(before: Sequence[Beat], after: Sequence[Beat], seconds: float) -> str | None:
@@ -109,9 +108,7 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join(timeout=1.0)  # it may be talking to a store that is gone
 
@@ -195,9 +192,7 @@ class StopRequest:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._descriptor)
         signal.signal(signal.SIGTERM, self._handler)
         self._left.set()
@@ -205,17 +200,14 @@ class StopRequest:
         self._thread.join()
         os.close(self._read)
 
-    @property
-    def _words(self) -> str:
-        return f"asked to stop, and not saved within {self._grace_seconds:g} seconds: gives up"
-
     def _wait(self) -> None:
         """Python writes the number of each signal that it handles into the pipe; closed, it is at its end."""
         while number := os.read(self._read, 1):
             if number[0] == signal.SIGTERM:
                 self.asked = True
                 if not self._left.wait(self._grace_seconds):
+                    why = f"asked to stop, and not saved within {self._grace_seconds:g} seconds: gives up"
                     with suppress(OSError):
-                        os.write(2, f"process {os.getpid()}: {self._words}\n".encode())
+                        os.write(2, f"process {os.getpid()}: {why}\n".encode())
                     os._exit(Saved.exit_code)
                 return
