@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from functools import cache
 
 LONGEST_NAME = 200  # characters of a description's name that are looked at
 
@@ -20,20 +19,7 @@ class Accelerator:
 def accelerator_named(text: str) -> Accelerator | None:
     """The accelerator that a description names so, such as `NVIDIA A100-SXM4-80GB (400W)`; None for one not known."""
     named = text[:LONGEST_NAME]
-    return next((kind for pattern, kind in _kinds() if pattern.search(named)), None)
-
-
-def accelerators() -> tuple[Accelerator, ...]:
-    """All that are known."""
-    return tuple(kind for _, kind in _kinds())
-
-
-@cache
-def _kinds() -> tuple[tuple[re.Pattern[str], Accelerator], ...]:
-    return tuple(
-        (re.compile(pattern, re.IGNORECASE), Accelerator(name, None if peak is None else peak * 1e12))
-        for pattern, name, peak in _TABLE
-    )
+    return next((kind for pattern, kind in _KINDS if pattern.search(named)), None)
 
 
 # Pattern, name, peak in teraFLOP/s; the first pattern that is found in a name counts. Sources: makers' data sheets.
@@ -81,4 +67,8 @@ _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"Gaudi\W?2|HL-?225", "Habana Gaudi 2", 432),
     (r"Gaudi|HL-?205", "Habana Gaudi", None),
     (r"Ascend\W?910", "Huawei Ascend 910", 256),
+)
+_KINDS = tuple(
+    (re.compile(pattern, re.IGNORECASE), Accelerator(name, None if peak is None else peak * 1e12))
+    for pattern, name, peak in _TABLE
 )

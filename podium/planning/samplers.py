@@ -55,7 +55,6 @@ class Sampler:
             raise ValueError("a sampler needs at least one sample")
 
     def samples(self, first: int, count: int) -> np.ndarray:
-        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
         epoch, start = divmod(first, self.size)
         positions, epochs = np.arange(start, start + count, dtype=np.uint64), np.zeros(count, dtype=np.uint64)
         if start + count > self.size:
@@ -106,7 +105,7 @@ class StratifiedSampler:
         kind = np.uint32 if len(lengths) < 2**32 else np.int64
         self._indices = [np.flatnonzero(stratum_of == stratum).astype(kind) for stratum in range(len(sizes))]
         self._samplers = [
-            Sampler(len(indices), _seed_of_stratum(seed, stratum)) if len(indices) else None
+            Sampler(len(indices), _derived_seed(seed, stratum)) if len(indices) else None
             for stratum, indices in enumerate(self._indices)
         ]
 
@@ -161,8 +160,8 @@ def _next_batch(sizes: np.ndarray, batch: int) -> int:
     return next((larger for larger in near if shares(used, larger).min() > 0), certain)
 
 
-def _seed_of_stratum(seed: int, stratum: int) -> int:
-    return int(np.random.SeedSequence(seed, spawn_key=(stratum,)).generate_state(1, np.uint64)[0])
+def _derived_seed(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64)[0])
 
 
 def permute(values: np.ndarray, sizes: np.ndarray, largest: int, keys: np.ndarray, which: np.ndarray) -> np.ndarray:
@@ -177,14 +176,9 @@ def permute(values: np.ndarray, sizes: np.ndarray, largest: int, keys: np.ndarra
     return places
 
 
-def round_keys(seed: int, epoch: int) -> np.ndarray:
-    """Keys [ROUNDS] uint64 of an epoch's permutation."""
-    return round_keys_of(np.random.SeedSequence([seed, epoch]))
-
-
-def round_keys_of(source: np.random.SeedSequence) -> np.ndarray:
-    """Keys [ROUNDS] uint64 from any source."""
-    keys: np.ndarray = source.generate_state(ROUNDS, np.uint64)
+def round_keys(*entropy: int) -> np.ndarray:
+    """Keys [ROUNDS] uint64 of the permutation of a seed and an epoch, and of a rank's part where it has its own."""
+    keys: np.ndarray = np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
     return keys
 
 
@@ -251,7 +245,6 @@ class Subset:
     indices: np.ndarray
 
     def samples(self, first: int, count: int) -> np.ndarray:
-        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
         drawn: np.ndarray = self.indices[self.order.samples(first, count)].astype(np.int64)
         return drawn
 
@@ -264,7 +257,6 @@ class Phased:
     firsts: Sequence[int]
 
     def samples(self, first: int, count: int) -> np.ndarray:
-        """Dataset indices [count] int64 of the run's samples number first … first + count - 1."""
         parts = []
         while count > 0:
             phase = phase_of(self.firsts, first)
@@ -325,7 +317,7 @@ class ShardedSampler:
 @lru_cache(maxsize=4096)
 def _keys(seed: int, epoch: int, rank: int, ranks: int) -> np.ndarray:
     """A rank's keys [rounds] of an epoch. One rank alone has the order of `Sampler`."""
-    return round_keys(seed, epoch) if ranks == 1 else round_keys_of(np.random.SeedSequence([seed, epoch, 1 + rank]))
+    return round_keys(seed, epoch) if ranks == 1 else round_keys(seed, epoch, 1 + rank)
 
 
 def drawing_order(
@@ -354,8 +346,7 @@ def drawing_order(
                 f"has {lengths.min()}; allow as many, or leave the phase out"
             )
         indices = None if len(fitting) == len(lengths) else fitting.astype(np.uint32 if len(lengths) < 2**32 else "i8")
-        phase_seed = int(np.random.SeedSequence(seed, spawn_key=(number,)).generate_state(1, np.uint64)[0])
-        orders.append(_drawn(indices, len(lengths), phase_seed, ranks, local_batch, shards))
+        orders.append(_drawn(indices, len(lengths), _derived_seed(seed, number), ranks, local_batch, shards))
     return Phased(orders, first_samples(phases, ranks * local_batch))
 
 

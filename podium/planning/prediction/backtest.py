@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.bert.published.reading import PublishedRun, read_scores
+from benchmarks.bert.published.reading import PublishedRun, read_runs, read_scores
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.predict import Prediction, predict
-from podium.planning.prediction.published import all_runs, is_fitted, is_tested, known_samples, plan_of
+from podium.planning.prediction.published import is_fitted, is_tested, known_samples, plan_of
 
 LARGE_MISS = 0.15
 BETTER_SETTINGS = (
@@ -80,7 +80,7 @@ class Comparison:
 
 def compare(runs: Iterable[PublishedRun], constants: Constants) -> list[Comparison]:
     """All of these runs, by GPUs and then by name. Samples to target never come from a run that is tested."""
-    everything = all_runs()
+    everything = read_runs()
     published = known_samples(everything)
     found = []
     for run in sorted(runs, key=lambda run: (run.gpus, run.name)):
@@ -88,10 +88,6 @@ def compare(runs: Iterable[PublishedRun], constants: Constants) -> list[Comparis
         rate = predict(plan, constants, run.mean_samples).sequences_per_second
         found.append(Comparison(run, predict(plan, constants), rate))
     return found
-
-
-def compare_tested(constants: Constants) -> list[Comparison]:
-    return compare([run for run in all_runs() if is_tested(run)], constants)
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ def report(comparisons: Sequence[Comparison]) -> str:
 
 def report_round_1_1(constants: Constants) -> str:
     """Sequences/s of round 1.1's systems of several nodes, which played no part in any choice."""
-    published = known_samples(all_runs())
+    published = known_samples(read_runs())
     lines, errors = ["", "round 1.1, several nodes: sequences/s published, predicted, error"], []
     for run in sorted(read_scores(), key=lambda run: (run.gpus, run.name)):
         rate = predict(plan_of(run, constants, published), constants, run.mean_samples).sequences_per_second
@@ -178,7 +174,7 @@ def main() -> int:
     parser.add_argument("--fitted", action="store_true", help="the systems fitted on instead of those tested on")
     fitted, constants = parser.parse_args().fitted, load_constants()
     chosen = is_fitted if fitted else is_tested
-    print(report(compare([run for run in all_runs() if chosen(run)], constants)))
+    print(report(compare([run for run in read_runs() if chosen(run)], constants)))
     if not fitted:
         print(report_round_1_1(constants))
     return 0

@@ -1,7 +1,7 @@
-"""The predictor's constants: each with its name, unit and source, in one file that `fit` writes."""
+"""The predictor's constants; constants.json has each with its unit and source, and `fit` writes its values."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,66 +40,22 @@ class Constants:
         return float(np.interp(np.log(ranks), np.log(known), seconds))
 
 
-FITTED, ASSUMED = "fitted", "assumed"
-ABOUT: dict[str, tuple[str, str, str]] = {
-    "sustained_flops_sxm": (
-        "FLOP/s",
-        FITTED,
-        "useful FLOPs of a step on an A100 SXM, launches and communication apart",
-    ),
-    "sustained_flops_pcie": ("FLOP/s", FITTED, "the same on an A100 PCIe"),
-    "micro_batch_seconds": (
-        "s",
-        ASSUMED,
-        "what a micro-batch takes whatever its size: some 40 kernels in each of 24 layers, 4 µs each; beside the "
-        "network's rate the systems fitted on cannot tell it from 0",
-    ),
-    "host_path_switched": ("bytes/s", FITTED, "a node of eight SXM GPUs to its adapters, in series with them"),
-    "host_path_direct": (
-        "bytes/s",
-        FITTED,
-        "a node without switches near its GPUs to its adapters, in series with them",
-    ),
-    "link_efficiency": ("1", ASSUMED, "share of a link's nominal rate that collectives reach inside a node"),
-    "hop_inside": ("s", ASSUMED, "latency of a hop inside a node"),
-    "hop_between": ("s", ASSUMED, "latency of a hop between nodes, InfiniBand and the software above it"),
-    "memory_efficiency": ("1", ASSUMED, "share of the memory's nominal rate that an optimizer step reaches"),
-    "start_seconds_8": (
-        "s",
-        FITTED,
-        "run_start to full rate at 8 GPUs: what the first evaluation comes later than the others are apart, median",
-    ),
-    "start_seconds_64": ("s", FITTED, "the same of NVIDIA's 64 GPUs, 2.0"),
-    "start_seconds_1024": ("s", FITTED, "the same of NVIDIA's 1,024 GPUs, 2.0"),
-    "evaluation_share": (
-        "1",
-        ASSUMED,
-        "time of an evaluated sample in that of a trained one: forward is a third of the FLOPs; logs of two open 8-GPU "
-        "runs that time evaluations have 0.30 and 0.37",
-    ),
-    "cpu_run_over_bench": (
-        "1",
-        FITTED,
-        "a step of a run on a CPU in what systems/costs says of it: 42.0 ms in ten laptop runs (334.9 sequences/s, "
-        "median 30.9 s, docs/lab-notebook.md 2026-11-21), 31.8 ms by laptop.json, whose steps had no loader beside "
-        "them",
-    ),
-    "throughput_error": ("1", FITTED, "nine of ten systems fitted on are nearer in sequences/s"),
-}
-
-
 def load_constants(path: Path = PATH) -> Constants:
     """ValueError for a file with other constants than these."""
-    entries: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["constants"]
-    if set(entries) != set(ABOUT):
-        raise ValueError(f"{path}: has the constants {sorted(entries)}, not {sorted(ABOUT)}")
+    entries, names = _read(path)["constants"], {field.name for field in fields(Constants)}
+    if set(entries) != names:
+        raise ValueError(f"{path}: has the constants {sorted(entries)}, not {sorted(names)}")
     return Constants(**{name: float(entry["value"]) for name, entry in entries.items()})
 
 
 def save_constants(constants: Constants, path: Path, fitted_on: list[str]) -> None:
-    """Write every constant with its unit and where it comes from, and the names of the systems fitted on."""
-    entries = {
-        name: {"value": float(f"{getattr(constants, name):.5g}"), "unit": unit, "source": source, "what": what}
-        for name, (unit, source, what) in ABOUT.items()
-    }
-    write_whole(path, json.dumps({"constants": entries, "fitted_on": fitted_on}, indent=2, ensure_ascii=False) + "\n")
+    """Write these values in place of the committed ones, and the names of the systems fitted on."""
+    document = _read(PATH) | {"fitted_on": fitted_on}
+    for name, entry in document["constants"].items():
+        entry["value"] = float(f"{getattr(constants, name):.5g}")
+    write_whole(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bert.published.reading import PublishedRun, SamplesToTarget
+from benchmarks.bert.published.reading import PublishedRun, SamplesToTarget, read_runs
 from podium.planning.prediction.constants import PATH, Constants, save_constants
 from podium.planning.prediction.predict import predict
-from podium.planning.prediction.published import all_runs, is_fitted, known_samples, plan_of
+from podium.planning.prediction.published import is_fitted, known_samples, plan_of
 
 SEARCHED = ("sustained_flops_sxm", "sustained_flops_pcie", "host_path_switched", "host_path_direct")
 # Assumed constants, the starts that the logs tell, and where the search begins.
@@ -81,7 +81,7 @@ def compass(start: Constants, names: Sequence[str], loss: Callable[[Constants], 
 
 def main() -> int:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else PATH
-    runs = all_runs()
+    runs = read_runs()
     save_constants(fit_constants(runs), path, [run.name for run in runs if is_fitted(run)])
     return 0
 

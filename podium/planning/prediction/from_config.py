@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.bert.published.reading import SamplesToTarget, read_tiny_samples
+from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
 from podium.config.schema import RunConfig
@@ -25,7 +25,7 @@ from podium.planning.prediction.plan import (
     processor_named,
     published_costs,
 )
-from podium.planning.prediction.published import all_runs, all_samples, wikipedia
+from podium.planning.prediction.published import all_samples, wikipedia
 from podium.planning.prediction.samples import Estimate, curve
 
 # Assumed of a node whose description names none.
@@ -133,7 +133,7 @@ def _samples(config: RunConfig, unsure: list[str]) -> Estimate:
         unsure.append(
             f"samples to target are of accuracy {TARGET_ACCURACY}, not of target_accuracy {config.target_accuracy}"
         )
-    known: Sequence[SamplesToTarget] = all_samples(all_runs())
+    known: Sequence[SamplesToTarget] = all_samples(read_runs())
     if config.size == "tiny":
         known = read_tiny_samples()
         unsure.append("samples to target of the tiny BERT are Podium's own ten runs on a laptop, on the embedded text")

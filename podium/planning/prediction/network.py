@@ -29,7 +29,7 @@ class Network:
         return 2 * self.reduce_scatter(size)
 
     def reduce_scatter(self, size: float) -> float:
-        """Seconds until every GPU has its share of the sum of `size` bytes."""
+        """Seconds until every GPU has its share of the sum of `size` bytes; all-gathering the shares takes as long."""
         ranks = self.nodes * self.gpus_per_node
         return self.broadcast((ranks - 1) / ranks * size)
 
@@ -40,10 +40,6 @@ class Network:
         slowest = min([self.inside] * (self.gpus_per_node > 1) + [self.between] * (self.nodes > 1))
         hops = (self.gpus_per_node - 1) * self.hop_inside + ceil(log2(self.nodes)) * self.hop_between
         return hops + size / slowest
-
-    def all_gather(self, size: float) -> float:
-        """Seconds until every GPU has all of `size` bytes, of which each had its share."""
-        return self.reduce_scatter(size)
 
 
 def buckets(size: float) -> int:

@@ -74,7 +74,7 @@ def step_of(plan: Plan, network: Network, constants: Constants) -> Split:
     backward = BACKWARD_SHARE * compute / plan.accumulation_steps  # no_sync: only the last micro-batch's hides any
     communication = exposed(count, reduce(gradients / count), backward)
     if plan.sharing == "slices":
-        communication += network.all_gather(HALF * plan.parameters)
+        communication += network.reduce_scatter(HALF * plan.parameters)
     if plan.sharing == "whole_tensors":
         communication += sum(network.broadcast(FULL * size) for size in plan.shared_tensors)
     optimizer = optimizer_seconds(plan, constants)

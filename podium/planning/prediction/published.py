@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from functools import cache
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_runs, read_samples
+from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_samples
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.load import Lengths
 from podium.planning.prediction.plan import HALF, Machine, Plan, published_costs
-from podium.planning.prediction.samples import Estimate, curve
+from podium.planning.prediction.samples import curve
 
 ALSO_FITTED = ("2.0 NVIDIA dgxa100_n8_ngc22.04_pytorch", "2.0 NVIDIA dgxa100_n128_ngc22.04_pytorch")
 OTHER_CODE = ("mosaicml",)
@@ -52,29 +52,19 @@ def wikipedia() -> Lengths:
     return Lengths.of_histogram(wikipedia_histogram())
 
 
-def expected_samples(optimizer: str, batch: int, published: Sequence[SamplesToTarget]) -> Estimate:
-    """ValueError for an optimizer that nobody has published with."""
-    found = curve(published, optimizer)
-    if found is None:
-        raise ValueError(f"no samples to target are known with {optimizer}")
-    return found.at(batch)
-
-
 def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published: Sequence[SamplesToTarget]) -> Plan:
     """The plan of a published system, samples to target by the curve through `published`."""
+    samples = curve(published, run.optimizer)
+    assert samples is not None, "the optimizers of published systems are known"
     return Plan(
         machine=Machine(run.gpu, run.nodes, run.gpus_per_node, run.adapters),
         global_batch_size=run.global_batch_size,
         lengths=wikipedia(),
         costs=published_costs(run.gpu, constants),
-        samples=expected_samples(run.optimizer, run.global_batch_size, published),
+        samples=samples.at(run.global_batch_size),
         strategy=STRATEGY[run.family],
         accumulation_steps=run.accumulation_steps,
         optimizer=run.optimizer,
         sharing="none" if run.family in UNSHARDED else "slices",
         gradient_bytes=HALF,
     )
-
-
-def all_runs() -> list[PublishedRun]:
-    return read_runs()

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.bert.published.reading import read_runs
 from podium.core.errors import UsageError
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.from_config import ADAPTERS, BETWEEN_NODES, FITTED_PROCESSORS
 from podium.planning.prediction.plan import Machine, Plan
 from podium.planning.prediction.predict import Prediction, predict
-from podium.planning.prediction.published import all_runs, all_samples, is_fitted
+from podium.planning.prediction.published import all_samples, is_fitted
 from podium.planning.prediction.samples import Curve, curve
 
 NODE = 8
@@ -34,7 +35,7 @@ def scale(plan: Plan, gpus: Sequence[int], constants: Constants) -> list[Scaled]
     """
     if plan.machine.processor == "cpu" or plan.size.name != "large":
         raise UsageError("--scale: published points are of BERT-large on GPUs; name a system with GPUs and size large")
-    samples = curve(all_samples(all_runs()), plan.optimizer)
+    samples = curve(all_samples(read_runs()), plan.optimizer)
     if samples is None:
         raise UsageError(f"--scale: no samples to target are known with {plan.optimizer}; use lamb or adamw")
     return [_best(plan, count, samples, constants) for count in gpus]
@@ -106,6 +107,6 @@ def published_points() -> list[dict[str, object]]:
             "gpu": run.gpu,
             "fitted": is_fitted(run),
         }
-        for run in all_runs()
+        for run in read_runs()
         if run.republished_from is None
     ]

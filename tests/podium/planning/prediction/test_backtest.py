@@ -4,27 +4,26 @@ from statistics import median
 
 import pytest
 
-from benchmarks.bert.published.reading import read_samples
+from benchmarks.bert.published.reading import read_runs, read_samples
 from podium.planning.prediction.backtest import (
     Comparison,
     Medians,
     compare,
-    compare_tested,
     explained,
     groups,
     report,
     report_round_1_1,
 )
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.published import all_runs, is_fitted, is_tested, known_samples, plan_of
+from podium.planning.prediction.published import is_fitted, is_tested, known_samples, plan_of
 
 CONSTANTS = load_constants()
-RUNS = all_runs()
+RUNS = read_runs()
 
 
 @pytest.fixture(scope="module")
 def comparisons() -> list[Comparison]:
-    return compare_tested(CONSTANTS)
+    return compare([run for run in RUNS if is_tested(run)], CONSTANTS)
 
 
 def test_fitted_on_are_the_8_gpu_systems_and_two_more() -> None:

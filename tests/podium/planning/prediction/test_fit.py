@@ -1,28 +1,35 @@
 """Constants: each is described, the search finds what it should, and the committed ones are what the fit gives."""
 
+import json
 from dataclasses import asdict, replace
 from math import log
 from pathlib import Path
 
 import pytest
 
-from podium.planning.prediction.constants import ABOUT, PATH, Constants, load_constants, save_constants
+from benchmarks.bert.published.reading import read_runs
+from podium.planning.prediction.constants import PATH, Constants, load_constants, save_constants
 from podium.planning.prediction.fit import SEARCHED, START, compass, fit_constants, log_errors
-from podium.planning.prediction.published import all_runs, is_fitted, is_tested, known_samples
+from podium.planning.prediction.published import is_fitted, is_tested, known_samples
 
 
 def test_every_constant_is_described() -> None:
-    assert set(ABOUT) == set(asdict(START))
-    for unit, source, what in ABOUT.values():
-        assert unit
-        assert what
-        assert source in ("fitted", "assumed")
-    assert all(ABOUT[name][1] == "fitted" for name in SEARCHED)
+    about = json.loads(PATH.read_text(encoding="utf-8"))["constants"]
+    assert set(about) == set(asdict(START))
+    for entry in about.values():
+        assert entry["unit"]
+        assert entry["what"]
+        assert entry["source"] in ("fitted", "assumed")
+    assert all(about[name]["source"] == "fitted" for name in SEARCHED)
 
 
 def test_constants_there_and_back(tmp_path: Path) -> None:
     save_constants(START, tmp_path / "c.json", ["one", "two"])
     assert load_constants(tmp_path / "c.json") == replace(START, evaluation_share=0.33333)
+    written, committed = (json.loads(path.read_text(encoding="utf-8")) for path in (tmp_path / "c.json", PATH))
+    assert written["fitted_on"] == ["one", "two"]
+    for name, entry in committed["constants"].items():
+        assert written["constants"][name] == entry | {"value": written["constants"][name]["value"]}
 
 
 def test_a_file_with_other_constants_is_refused(tmp_path: Path) -> None:
@@ -43,8 +50,8 @@ def test_the_compass_finds_the_least() -> None:
 
 
 def test_errors_are_of_the_rate() -> None:
-    runs = [run for run in all_runs() if is_fitted(run)][:2]
-    published = known_samples(all_runs())
+    runs = [run for run in read_runs() if is_fitted(run)][:2]
+    published = known_samples(read_runs())
     half = replace(load_constants(), sustained_flops_sxm=1e12, sustained_flops_pcie=1e12)
     slow, now = (log_errors(runs, constants, published) for constants in (half, load_constants()))
     assert all(one < -3 for one in slow)
@@ -52,7 +59,7 @@ def test_errors_are_of_the_rate() -> None:
 
 
 def test_the_committed_constants_are_the_fit_of_the_fitted_runs_alone() -> None:
-    runs = [run for run in all_runs() if not is_tested(run)]
+    runs = [run for run in read_runs() if not is_tested(run)]
     found, committed = asdict(fit_constants(runs)), asdict(load_constants())
     for name, value in found.items():
         assert committed[name] == pytest.approx(value, rel=2e-4), name

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.bert.published.reading import read_runs
 from podium.core.errors import UsageError
 from podium.planning.prediction.constants import load_constants
 from podium.planning.prediction.from_config import BETWEEN_NODES
 from podium.planning.prediction.plan import HALF, Machine, Plan, published_costs
 from podium.planning.prediction.predict import predict
-from podium.planning.prediction.published import all_runs, all_samples, wikipedia
+from podium.planning.prediction.published import all_samples, wikipedia
 from podium.planning.prediction.samples import Estimate, curve
 from podium.planning.prediction.scaling import LOCAL, machine_of, published_points, scale
 
@@ -42,7 +43,7 @@ def test_the_batch_is_the_fastest_that_is_known() -> None:
     assert 256 <= row.global_batch_size <= 16_416
     assert row.global_batch_size // 64 in LOCAL
     assert row.accumulation_steps == 1
-    known = curve(all_samples(all_runs()), "lamb")
+    known = curve(all_samples(read_runs()), "lamb")
     assert known is not None
     plan = replace(PLAN, machine=Machine("a100_sxm", 8, 8, (8, 200.0)))
     tried = {
