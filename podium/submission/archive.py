@@ -139,11 +139,8 @@ def copy_file(source: Path, target: Path, tally: Tally, place: PurePosixPath) ->
 
 def refuse_large(place: PurePosixPath, size: int, tally: Tally) -> None:
     limit = tally.limits.file_bytes >> 20
-    tally.refuse(
-        place,
-        "large_file",
-        f"has {size / (1 << 20):,.1f} MiB, and files over {limit} MiB are not accepted; remove or reduce it",
-    )
+    message = f"has {size / (1 << 20):,.1f} MiB, and files over {limit} MiB are not accepted; remove or reduce it"
+    tally.refuse(place, "large_file", message)
 
 
 def name_is_good(place: PurePosixPath, tally: Tally) -> bool:
@@ -270,11 +267,8 @@ def unpack(archive: Path, target: Path, tally: Tally) -> None:
     except _BROKEN as error:
         tally.whole = False
         words = printable(str(error) or type(error).__name__)[:200]
-        tally.refuse(
-            PurePosixPath("."),
-            "bad_archive",
-            f"the archive cannot be unpacked ({words}); nothing of the package was checked: make it anew",
-        )
+        message = f"the archive cannot be unpacked ({words}); nothing of the package was checked: make it anew"
+        tally.refuse(PurePosixPath("."), "bad_archive", message)
 
 
 class _Member:

@@ -29,9 +29,8 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
     if not (root / "results").is_dir() or not whole.sets:
         return
     if not (root / "benchmarks").is_dir():
-        yield Finding.warning(
-            ".", "code_missing", "there is no benchmarks/; the code that made the results is submitted too"
-        )
+        message = "there is no benchmarks/; the code that made the results is submitted too"
+        yield Finding.warning(".", "code_missing", message)
         return
     benchmark = root / "benchmarks" / "bert"
     implementations = benchmark / "implementations"
@@ -70,9 +69,8 @@ def _names(whole: Whole, ruleset: Ruleset) -> Findings:
     lower: dict[str, str] = {}
     for number, path in enumerate(_walk(whole.package.root)):
         if number == MAX_ENTRIES:
-            yield Finding.error(
-                ".", "too_many_files", f"holds more than {MAX_ENTRIES:,} files; it was looked at no further"
-            )
+            message = f"holds more than {MAX_ENTRIES:,} files; it was looked at no further"
+            yield Finding.error(".", "too_many_files", message)
             return
         name, whole_name = path.name, whole.relative(path)
         told = whole_name.encode("utf-8", "backslashreplace").decode()
@@ -80,20 +78,17 @@ def _names(whole: Whole, ruleset: Ruleset) -> Findings:
             message = "the name begins with a dot or has a space, which repo_checker refuses; rename it"
             yield Finding.error(told, "file_name", message)
         elif any(ord(letter) < 32 or letter in FORBIDDEN or 0xD800 <= ord(letter) < 0xE000 for letter in name):
-            yield Finding.error(
-                told, "file_name", "the name has characters that not every system can check out; rename it"
-            )
+            message = "the name has characters that not every system can check out; rename it"
+            yield Finding.error(told, "file_name", message)
         elif name.endswith(".") or name.split(".")[0].lower() in RESERVED:
             yield Finding.warning(told, "file_name", "the name cannot be checked out on Windows; rename it")
         if len(whole_name) > MAX_PATH:
-            yield Finding.warning(
-                told, "file_name", f"the path has {len(whole_name)} characters; keep it to {MAX_PATH}"
-            )
+            message = f"the path has {len(whole_name)} characters; keep it to {MAX_PATH}"
+            yield Finding.warning(told, "file_name", message)
         other = lower.setdefault(whole_name.lower(), whole_name)
         if other != whole_name:
-            yield Finding.warning(
-                told, "file_name", f"differs from {other} in case alone; some systems keep one of them"
-            )
+            message = f"differs from {other} in case alone; some systems keep one of them"
+            yield Finding.warning(told, "file_name", message)
         if path.is_symlink():
             yield Finding.warning(told, "link", "is a symbolic link, which was not followed; put the file itself there")
         elif path.is_file() and path.stat().st_size > LARGEST:

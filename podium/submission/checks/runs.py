@@ -38,9 +38,8 @@ def _evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield run.error("eval_samples", f"eval_samples is {quoted(event.value)}, which is no number of samples", event)
     elif run.closed and samples != CLOSED_EVALUATION_SAMPLES:
         allowed = f"{CLOSED_EVALUATION_SAMPLES:,}"
-        yield run.error(
-            "eval_samples", f"eval_samples is {samples:,.0f}; in the closed division it is {allowed}", event
-        )
+        message = f"eval_samples is {samples:,.0f}; in the closed division it is {allowed}"
+        yield run.error("eval_samples", message, event)
 
 
 def log_is_whole(run: CheckedRun) -> bool:
@@ -72,12 +71,11 @@ def _accuracies(run: CheckedRun, ruleset: Ruleset) -> Findings:
 
 def _unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if run.log.evaluations and run.log.epoch_doubt:
-        yield run.warning(
-            "epoch_num",
+        message = (
             f"epoch_num {run.log.epoch_doubt}; put the samples trained so far into it: neither samples to target nor "
-            f"the schedule can be checked otherwise, and the reference check takes it for samples",
-            run.log.evaluations[0].line,
+            f"the schedule can be checked otherwise, and the reference check takes it for samples"
         )
+        yield run.warning("epoch_num", message, run.log.evaluations[0].line)
 
 
 def _schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -121,9 +119,8 @@ def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         return
     trained = as_number(event.value)
     if trained is None or trained <= 0:
-        yield run.error(
-            "train_samples", f"train_samples is {quoted(event.value)}, which is no number of samples", event
-        )
+        message = f"train_samples is {quoted(event.value)}, which is no number of samples"
+        yield run.error("train_samples", message, event)
         return
     reached: Evaluation | None = log.passing or (log.evaluations[-1] if log.evaluations else None)
     if reached is None or reached.samples is None:
@@ -133,12 +130,11 @@ def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         which = "that reaches the target" if log.passing else "that is the last"
         less = reached.samples - trained
         false = run.closed and log.passing is not None and less > max(batch, reached.samples / 100)
-        yield (run.error if false else run.warning)(
-            "train_samples",
+        message = (
             f"train_samples is {trained:,.0f}, but the evaluation {which} (line {reached.line}) comes after "
-            f"{reached.samples:,.0f}; it is the samples trained on until the target, not the data's size",
-            event,
+            f"{reached.samples:,.0f}; it is the samples trained on until the target, not the data's size"
         )
+        yield (run.error if false else run.warning)("train_samples", message, event)
 
 
 EVALUATING: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType(
@@ -187,11 +183,8 @@ def _division(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if event is None:
         yield run.error("division", "there is no submission_division; a log says closed or open")
     elif found not in DIVISIONS:
-        yield run.error(
-            "division",
-            f"submission_division is {quoted(event.value)}; allowed are closed and open, so spelled",
-            event,
-        )
+        message = f"submission_division is {quoted(event.value)}; allowed are closed and open, so spelled"
+        yield run.error("division", message, event)
     elif described in DIVISIONS and found != described:
         message = f"submission_division is {found}, but the system's description says {described}"
         if described == "closed":
@@ -251,12 +244,11 @@ def _twice(run: CheckedRun, ruleset: Ruleset) -> Findings:
         if key.startswith(("submission_", "opt_")) or key in RANGES or key in ("train_samples", "eval_samples"):
             other = next((event for event in events if event.value != events[0].value), None)
             if other is not None:
-                yield run.error(
-                    "logged_twice",
+                message = (
                     f"{key} is {quoted(other.value)} here and {quoted(events[0].value)} in line {events[0].line}; a "
-                    f"log says one thing",
-                    other,
+                    f"log says one thing"
                 )
+                yield run.error("logged_twice", message, other)
 
 
 def _ranges(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -271,12 +263,11 @@ def _ranges(run: CheckedRun, ruleset: Ruleset) -> Findings:
 def _weight_decay(run: CheckedRun, ruleset: Ruleset) -> Findings:
     event = run.log.first("opt_lamb_weight_decay_rate")
     if event is not None and as_number(event.value) == 0:
-        yield run.warning(
-            "weight_decay_zero",
+        message = (
             "opt_lamb_weight_decay_rate is 0: many logs tell an optimizer's default and not the value that was used; "
-            "log what the parameter groups hold",
-            event,
+            "log what the parameter groups hold"
         )
+        yield run.warning("weight_decay_zero", message, event)
 
 
 def _contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -308,12 +299,11 @@ def _learning_rate_end(run: CheckedRun, log: RunLog, batch: float | None, decay:
     """The learning rate falls to its end value by the last step of the schedule; training beyond that is odd."""
     samples = log.samples
     if batch and decay and samples and samples / batch > decay * 1.001 and not log.number("opt_end_learning_rate"):
-        yield run.warning(
-            "contradiction",
+        message = (
             f"the run takes {samples / batch:,.0f} steps, but the learning rate is 0 from step {decay:,.0f} on; see "
-            f"whether opt_learning_rate_training_steps is the value used",
-            log.first("opt_learning_rate_training_steps"),
+            f"whether opt_learning_rate_training_steps is the value used"
         )
+        yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
 
 
 SETTINGS: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType(

@@ -63,9 +63,8 @@ def _failed(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     failed = [run for run in runs.runs if not run.converged]
     names = ", ".join(run.log.name for run in failed[:5])
     if len(failed) > ALLOWED_FAILED:
-        yield runs.error(
-            "not_converged", f"{len(failed)} runs did not converge ({names}); one is allowed, as the slowest of the ten"
-        )
+        message = f"{len(failed)} runs did not converge ({names}); one is allowed, as the slowest of the ten"
+        yield runs.error("not_converged", message)
     elif failed:
         yield runs.warning("one_not_converged", f"{names} did not converge, and counts as the slowest of the ten")
 
@@ -136,12 +135,11 @@ def _overlaps(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     for before, after in pairwise(timed):
         left = (before.log.stop_ms or 0.0) - (after.log.start_ms or 0.0)
         if left > 0:
-            yield after.warning(
-                "overlap",
+            message = (
                 f"the run begins {left / 1e3:,.1f} s before {before.log.name} ends; the runs of a set are "
-                f"consecutive, on one system",
-                after.log.first("run_start"),
+                f"consecutive, on one system"
             )
+            yield after.warning("overlap", message, after.log.first("run_start"))
 
 
 def _others(runs: CheckedSet, ruleset: Ruleset) -> Findings:

@@ -28,10 +28,8 @@ def _run_stop(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if log.start_ms is None:
         yield run.error("run_start_missing", "there is no run_start: nothing was timed; submit a log of a whole run")
     if log.first("run_stop") is None:
-        yield run.warning(
-            "run_stop_missing",
-            "there is no run_stop: the log is truncated, and the run counts as one that did not converge",
-        )
+        message = "there is no run_stop: the log is truncated, and the run counts as one that did not converge"
+        yield run.warning("run_stop_missing", message)
     for key in ("run_start", "run_stop"):
         for event in log.all(key)[1:]:
             yield run.error(f"{key}_twice", f"{key} is logged again; a log holds one run, with one {key}", event)
@@ -43,24 +41,21 @@ def _status(run: CheckedRun, ruleset: Ruleset) -> Findings:
         return
     if log.status not in (SUCCESS, ABORTED):
         found = shown_status(stop.metadata.get("status"))
-        yield run.error(
-            "run_stop_status", f"run_stop has the status {found}; allowed are {SUCCESS} and {ABORTED}", stop
-        )
+        message = f"run_stop has the status {found}; allowed are {SUCCESS} and {ABORTED}"
+        yield run.error("run_stop_status", message, stop)
     elif log.status == SUCCESS and log.passing is None:
         best = max((evaluation.accuracy for evaluation in log.evaluations), default=0.0)
-        yield run.error(
-            "run_stop_status",
+        message = (
             f"run_stop says success, but no evaluation reaches {TARGET_ACCURACY} (the best is {best:.6g}); such a run "
-            f"is aborted",
-            stop,
+            f"is aborted"
         )
+        yield run.error("run_stop_status", message, stop)
     elif log.status == ABORTED and log.passing is not None:
-        yield run.error(
-            "run_stop_status",
+        message = (
             f"run_stop says aborted, but the evaluation in line {log.passing.line} reaches {TARGET_ACCURACY} with "
-            f"{log.passing.accuracy:.6g}; a run that reached the target says success",
-            stop,
+            f"{log.passing.accuracy:.6g}; a run that reached the target says success"
         )
+        yield run.error("run_stop_status", message, stop)
 
 
 def shown_status(status: object) -> str:
@@ -86,9 +81,8 @@ def _order(run: CheckedRun, ruleset: Ruleset) -> Findings:
         for key in ("init_stop", "init_start", "cache_clear"):
             for event in log.all(key):
                 if event.line > start.line and event.time_ms > start.time_ms + skew:
-                    yield run.error(
-                        "order", f"{key} comes after run_start (line {start.line}); it belongs before", event
-                    )
+                    message = f"{key} comes after run_start (line {start.line}); it belongs before"
+                    yield run.error("order", message, event)
         for evaluation in log.evaluations:
             if evaluation.time_ms < start.time_ms - skew or evaluation.line < start.line:
                 message = f"an evaluation comes before run_start (line {start.line}); the clock starts first"
@@ -111,12 +105,11 @@ def _order(run: CheckedRun, ruleset: Ruleset) -> Findings:
         return
     early = passing.time_ms - stop.time_ms
     if early > skew:
-        yield run.error(
-            "run_stop_early",
+        message = (
             f"run_stop is {early / 1e3:,.2f} s before the first evaluation that reaches the target (line "
-            f"{passing.line}); the clock stops when the target is known to be reached",
-            stop,
+            f"{passing.line}); the clock stops when the target is known to be reached"
         )
+        yield run.error("run_stop_early", message, stop)
     elif stop.line < passing.line:
         yield run.error(
             "run_stop_early",
@@ -142,33 +135,27 @@ def _late_stop(run: CheckedRun, ruleset: Ruleset) -> Findings:
     interval = median(after - before for before, after in pairwise(times))
     late = log.stop_ms - log.passing.time_ms
     if late > max(interval, 0) + SKEW_MS:
-        yield run.warning(
-            "run_stop_late",
+        message = (
             f"run_stop is {late / 1e3:,.1f} s after the first evaluation that reaches the target, and evaluations are "
-            f"{interval / 1e3:,.1f} s apart; the clock stops when the target is known to be reached",
-            log.first("run_stop"),
+            f"{interval / 1e3:,.1f} s apart; the clock stops when the target is known to be reached"
         )
+        yield run.warning("run_stop_late", message, log.first("run_stop"))
 
 
 def _times(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log = run.log
     if log.elapsed_seconds is not None and log.elapsed_seconds <= 0:
-        yield run.error(
-            "run_time",
-            f"run_stop is {-log.elapsed_seconds:,.1f} s before run_start, or with it; a run takes time",
-            log.first("run_stop"),
-        )
+        message = f"run_stop is {-log.elapsed_seconds:,.1f} s before run_start, or with it; a run takes time"
+        yield run.error("run_time", message, log.first("run_stop"))
     elif log.elapsed_seconds is not None and log.elapsed_seconds > MAX_HOURS * 3600:
         hours = log.elapsed_seconds / 3600
-        yield run.warning(
-            "run_time", f"the run takes {hours:,.0f} hours; see whether its times are right", log.first("run_stop")
-        )
+        message = f"the run takes {hours:,.0f} hours; see whether its times are right"
+        yield run.warning("run_time", message, log.first("run_stop"))
     wrong = [event for event in log.events if not 0 < event.time_ms < LATEST_MS]
     if wrong:
         what = f"time_ms {wrong[0].time_ms:.0f} is no time in milliseconds since 1970"
-        yield run.warning(
-            "time_digits", f"{what} ({len(wrong)} line(s)); the clock of the run cannot be told", wrong[0]
-        )
+        message = f"{what} ({len(wrong)} line(s)); the clock of the run cannot be told"
+        yield run.warning("time_digits", message, wrong[0])
     latest, back, at = 0.0, 0.0, None
     for event in log.events:
         if not 0 < event.time_ms < LATEST_MS:
@@ -177,12 +164,11 @@ def _times(run: CheckedRun, ruleset: Ruleset) -> Findings:
             back, at = latest - event.time_ms, event
         latest = max(latest, event.time_ms)
     if back > SKEW_MS:
-        yield run.warning(
-            "times_backwards",
+        message = (
             f"{at.key if at else ''} is {back / 1e3:,.1f} s earlier than a line before it; ranks differ by up to "
-            f"{SKEW_MS / 1e3:g} s; log events when they happen",
-            at,
+            f"{SKEW_MS / 1e3:g} s; log events when they happen"
         )
+        yield run.warning("times_backwards", message, at)
 
 
 def _initialisation(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -194,27 +180,22 @@ def _initialisation(run: CheckedRun, ruleset: Ruleset) -> Findings:
     allowed = CLOSED_MINUTES if run.closed else ruleset.open_minutes
     minutes = (log.start_ms - min(begins)) / 60_000
     if allowed <= minutes < 1e6:
-        yield run.error(
-            "initialisation",
-            f"{minutes:,.1f} minutes pass from init_start to run_start; allowed are {allowed}",
-            log.first("run_start"),
-        )
+        message = f"{minutes:,.1f} minutes pass from init_start to run_start; allowed are {allowed}"
+        yield run.error("initialisation", message, log.first("run_start"))
 
 
 def _caches(run: CheckedRun, ruleset: Ruleset) -> Findings:
     cleared, start = run.log.all("cache_clear"), run.log.first("run_start")
     if not cleared:
-        yield run.error(
-            "cache_clear", "there is no cache_clear; caches are cleared before each run, and the log says so"
-        )
+        message = "there is no cache_clear; caches are cleared before each run, and the log says so"
+        yield run.error("cache_clear", message)
     elif any(event.value is False for event in cleared):
         event = next(event for event in cleared if event.value is False)
         yield run.error("cache_clear", "cache_clear is false; caches are cleared before each run", event)
     elif any(event.value is not True for event in cleared):
         event = next(event for event in cleared if event.value is not True)
-        yield run.warning(
-            "cache_clear", f"cache_clear is {str(event.value)[:20]!r}, not true; say that they were", event
-        )
+        message = f"cache_clear is {str(event.value)[:20]!r}, not true; say that they were"
+        yield run.warning("cache_clear", message, event)
     elif start is not None and all(start.time_ms + _skew_ms(run) < event.time_ms < LATEST_MS for event in cleared):
         yield run.error("cache_clear", "cache_clear comes after run_start; caches are cleared before", cleared[0])
 
