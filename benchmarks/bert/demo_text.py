@@ -48,8 +48,7 @@ class LanguageSettings:
     places: int = 2
     connectives: int = 4
     prepositions: int = 4
-    habit: float = 0.9
-    """Probability that a word keeps its preferred company."""
+    habit: float = 0.9  # probability that a word keeps its preferred company
     mean_log_sentences: float = 3.25
     spread_log_sentences: float = 1.25
 

@@ -6,14 +6,12 @@ evaluation schedule, the closed division's limits and the rulesets that include 
 
 from dataclasses import dataclass
 
-TARGET_ACCURACY = 0.72
-"""Masked-LM accuracy to reach (≥), over all masked tokens of the evaluation samples."""
+TARGET_ACCURACY = 0.72  # Masked-LM accuracy to reach (≥), over all masked tokens of the evaluation samples
 
+# The rulesets whose compliance one log can have; 5.0.0 was BERT's last.
 RULESETS = ("1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
-"""The rulesets whose compliance one log can have; 5.0.0 was BERT's last."""
 
-RUNS = 10
-"""Of a result, whose score is their mean without the fastest and the slowest."""
+RUNS = 10  # of a result, whose score is their mean without the fastest and the slowest
 
 CLOSED_DROPOUT = 0.1
 CLOSED_EVALUATION_SAMPLES = 10_000
@@ -50,8 +48,7 @@ class Terms:
     evaluation_samples: int
     evaluation_interval: int
     global_batch_size: int
-    initial_checkpoint: bool
-    """Whether training starts from one."""
+    initial_checkpoint: bool  # whether training starts from one
 
 
 def closed_breaches(terms: Terms) -> list[Breach]:

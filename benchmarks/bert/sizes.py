@@ -31,8 +31,8 @@ class Size:
     segments: int = 2
     vocabulary_size: int = VOCABULARY_SIZE  # of the text that it is usually trained on
     initial_std: float = 0.02
+    # Where each head of the first layer looks at first, in tokens from its own; () for BERT's own random start.
     local_heads: tuple[int, ...] = ()
-    """Where each head of the first layer looks at first, in tokens from its own; () for BERT's own random start."""
 
     @property
     def head_size(self) -> int:
@@ -109,11 +109,15 @@ def _layer_norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
     return {f"{name}/LayerNorm/gamma": (width,), f"{name}/LayerNorm/beta": (width,)}
 
 
+# MLPerf's BERT-large, trained from the phase-1 checkpoint.
 LARGE = Size(
     "large", layers=24, hidden=1024, heads=16, feed_forward=4096, evaluation_samples=10_000, evaluation_interval=None
 )
-"""MLPerf's BERT-large, trained from the phase-1 checkpoint."""
 
+# A BERT that two CPU cores train in a minute, on the invented language. As BERT-large starts from a checkpoint that
+# phase 1 has trained, this one starts from weights whose first layer already looks at the neighbouring tokens: in the
+# runs tried, finding that out took most of the time from a random start. The standard deviation is 0.02 scaled to the
+# smaller width, as 0.02 · √(1024 / 128).
 TINY = Size(
     "tiny",
     layers=2,
@@ -126,11 +130,5 @@ TINY = Size(
     initial_std=0.06,
     local_heads=(-1, 1),
 )
-"""A BERT that two CPU cores train in a minute, on the invented language.
-
-As BERT-large starts from a checkpoint that phase 1 has trained, this one starts from weights whose first layer
-already looks at the neighbouring tokens: in the runs tried, finding that out took most of the time from a random
-start. The standard deviation is 0.02 scaled to the smaller width, as 0.02 · √(1024 / 128).
-"""
 
 SIZES: dict[str, Size] = {size.name: size for size in (LARGE, TINY)}

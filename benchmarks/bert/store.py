@@ -26,32 +26,27 @@ FORMAT_VERSION = 2
 SUFFIX = ".h5"
 ADVICE = "prepare it again with `podium data prepare`"
 
-TEXT = "text"
-"""`Origin.made_by` of samples that were generated here."""
+TEXT = "text"  # `Origin.made_by` of samples that were generated here
+# `Origin.selection`: every sample there is, the reference's pick of evaluation samples, a random subset.
 WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
-"""`Origin.selection`: every sample there is, the reference's pick of evaluation samples, a random subset."""
 
 
 @dataclass(frozen=True)
 class Origin:
     """What the samples of a shard were made from, and how; all of it is kept in the shard."""
 
-    source: str
-    """Name of the file that they were made from."""
-    source_sha256: str
-    """Of that file's bytes, in hexadecimal."""
+    source: str  # name of the file that they were made from
+    source_sha256: str  # of that file's bytes, in hexadecimal
     vocabulary_sha256: str
     max_sequence_length: int
     max_predictions: int
-    made_by: str = TEXT
-    """`text`, or the name of the format that they were imported from."""
+    made_by: str = TEXT  # `text`, or the name of the format that they were imported from
     selection: str = WHOLE
-    selected_from: int = 0
-    """Samples of the whole that they were selected from; 0 where nothing was left out."""
+    selected_from: int = 0  # samples of the whole that they were selected from; 0 where nothing was left out
+    # Of everything that decided what was selected: two shards belong to one selection if they agree.
     selection_sha256: str = ""
-    """Of everything that decided what was selected: two shards belong to one selection if they agree."""
+    # How they were generated; None for imported samples, whose maker does not say.
     generation: GenerationSettings | None = None
-    """How they were generated; None for imported samples, whose maker does not say."""
 
     @classmethod
     def of_text(cls, source: str, source_sha256: str, vocabulary_sha256: str, settings: GenerationSettings) -> "Origin":
@@ -75,14 +70,14 @@ ORIGIN_ATTRIBUTES: Mapping[str, type] = {
     **dict.fromkeys(("source", "source_sha256", "vocabulary_sha256", "made_by", "selection", "selection_sha256"), str),
     **dict.fromkeys(("max_sequence_length", "max_predictions", "selected_from"), int),
 }
+# Only in shards that were made by `text`.
 GENERATION_ATTRIBUTES: Mapping[str, type] = {name: type(value) for name, value in asdict(GenerationSettings()).items()}
-"""Only in shards that were made by `text`."""
+# The attributes of every shard and their types.
 ATTRIBUTES: Mapping[str, type] = {
     **dict.fromkeys(("format", "content_sha256"), str),
     **dict.fromkeys(("format_version", "samples", "tokens", "masked_tokens"), int),
     **ORIGIN_ATTRIBUTES,
 }
-"""The attributes of every shard and their types."""
 
 
 def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:

@@ -19,13 +19,13 @@ from benchmarks.bert.store import SampleStore
 from podium.core.errors import WorkError
 from podium.core.jit import compiled
 
+# Bytes between two samples that are rather read along than left out: a request of their own costs about as much.
 GAP = 64 * 2**10
-"""Bytes between two samples that are rather read along than left out: a request of their own costs about as much."""
+# Bytes of one request: Linux cuts a longer one off at the disk's read-ahead, which is this much by default.
 PIECE = 128 * 2**10
-"""Bytes of one request: Linux cuts a longer one off at the disk's read-ahead, which is this much by default."""
-BLOCK = 64
-"""Every so many samples the place in the flat arrays is kept; what lies between is counted."""
+BLOCK = 64  # every so many samples the place in the flat arrays is kept; what lies between is counted
 BY_TOKEN, BY_SAMPLE, BY_MASK = 0, 1, 2
+# What is read of a shard, and what there is an element of for. Offsets follow from the lengths, which are known.
 ARRAYS = {
     "token_ids": BY_TOKEN,
     "first_segment_lengths": BY_SAMPLE,
@@ -33,7 +33,6 @@ ARRAYS = {
     "masked_token_ids": BY_MASK,
     "next_sentence_labels": BY_SAMPLE,
 }
-"""What is read of a shard, and what there is an element of for. Offsets follow from the lengths, which are known."""
 
 
 class BulkReader:

@@ -25,13 +25,10 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.finding import Finding
 from podium.core.text import is_printable, printable
 
-MAX_FILES = 50_000
-"""Files and folders of a whole round are far fewer."""
-MAX_FILE_BYTES = 50 << 20
-"""As the official repo_checker has it, since Git hosts refuse larger files."""
+MAX_FILES = 50_000  # files and folders of a whole round are far fewer
+MAX_FILE_BYTES = 50 << 20  # as the official repo_checker has it, since Git hosts refuse larger files
 MAX_TOTAL_BYTES = 2 << 30
-MAX_DEPTH = 40
-"""Folders within folders."""
+MAX_DEPTH = 40  # folders within folders
 MAX_NAME_BYTES = 255
 
 _CHUNK = 1 << 20
@@ -53,8 +50,7 @@ class Tally:
     limits: Limits
     files: int = 0
     total_bytes: int = 0
-    whole: bool = True
-    """False once a limit on all of it was met: nothing was copied from there on."""
+    whole: bool = True  # False once a limit on all of it was met: nothing was copied from there on
     findings: list[Finding] = field(default_factory=list)
 
     def refuse(self, path: PurePosixPath, rule: str, message: str) -> None:
@@ -215,12 +211,9 @@ def _copy_entry(entry: os.DirEntry[str], target: Path, tally: Tally, place: Pure
         tally.refuse(place, "special_file", _SPECIAL)
 
 
-MAX_READ = 16 << 20
-"""The most that is taken from an archive at once: a directory of 50,000 files fits, a bomb does not."""
-MAX_XZ_MEMORY = 256 << 20
-"""What decompressing .xz may take: twice what its highest preset needs."""
-SLACK = 256 << 20
-"""Bytes of headers in a decompressed tar, beyond the files."""
+MAX_READ = 16 << 20  # the most that is taken from an archive at once: a directory of 50,000 files fits, a bomb does not
+MAX_XZ_MEMORY = 256 << 20  # what decompressing .xz may take: twice what its highest preset needs
+SLACK = 256 << 20  # bytes of headers in a decompressed tar, beyond the files
 
 _BROKEN = (
     tarfile.TarError,
@@ -453,6 +446,7 @@ def _tarred(decompress: Callable[[Path], IO[bytes]]) -> Callable[[Path, Tally], 
     return lambda path, tally: _tar(path, tally, decompress)
 
 
+# How to open an archive, by how its name ends.
 _OPENERS: dict[str, Callable[[Path, Tally], Any]] = {
     ".zip": _zip,
     ".tar": _tarred(_plain),
@@ -461,7 +455,6 @@ _OPENERS: dict[str, Callable[[Path, Tally], Any]] = {
     ".tar.xz": _tarred(_xz),
     ".txz": _tarred(_xz),
 }
-"""How to open an archive, by how its name ends."""
 
 
 def _opener(path: Path) -> Callable[[Path, Tally], Any] | None:

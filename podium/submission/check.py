@@ -41,18 +41,15 @@ class FileVerdict:
     """What was found about one log or one system's description."""
 
     path: str
-    official: Verdict
-    """Of the official compliance checker or system description checker alone."""
-    podium: Literal["passed", "failed"]
-    """Whether Podium's own checks found no error in it."""
+    official: Verdict  # of the official compliance checker or system description checker alone
+    podium: Literal["passed", "failed"]  # whether Podium's own checks found no error in it
 
 
 @dataclass(frozen=True)
 class Report:
     """What was found about a package, or several."""
 
-    path: str
-    """As it was asked for; all other paths are relative to it."""
+    path: str  # as it was asked for; all other paths are relative to it
     ruleset: str
     packages: tuple[str, ...]
     files: tuple[FileVerdict, ...]
@@ -69,8 +66,7 @@ class _Scope:
     """What of the file system belongs to a check."""
 
     root: Path
-    parts: tuple[PurePosixPath, ...] | None
-    """Of `root`, what is copied; None for all."""
+    parts: tuple[PurePosixPath, ...] | None  # of `root`, what is copied; None for all
 
 
 def check(
@@ -193,8 +189,7 @@ def natural(path: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part[0].isascii() and part.isdigit() else (1, 0, part) for part in parts)
 
 
-MAX_ALIKE = 3
-"""Files of a folder that are named where the same is found in more of them."""
+MAX_ALIKE = 3  # files of a folder that are named where the same is found in more of them
 
 _STYLES = {"passed": "green", "failed": "red", "unread": "red", "not run": "red"}
 JSON_FIELDS = {name: name for name in ("path", "rule", "severity", "message", "source", "line")}

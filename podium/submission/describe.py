@@ -141,8 +141,7 @@ def _capacity(size: int) -> str:
 
 
 Verdict = Literal["same", "differs", "not stated", "cannot be told"]
-SIZE_TOLERANCE = 0.12
-"""Between what is sold as 2 TB and the bytes that a kernel manages of it."""
+SIZE_TOLERANCE = 0.12  # between what is sold as 2 TB and the bytes that a kernel manages of it
 CLOCK_TOLERANCE = 0.02
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(?:i?b|hz)\b", re.IGNORECASE)
@@ -154,8 +153,7 @@ class Field:
 
     name: str
     stated: str
-    detected: str
-    """Empty where this machine cannot tell."""
+    detected: str  # empty where this machine cannot tell
     verdict: Verdict
 
 
@@ -259,6 +257,7 @@ def same_framework(text: str, found: str) -> bool:
     return name.lower() in text.lower() and (named is None or f"{version}.".startswith(f"{named[0].rstrip('.')}."))
 
 
+# How a field is compared with what was detected.
 WAYS: dict[str, Callable[[str, str], bool]] = {
     "number_of_nodes": same_number,
     "host_processors_per_node": same_number,
@@ -275,7 +274,6 @@ WAYS: dict[str, Callable[[str, str], bool]] = {
     "host_processor_caches": same_sizes,
     "framework": same_framework,
 }
-"""How a field is compared with what was detected."""
 
 
 def _software(stack: str, name: str, version: str) -> Verdict:

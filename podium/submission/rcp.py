@@ -26,18 +26,13 @@ class Convergence:
     """What the official RCP checker finds in ten logs."""
 
     passed: bool
-    words: str
-    """The checker's own, such as RCP Interpolation."""
+    words: str  # the checker's own, such as RCP Interpolation
     factor: float
-    samples: float | None
-    """Until the target: the mean without the least and the greatest."""
-    reference_samples: float | None
-    """The reference's mean at this batch size, interpolated where it is between two."""
-    least_samples: float | None
-    """That are accepted."""
+    samples: float | None  # until the target: the mean without the least and the greatest
+    reference_samples: float | None  # the reference's mean at this batch size, interpolated where it is between two
+    least_samples: float | None  # that are accepted
     reference_batch_size: int | None
-    scaling: bytes | None
-    """scaling.json as the official package checker writes it; None where the score is not scaled."""
+    scaling: bytes | None  # scaling.json as the official package checker writes it; None where the score is not scaled
 
 
 def convergence(logs: Sequence[Path], ruleset: Ruleset) -> Convergence:

@@ -19,10 +19,9 @@ from podium.core.files import make_folder, sha256_of
 Target = Literal["podium", "huggingface"]
 
 OFFICIAL_BYTES = 4_034_713_312
-OFFICIAL_MD5 = "50797acd537880bfb5a7ade80d976129"
-"""Of model.ckpt-28252.data-00000-of-00001, as MLPerf publishes them."""
+OFFICIAL_MD5 = "50797acd537880bfb5a7ade80d976129"  # of model.ckpt-28252.data-00000-of-00001, as MLPerf publishes them
+# The name of a TensorFlow checkpoint's file, which begins with its prefix.
 TENSORFLOW_FILE = re.compile(r"(.+)\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
-"""The name of a TensorFlow checkpoint's file, which begins with its prefix."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,10 @@ class Converted:
     kind: str
     size: Size
     vocabulary: int
-    tensors: int
-    """Tensors, counted as the reference does: queries, keys and values each for itself."""
+    tensors: int  # tensors, counted as the reference does: queries, keys and values each for itself
     parameters: int
-    official: bool
-    """Whether the source is MLPerf's own checkpoint, to the byte."""
-    notes: tuple[str, ...]
-    """What a person should know."""
+    official: bool  # whether the source is MLPerf's own checkpoint, to the byte
+    notes: tuple[str, ...]  # what a person should know
     file: Path
     sha256: str
 

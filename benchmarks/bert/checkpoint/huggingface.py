@@ -18,19 +18,18 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import UNFINISHED, make_folder, write_whole
 
 MODEL, CONFIG = "model.safetensors", "config.json"
+# Tensors that may be kept besides those they are tied to.
 TIED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-"""Tensors that may be kept besides those they are tied to."""
-COUNTED = "bert.embeddings.position_ids"
-"""0, 1, 2, …, which older versions kept with the weights."""
+COUNTED = "bert.embeddings.position_ids"  # 0, 1, 2, …, which older versions kept with the weights
+# Names of the parameters of LayerNorm in files of the first versions.
 OLD_WORDS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
-"""Names of the parameters of LayerNorm in files of the first versions."""
 LARGEST_CONFIG = 2**20
 LAYER_NORM_EPS = 1e-12
+# Names of GELU's approximation with tanh, which is what MLPerf's BERT uses.
 TANH_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
-"""Names of GELU's approximation with tanh, which is what MLPerf's BERT uses."""
 EXACT_GELU = ("gelu", "gelu_python")
 
 

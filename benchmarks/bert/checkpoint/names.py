@@ -17,6 +17,7 @@ from benchmarks.bert.sizes import Size
 Shape = tuple[int, ...]
 Third = int | None
 
+# TensorFlow's module or tensor → Hugging Face's, the project's, and the third of its rows.
 _MODULES: dict[str, tuple[str, str, Third]] = {
     "bert/embeddings/word_embeddings": ("bert.embeddings.word_embeddings.weight", "embeddings.word.weight", None),
     "bert/embeddings/position_embeddings": (
@@ -37,8 +38,8 @@ _MODULES: dict[str, tuple[str, str, Third]] = {
     "cls/seq_relationship/output_weights": ("cls.seq_relationship.weight", "next_sentence.weight", None),
     "cls/seq_relationship/output_bias": ("cls.seq_relationship.bias", "next_sentence.bias", None),
 }
-"""TensorFlow's module or tensor → Hugging Face's, the project's, and the third of its rows."""
 
+# The same below each layer.
 _LAYER_MODULES: dict[str, tuple[str, str, Third]] = {
     "attention/self/query": ("attention.self.query", "qkv", 0),
     "attention/self/key": ("attention.self.key", "qkv", 1),
@@ -49,10 +50,9 @@ _LAYER_MODULES: dict[str, tuple[str, str, Third]] = {
     "output/dense": ("output.dense", "output", None),
     "output/LayerNorm": ("output.LayerNorm", "output_norm", None),
 }
-"""The same below each layer."""
 
+# TensorFlow's last word for a parameter of a module → PyTorch's.
 _PARAMETERS = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
-"""TensorFlow's last word for a parameter of a module → PyTorch's."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,8 @@ class Part:
 class Layout:
     """How a kind of checkpoint names its tensors; `parts` gives them for a size and a number of words."""
 
-    words: str
-    """The tensor [vocabulary, hidden] of word embeddings."""
-    layer: re.Pattern[str]
-    """Finds the number of the layer in a name."""
+    words: str  # the tensor [vocabulary, hidden] of word embeddings
+    layer: re.Pattern[str]  # finds the number of the layer in a name
     parts: Callable[[Size, int], list[Part]]
 
 

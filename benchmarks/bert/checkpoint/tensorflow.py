@@ -26,12 +26,10 @@ from numpy.typing import NDArray
 from podium.core.errors import UsageError, WorkError
 
 MAGIC = 0xDB4775248B80FB57
-FOOTER, TRAILER = 48, 5
-"""Bytes: the footer ends the file; a type and a checksum follow each block."""
-LARGEST_INDEX = 64 * 2**20
-"""Bytes of an index that is read at all; BERT-large's has some 50,000."""
+FOOTER, TRAILER = 48, 5  # bytes: the footer ends the file; a type and a checksum follow each block
+LARGEST_INDEX = 64 * 2**20  # bytes of an index that is read at all; BERT-large's has some 50,000
+# Bytes of a tensor's name; a key of which a few bytes differ from the one before must not fill the memory.
 LONGEST_KEY = 1_000
-"""Bytes of a tensor's name; a key of which a few bytes differ from the one before must not fill the memory."""
 LITTLE_ENDIAN, FLOAT, FIRST_VERSION = 0, 1, 1
 ADVICE = "copy it again from where it came from"
 
@@ -229,6 +227,7 @@ def _masked_crc(content: bytes | NDArray[np.float32]) -> int:
 # Protocol buffers
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
+# Message → field → (number, type): a scalar, the name of a message, or a list of one. Enums are read as int32.
 _MESSAGES: dict[str, dict[str, tuple[int, Any]]] = {
     "Version": {"producer": (1, _FIELD.TYPE_INT32), "min_consumer": (2, _FIELD.TYPE_INT32)},
     "Header": {
@@ -249,7 +248,6 @@ _MESSAGES: dict[str, dict[str, tuple[int, Any]]] = {
         "slices": (7, ["Slice"]),
     },
 }
-"""Message → field → (number, type): a scalar, the name of a message, or a list of one. Enums are read as int32."""
 
 
 @cache

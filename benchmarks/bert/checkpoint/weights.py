@@ -19,8 +19,7 @@ from benchmarks.bert.sizes import SIZES, Size
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import whole_file
 
-SHOWN = 3
-"""So many of the missing tensors are named."""
+SHOWN = 3  # so many of the missing tensors are named
 
 
 class Source(Protocol):

@@ -26,17 +26,16 @@ class Format(NamedTuple):
     write: Callable[[Path, Shard], None] | None = None
 
 
+# By the names that a user gives and that an imported shard keeps as `made_by`.
 FORMATS: Mapping[str, Format] = {
     "hdf5-fixed": Format(hdf5.read_fixed, hdf5.write_fixed),
     "hdf5-variable": Format(hdf5.read_variable, hdf5.write_variable),
     "tfrecord": Format(tfrecord.read),
 }
-"""By the names that a user gives and that an imported shard keeps as `made_by`."""
-AUTO = "auto"
-"""The format that a file looks like."""
+AUTO = "auto"  # the format that a file looks like
 EXPORTED_SUFFIX = ".hdf5"
+# What a shard's name drops of the name of the file that it is imported from.
 STRIPPED_SUFFIXES = (".hdf5", ".h5", ".tfrecord")
-"""What a shard's name drops of the name of the file that it is imported from."""
 
 
 def import_files(

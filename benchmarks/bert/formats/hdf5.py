@@ -44,12 +44,12 @@ from benchmarks.bert.store import SUFFIX, Shard
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import write_whole
 
-LARGEST = 32_767
-"""Of the formats' i2."""
+LARGEST = 32_767  # of the formats' i2
+# Begins the names of the attributes that an export leaves for an import; other programs do not look at them.
 NOTE = "podium_"
-"""Begins the names of the attributes that an export leaves for an import; other programs do not look at them."""
+# Of decompressed chunks of each dataset, so that a chunk which lies in several blocks of rows is read once.
 CHUNK_CACHE_BYTES = 2**26
-"""Of decompressed chunks of each dataset, so that a chunk which lies in several blocks of rows is read once."""
+# Those that come with HDF5 and h5py; for any other, HDF5 would load a library that it finds on the machine.
 FILTERS = {
     h5py.h5z.FILTER_DEFLATE,
     h5py.h5z.FILTER_SHUFFLE,
@@ -59,11 +59,9 @@ FILTERS = {
     h5py.h5z.FILTER_SCALEOFFSET,
     h5py.h5z.FILTER_LZF,
 }
-"""Those that come with HDF5 and h5py; for any other, HDF5 would load a library that it finds on the machine."""
 
 
-CPU_SECONDS = 30.0
-"""That HDF5 may compute at a time, where it needs less than one; waiting for a disk does not count."""
+CPU_SECONDS = 30.0  # that HDF5 may compute at a time, where it needs less than one; waiting for a disk does not count
 
 
 @contextmanager
@@ -234,10 +232,8 @@ def _check_exportable(shard: Shard) -> None:
         )
 
 
-ROWS_A_CHUNK = 1024
-"""Of an exported file: half a megabyte to one of input_ids at the usual width."""
-GZIP_LEVEL = 1
-"""Mostly zeros: higher levels take several times as long for a few percent."""
+ROWS_A_CHUNK = 1024  # of an exported file: half a megabyte to one of input_ids at the usual width
+GZIP_LEVEL = 1  # mostly zeros: higher levels take several times as long for a few percent
 
 
 def read_fixed(path: Path, allowed: AllowedTokens) -> Contents:
@@ -292,13 +288,13 @@ def write_fixed(path: Path, shard: Shard) -> None:
                 file[name][start:stop] = getattr(block, name)
 
 
+# The datasets of rows and the types of what is in the rows.
 ROW_DTYPES: Mapping[str, np.dtype[Any]] = {
     "input_ids": np.dtype("<i2"),
     "segment_ids": np.dtype("i1"),
     "masked_lm_positions": np.dtype("<i2"),
     "masked_lm_ids": np.dtype("<i2"),
 }
-"""The datasets of rows and the types of what is in the rows."""
 
 
 def read_variable(path: Path, allowed: AllowedTokens) -> Contents:

@@ -32,12 +32,9 @@ from benchmarks.bert.store import (
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of
 
-SHORTEST = SPECIAL_TOKENS + 2
-"""Tokens of [CLS] A [SEP] B [SEP] where A and B are one token each."""
-LONGEST = 65_535
-"""Tokens that a sample may have, so that a position fits into two bytes."""
-ROWS_A_BLOCK = 8192
-"""Rows that are read or written at a time, so that memory is bounded by the samples themselves."""
+SHORTEST = SPECIAL_TOKENS + 2  # tokens of [CLS] A [SEP] B [SEP] where A and B are one token each
+LONGEST = 65_535  # tokens that a sample may have, so that a position fits into two bytes
+ROWS_A_BLOCK = 8192  # rows that are read or written at a time, so that memory is bounded by the samples themselves
 ADVICE = "see how the file was made, or get it again"
 
 
@@ -53,10 +50,8 @@ class AllowedTokens:
     vocabulary: Path
     sha256: str
     size: int
-    classification: int
-    """The id of [CLS]."""
-    separator: int
-    """The id of [SEP]."""
+    classification: int  # the id of [CLS]
+    separator: int  # the id of [SEP]
 
     @classmethod
     def of(cls, path: Path) -> "AllowedTokens":
@@ -70,8 +65,7 @@ class Place:
     """Where rows come from, for sentences about them."""
 
     path: Path
-    first_row: int = 0
-    """Number in the file, counted from 0, of the first of the rows."""
+    first_row: int = 0  # number in the file, counted from 0, of the first of the rows
 
     def refuse(self, row: int, found: str) -> WorkError:
         """The sentence about the row `row` of these rows."""
@@ -87,20 +81,13 @@ class Place:
 class Rows:
     """N rows, unpadded, one after another in flat arrays of any integer type, unchecked but for their shapes."""
 
-    input_ids: NDArray[Any]
-    """[tokens]"""
-    segment_ids: NDArray[Any]
-    """[tokens]"""
-    lengths: NDArray[np.int64]
-    """[N] tokens of each row."""
-    masked_lm_positions: NDArray[Any]
-    """[masked tokens]"""
-    masked_lm_ids: NDArray[Any]
-    """[masked tokens]"""
-    masked_counts: NDArray[np.int64]
-    """[N] masked tokens of each row."""
-    next_sentence_labels: NDArray[Any]
-    """[N]"""
+    input_ids: NDArray[Any]  # [tokens]
+    segment_ids: NDArray[Any]  # [tokens]
+    lengths: NDArray[np.int64]  # [N] tokens of each row
+    masked_lm_positions: NDArray[Any]  # [masked tokens]
+    masked_lm_ids: NDArray[Any]  # [masked tokens]
+    masked_counts: NDArray[np.int64]  # [N] masked tokens of each row
+    next_sentence_labels: NDArray[Any]  # [N]
 
 
 def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples:
@@ -242,27 +229,19 @@ def _check_positions(rows: Rows, masked_starts: NDArray[np.int64], place: Place)
 class Rectangles:
     """N rows of any integer types, unchecked but for their shapes; what is left of a row is padded with zeros."""
 
-    input_ids: NDArray[Any]
-    """[N, width]"""
-    input_mask: NDArray[Any]
-    """[N, width] 1 where there is a token."""
-    segment_ids: NDArray[Any]
-    """[N, width] 0 in [CLS] A [SEP] and in padding, 1 in B [SEP]."""
-    masked_lm_positions: NDArray[Any]
-    """[N, masked width]"""
-    masked_lm_ids: NDArray[Any]
-    """[N, masked width]"""
-    next_sentence_labels: NDArray[Any]
-    """[N]"""
+    input_ids: NDArray[Any]  # [N, width]
+    input_mask: NDArray[Any]  # [N, width] 1 where there is a token
+    segment_ids: NDArray[Any]  # [N, width] 0 in [CLS] A [SEP] and in padding, 1 in B [SEP]
+    masked_lm_positions: NDArray[Any]  # [N, masked width]
+    masked_lm_ids: NDArray[Any]  # [N, masked width]
+    next_sentence_labels: NDArray[Any]  # [N]
 
 
-WIDE = ("input_ids", "input_mask", "segment_ids")
-"""The keys whose rows are `width` wide."""
-MASKED = ("masked_lm_positions", "masked_lm_ids")
-"""Those whose rows are `masked width` wide."""
-NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK
-"""Of one key that are held at a time: rows of the usual width."""
+WIDE = ("input_ids", "input_mask", "segment_ids")  # the keys whose rows are `width` wide
+MASKED = ("masked_lm_positions", "masked_lm_ids")  # those whose rows are `masked width` wide
+NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK  # of one key that are held at a time: rows of the usual width
 
+# The keys of `Rectangles` and the types in which others keep them.
 FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
     "input_ids": np.dtype("<i2"),
     "input_mask": np.dtype("i1"),
@@ -271,7 +250,6 @@ FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
     "masked_lm_ids": np.dtype("<i2"),
     "next_sentence_labels": np.dtype("i1"),
 }
-"""The keys of `Rectangles` and the types in which others keep them."""
 
 
 def check_widths(path: Path, widths: Mapping[str, int]) -> tuple[int, int]:
@@ -355,11 +333,10 @@ class Contents:
     """Checked samples of a foreign file."""
 
     samples: Samples
-    max_sequence_length: int
-    """The width of its rows, in tokens, or what it may be."""
+    max_sequence_length: int  # the width of its rows, in tokens, or what it may be
     max_predictions: int
+    # The attributes of the shard that it was exported from, if it says so, unchecked.
     noted: Mapping[str, Any] = field(default_factory=dict)
-    """The attributes of the shard that it was exported from, if it says so, unchecked."""
 
 
 def origin_of(contents: Contents, path: Path, format_name: str, allowed: AllowedTokens) -> Origin:

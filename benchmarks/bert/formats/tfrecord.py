@@ -38,6 +38,7 @@ from benchmarks.bert.formats.rows import (
 from benchmarks.bert.samples import Samples
 from podium.core.errors import WorkError
 
+# Source: TensorFlow's example.proto and feature.proto.
 DESCRIPTION = """
 name: "example.proto" package: "tensorflow" syntax: "proto3"
 message_type { name: "BytesList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
@@ -69,7 +70,6 @@ message_type {
   field { name: "features" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".tensorflow.Features" }
 }
 """
-"""Source: TensorFlow's example.proto and feature.proto."""
 
 
 def _message_class() -> Any:
@@ -79,8 +79,8 @@ def _message_class() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
 
 
+# The class of the messages; to make one, set example.features.feature[name].int64_list.value.
 Example = _message_class()
-"""The class of the messages; to make one, set example.features.feature[name].int64_list.value."""
 
 
 def features_of(data: bytes) -> Mapping[str, Any]:
@@ -100,8 +100,7 @@ GZIP = b"\x1f\x8b"
 class Record(NamedTuple):
     """One record of a file."""
 
-    offset: int
-    """Where it begins, in bytes."""
+    offset: int  # where it begins, in bytes
     data: bytes
 
 
@@ -162,10 +161,9 @@ def has_checksum(data: bytes, checksum: bytes) -> bool:
 
 
 LABELS, WEIGHTS = "next_sentence_labels", "masked_lm_weights"
+# The features, and the kind of list that each is.
 LISTS = {**dict.fromkeys((*WIDE, *MASKED, LABELS), "int64_list"), WEIGHTS: "float_list"}
-"""The features, and the kind of list that each is."""
-ROWS_HELD = 1024
-"""At most, in eight bytes a number."""
+ROWS_HELD = 1024  # at most, in eight bytes a number
 
 
 def read(path: Path, allowed: AllowedTokens) -> Contents:

@@ -15,26 +15,22 @@ from benchmarks.bert.preparation.tokenization import LONGEST_WORD, UNKNOWN, Toke
 from podium.core.errors import WorkError
 from podium.core.jit import compiled, compiled_leaf
 
+# Kinds of ASCII characters in a chunk: the last two are no text, and STRIPPED is white space to str.strip.
 LETTER, PUNCTUATION, DROPPED, STRIPPED = range(4)
-"""Kinds of ASCII characters in a chunk: the last two are no text, and STRIPPED is white space to str.strip."""
 
 ROOT, NO_NODE = np.int64(0), np.int64(-1)
 NO_WORD = -1
 
-MOST_REMEMBERED = 200_000
-"""Chunks that are not ASCII to remember from text to text, about 50 MB of them."""
+MOST_REMEMBERED = 200_000  # chunks that are not ASCII to remember from text to text, about 50 MB of them
 
 
 @dataclass(frozen=True, eq=False)
 class Documents:
     """D documents of S sentences of T tokens, in the order of the text; none of them is empty."""
 
-    tokens: NDArray[np.uint16]
-    """[T]"""
-    sentence_offsets: NDArray[np.int64]
-    """[S + 1] sentence i is tokens[sentence_offsets[i]:sentence_offsets[i + 1]]."""
-    document_offsets: NDArray[np.int64]
-    """[D + 1] into the sentences."""
+    tokens: NDArray[np.uint16]  # [T]
+    sentence_offsets: NDArray[np.int64]  # [S + 1] sentence i is tokens[sentence_offsets[i]:sentence_offsets[i + 1]]
+    document_offsets: NDArray[np.int64]  # [D + 1] into the sentences
 
     def __len__(self) -> int:
         return len(self.document_offsets) - 1

@@ -112,10 +112,8 @@ class Prepared:
 
     text: Path
     shard: Path
-    kept: bool
-    """It was there already, made from the same text in the same way, and is whole."""
-    note: str | None = None
-    """What may be wrong with the text, though it could be used."""
+    kept: bool  # it was there already, made from the same text in the same way, and is whole
+    note: str | None = None  # what may be wrong with the text, though it could be used
 
 
 def prepare(
@@ -261,8 +259,7 @@ def _check_texts(texts: Sequence[Path]) -> None:
         )
 
 
-SAMPLES_A_BYTE = 0.0074
-"""Of Wikipedia's text with MLPerf's vocabulary and settings; a wrong guess costs time only."""
+SAMPLES_A_BYTE = 0.0074  # of Wikipedia's text with MLPerf's vocabulary and settings; a wrong guess costs time only
 MARGIN = 1.5
 LARGEST_KEY = 2**64 - 1
 CANDIDATES = ".candidates"

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
 from podium.core.errors import UsageError
 
-SPECIAL_TOKENS = 3
-"""Tokens of a sample that are not text: [CLS], [SEP], [SEP]."""
+SPECIAL_TOKENS = 3  # tokens of a sample that are not text: [CLS], [SEP], [SEP]
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,9 @@ from pathlib import Path
 from podium.core.errors import UsageError
 
 PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = SPECIAL_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LARGEST_VOCABULARY = 65_535
-"""Words that a vocabulary may have, so that an id fits into two bytes."""
+LARGEST_VOCABULARY = 65_535  # words that a vocabulary may have, so that an id fits into two bytes
 
-LONGEST_WORD = 200
-"""Characters; a longer word becomes [UNK]."""
+LONGEST_WORD = 200  # characters; a longer word becomes [UNK]
 
 _CJK_RANGES = (
     (0x4E00, 0x9FFF),
@@ -37,8 +35,7 @@ class Vocabulary:
 
     words: tuple[str, ...] = field(repr=False)
     ids: Mapping[str, int] = field(repr=False)
-    sha256: str
-    """Of the bytes of the file, in hexadecimal."""
+    sha256: str  # of the bytes of the file, in hexadecimal
 
     @classmethod
     def read(cls, path: Path) -> "Vocabulary":

@@ -23,24 +23,18 @@ class PublishedRun:
     submitter: str
     system: str
     division: str
-    family: str
-    """Whose training code was run; many submitters ran NVIDIA's."""
-    gpu: str
-    """Kind of GPU: a100_sxm, a100_pcie."""
+    family: str  # whose training code was run; many submitters ran NVIDIA's
+    gpu: str  # kind of GPU: a100_sxm, a100_pcie
     gpu_memory_gb: int
     nodes: int
     gpus_per_node: int
-    adapters: tuple[int, float] | None
-    """A node's network adapters for training and the Gb/s of each; None for one node."""
+    adapters: tuple[int, float] | None  # a node's network adapters for training and the Gb/s of each; None for one node
     global_batch_size: int
     accumulation_steps: int
     optimizer: str
-    republished_from: str | None
-    """ROUND/SYSTEM of the earlier round whose very runs these are, else None."""
-    seconds: tuple[float, ...]
-    """run_start to run_stop of each run."""
-    samples: tuple[int | None, ...]
-    """Samples to target of each run; None for a run that did not reach it."""
+    republished_from: str | None  # ROUND/SYSTEM of the earlier round whose very runs these are, else None
+    seconds: tuple[float, ...]  # run_start to run_stop of each run
+    samples: tuple[int | None, ...]  # samples to target of each run; None for a run that did not reach it
     not_converged: int
 
     @property

@@ -32,8 +32,8 @@ from benchmarks.bert.verification.evidence import SIGMAS, Evidence, tolerance
 from benchmarks.bert.verification.shard_stats import FAULTS, WORD_FAULTS, Survey
 from podium.core.finding import Finding, check_result
 
+# Attributes that all shards of a store have in common.
 ALIKE = ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256")
-"""Attributes that all shards of a store have in common."""
 TRAINING_SAMPLES = 156_726_829
 EVALUATION_SAMPLES = 10_000
 
@@ -155,12 +155,9 @@ def _within(share: float, limits: tuple[float, float], samples: int) -> bool:
     return low - tolerance(low, samples) <= share <= high + tolerance(high, samples)
 
 
-BIN = 32
-"""Lengths that are counted together when two histograms are compared."""
-FARTHEST = 0.05
-"""Total variation distance."""
-FARTHEST_MEAN = 5.0
-"""Tokens between the mean lengths."""
+BIN = 32  # lengths that are counted together when two histograms are compared
+FARTHEST = 0.05  # total variation distance
+FARTHEST_MEAN = 5.0  # tokens between the mean lengths
 
 
 def mean_length(histogram: NDArray[np.int64]) -> float:
@@ -204,8 +201,7 @@ def check_lengths(evidence: Evidence) -> Iterator[Finding]:
 
 MOST_REPEATED = 0.001
 MOST_SHARED = 0.01
-SHOWN = 5
-"""Pairs of shards that are named."""
+SHOWN = 5  # pairs of shards that are named
 
 
 def check_repeated(evidence: Evidence) -> Iterator[Finding]:
@@ -267,8 +263,8 @@ def check_in_a_row(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+# Of masked tokens: become [MASK], stay what they are, become any word of the vocabulary.
 AS_MASK, KEPT, DRAWN = 0.8, 0.1, 0.1
-"""Of masked tokens: become [MASK], stay what they are, become any word of the vocabulary."""
 
 
 def check_structure(evidence: Evidence) -> Iterator[Finding]:

@@ -22,12 +22,10 @@ from benchmarks.bert.samples import FlatArrays, Sample, Samples
 from benchmarks.bert.store import Shard
 from podium.core.jit import compiled
 
-PARTITION = 2**23
-"""Hashes, about, that are sorted at once."""
-CONFIRMED = 4_096
-"""Pairs of equal hashes whose samples are read and compared."""
+PARTITION = 2**23  # hashes, about, that are sorted at once
+CONFIRMED = 4_096  # pairs of equal hashes whose samples are read and compared
+# Steps for counting what pairs of shards share; where there are more, a random part of the hashes is counted.
 PAIR_WORK = 2**30
-"""Steps for counting what pairs of shards share; where there are more, a random part of the hashes is counted."""
 OPEN_SHARDS = 32
 
 
@@ -36,15 +34,12 @@ class Duplicates:
     """What was found among all samples of some shards."""
 
     samples: int
-    repeated: int
-    """Samples that equal an earlier one."""
+    repeated: int  # samples that equal an earlier one
+    # [shards, shards] samples that two shards share (of one that occurs a times here and b times there, min(a, b)),
+    # above the diagonal; estimated from a random part where that is too much work.
     shared: NDArray[np.float64]
-    """[shards, shards] samples that two shards share (of one that occurs a times here and b times there, min(a, b)),
-    above the diagonal; estimated from a random part where that is too much work."""
-    compared: int
-    """Pairs of samples with equal hashes that were read and compared."""
-    unequal: int
-    """Those of them that differ: collisions of the hash."""
+    compared: int  # pairs of samples with equal hashes that were read and compared
+    unequal: int  # those of them that differ: collisions of the hash
 
     def shares(self, sizes: Sequence[int]) -> NDArray[np.float64]:
         """What two shards share, of the smaller one's samples, [shards, shards]; 0 but above the diagonal."""

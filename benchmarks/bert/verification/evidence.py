@@ -17,13 +17,11 @@ class Evidence:
 
     training: Survey
     evaluation: Survey | None
-    duplicates: Duplicates
-    """Among all readable shards, the training store's first."""
+    duplicates: Duplicates  # among all readable shards, the training store's first
     vocabulary: Vocabulary | None
     vocabulary_file: Path | None
     texts: tuple[Path, ...]
-    official: bool
-    """Whether it has to be MLPerf's own data."""
+    official: bool  # whether it has to be MLPerf's own data
 
     @property
     def fault(self) -> Severity:
@@ -43,8 +41,7 @@ class Evidence:
         return ((prefix, survey) for prefix, survey in self.surveys if survey.shards)
 
 
-SIGMAS = 6.0
-"""Standard deviations; chance goes beyond them twice in a thousand million checks."""
+SIGMAS = 6.0  # standard deviations; chance goes beyond them twice in a thousand million checks
 
 
 def tolerance(share: float, count: int) -> float:

@@ -16,8 +16,8 @@ from podium.core.files import sha256_of
 from podium.core.finding import Finding, check_result
 
 EVALUATION_TEXT_NAME = "eval.txt"
+# NVIDIA's md5 of the 10,000 evaluation samples in HDF5 of fixed length, over their token ids; see `input_ids_md5`.
 EVALUATION_MD5 = "611d8bae26646145e1c33338a27ba124"
-"""NVIDIA's md5 of the 10,000 evaluation samples in HDF5 of fixed length, over their token ids; see `input_ids_md5`."""
 
 
 class Published(NamedTuple):

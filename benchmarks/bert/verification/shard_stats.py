@@ -25,6 +25,7 @@ from benchmarks.bert.verification.duplicates import hash_samples
 from podium.core.errors import UsageError, WorkError
 from podium.core.jit import compiled
 
+# What can be wrong with a sample; those from `WORD_FAULTS` on are seen only with the vocabulary.
 FAULTS = (
     "a first segment shorter than 3 tokens or longer than all but 2",
     "a next-sentence label that is neither 0 nor 1",
@@ -36,7 +37,6 @@ FAULTS = (
     "no [SEP] at the end of a segment",
     "[CLS], [SEP], [MASK] or [PAD] within its text",
 )
-"""What can be wrong with a sample; those from `WORD_FAULTS` on are seen only with the vocabulary."""
 SPECIAL = (CLASSIFICATION, SEPARATOR, MASK, PAD)
 SEGMENT, LABEL, POSITIONS, SPECIAL_MASKED, MASKED_COUNT, BEYOND, START, ENDS, INSIDE = range(len(FAULTS))
 WORD_FAULTS = BEYOND
@@ -46,14 +46,10 @@ WORD_FAULTS = BEYOND
 class Structure:
     """What the pass over one shard found."""
 
-    faults: NDArray[np.int64]
-    """[faults] samples that have each of FAULTS."""
-    first: NDArray[np.int64]
-    """[faults] the first sample with it, −1 where there is none."""
-    masked_as_mask: int
-    """Masked positions where [MASK] stands; 0 without the vocabulary."""
-    masked_kept: int
-    """Masked positions where the original token stands."""
+    faults: NDArray[np.int64]  # [faults] samples that have each of FAULTS
+    first: NDArray[np.int64]  # [faults] the first sample with it, −1 where there is none
+    masked_as_mask: int  # masked positions where [MASK] stands; 0 without the vocabulary
+    masked_kept: int  # masked positions where the original token stands
 
 
 def expected_masked_counts(origin: Origin) -> NDArray[np.int64]:
@@ -166,25 +162,19 @@ class ShardSurvey:
 
     path: Path
     attributes: Mapping[str, Any]
-    damage: str
-    """Why its content is not what was written, as a sentence; empty where it is."""
+    damage: str  # why its content is not what was written, as a sentence; empty where it is
     samples: int
     tokens: int
     masked_tokens: int
-    expected_masked_tokens: int
-    """Masked tokens that samples of these lengths have."""
+    expected_masked_tokens: int  # masked tokens that samples of these lengths have
     random_next: int
-    lengths: NDArray[np.int64]
-    """[max_sequence_length + 1] samples of each length."""
-    words_seen: bool
-    """Whether the vocabulary was there, the shard's own, so that the words were looked at."""
+    lengths: NDArray[np.int64]  # [max_sequence_length + 1] samples of each length
+    words_seen: bool  # whether the vocabulary was there, the shard's own, so that the words were looked at
     structure: Structure
-    hashes: NDArray[np.uint64]
-    """[samples]"""
-    repeats_in_a_row: int
-    """Samples that equal the one before them."""
+    hashes: NDArray[np.uint64]  # [samples]
+    repeats_in_a_row: int  # samples that equal the one before them
+    # What chance gives in random order: Σ m·(m − 1) / samples over the samples that occur m times.
     expected_repeats_in_a_row: float
-    """What chance gives in random order: Σ m·(m − 1) / samples over the samples that occur m times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +183,7 @@ class Survey:
 
     folder: Path
     shards: tuple[ShardSurvey, ...]
-    unreadable: tuple[str, ...]
-    """A sentence for each shard that could not be read."""
+    unreadable: tuple[str, ...]  # a sentence for each shard that could not be read
 
     def total(self, count: str) -> int:
         """The sum of a count over the shards."""

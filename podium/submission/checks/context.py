@@ -18,11 +18,9 @@ Findings = Iterator[Finding]
 class CheckedRun:
     """One log, and what the package says of its system."""
 
-    path: str
-    """Relative to the package, with forward slashes."""
+    path: str  # relative to the package, with forward slashes
     log: RunLog
-    system: Mapping[str, Any] | None
-    """The system's description, if there is one that can be read."""
+    system: Mapping[str, Any] | None  # the system's description, if there is one that can be read
 
     def error(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
         return Finding.error(self.path, rule, message, _line_number(line))

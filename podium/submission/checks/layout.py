@@ -14,10 +14,8 @@ from podium.submission.checks.sets import fingerprints
 
 MAX_ENTRIES = 100_000
 MAX_PATH = 255
-LARGEST = 50 << 20
-"""Bytes of a file; repo_checker's limit, from GitHub's."""
-FORBIDDEN = frozenset('<>:"|?*\\')
-"""What Windows cannot check out."""
+LARGEST = 50 << 20  # bytes of a file; repo_checker's limit, from GitHub's
+FORBIDDEN = frozenset('<>:"|?*\\')  # what Windows cannot check out
 RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
 CODE = (".py", ".sh", ".sub", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".cuh")
 READMES = ("readme.md", "readme.txt", "readme.rst", "readme")

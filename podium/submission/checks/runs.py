@@ -25,8 +25,7 @@ from podium.mllog.write import UsedOptimizer
 from podium.run.records import runs_of_system
 from podium.submission.checks.context import CheckedRun, Findings
 
-GRANULE = 25_000
-"""Samples in which the schedule's formula is rounded."""
+GRANULE = 25_000  # samples in which the schedule's formula is rounded
 
 
 def _evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -150,13 +149,13 @@ EVALUATING: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingPro
 
 DIVISIONS = ("closed", "open")
 PLACEHOLDER = "PLACEHOLDER"
+# submission_status → what a system's description then says, in the spellings of all rounds.
 STATUS_OF_LOG = {
     "onprem": ("available on-premise", "onprem", "available", "available on-prem", "on-premise"),
     "cloud": ("available cloud", "cloud", "available"),
     "preview": ("preview",),
     "research": ("research, development, or internal (rdi)", "research", "rdi"),
 }
-"""submission_status → what a system's description then says, in the spellings of all rounds."""
 RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
     {
         "global_batch_size": ("a whole number from 1", lambda x: x >= 1 and x == int(x)),
@@ -172,8 +171,8 @@ RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
         "opt_lamb_weight_decay_rate": ("0 or more", lambda x: x >= 0),
     }
 )
+# Keys of different rounds for one thing.
 TWINS = (("opt_learning_rate_warmup_steps", "num_warmup_steps"), ("opt_epsilon", "opt_lamb_epsilon"))
-"""Keys of different rounds for one thing."""
 
 
 def _division(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -372,6 +371,8 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, Any]]:
     ).lines()
 
 
+# By kind of oddity. A line that no parser reads fails the official checker; one cut off is the end of a broken run; a
+# number that JSON does not have is an error where a check needs it.
 SEVERITIES: Mapping[str, Severity] = MappingProxyType(
     {
         "empty": "error",
@@ -392,8 +393,6 @@ SEVERITIES: Mapping[str, Severity] = MappingProxyType(
         "after_block": "warning",
     }
 )
-"""By kind of oddity. A line that no parser reads fails the official checker; one cut off is the end of a broken run; a
-number that JSON does not have is an error where a check needs it."""
 
 
 def _damage(run: CheckedRun, ruleset: Ruleset) -> Findings:

@@ -19,6 +19,7 @@ ALLOWED_FAILED = 1
 ALLOWED_FILES = ("package_checker_params",)
 SCALING = "scaling.json"
 NUMBERED = re.compile(r"result_(\d{1,6})\.txt", re.ASCII)
+# Keys whose value is one in all runs of a set.
 SAME = (
     *RANGES,
     "start_warmup_step",
@@ -31,7 +32,6 @@ SAME = (
     "submission_org",
     "submission_platform",
 )
-"""Keys whose value is one in all runs of a set."""
 
 
 def _count(runs: CheckedSet, ruleset: Ruleset) -> Findings:
@@ -104,11 +104,10 @@ def _copies(runs: CheckedSet, ruleset: Ruleset) -> Findings:
             seen.setdefault(mark, run)
 
 
+# So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most. Nor are so
+# many equal times from run_start on, in milliseconds: no two of the 1,000 published logs have them.
 TELLING = 3
-"""So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most. Nor are so
-many equal times from run_start on, in milliseconds: no two of the 1,000 published logs have them."""
-TELLING_MS = 1_000
-"""Evaluations that are all within less may well be equally apart."""
+TELLING_MS = 1_000  # evaluations that are all within less may well be equally apart
 
 
 def fingerprints(run: CheckedRun) -> list[tuple[Any, ...]]:

@@ -13,11 +13,11 @@ from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import Findings, Whole
 from podium.submission.checks.runs import DIVISIONS
 
-FIELDS = tuple(info.alias or name for name, info in Description.model_fields.items())
-"""The 33 that MLPerf requires."""
+FIELDS = tuple(info.alias or name for name, info in Description.model_fields.items())  # the 33 that MLPerf requires
 STATUSES: tuple[str, ...] = get_args(Status)
+# As accepted before the four were fixed, in any case.
 OLD_STATUSES = ("available", "available on-premise", "available cloud", "onprem", "cloud", "preview", "research", "rdi")
-"""As accepted before the four were fixed, in any case."""
+# Where anything but text makes the official checker crash, or skip a check.
 READ_AS_TEXT = (
     "submitter",
     "division",
@@ -29,7 +29,6 @@ READ_AS_TEXT = (
     "accelerators_per_node",
     "framework",
 )
-"""Where anything but text makes the official checker crash, or skip a check."""
 COUNTED = ("number_of_nodes", "host_processors_per_node", "accelerators_per_node")
 WHOLE_NUMBER = re.compile(r"\d{1,9}(\.0+)?")
 

@@ -11,12 +11,11 @@ from podium.mllog.rulesets import Ruleset
 from podium.mllog.write import ABORTED, RESTARTED, SUCCESS
 from podium.submission.checks.context import CheckedRun, Findings
 
+# How far times of ranks may be apart. In rounds 2.0 and 2.1 the most is 1,687 ms, on 171 nodes; what is beyond are the
+# 50 logs of a submitter whose evaluations ran beside the training, by 67 s and more.
 SKEW_MS = 2_000
-"""How far times of ranks may be apart. In rounds 2.0 and 2.1 the most is 1,687 ms, on 171 nodes; what is beyond are the
-50 logs of a submitter whose evaluations ran beside the training, by 67 s and more."""
 SKEW_SHARE = 0.01
-LEAST_SKEW_MS = 50
-"""Of clocks that are kept by NTP."""
+LEAST_SKEW_MS = 50  # of clocks that are kept by NTP
 TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop", "eval_start")
 CLOSED_MINUTES = 30
 MAX_HOURS = 24 * 14

@@ -11,8 +11,7 @@ from podium.core.text import cut, printable
 from podium.mllog.rulesets import Ruleset
 
 MAX_LENGTH = 400
-MAX_A_FILE = 25
-"""Findings of one tool about one file that are told; the rest is counted."""
+MAX_A_FILE = 25  # findings of one tool about one file that are told; the rest is counted
 
 _CHECK = re.compile(
     r"CHECK for '(?P<key>.*?)' failed in line (?P<line>\d+):\n(?P<text>.*?)\nfailed test: (?P<test>.*?)\n", re.S
@@ -22,6 +21,7 @@ _CODE = re.compile(
     r"Failed executing (?P<what>CHECK code:.*?|code \w+ code) ?triggered by line ?:\n(?P<text>.*?)(\n|$)", re.S
 )
 
+# Patterns of the package checker's words → rule and severity; None where another finding says the same.
 _PACKAGE: tuple[tuple[str, str, Severity | None], ...] = (
     (r"Seed checker failed and found the following errors: ", "seed", "error"),
     (r"RCP Test Failed: ", "rcp", "error"),
@@ -38,7 +38,6 @@ _PACKAGE: tuple[tuple[str, str, Severity | None], ...] = (
     ),
     (r"RCP test failed but allowed|Please be ready", "rcp_bypass", "warning"),
 )
-"""Patterns of the package checker's words → rule and severity; None where another finding says the same."""
 
 
 _OF_FILE = re.compile(r"Result file \S*/(?P<name>[^/ ]+\.txt) (?P<text>.*)")

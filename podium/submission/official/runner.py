@@ -112,11 +112,10 @@ class ToolProcess:
 
 TOKEN = b":::MLLOG"
 MAX_LINE_BYTES = 1 << 20
+# Of a line that holds an event: published ones have up to 377 bytes, and the official parser's regular expression takes
+# time by the square of a line's length: 0.2 s for this many bytes, ten minutes for a MiB.
 MAX_EVENT_BYTES = 16 << 10
-"""Of a line that holds an event: published ones have up to 377 bytes, and the official parser's regular expression
-takes time by the square of a line's length: 0.2 s for this many bytes, ten minutes for a MiB."""
-MAX_DEPTH = 100
-"""Brackets within brackets: Python's JSON recurses, and stops at about a thousand."""
+MAX_DEPTH = 100  # brackets within brackets: Python's JSON recurses, and stops at about a thousand
 MAX_DESCRIPTION_BYTES = 1 << 20
 
 _OPENING, _CLOSING = b"[{", b"]}"
@@ -187,19 +186,16 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         yield number + 1, rest
 
 
+# `unread`: the tool broke off; `not run`: it was not given the file, for a reason that is a finding.
 Verdict = Literal["passed", "failed", "unread", "not run"]
-"""`unread`: the tool broke off; `not run`: it was not given the file, for a reason that is a finding."""
 
-LOG_SECONDS = 60.0
-"""A log of 1.5 MB takes 0.1 s."""
+LOG_SECONDS = 60.0  # a log of 1.5 MB takes 0.1 s
 FOLDER_SECONDS = 180.0
 SCALING = "scaling.json"
-MAX_SCALING = 4096
-"""Bytes of it that are read."""
-SAME_FACTOR = 1e-9
-"""Relative: the package checker writes all digits of a factor."""
+MAX_SCALING = 4096  # bytes of it that are read
+SAME_FACTOR = 1e-9  # relative: the package checker writes all digits of a factor
+# Jobs of one package that may run into their time limit; after that the tools are not run on the rest of it.
 PATIENCE = 3
-"""Jobs of one package that may run into their time limit; after that the tools are not run on the rest of it."""
 
 _PARAMETERS = ("rcp-bypass", "seed-checker-bypass")
 
@@ -209,20 +205,19 @@ class Score:
     """What the official summarizer makes of one system's results."""
 
     path: str
+    # Time-to-train without scaling for RCPs, also where the package brings a scaling.json of its own.
     minutes: float | None
-    """Time-to-train without scaling for RCPs, also where the package brings a scaling.json of its own."""
-    scaling: float | None
-    """The factor by which the package checker scales it; None where it does not."""
+    scaling: float | None  # the factor by which the package checker scales it; None where it does not
+    # What the RCP check counted samples by; None where it does not apply: in the open division.
     samples_from: Literal["epoch_num", "train_samples"] | None
-    """What the RCP check counted samples by; None where it does not apply: in the open division."""
 
 
 @dataclass
 class Official:
     """The official tools' words on packages."""
 
+    # Of the compliance checker on each log, and of the system checker on each description, by path.
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    """Of the compliance checker on each log, and of the system checker on each description, by path."""
     findings: list[Finding] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
 
@@ -234,8 +229,7 @@ class _Task:
     package: Package
     prefix: str
     results: tuple[ResultFolder, ...]
-    late: list[str]
-    """Of the package: what ran into its time limit."""
+    late: list[str]  # of the package: what ran into its time limit
 
 
 def ask_official(

@@ -22,11 +22,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-MEMORY_BYTES = 4 << 30
-"""What the process may take, unless it is told otherwise in its only argument."""
+MEMORY_BYTES = 4 << 30  # what the process may take, unless it is told otherwise in its only argument
 MAX_FILE_BYTES = 64 << 20
-MAX_REMEMBERED = 4 << 20
-"""Bytes of a log of which the parsed events are kept for the next tool."""
+MAX_REMEMBERED = 4 << 20  # bytes of a log of which the parsed events are kept for the next tool
 MAX_WORDS = 200
 MAX_WORD_LENGTH = 2000
 
@@ -58,8 +56,7 @@ _VERDICTS = (
 )
 
 _words = _Words()
-_outside: list[str] = []
-"""Rules that the log at hand named out of the tool's folder."""
+_outside: list[str] = []  # rules that the log at hand named out of the tool's folder
 
 
 def compliance(job: Job) -> Answer:

@@ -75,27 +75,20 @@ class Wish:
     out: Path
     org: str
     ruleset: Ruleset
-    division: str | None = None
-    """Refuses systems of the other one."""
-    results: Path | None = None
-    """Instead of results/."""
-    runs: Path | None = None
-    """Instead of runs/."""
+    division: str | None = None  # refuses systems of the other one
+    results: Path | None = None  # instead of results/
+    runs: Path | None = None  # instead of runs/
     allow_other_code: bool = False
-    repository: Path = CODE_FOLDER
-    """Whose commits hold the code."""
+    repository: Path = CODE_FOLDER  # whose commits hold the code
 
 
 @dataclass(frozen=True)
 class Chosen:
     """A system with what goes into the package of it."""
 
-    name: str
-    """MLPerf's system_name: of its folder and its file."""
-    now: RunConfig
-    """As its file says at present; the description is taken from here."""
-    config: RunConfig
-    """Of the runs."""
+    name: str  # MLPerf's system_name: of its folder and its file
+    now: RunConfig  # as its file says at present; the description is taken from here
+    config: RunConfig  # of the runs
     choice: Choice
     convergence: Convergence | None
     code: Code
@@ -105,8 +98,7 @@ class Chosen:
 class Packaged:
     """A package that was made, and what the checks said of it: no errors, warnings perhaps."""
 
-    folder: Path
-    """ORG's."""
+    folder: Path  # ORG's
     systems: tuple[Chosen, ...]
     findings: tuple[Finding, ...]
 

@@ -22,10 +22,8 @@ class Code:
     """The code that goes into a package."""
 
     commit: str
-    made_the_runs: bool
-    """Whether the runs recorded this very code."""
-    doubt: str
-    """Otherwise what is known instead, as the package's README tells it."""
+    made_the_runs: bool  # whether the runs recorded this very code
+    doubt: str  # otherwise what is known instead, as the package's README tells it
 
 
 def code_of(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_other: bool, root: Path) -> Code:

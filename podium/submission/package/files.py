@@ -21,15 +21,14 @@ from podium.submission.package.code import Code
 from podium.submission.package.select_runs import Choice
 from podium.submission.rcp import Convergence
 
-EMBEDDED = "embedded"
-"""The folder under data/ in which samples of the embedded text are."""
+EMBEDDED = "embedded"  # the folder under data/ in which samples of the embedded text are
+# Where the package looks for what the runs read from elsewhere than the repository or a mount of their container.
 PLACES = {
     "store": "data/training",
     "evaluation_store": "data/evaluation",
     "vocabulary": "data/vocab.txt",
     "initial_checkpoint": "data/initial.safetensors",
 }
-"""Where the package looks for what the runs read from elsewhere than the repository or a mount of their container."""
 
 
 def submitted(config: RunConfig, now: RunConfig) -> RunConfig:
@@ -124,11 +123,11 @@ def init_datasets(placed: Placed, config: RunConfig) -> str:
     return _script(placed, "init_datasets.sh", says, commands, before=INPUTS)
 
 
+# Read before the folder is changed, since it may be a relative path.
 INPUTS = """\
 inputs="${1:?name the folder that holds part-*, eval.txt and vocab.txt}"
 inputs="$(cd "$inputs" && pwd)"
 """
-"""Read before the folder is changed, since it may be a relative path."""
 
 
 def _preparation(config: RunConfig) -> list[str]:
@@ -172,8 +171,8 @@ def write_script(path: Path, text: str) -> None:
     path.chmod(EXECUTABLE)
 
 
+# What the project's own README is called in a package, whose README says how the submitted runs are made.
 PROJECT_README = "README_PODIUM.md"
-"""What the project's own README is called in a package, whose README says how the submitted runs are made."""
 
 
 @dataclass(frozen=True)
@@ -181,11 +180,9 @@ class Submitted:
     """A system of a package with all that its texts speak of."""
 
     placed: Placed
-    config: RunConfig
-    """As it goes into the package."""
+    config: RunConfig  # as it goes into the package
     choice: Choice
-    convergence: Convergence | None
-    """None in the open division, which is not held against MLPerf's reference."""
+    convergence: Convergence | None  # None in the open division, which is not held against MLPerf's reference
 
 
 def code_readme(

@@ -38,8 +38,8 @@ class Choice:
     """Runs in the order of time, the score of every window of ten in seconds, and which window is taken."""
 
     runs: tuple[RunLog, ...]
+    # Of the windows that begin with run 0, 1, …; infinite where two runs or more did not converge.
     scores: tuple[float, ...]
-    """Of the windows that begin with run 0, 1, …; infinite where two runs or more did not converge."""
     window: int
 
     @property
@@ -215,6 +215,7 @@ def _logged_names(runs: Sequence[RunLog], description: Description, org: str) ->
             yield f"{files}: {key} is {wrong[0][1]!r}, wanted is {allowed!r}; logs are not edited: {advice}"
 
 
+# What a check may say more than once, it says once for every file or key that is concerned.
 SET_RULES: dict[str, SetRule] = {
     "ten runs": _ten_runs,
     "whole logs": _whole_logs,
@@ -225,7 +226,6 @@ SET_RULES: dict[str, SetRule] = {
     "a seed of its own": _seeds,
     "logged names": _logged_names,
 }
-"""What a check may say more than once, it says once for every file or key that is concerned."""
 
 
 def _words(values: Sequence[str]) -> str:
@@ -233,8 +233,8 @@ def _words(values: Sequence[str]) -> str:
 
 
 SECONDS_APART = 0.5
+# A log's clock and the run's own are read one after the other and never differ by more than the greater of these.
 SHARE_APART = 0.01
-"""A log's clock and the run's own are read one after the other and never differ by more than the greater of these."""
 NO_ACCELERATORS = ("", "0", "n/a", "none", "-")
 
 Records = Mapping[Path, RunRecord]
