@@ -1,13 +1,11 @@
 """Checks of the tree of a package: the code that made the results, the places of files, and names valid in git."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
-from podium.core.finding import Finding, Severity
+from podium.core.finding import Finding
 from podium.core.text import quoted
-from podium.mllog.package import ResultFolder
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import CheckedRun, Findings, Whole
 from podium.submission.checks.sets import fingerprints
@@ -37,7 +35,7 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
         message = "there is no benchmarks/bert/implementations/NAME; the code that made the results belongs there"
         yield Finding.error("benchmarks", "code_missing", message)
     for folder in found:
-        if not any(_file(folder, READMES)):
+        if not any(path.name.lower() in READMES and path.is_file() for path in folder.iterdir()):
             message = "has no README; it gives the exact command that runs the benchmark"
             yield Finding.error(whole.relative(folder), "readme_missing", message)
         if not any(path.suffix in CODE for path in _walk(folder)):
@@ -45,9 +43,8 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
     for runs in whole.sets:
         folder = benchmark / runs.folder.system
         if not folder.is_dir():
-            message = (
-                f"there is no benchmarks/bert/{runs.folder.system}; the rules want its set-up and run scripts there"
-            )
+            missing = f"there is no benchmarks/bert/{runs.folder.system}"
+            message = f"{missing}; the rules want its set-up and run scripts there"
             yield Finding.warning("benchmarks/bert", "system_code_missing", message)
 
 
@@ -56,10 +53,6 @@ def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir() or folder.is_symlink():
         return []
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-
-
-def _file(folder: Path, names: tuple[str, ...]) -> Iterator[bool]:
-    return (path.name.lower() in names and path.is_file() for path in folder.iterdir())
 
 
 def _names(whole: Whole, ruleset: Ruleset) -> Findings:
@@ -116,20 +109,14 @@ def _places(whole: Whole, ruleset: Ruleset) -> Findings:
                 message = "lies among folders of results; results/SYSTEM/BENCHMARK holds the logs"
                 yield Finding.warning(whole.relative(path), "unknown_file", message)
     for folder in whole.package.results:
-        if folder.benchmark != "bert" and (whole.package.systems or _is_misspelled(folder)):
-            severity: Severity = "error" if _is_misspelled(folder) else "warning"
-            yield Finding("benchmark_unknown", severity, _unknown(folder), path=whole.relative(folder.path))
-
-
-def _is_misspelled(folder: ResultFolder) -> bool:
-    return folder.benchmark.strip().casefold() == "bert"
-
-
-def _unknown(folder: ResultFolder) -> str:
-    if _is_misspelled(folder):
-        return f"{quoted(folder.benchmark)} is not checked as results of BERT; rename the folder to bert"
-    near = " (bert is spelled so)" if folder.benchmark.casefold() in ("bert-large", "bert_large") else ""
-    return f"results of {quoted(folder.benchmark)} were not checked: Podium knows bert alone{near}"
+        name, place = folder.benchmark, whole.relative(folder.path)
+        if name != "bert" and name.strip().casefold() == "bert":
+            message = f"{quoted(name)} is not checked as results of BERT; rename the folder to bert"
+            yield Finding.error(place, "benchmark_unknown", message)
+        elif name != "bert" and whole.package.systems:
+            near = " (bert is spelled so)" if name.casefold() in ("bert-large", "bert_large") else ""
+            message = f"results of {quoted(name)} were not checked: Podium knows bert alone{near}"
+            yield Finding.warning(place, "benchmark_unknown", message)
 
 
 def check_judged(whole: Whole, judged_elsewhere: bool) -> Findings:
@@ -153,6 +140,4 @@ def _shared(whole: Whole, ruleset: Ruleset) -> Findings:
                 seen.setdefault(mark, run)
 
 
-LAYOUT: Mapping[str, Callable[[Whole, Ruleset], Findings]] = MappingProxyType(
-    {"code": _code, "names": _names, "places": _places, "shared": _shared}
-)
+LAYOUT = (_code, _names, _places, _shared)

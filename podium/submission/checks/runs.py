@@ -7,9 +7,9 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from mlperf_logging.mllog import constants
@@ -17,10 +17,9 @@ from mlperf_logging.mllog import constants
 from benchmarks.bert.rules import CLOSED_EVALUATION_SAMPLES, TARGET_ACCURACY, evaluation_interval
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.core.finding import Severity
 from podium.core.text import quoted
 from podium.mllog.rulesets import Ruleset
-from podium.mllog.run import Evaluation, RunLog, as_number
+from podium.mllog.run import as_number
 from podium.mllog.write import UsedOptimizer
 from podium.run.records import runs_of_system
 from podium.submission.checks.context import CheckedRun, Findings
@@ -36,8 +35,7 @@ def _evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
     elif (samples := as_number(event.value)) is None:
         yield run.error("eval_samples", f"eval_samples is {quoted(event.value)}, which is no number of samples", event)
     elif run.closed and samples != CLOSED_EVALUATION_SAMPLES:
-        allowed = f"{CLOSED_EVALUATION_SAMPLES:,}"
-        message = f"eval_samples is {samples:,.0f}; in the closed division it is {allowed}"
+        message = f"eval_samples is {samples:,.0f}; in the closed division it is {CLOSED_EVALUATION_SAMPLES:,}"
         yield run.error("eval_samples", message, event)
 
 
@@ -60,12 +58,8 @@ def _accuracies(run: CheckedRun, ruleset: Ruleset) -> Findings:
             yield run.warning("eval_accuracy", message, event)
     same = [after for before, after in pairwise(log.evaluations) if before.accuracy == after.accuracy]
     if same:
-        yield run.warning(
-            "eval_accuracy_repeated",
-            f"the accuracy {same[0].accuracy!r} is logged for two evaluations in a row; see whether one is "
-            f"logged twice",
-            same[0].line,
-        )
+        repeated = f"the accuracy {same[0].accuracy!r} is logged for two evaluations in a row"
+        yield run.warning("eval_accuracy_repeated", f"{repeated}; see whether one is logged twice", same[0].line)
 
 
 def _unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -89,21 +83,18 @@ def _schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
         return
     interval = evaluation_interval(int(batch))
     at = [0.0, *(evaluation.samples or 0.0 for evaluation in log.evaluations)]
-    off = [
-        (after - before - interval, found) for (before, after), found in zip(pairwise(at), log.evaluations, strict=True)
-    ]
+    distances = [after - before - interval for before, after in pairwise(at)]
+    off = zip(distances, log.evaluations, strict=True)
     late = [(distance, found) for distance, found in off if abs(distance) > max(batch, interval / 100)]
     if not late:
         return
     distance, found = max(late, key=lambda pair: abs(pair[0]))
     message = (
         f"an evaluation comes {interval + distance:,.0f} samples after the one before it or after the start; for batch "
-        f"size {batch:,.0f} the rules say every {interval:,}; so far off are {len(late)} of {len(off)}"
+        f"size {batch:,.0f} the rules say every {interval:,}; so far off are {len(late)} of {len(distances)}"
     )
-    if abs(distance) > GRANULE + 2 * batch:
-        yield run.error("evaluation_schedule", message, found.line)
-    else:
-        yield run.warning("evaluation_schedule", message, found.line)
+    make = run.error if abs(distance) > GRANULE + 2 * batch else run.warning
+    yield make("evaluation_schedule", message, found.line)
 
 
 def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
@@ -121,7 +112,7 @@ def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         message = f"train_samples is {quoted(event.value)}, which is no number of samples"
         yield run.error("train_samples", message, event)
         return
-    reached: Evaluation | None = log.passing or (log.evaluations[-1] if log.evaluations else None)
+    reached = log.passing or (log.evaluations[-1] if log.evaluations else None)
     if reached is None or reached.samples is None:
         return
     batch = log.number("global_batch_size") or 0
@@ -136,15 +127,7 @@ def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
         yield (run.error if false else run.warning)("train_samples", message, event)
 
 
-EVALUATING: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType(
-    {
-        "evaluation_samples": _evaluation_samples,
-        "accuracies": _accuracies,
-        "unit": _unit,
-        "schedule": _schedule,
-        "train_samples": _train_samples,
-    }
-)
+EVALUATING = (_evaluation_samples, _accuracies, _unit, _schedule, _train_samples)
 
 
 DIVISIONS = ("closed", "open")
@@ -156,21 +139,19 @@ STATUS_OF_LOG = {
     "preview": ("preview",),
     "research": ("research, development, or internal (rdi)", "research", "rdi"),
 }
-RANGES: Mapping[str, tuple[str, Callable[[float], bool]]] = MappingProxyType(
-    {
-        "global_batch_size": ("a whole number from 1", lambda x: x >= 1 and x == int(x)),
-        "gradient_accumulation_steps": ("a whole number from 1", lambda x: x >= 1 and x == int(x)),
-        "opt_base_learning_rate": ("above 0", lambda x: x > 0),
-        "opt_learning_rate_training_steps": ("0 or more", lambda x: x >= 0),
-        "opt_learning_rate_warmup_steps": ("0 or more", lambda x: x >= 0),
-        "num_warmup_steps": ("0 or more", lambda x: x >= 0),
-        "opt_lamb_beta_1": ("from 0 to below 1", lambda x: 0 <= x < 1),
-        "opt_lamb_beta_2": ("from 0 to below 1", lambda x: 0 <= x < 1),
-        "opt_epsilon": ("above 0", lambda x: x > 0),
-        "opt_lamb_epsilon": ("above 0", lambda x: x > 0),
-        "opt_lamb_weight_decay_rate": ("0 or more", lambda x: x >= 0),
-    }
-)
+RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "global_batch_size": ("a whole number from 1", lambda x: x >= 1 and x == int(x)),
+    "gradient_accumulation_steps": ("a whole number from 1", lambda x: x >= 1 and x == int(x)),
+    "opt_base_learning_rate": ("above 0", lambda x: x > 0),
+    "opt_learning_rate_training_steps": ("0 or more", lambda x: x >= 0),
+    "opt_learning_rate_warmup_steps": ("0 or more", lambda x: x >= 0),
+    "num_warmup_steps": ("0 or more", lambda x: x >= 0),
+    "opt_lamb_beta_1": ("from 0 to below 1", lambda x: 0 <= x < 1),
+    "opt_lamb_beta_2": ("from 0 to below 1", lambda x: 0 <= x < 1),
+    "opt_epsilon": ("above 0", lambda x: x > 0),
+    "opt_lamb_epsilon": ("above 0", lambda x: x > 0),
+    "opt_lamb_weight_decay_rate": ("0 or more", lambda x: x >= 0),
+}
 # Keys of different rounds for one thing.
 TWINS = (("opt_learning_rate_warmup_steps", "num_warmup_steps"), ("opt_epsilon", "opt_lamb_epsilon"))
 
@@ -287,35 +268,21 @@ def _contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if decay == 0:
         message = "opt_learning_rate_training_steps is 0; log the steps over which the learning rate falls"
         yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
-    yield from _learning_rate_end(run, log, batch, decay)
+    if batch and decay and log.samples and not log.number("opt_end_learning_rate"):
+        steps = log.samples / batch
+        if steps > decay * 1.001:
+            message = (
+                f"the run takes {steps:,.0f} steps, but the learning rate is 0 from step {decay:,.0f} on; see "
+                f"whether opt_learning_rate_training_steps is the value used"
+            )
+            yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
     names = [event.value for event in log.all("opt_name") if isinstance(event.value, str)]
     if run.closed and any(name.casefold() != "lamb" for name in names):
         message = f"opt_name is {quoted(names[0])}; in the closed division it is lamb"
         yield run.error("optimizer", message, log.first("opt_name"))
 
 
-def _learning_rate_end(run: CheckedRun, log: RunLog, batch: float | None, decay: float | None) -> Findings:
-    """The learning rate falls to its end value by the last step of the schedule; training beyond that is odd."""
-    samples = log.samples
-    if batch and decay and samples and samples / batch > decay * 1.001 and not log.number("opt_end_learning_rate"):
-        message = (
-            f"the run takes {samples / batch:,.0f} steps, but the learning rate is 0 from step {decay:,.0f} on; see "
-            f"whether opt_learning_rate_training_steps is the value used"
-        )
-        yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
-
-
-SETTINGS: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType(
-    {
-        "division": _division,
-        "names": _names,
-        "seeds": _seeds,
-        "twice": _twice,
-        "ranges": _ranges,
-        "weight_decay": _weight_decay,
-        "contradictions": _contradictions,
-    }
-)
+SETTINGS = (_division, _names, _seeds, _twice, _ranges, _weight_decay, _contradictions)
 
 
 def configurations_in(runs: Path) -> dict[int, RunConfig]:
@@ -349,59 +316,29 @@ def check_configured(run: CheckedRun, configurations: Mapping[int, RunConfig]) -
 
 def _expected(config: RunConfig) -> Iterator[tuple[str, Any]]:
     """Key and value of every line that a configuration determines."""
-    settings, description = config.optimizer, config.description
+    description = config.description
     yield constants.SUBMISSION_ORG, description.submitter
     yield constants.SUBMISSION_DIVISION, description.division
     yield constants.SUBMISSION_PLATFORM, description.system_name
     yield constants.GLOBAL_BATCH_SIZE, config.global_batch_size
     yield constants.GRADIENT_ACCUMULATION_STEPS, config.gradient_accumulation_steps
     yield constants.EVAL_SAMPLES, config.evaluation_samples
-    yield from UsedOptimizer(
-        algorithm=settings.algorithm,
-        learning_rate=settings.learning_rate,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        epsilon=settings.epsilon,
-        weight_decay=settings.weight_decay,
-        warmup_steps=settings.warmup_steps,
-        start_warmup_step=settings.start_warmup_step,
-        decay_steps=settings.decay_steps,
-        decay_power=settings.decay_power,
-        end_learning_rate=settings.end_learning_rate,
-    ).lines()
+    used = {field.name: getattr(config.optimizer, field.name) for field in fields(UsedOptimizer)}
+    yield from UsedOptimizer(**used).lines()
 
 
-# By kind of oddity. A line that no parser reads fails the official checker; one cut off is the end of a broken run; a
-# number that JSON does not have is an error where a check needs it.
-SEVERITIES: Mapping[str, Severity] = MappingProxyType(
-    {
-        "empty": "error",
-        "json": "error",
-        "fields": "error",
-        "odd_json": "warning",
-        "event": "warning",
-        "cut_off": "warning",
-        "long_line": "error",
-        "too_long": "error",
-        "token": "warning",
-        "two_events": "warning",
-        "not_utf8": "warning",
-        "lone_cr": "warning",
-        "keyboard": "warning",
-        "number": "warning",
-        "point_in_time": "warning",
-        "after_block": "warning",
-    }
+# Kinds of oddities; others are harmless. A line that no parser reads fails the official checker; one cut off is the end
+# of a broken run; a number that JSON does not have is an error where a check needs it.
+ERRORS = ("empty", "json", "fields", "long_line", "too_long")
+WARNINGS = (
+    *("odd_json", "event", "cut_off", "token", "two_events", "not_utf8", "lone_cr", "keyboard"),
+    *("number", "point_in_time", "after_block"),
 )
 
 
-def _damage(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def check_integrity(run: CheckedRun, ruleset: Ruleset) -> Findings:
     for oddity in run.log.oddities:
-        severity = SEVERITIES.get(oddity.kind)
-        if severity is not None:
-            make = run.error if severity == "error" else run.warning
+        if oddity.kind in (*ERRORS, *WARNINGS):
+            make = run.error if oddity.kind in ERRORS else run.warning
             message = f"{'this line ' if oddity.line and oddity.what[0].islower() else ''}{oddity.what}"
             yield make(f"log_{oddity.kind}", message, oddity.line or None)
-
-
-DAMAGE: Mapping[str, Callable[[CheckedRun, Ruleset], Findings]] = MappingProxyType({"damage": _damage})

@@ -3,9 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 from benchmarks.bert.rules import RUNS
@@ -14,10 +12,9 @@ from podium.core.text import quoted
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import CheckedRun, CheckedSet, Findings
 from podium.submission.checks.runs import RANGES
+from podium.submission.rcp import SCALING
 
 ALLOWED_FAILED = 1
-ALLOWED_FILES = ("package_checker_params",)
-SCALING = "scaling.json"
 NUMBERED = re.compile(r"result_(\d{1,6})\.txt", re.ASCII)
 # Keys whose value is one in all runs of a set.
 SAME = (
@@ -37,9 +34,7 @@ SAME = (
 def _count(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     """A single log without a package is looked at as one run, not as a set."""
     alone = len(runs.runs) == 1 and runs.system is None
-    if alone:
-        return
-    if len(runs.runs) != RUNS:
+    if len(runs.runs) != RUNS and not alone:
         yield runs.error("run_count", f"holds {len(runs.runs)} result_*.txt; a set has exactly {RUNS} runs")
 
 
@@ -143,7 +138,7 @@ def _overlaps(runs: CheckedSet, ruleset: Ruleset) -> Findings:
 
 def _others(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     for path in runs.folder.others:
-        if path.name not in (*ALLOWED_FILES, SCALING):
+        if path.name not in ("package_checker_params", SCALING):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
             yield runs.warning("unknown_file", f"{quoted(path.name)} is {what} that is no result; take it out")
 
@@ -164,16 +159,4 @@ def _scaling(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     yield Finding.error(path, "scaling", message)
 
 
-SETS: Mapping[str, Callable[[CheckedSet, Ruleset], Findings]] = MappingProxyType(
-    {
-        "count": _count,
-        "numbers": _numbers,
-        "failed": _failed,
-        "seeds": _seeds,
-        "same_settings": _same_settings,
-        "copies": _copies,
-        "overlaps": _overlaps,
-        "others": _others,
-        "scaling": _scaling,
-    }
-)
+SETS = (_count, _numbers, _failed, _seeds, _same_settings, _copies, _overlaps, _others, _scaling)

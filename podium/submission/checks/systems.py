@@ -1,8 +1,7 @@
 """Checks of system descriptions: readable, complete, text only, spelled as in the rules, named as their results."""
 
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from podium.config.schema import Description, Status
@@ -47,9 +46,8 @@ def _systems(whole: Whole, ruleset: Ruleset) -> Findings:
 def _missing(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     missing = [name for name in FIELDS if name not in fields]
     if missing:
-        message = (
-            f"there is no {', '.join(missing[:5])}{' …' * (len(missing) > 5)}; MLPerf requires {len(FIELDS)} fields"
-        )
+        names = ", ".join(missing[:5]) + " …" * (len(missing) > 5)
+        message = f"there is no {names}; MLPerf requires {len(FIELDS)} fields"
         yield Finding.error(path, "system_field_missing", message)
 
 
@@ -105,12 +103,8 @@ def _submitters(whole: Whole, ruleset: Ruleset) -> Findings:
         yield Finding.warning("systems", "submitters", f"the systems have several submitters: {told}")
     folder = whole.package.name
     if names and (whole.package.root / "results").is_dir() and folder.casefold() not in map(str.casefold, names):
-        message = (
-            f"the package's folder is {quoted(folder)}, but the submitter is {quoted(min(names))}; both are one name"
-        )
-        yield Finding.warning(".", "folder_name", message)
+        differing = f"the package's folder is {quoted(folder)}, but the submitter is {quoted(min(names))}"
+        yield Finding.warning(".", "folder_name", f"{differing}; both are one name")
 
 
-SYSTEMS: Mapping[str, Callable[[Whole, Ruleset], Findings]] = MappingProxyType(
-    {"systems": _systems, "described": _described, "submitters": _submitters}
-)
+SYSTEMS = (_systems, _described, _submitters)

@@ -12,14 +12,10 @@ from podium.mllog.package import Package
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import whole
 from podium.submission.checks.layout import LAYOUT, check_judged
-from podium.submission.checks.runs import DAMAGE, EVALUATING, SETTINGS, check_configured
+from podium.submission.checks.runs import EVALUATING, SETTINGS, check_configured, check_integrity
 from podium.submission.checks.sets import SETS
 from podium.submission.checks.systems import SYSTEMS
 from podium.submission.checks.timing import CLOCK
-
-RUN_CHECKS = {**DAMAGE, **CLOCK, **EVALUATING, **SETTINGS}
-SET_CHECKS = {**SETS}
-PACKAGE_CHECKS = {**SYSTEMS, **LAYOUT}
 
 
 def check_package(
@@ -37,13 +33,13 @@ def check_package(
     """
     everything = whole(package)
     found = list(check_judged(everything, judged_elsewhere))
-    for check_whole in PACKAGE_CHECKS.values():
+    for check_whole in (*SYSTEMS, *LAYOUT):
         found.extend(check_whole(everything, ruleset))
     for runs in everything.sets:
-        for check_set in SET_CHECKS.values():
+        for check_set in SETS:
             found.extend(check_set(runs, ruleset))
         for run in runs.runs:
-            for check_run in RUN_CHECKS.values():
+            for check_run in (check_integrity, *CLOCK, *EVALUATING, *SETTINGS):
                 found.extend(check_run(run, ruleset))
             found.extend(check_configured(run, configurations or {}))
     return sorted(set(found), key=lambda one: (one.path, one.line or 0, one.rule, one.message))

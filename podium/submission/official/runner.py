@@ -26,12 +26,14 @@ from time import monotonic
 from typing import Any, Literal
 
 from podium.core.errors import PodiumError, WorkError
+from podium.core.files import make_folder
 from podium.core.finding import Finding
 from podium.core.processes import processors
 from podium.mllog.package import Package, ResultFolder
 from podium.mllog.read import read_log
 from podium.mllog.rulesets import Ruleset
 from podium.submission.official import parse_output, worker
+from podium.submission.rcp import SCALING
 
 MAX_ANSWER_BYTES = 8 << 20
 
@@ -118,8 +120,6 @@ MAX_EVENT_BYTES = 16 << 10
 MAX_DEPTH = 100  # brackets within brackets: Python's JSON recurses, and stops at about a thousand
 MAX_DESCRIPTION_BYTES = 1 << 20
 
-_OPENING, _CLOSING = b"[{", b"]}"
-
 
 def screen_log(path: Path, shown_path: str) -> Finding | None:
     """The first thing in a log that keeps the official tools from reading it; None where they may."""
@@ -153,15 +153,15 @@ def screen_description(path: Path, shown_path: str) -> Finding | None:
 
 def is_deep(text: bytes) -> bool:
     """Whether JSON has more than MAX_DEPTH brackets open at once; brackets in strings may count too."""
-    if sum(text.count(bracket) for bracket in (b"[", b"{")) <= MAX_DEPTH:
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
     for byte in text:
-        if byte in _OPENING:
+        if byte in b"[{":
             depth += 1
             if depth > MAX_DEPTH:
                 return True
-        elif byte in _CLOSING:
+        elif byte in b"]}":
             depth = max(depth - 1, 0)
     return False
 
@@ -191,7 +191,6 @@ Verdict = Literal["passed", "failed", "unread", "not run"]
 
 LOG_SECONDS = 60.0  # a log of 1.5 MB takes 0.1 s
 FOLDER_SECONDS = 180.0
-SCALING = "scaling.json"
 MAX_SCALING = 4096  # bytes of it that are read
 SAME_FACTOR = 1e-9  # relative: the package checker writes all digits of a factor
 # Jobs of one package that may run into their time limit; after that the tools are not run on the rest of it.
@@ -222,16 +221,6 @@ class Official:
     scores: list[Score] = field(default_factory=list)
 
 
-@dataclass
-class _Task:
-    """What one process is asked about one package: a system's results, or all besides the results."""
-
-    package: Package
-    prefix: str
-    results: tuple[ResultFolder, ...]
-    late: list[str]  # of the package: what ran into its time limit
-
-
 def ask_official(
     packages: list[Package],
     root: Path,
@@ -245,7 +234,14 @@ def ask_official(
     Paths in what is returned are relative to `root`. `told` is called with the number of logs judged, from any thread;
     `meanwhile` is called once, in this thread, while the tools are at work.
     """
-    tasks = sorted(_tasks(packages, root), key=lambda task: -sum(len(result.logs) for result in task.results))
+    tasks: list[_Task] = []
+    for package in packages:
+        late: list[str] = []
+        tasks.append(_Task(package, (), late, root, scratch, ruleset, told))
+        for system in dict.fromkeys(result.system for result in package.results):
+            results = tuple(result for result in package.results if result.system == system)
+            tasks.append(_Task(package, results, late, root, scratch, ruleset, told))
+    tasks.sort(key=lambda task: -sum(len(result.logs) for result in task.results))
     processes = SimpleQueue[ToolProcess]()
     at_once = max(1, min(processors(), 16, len(tasks)))
     whole = Official()
@@ -254,11 +250,11 @@ def ask_official(
         processes.put(process)
 
     def run(task: _Task) -> Official:
-        process = processes.get()
+        task.process = processes.get()
         try:
-            return _run(task, process, root, scratch, ruleset, told)
+            return task.run()
         finally:
-            processes.put(process)
+            processes.put(task.process)
 
     executor = ThreadPoolExecutor(at_once)
     try:
@@ -277,135 +273,134 @@ def ask_official(
     return whole
 
 
-def _tasks(packages: list[Package], root: Path) -> Iterator[_Task]:
-    for package in packages:
-        late: list[str] = []
-        prefix = package.root.relative_to(root).as_posix()
-        yield _Task(package, prefix, (), late)
-        for system in dict.fromkeys(result.system for result in package.results):
-            yield _Task(package, prefix, tuple(r for r in package.results if r.system == system), late)
+@dataclass
+class _Task:
+    """What one process is asked about one package: a system's results, or all besides the results."""
 
+    package: Package
+    results: tuple[ResultFolder, ...]
+    late: list[str]  # of the package: the tools that ran into their time limit
+    root: Path
+    scratch: Path
+    ruleset: Ruleset
+    told: Callable[[int], None]
+    process: ToolProcess | None = None
+    found: Official = field(default_factory=Official)
 
-def _run(
-    task: _Task, process: ToolProcess, root: Path, scratch: Path, ruleset: Ruleset, told: Callable[[int], None]
-) -> Official:
-    found = Official()
-    asking = _Asking(task, process, root, ruleset)
-    if not task.results:
-        _ask_about_package(asking, found)
-    for result in task.results:
-        _ask_about_results(asking, found, result, scratch, told)
-    return found
-
-
-class _Asking:
-    """Asks a process about files of one package, until too many answers were late."""
-
-    def __init__(self, task: _Task, process: ToolProcess, root: Path, ruleset: Ruleset) -> None:
-        self.package, self.prefix, self.late = task.package, task.prefix, task.late
-        self.root, self.ruleset = root, ruleset
-        self._process = process
+    def run(self) -> Official:
+        if not self.results:
+            self._ask_about_package()
+        for result in self.results:
+            self._ask_about_results(result)
+        return self.found
 
     @property
-    def is_patient(self) -> bool:
+    def _is_patient(self) -> bool:
         return len(self.late) < PATIENCE
 
-    def ask(self, tool: str, path: Path, seconds: float = FOLDER_SECONDS, **more: Any) -> dict[str, Any]:
-        answer = self._process.ask(tool, path, self.ruleset.name, seconds, **more)
+    def _ask(self, tool: str, path: Path, seconds: float = FOLDER_SECONDS, **more: Any) -> dict[str, Any]:
+        assert self.process is not None
+        answer = self.process.ask(tool, path, self.ruleset.name, seconds, **more)
         if answer.get("late"):
             self.late.append(tool)
         return answer
 
-    def shown(self, path: Path) -> str:
+    def _shown(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
+    def _ask_about_package(self) -> None:
+        """The system description checker on every description, the repository checker on all of it."""
+        for system in self.package.systems:
+            path = self._shown(system.path)
+            unsafe = screen_description(system.path, path)
+            if unsafe is not None or not self._is_patient:
+                self.found.verdicts[path] = "not run"
+                self.found.findings.append(unsafe or _impatient(path))
+                continue
+            answer = self._ask("system_desc_checker", system.path, LOG_SECONDS)
+            self.found.verdicts[path] = _verdict(answer)
+            self.found.findings += parse_output.of_description(answer, path)
+        root = self.package.root
+        if self.ruleset.repo_checker and ((root / "systems").is_dir() or (root / "results").is_dir()):
+            answer = self._ask("repo_checker", root)
+            self.found.findings += parse_output.of_repository(answer, self._shown(root), root)
 
-def _ask_about_package(asking: _Asking, found: Official) -> None:
-    """The system description checker on every description, the repository checker on all of it."""
-    for system in asking.package.systems:
-        path = asking.shown(system.path)
-        unsafe = screen_description(system.path, path)
-        if unsafe is not None or not asking.is_patient:
-            found.verdicts[path] = "not run"
-            found.findings.append(unsafe or _impatient(path))
-            continue
-        answer = asking.ask("system_desc_checker", system.path, LOG_SECONDS)
-        found.verdicts[path] = "unread" if answer["crash"] else "passed" if answer["valid"] else "failed"
-        found.findings += parse_output.of_description(answer, path)
-    is_package = (asking.package.root / "systems").is_dir() or (asking.package.root / "results").is_dir()
-    if is_package and asking.ruleset.repo_checker:
-        answer = asking.ask("repo_checker", asking.package.root)
-        found.findings += parse_output.of_repository(answer, asking.prefix, asking.package.root)
-
-
-def _ask_about_results(
-    asking: _Asking, found: Official, result: ResultFolder, scratch: Path, told: Callable[[int], None]
-) -> None:
-    """The compliance checker on every log, then the package checker and the summarizer on all logs together."""
-    folder = asking.shown(result.path)
-    judged: dict[str, list[Finding]] = {}
-    for log in result.logs:
-        path = asking.shown(log)
-        unsafe = screen_log(log, path)
-        if unsafe is not None or not asking.is_patient:
-            found.verdicts[path] = "not run"
-            judged[path] = [unsafe or _impatient(path)]
-        else:
-            answer = asking.ask("compliance_checker", log, LOG_SECONDS)
-            judged[path] = parse_output.of_compliance(answer, path)
-            if answer.get("refused"):
-                found.verdicts[path] = "not run"
+    def _ask_about_results(self, result: ResultFolder) -> None:
+        """The compliance checker on every log, then the package checker and the summarizer on all logs together."""
+        folder, verdicts = self._shown(result.path), self.found.verdicts
+        about_logs: list[Finding] = []
+        for log in result.logs:
+            path = self._shown(log)
+            unsafe = screen_log(log, path)
+            if unsafe is not None or not self._is_patient:
+                verdicts[path] = "not run"
+                about_logs.append(unsafe or _impatient(path))
             else:
-                found.verdicts[path] = "unread" if answer["crash"] else "passed" if answer["valid"] else "failed"
-        told(1)
-    about_folder: list[Finding] = []
-    outcomes = [found.verdicts[asking.shown(log)] for log in result.logs]
-    if result.benchmark == "bert" and (asking.package.root / "systems").is_dir():
-        if {"unread", "not run"} & set(outcomes):
-            about_folder.append(_not_run(folder, "a log of it could not be read"))
-        elif not asking.is_patient:
-            about_folder.append(_impatient(folder))
-        else:
-            about_folder = _ask_about_set(asking, found, result, scratch)
-    if any(finding.rule == "one_failed" for finding in about_folder):
-        judged = {path: [_accepted(f) for f in of_log] for path, of_log in judged.items()}
-    found.findings += [finding for of_log in judged.values() for finding in of_log]
-    found.findings += about_folder + list(_parameters(asking, result))
+                answer = self._ask("compliance_checker", log, LOG_SECONDS)
+                about_logs += parse_output.of_compliance(answer, path)
+                verdicts[path] = "not run" if answer.get("refused") else _verdict(answer)
+            self.told(1)
+        about_folder: list[Finding] = []
+        if result.benchmark == "bert" and (self.package.root / "systems").is_dir():
+            if any(verdicts[self._shown(log)] in ("unread", "not run") for log in result.logs):
+                about_folder.append(_not_run(folder, "a log of it could not be read"))
+            elif not self._is_patient:
+                about_folder.append(_impatient(folder))
+            else:
+                about_folder = self._ask_about_set(result)
+        if any(finding.rule == "one_failed" for finding in about_folder):
+            # Of the one log of a set that may fail: the slowest run, which is dropped.
+            about_logs = [replace(finding, severity="warning") for finding in about_logs]
+        self.found.findings += [*about_logs, *about_folder, *self._parameters(result)]
 
-
-def _ask_about_set(asking: _Asking, found: Official, result: ResultFolder, scratch: Path) -> list[Finding]:
-    """The tools that take a whole package, on copies that hold this one set of results."""
-    folder, system = asking.shown(result.path), asking.package.system(result.system)
-    if system is None or screen_description(system.path, "") is not None:
-        return [_not_run(folder, f"systems/{result.system}.json is missing or cannot be given to them")]
-    closed = system.fields is not None and system.fields.get("division") == "closed"
-    by_train_samples = closed and _counts_by_train_samples(result)
-    for_package, for_summary = (_alone(asking.package, result, scratch / f"{tool}") for tool in ("package", "summary"))
-    answer = asking.ask("package_checker", for_package, train_samples=by_train_samples)
-    findings = parse_output.of_package(answer, folder, for_package, asking.ruleset)
-    scaling = _factor(for_package / "results" / result.system / result.benchmark / SCALING)
-    if closed and asking.ruleset.scaled:
-        findings += _compare_scaling(result.path / SCALING, scaling, asking.shown(result.path / SCALING))
-    summed = asking.ask("result_summarizer", for_summary)
-    findings += parse_output.of_summary(summed, folder, for_summary)
-    found.scores.append(
-        Score(
-            path=folder,
-            minutes=summed.get("minutes"),
-            scaling=scaling if asking.ruleset.scaled and closed else None,
-            samples_from=None if not closed else "train_samples" if by_train_samples else "epoch_num",
+    def _ask_about_set(self, result: ResultFolder) -> list[Finding]:
+        """The tools that take a whole package, on copies that hold this one set of results."""
+        folder, system = self._shown(result.path), self.package.system(result.system)
+        if system is None or screen_description(system.path, "") is not None:
+            return [_not_run(folder, f"systems/{result.system}.json is missing or cannot be given to them")]
+        closed = system.fields is not None and system.fields.get("division") == "closed"
+        by_train_samples = closed and _counts_by_train_samples(result)
+        for_package, for_summary = (
+            _alone(self.package, result, self.scratch / tool) for tool in ("package", "summary")
         )
-    )
-    return findings
+        answer = self._ask("package_checker", for_package, train_samples=by_train_samples)
+        findings = parse_output.of_package(answer, folder, for_package, self.ruleset)
+        scaling = _factor(for_package / "results" / result.system / result.benchmark / SCALING)
+        if closed and self.ruleset.scaled:
+            findings += _compare_scaling(result.path / SCALING, scaling, f"{folder}/{SCALING}")
+        summed = self._ask("result_summarizer", for_summary)
+        findings += parse_output.of_summary(summed, folder, for_summary)
+        self.found.scores.append(
+            Score(
+                path=folder,
+                minutes=summed.get("minutes"),
+                scaling=scaling if self.ruleset.scaled and closed else None,
+                samples_from=None if not closed else "train_samples" if by_train_samples else "epoch_num",
+            )
+        )
+        return findings
+
+    def _parameters(self, result: ResultFolder) -> Iterator[Finding]:
+        """The tool compares whole lines with their ends, so that a flag counts on a last line without an end alone."""
+        for path in (result.path / "package_checker_params", result.path.parent / "package_checker_params"):
+            if not path.is_file():
+                continue
+            for number, line in enumerate(path.read_bytes()[:4096].splitlines(keepends=True), 1):
+                if line.decode("latin-1").strip() in _PARAMETERS and line.decode("latin-1") not in _PARAMETERS:
+                    ignored = "the package checker ignores this flag, for the line's end"
+                    message = f"{ignored}; write it last, without a line end"
+                    yield Finding.warning(self._shown(path), "ignored_flag", message, line=number)
+
+
+def _verdict(answer: dict[str, Any]) -> Verdict:
+    return "unread" if answer["crash"] else "passed" if answer["valid"] else "failed"
 
 
 def _alone(package: Package, result: ResultFolder, target: Path) -> Path:
     """A package of one set of results, by hard links, without a scaling.json that it brings: no tool is to use that."""
     target.mkdir(exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=target)) / package.name
-    systems, results = place / "systems", place / "results" / result.system
-    systems.mkdir(parents=True)
-    results.mkdir(parents=True)
+    systems, results = (make_folder(place / name) for name in ("systems", f"results/{result.system}"))
     system = package.system(result.system)
     assert system is not None
     os.link(system.path, systems / system.path.name)
@@ -452,22 +447,6 @@ def _counts_by_train_samples(result: ResultFolder) -> bool:
         except PodiumError:
             continue
     return False
-
-
-def _parameters(asking: _Asking, result: ResultFolder) -> Iterator[Finding]:
-    """The tool compares whole lines with their ends, so that a flag counts on a last line without an end alone."""
-    for path in (result.path / "package_checker_params", result.path.parent / "package_checker_params"):
-        if not path.is_file():
-            continue
-        for number, line in enumerate(path.read_bytes()[:4096].splitlines(keepends=True), 1):
-            if line.decode("latin-1").strip() in _PARAMETERS and line.decode("latin-1") not in _PARAMETERS:
-                message = "the package checker ignores this flag, for the line's end; write it last, without a line end"
-                yield Finding.warning(asking.shown(path), "ignored_flag", message, line=number)
-
-
-def _accepted(finding: Finding) -> Finding:
-    """Of the one log of a set that may fail: the slowest run, which is dropped."""
-    return replace(finding, severity="warning")
 
 
 def _impatient(path: str) -> Finding:
