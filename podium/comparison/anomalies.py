@@ -9,8 +9,7 @@ from podium.core.text import one_line
 from podium.mllog import system
 from podium.mllog.lines import HARMLESS, Oddity
 
-APART = 0.01
-"""Of the samples to the target: train_samples may be rounded to whole batches or steps, and no more."""
+APART = 0.01  # of the samples to the target: train_samples may be rounded to whole batches or steps, and no more
 
 
 def inconsistencies(result: Result) -> list[str]:

@@ -66,8 +66,7 @@ def description(config: RunConfig) -> dict[str, str]:
 
 
 MAX_BYTES = 1 << 16
-MOST = 2.0
-"""That a factor can be: twice as many samples are never within what chance allows."""
+MOST = 2.0  # that a factor can be: twice as many samples are never within what chance allows
 CLOSED = "closed"
 
 
@@ -115,8 +114,7 @@ def _published(path: Path, odd: list[str]) -> float | None:
     return found
 
 
-LARGE_TENSORS = 398
-"""Of BERT-large."""
+LARGE_TENSORS = 398  # of BERT-large
 
 
 def build(
@@ -175,8 +173,7 @@ def _first(texts: Iterable[str | None]) -> str | None:
     return next((text for text in texts if text), None)
 
 
-FEWEST = 2
-"""Runs in common that are no chance, if they are also half of all."""
+FEWEST = 2  # runs in common that are no chance, if they are also half of all
 
 
 def mark_repeats(results: Sequence[Result]) -> list[Result]:

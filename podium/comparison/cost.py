@@ -31,10 +31,10 @@ from podium.mllog.score import counted_seconds
 from podium.planning.accelerators import LONGEST_NAME
 
 MOST_ENTRIES = 1_000
+# Units of prices, and what there is of them in a system.
 UNITS: Mapping[str, str] = MappingProxyType(
     {"accelerator-hour": "accelerators", "node-hour": "nodes", "system-hour": "system"}
 )
-"""Units of prices, and what there is of them in a system."""
 
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
 
@@ -46,12 +46,10 @@ class Entry(BaseModel):
 
     per: Literal["accelerator-hour", "node-hour", "system-hour"]
     price: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-    accelerator: Pattern | None = None
-    """Of the description's name or the usual one."""
+    accelerator: Pattern | None = None  # of the description's name or the usual one
     system: Pattern | None = None
     submitter: Pattern | None = None
-    round: Pattern | None = None
-    """Such as v2.1; `own` for one's own results."""
+    round: Pattern | None = None  # such as v2.1; `own` for one's own results
 
     def fits(self, result: Result) -> bool:
         return all(
@@ -84,12 +82,11 @@ class Prices(BaseModel):
 
     currency: Annotated[str, AfterValidator(_is_currency)]
     prices: Annotated[tuple[Entry, ...], BeforeValidator(_is_some)]
-    initialisation: bool = False
-    """Whether the time from the first init_start to run_start is paid for."""
+    initialisation: bool = False  # whether the time from the first init_start to run_start is paid for
+    # Each run is rounded up to a multiple of it; None: not.
     billing_seconds: Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)] | None = None
-    """Each run is rounded up to a multiple of it; None: not."""
+    # That each run is billed for at least.
     minimum_minutes: Annotated[float, Field(ge=0, le=10_080, allow_inf_nan=False)] = 0.0
-    """That each run is billed for at least."""
 
     def entry_for(self, result: Result) -> int | None:
         """The place of the first entry that fits, from 0."""
@@ -107,8 +104,7 @@ def read_prices(path: Path) -> Prices:
         raise UsageError("\n".join([*lines[:MOST_TOLD], *rest])) from None
 
 
-MOST_TOLD = 10
-"""Lines of what is wrong with a file."""
+MOST_TOLD = 10  # lines of what is wrong with a file
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -120,23 +116,20 @@ def plain(prices: Prices) -> dict[str, Any]:
     return prices.model_dump(mode="json", exclude_none=True)
 
 
-MOST_KINDS = 6
-"""Kinds of accelerators that a note names."""
+MOST_KINDS = 6  # kinds of accelerators that a note names
 
 
 @dataclass(frozen=True)
 class Cost:
     """Of one result, in the prices' currency."""
 
-    per_hour: float
-    """Of the whole system."""
+    per_hour: float  # of the whole system
+    # Of one run: the mean of the runs of the score, as measured (not scaled), each as it is billed. Where there is no
+    # score, of the runs that converged, as for `Result.minutes`.
     to_train: float
-    """Of one run: the mean of the runs of the score, as measured (not scaled), each as it is billed. Where there is no
-    score, of the runs that converged, as for `Result.minutes`."""
+    # Samples trained on for one unit of the currency, by what is billed; None where they are not known.
     samples_per_unit: float | None
-    """Samples trained on for one unit of the currency, by what is billed; None where they are not known."""
-    entry: int
-    """The entry of the prices that counts, from 0 as in `prices.0`."""
+    entry: int  # the entry of the prices that counts, from 0 as in `prices.0`
 
 
 @dataclass(frozen=True)
@@ -144,10 +137,8 @@ class Costs:
     """Of a list of results."""
 
     currency: str
-    costs: tuple[Cost | None, ...]
-    """One for each result, in their order; None where it is not known."""
-    notes: tuple[str, ...]
-    """Why some are not known, and what is odd about the prices, a sentence each."""
+    costs: tuple[Cost | None, ...]  # one for each result, in their order; None where it is not known
+    notes: tuple[str, ...]  # why some are not known, and what is odd about the prices, a sentence each
 
 
 def costs(results: Sequence[Result], prices: Prices, path: Path) -> Costs:
@@ -211,7 +202,7 @@ def _number(result: Result, entry: Entry) -> int | None:
 
 
 def _scored(result: Result) -> Sequence[Run]:
-    """The runs of which the score is the mean (`scoring.score_seconds`), else those that converged."""
+    """The runs of which the score is the mean (`score_seconds`), else those that converged."""
     return result.converged if result.score_minutes is None else sorted(result.runs, key=counted_seconds)[1:-1]
 
 

@@ -16,6 +16,7 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.text import printable
 from podium.mllog.package import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
 
+# When its results were published. BERT was in v0.7 to v5.0.
 ROUNDS = {
     "v0.5": "2018-12-12",
     "v0.6": "2019-07-10",
@@ -31,13 +32,11 @@ ROUNDS = {
     "v5.0": "2025-06-04",
     "v5.1": "2025-11-12",
 }
-"""When its results were published. BERT was in v0.7 to v5.0."""
 
 _NAMED = re.compile(r"(?:^|[\W_])(?:v|round)?(\d\.\d)(?:\.0)?(?=$|[^\w.]|_)", re.IGNORECASE)
 _CLONED = re.compile(r"training[-_]results[-_]v?(\d\.\d)", re.IGNORECASE)
 MAX_GIT_CONFIG = 1 << 16
-PARENT_LEVELS = 3
-"""Folders above a package that may name its round."""
+PARENT_LEVELS = 3  # folders above a package that may name its round
 
 
 def round_named(text: str) -> str | None:
@@ -80,10 +79,8 @@ def _cloned(folder: Path) -> str | None:
 
 
 BENCHMARK = "bert"
-LEVELS = 3
-"""Folders between the one that is given and a package, such as closed/ORG."""
-MAX_FOLDERS = 20_000
-"""That are looked into for packages, in one tree."""
+LEVELS = 3  # folders between the one that is given and a package, such as closed/ORG
+MAX_FOLDERS = 20_000  # that are looked into for packages, in one tree
 
 
 @dataclass(frozen=True)
@@ -91,12 +88,9 @@ class Place:
     """The BERT results of one package."""
 
     package: Package
-    round: str | None
-    """As names tell it."""
-    results: tuple[ResultFolder, ...]
-    """Those with logs."""
-    others: int
-    """Result folders of other benchmarks."""
+    round: str | None  # as names tell it
+    results: tuple[ResultFolder, ...]  # those with logs
+    others: int  # result folders of other benchmarks
 
 
 def places(path: Path) -> list[Place]:

@@ -34,12 +34,9 @@ from podium.mllog.run import Run, run_from_json
 from podium.submission.archive import Limits, Tally, archive_stem, is_archive, unpack
 
 NAME = "runs.sqlite"
-OWN = ("benchmarks", "podium")
-"""Packages whose sources decide what is read of a log."""
-AT_ONCE = 500
-"""Digests in one question to the database."""
-PATIENCE_SECONDS = 10.0
-"""For another process that writes."""
+OWN = ("benchmarks", "podium")  # packages whose sources decide what is read of a log
+AT_ONCE = 500  # digests in one question to the database
+PATIENCE_SECONDS = 10.0  # for another process that writes
 
 
 class RunCache:
@@ -132,10 +129,8 @@ def _run(text: object) -> Run | None:
         return None
 
 
-FEW = 24
-"""Logs that are read sooner than processes are started."""
-CHUNK = 8
-"""Logs that a process takes at a time."""
+FEW = 24  # logs that are read sooner than processes are started
+CHUNK = 8  # logs that a process takes at a time
 
 
 def read_runs(
@@ -199,12 +194,9 @@ Told = Callable[[int], None]
 class Comparison:
     """Everything that was found."""
 
-    results: tuple[Result, ...]
-    """In the order of round, submitter and system; one's own last."""
-    notes: tuple[str, ...] = ()
-    """What was left out and why, a sentence each."""
-    others: tuple[Result, ...] = ()
-    """Read too, and not shown."""
+    results: tuple[Result, ...]  # in the order of round, submitter and system; one's own last
+    notes: tuple[str, ...] = ()  # what was left out and why, a sentence each
+    others: tuple[Result, ...] = ()  # read too, and not shown
 
 
 def gather(

@@ -14,33 +14,24 @@ from podium.planning.accelerators import Accelerator
 class Result:
     """results/SYSTEM/bert of a submitter. What neither logs nor description say is None."""
 
-    round: str | None
-    """Such as v2.1; None for results of no round, which are one's own."""
+    round: str | None  # such as v2.1; None for results of no round, which are one's own
     submitter: str
     system: str
-    division: str | None
-    """closed or open."""
-    source: str
-    """Where the logs are, for people."""
-    runs: tuple[Run, ...]
-    """In the order of the numbers in their names."""
-    description: Mapping[str, str]
-    """MLPerf's fields of the system; empty where there are none."""
+    division: str | None  # closed or open
+    source: str  # where the logs are, for people
+    runs: tuple[Run, ...]  # in the order of the numbers in their names
+    description: Mapping[str, str]  # MLPerf's fields of the system; empty where there are none
     nodes: int | None
-    accelerators: int | None
-    """In all nodes; 0 for a system that trains on its CPUs."""
-    accelerator: str | None
-    """As the description names it; None where it names none."""
-    kind: Accelerator | None
-    """The accelerator as Podium knows it."""
+    accelerators: int | None  # in all nodes; 0 for a system that trains on its CPUs
+    accelerator: str | None  # as the description names it; None where it names none
+    kind: Accelerator | None  # the accelerator as Podium knows it
+    # By which the round's rules scale the score, since the runs needed fewer samples than the reference; None: not.
     scaling_factor: float | None = None
-    """By which the round's rules scale the score, since the runs needed fewer samples than the reference; None: not."""
+    # The earlier result that has the same runs: "ROUND SUBMITTER SYSTEM", and its package if it has the same name.
     repeats: str | None = None
-    """The earlier result that has the same runs: "ROUND SUBMITTER SYSTEM", and its package if it has the same name."""
+    # False where the runs did not train BERT-large: then they are not held against those that did.
     full_size: bool = True
-    """False where the runs did not train BERT-large: then they are not held against those that did."""
-    oddities: tuple[str, ...] = ()
-    """What does not fit together: a sentence each."""
+    oddities: tuple[str, ...] = ()  # what does not fit together: a sentence each
 
     @property
     def name(self) -> str:
@@ -158,5 +149,5 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return mean(known) if known and len(known) == len(values) else None
 
 
+# Forward and backward of BERT-large on a sample of Wikipedia's mean length (254.5 tokens, mean square 98.8k).
 FLOPS_PER_SEQUENCE = 497.5e9
-"""Forward and backward of BERT-large on a sample of Wikipedia's mean length (254.5 tokens, mean square 98.8k)."""

@@ -27,12 +27,10 @@ from podium.core.errors import UsageError
 class Scaled:
     """One size of a family of systems."""
 
-    result: Result
-    """Of several results of this size the one with the greatest throughput."""
-    throughput: float
-    """Sequences/s of an accelerator, by that of the family's smallest size: 1 where nothing is lost."""
+    result: Result  # of several results of this size the one with the greatest throughput
+    throughput: float  # sequences/s of an accelerator, by that of the family's smallest size: 1 where nothing is lost
+    # Accelerator-minutes of the smallest size by those of this one: also what larger batches cost in samples.
     time: float
-    """Accelerator-minutes of the smallest size by those of this one: also what larger batches cost in samples."""
 
 
 def families(results: Sequence[Result]) -> list[list[Scaled]]:
@@ -140,10 +138,8 @@ class Column(NamedTuple):
     """A column of figures."""
 
     heading: str
-    least_width: int
-    """Of a terminal that shows it."""
-    cell: Callable[[Result, str], str]
-    """Of a result and of what throughput is shown for."""
+    least_width: int  # of a terminal that shows it
+    cell: Callable[[Result, str], str]  # of a result and of what throughput is shown for
 
 
 COLUMNS = (
@@ -264,8 +260,7 @@ def _scaling(scaled: Sequence[Sequence[Scaled]]) -> Table:
     return table
 
 
-FORMULA = ("=", "+", "-", "@", "\t")
-"""What a text begins with that a spreadsheet takes for a formula."""
+FORMULA = ("=", "+", "-", "@", "\t")  # what a text begins with that a spreadsheet takes for a formula
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ class Colour(NamedTuple):
     dark: str
 
 
+# By what they are for. Ink, quiet and accent are read on ground, panel and marked.
 BASE: Mapping[str, Colour] = MappingProxyType(
     {
         "ground": Colour("#ffffff", "#14181d"),
@@ -48,8 +49,9 @@ BASE: Mapping[str, Colour] = MappingProxyType(
         "marked": Colour("#fdf3d0", "#3a3213"),
     }
 )
-"""By what they are for. Ink, quiet and accent are read on ground, panel and marked."""
 
+# Searched for: among colours of a contrast of 3.2 and more to the ground those whose nearest two lie farthest apart in
+# OKLab, as normal, protan and deutan eyes see them (Machado et al. 2009).
 SERIES: tuple[Colour, ...] = (
     Colour("#4068dd", "#65a1f1"),
     Colour("#b97f1d", "#ee936f"),
@@ -60,12 +62,10 @@ SERIES: tuple[Colour, ...] = (
     Colour("#7c5f05", "#e6f121"),
     Colour("#611d9a", "#6a62eb"),
 )
-"""Searched for: among colours of a contrast of 3.2 and more to the ground those whose nearest two lie farthest apart in
-OKLab, as normal, protan and deutan eyes see them (Machado et al. 2009)."""
+# So many that colour and marker together tell 88 series apart.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
-"""So many that colour and marker together tell 88 series apart."""
+# Of the first series of each colour, of the second, and of others.
 LINES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
-"""Of the first series of each colour, of the second, and of others."""
 
 
 class Style(TypedDict):
@@ -219,8 +219,8 @@ def picture(path: Path, width: float, height: float) -> "Iterator[Axes]":
     write_whole(path, image.getvalue())
 
 
+# Inches: a page shows the wide chart, or the narrow one on a phone, so that letters are never scaled down.
 WIDE, NARROW = 8.6, 3.7
-"""Inches: a page shows the wide chart, or the narrow one on a phone, so that letters are never scaled down."""
 
 _INK, _QUIET, _RULE = (BASE[name].light for name in ("ink", "quiet", "rule"))
 CHART_STYLE: dict[Any, Any] = {
@@ -257,10 +257,9 @@ class Canvas:
 
     figure: Figure
     axes: Axes
-    narrow: bool
-    """On a phone: shorter labels, fewer ticks, a legend of one column."""
+    narrow: bool  # on a phone: shorter labels, fewer ticks, a legend of one column
+    # What the points of each group tell; the group of number n has the id GROUP + n.
     told: list[tuple[str, ...]] = field(default_factory=list)
-    """What the points of each group tell; the group of number n has the id GROUP + n."""
 
     def tell(self, artist: Artist, texts: Sequence[str]) -> None:
         """What each point of a line with markers, or a patch such as a bar, says to who points at it.
@@ -291,12 +290,9 @@ GROUP = "told-"
 class Chart:
     kind: ClassVar[str] = "chart"
     title: str
-    caption: str
-    """What is drawn, and how to read it; said to those who do not see the chart too."""
-    draw: Callable[[Canvas], None]
-    """Is called for each size. What it draws must follow from its numbers alone."""
-    height: float = 4.6
-    """In inches, of the wide one."""
+    caption: str  # what is drawn, and how to read it; said to those who do not see the chart too
+    draw: Callable[[Canvas], None]  # is called for each size. What it draws must follow from its numbers alone
+    height: float = 4.6  # in inches, of the wide one
     narrow_height: float = 4.4
 
 
@@ -325,10 +321,8 @@ def _drawn(chart: Chart, narrow: bool, transparent: bool) -> tuple[str, Canvas]:
     return for_xml(image.getvalue()), canvas
 
 
-BIN = 8
-"""Lengths a step of the curves."""
-OWN, WIKIPEDIA = "store", "wikipedia"
-"""The curves' ids in the SVG."""
+BIN = 8  # lengths a step of the curves
+OWN, WIKIPEDIA = "store", "wikipedia"  # the curves' ids in the SVG
 
 
 def plot_lengths(lengths: NDArray[np.int64], name: str, path: Path) -> None:

@@ -18,10 +18,8 @@ from podium.core.text import for_html
 from podium.html.chart import Chart, page_svg, style_sheet
 from podium.html.table import Table
 
-OURS = b'<meta name="generator" content="Podium">'
-"""What tells a page from any other file."""
-LOOKED_AT = 4096
-"""Bytes at its beginning."""
+OURS = b'<meta name="generator" content="Podium">'  # what tells a page from any other file
+LOOKED_AT = 4096  # bytes at its beginning
 
 
 @dataclass(frozen=True)

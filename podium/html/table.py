@@ -12,26 +12,21 @@ class Cell(NamedTuple):
     """A value that is shown as something else than its column would."""
 
     shown: str
-    key: float | None
-    """What it is sorted by; None: behind all others."""
+    key: float | None  # what it is sorted by; None: behind all others
 
 
+# None, and a number that is not finite, is shown as the column's `missing`, and is sorted behind all others.
 Value = str | int | float | Cell | None
-"""None, and a number that is not finite, is shown as the column's `missing`, and is sorted behind all others."""
 
 
 @dataclass(frozen=True)
 class Column:
     title: str
-    shown: Callable[[float], str] | None = None
-    """How a number is written; None: the column holds texts."""
-    help: str = ""
-    """What the column tells, for those who ask."""
-    choices: bool = False
-    """Whether a reader can choose one of the column's values."""
+    shown: Callable[[float], str] | None = None  # how a number is written; None: the column holds texts
+    help: str = ""  # what the column tells, for those who ask
+    choices: bool = False  # whether a reader can choose one of the column's values
     missing: str = MISSING
-    long: bool = False
-    """Whether it holds sentences, which need room."""
+    long: bool = False  # whether it holds sentences, which need room
 
     @property
     def numeric(self) -> bool:
@@ -74,10 +69,8 @@ class Table:
     kind: ClassVar[str] = "table"
     title: str
     columns: Sequence[Column]
+    # Each with one value a column. The first column is what a row is called, and stays in sight.
     rows: Sequence[Sequence[Value]]
-    """Each with one value a column. The first column is what a row is called, and stays in sight."""
     caption: str = ""
-    marked: Collection[int] = ()
-    """Numbers of the rows that stand out."""
-    filtered: bool = True
-    """Whether a reader can search in it."""
+    marked: Collection[int] = ()  # numbers of the rows that stand out
+    filtered: bool = True  # whether a reader can search in it

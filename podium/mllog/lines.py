@@ -19,8 +19,7 @@ from podium.core.errors import UsageError, WorkError
 
 MAX_DEPTH = 32
 MAX_VALUES = 10_000
-MAX_DIGITS = 20
-"""Of an integer: those of 2^64."""
+MAX_DIGITS = 20  # of an integer: those of 2^64
 
 
 def parse(text: str) -> tuple[Any, Sequence[str]]:
@@ -134,15 +133,12 @@ def _key_count(value: Any) -> int:
 
 
 TOKEN = b":::MLLOG "
-NEARLY = b":::ML"
-"""What a damaged token begins with."""
+NEARLY = b":::ML"  # what a damaged token begins with
 MAX_LINE = 1 << 20
 CHUNK = 1 << 18
-MAX_TIME_MS = 1e15
-"""Before and after 1970: some 30,000 years. A difference of two such times is exact."""
+MAX_TIME_MS = 1e15  # before and after 1970: some 30,000 years. A difference of two such times is exact
 KINDS = ("POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END")
-TOLD = 5
-"""Damaged lines of one kind that are told one by one; the others are counted."""
+TOLD = 5  # damaged lines of one kind that are told one by one; the others are counted
 
 
 class Event(NamedTuple):
@@ -150,8 +146,7 @@ class Event(NamedTuple):
 
     line: int
     time_ms: float
-    kind: str
-    """POINT_IN_TIME, INTERVAL_START or INTERVAL_END, as logged; "" where none is, as in logs of early rounds."""
+    kind: str  # POINT_IN_TIME, INTERVAL_START or INTERVAL_END, as logged; "" where none is, as in logs of early rounds
     key: str
     value: Any
     metadata: Mapping[str, Any]
@@ -160,12 +155,9 @@ class Event(NamedTuple):
 class Oddity(NamedTuple):
     """Something about a line, or about the log as a whole, that a reader should know."""
 
-    line: int
-    """From 1; of several lines the first; 0 where it is about the whole log."""
-    what: str
-    """A sentence fragment."""
-    kind: str = ""
-    """A short name for what it is: a key of HARMLESS, of DAMAGED or of oddities.ODDITIES, or `too_long`."""
+    line: int  # from 1; of several lines the first; 0 where it is about the whole log
+    what: str  # a sentence fragment
+    kind: str = ""  # a short name for what it is: a key of HARMLESS, of DAMAGED or of read.ODDITIES, or `too_long`
 
 
 HARMLESS = {
@@ -174,6 +166,7 @@ HARMLESS = {
     "prefix": "line(s) have something before the token",
     "keyboard": "line(s) have backspaces before the token, as from a keyboard",
 }
+# Kinds of oddities of single lines, and how several of them are told.
 DAMAGED = {
     "long_line": f"line(s) are longer than {MAX_LINE:,} bytes and not read",
     "two_events": "line(s) hold more than one event, of which only the last is read",
@@ -185,7 +178,6 @@ DAMAGED = {
     "odd_json": "line(s) hold numbers or keys that JSON does not have",
     "cut_off": "last line is cut off",
 }
-"""Kinds of oddities of single lines, and how several of them are told."""
 
 
 def read_lines(path: Path) -> Iterator[Event | Oddity]:

@@ -23,10 +23,8 @@ class SystemFile:
 
     path: Path
     name: str
-    fields: Mapping[str, Any] | None
-    """What it says; None where it cannot be read."""
-    problem: str | None
-    """Why it cannot be read, or what is odd about it, as a sentence fragment."""
+    fields: Mapping[str, Any] | None  # what it says; None where it cannot be read
+    problem: str | None  # why it cannot be read, or what is odd about it, as a sentence fragment
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,8 @@ class ResultFolder:
     path: Path
     system: str
     benchmark: str
-    logs: tuple[Path, ...]
-    """result_*.txt, in the order of the numbers in their names."""
-    others: tuple[Path, ...]
-    """Whatever else the folder holds."""
+    logs: tuple[Path, ...]  # result_*.txt, in the order of the numbers in their names
+    others: tuple[Path, ...]  # whatever else the folder holds
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Any
 from podium.mllog.lines import Event, Oddity, read_lines
 from podium.mllog.run import RunLog, as_number, run_log
 
-LATEST_MS = 1e13
-"""In the year 2286: a time_ms of 14 digits is none."""
+LATEST_MS = 1e13  # in the year 2286: a time_ms of 14 digits is none
 NUMBERS = ("train_samples", "eval_samples", "global_batch_size", "seed")
 INTERVALS = tuple(f"{name}_{end}" for name in ("init", "run", "block", "epoch", "eval") for end in ("start", "stop"))
 
@@ -107,6 +106,7 @@ def _of(count: int) -> str:
     return "" if count == 1 else f"; there are {count:,} such lines"
 
 
+# By the kind of the oddities that each finds.
 ODDITIES: Mapping[str, Callable[[RunLog], Iterator[Oddity]]] = MappingProxyType(
     {
         "empty": _empty,
@@ -121,13 +121,11 @@ ODDITIES: Mapping[str, Callable[[RunLog], Iterator[Oddity]]] = MappingProxyType(
         "accuracy": _accuracies,
     }
 )
-"""By the kind of the oddities that each finds."""
 
 
-MAX_EVENTS = 20_000
-"""Of one log; published ones have up to 5,054."""
+MAX_EVENTS = 20_000  # of one log; published ones have up to 5,054
+# Characters in the values and metadata of one log's events; published logs have up to 1.5 MB in all.
 MAX_CONTENT = 8 << 20
-"""Characters in the values and metadata of one log's events; published logs have up to 1.5 MB in all."""
 
 
 def read_log(path: Path) -> RunLog:

@@ -18,24 +18,17 @@ class Ruleset:
     """A round's rules, as far as they differ from another round's."""
 
     name: str
+    # Initialisation may take this long in the open division; in closed it is 30 minutes in all rounds.
     open_minutes: int
-    """Initialisation may take this long in the open division; in closed it is 30 minutes in all rounds."""
-    tensors: bool
-    """A closed log tells of every initialised tensor of the model."""
-    epsilon_key: str
-    """Under which a closed log gives LAMB's epsilon."""
-    log_names: bool
-    """A log says submission_org and submission_platform."""
-    log_status: bool
-    """A log says submission_status."""
-    status_checked: bool
-    """A system's status is one of the four that the rules name."""
-    seeds_checked: bool
-    """Every run logs a seed, and no two runs the same."""
+    tensors: bool  # a closed log tells of every initialised tensor of the model
+    epsilon_key: str  # under which a closed log gives LAMB's epsilon
+    log_names: bool  # a log says submission_org and submission_platform
+    log_status: bool  # a log says submission_status
+    status_checked: bool  # a system's status is one of the four that the rules name
+    seeds_checked: bool  # every run logs a seed, and no two runs the same
+    # A closed score that needs fewer samples than the reference, but is allowed, is scaled up: scaling.json.
     scaled: bool
-    """A closed score that needs fewer samples than the reference, but is allowed, is scaled up: scaling.json."""
-    repo_checker: bool
-    """The official repo_checker knows this ruleset."""
+    repo_checker: bool  # the official repo_checker knows this ruleset
 
 
 def ruleset(name: str) -> Ruleset:

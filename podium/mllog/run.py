@@ -18,20 +18,15 @@ from benchmarks.bert.rules import TARGET_ACCURACY
 from podium.core.text import one_line
 from podium.mllog.lines import Event, Oddity
 
-FEWEST_SAMPLES = 1_000
-"""An epoch_num below it is not a number of samples: evaluations do not come so early."""
-MOST_TIMES = 20
-"""By which train_samples may exceed the last epoch_num of a successful run that is no number of steps."""
-FAIR_SHARE = 0.1
-"""Of train_samples, which may be what was planned, that a run to the target takes at least."""
-MOST_SAMPLES = 1e15
-"""Upper bound on plausible sample counts."""
-EARLY_TARGET = 0.712
-"""The accuracy to reach in round 0.7, BERT's first; those after it have TARGET_ACCURACY."""
+FEWEST_SAMPLES = 1_000  # an epoch_num below it is not a number of samples: evaluations do not come so early
+MOST_TIMES = 20  # by which train_samples may exceed the last epoch_num of a successful run that is no number of steps
+FAIR_SHARE = 0.1  # of train_samples, which may be what was planned, that a run to the target takes at least
+MOST_SAMPLES = 1e15  # upper bound on plausible sample counts
+EARLY_TARGET = 0.712  # the accuracy to reach in round 0.7, BERT's first; those after it have TARGET_ACCURACY
+# The end of 2020: after round 0.7, which was published in July, and before any run of 1.0.
 EARLY_UNTIL_MS = 1_609_459_200_000
-"""The end of 2020: after round 0.7, which was published in July, and before any run of 1.0."""
+# From the first init_start to init_stop, by the division that the log names, in the rulesets from 1.0.0.
 SETUP_MINUTES: Mapping[str, int] = MappingProxyType({"closed": 30, "open": 240})
-"""From the first init_start to init_stop, by the division that the log names, in the rulesets from 1.0.0."""
 HYPERPARAMETERS = (
     "gradient_accumulation_steps",
     "opt_name",
@@ -52,8 +47,7 @@ class Evaluation(NamedTuple):
     """One logged accuracy, whatever number it is."""
 
     time_ms: float
-    samples: float | None
-    """Trained on until then; None where epoch_num counts neither samples nor steps."""
+    samples: float | None  # trained on until then; None where epoch_num counts neither samples nor steps
     accuracy: float
     line: int
 
@@ -65,10 +59,8 @@ class Evaluation(NamedTuple):
 class Point(NamedTuple):
     """An evaluation with plausible values, by the run's clock."""
 
-    seconds: float
-    """Since run_start; below 0 and beyond the end of the run where the log says so."""
-    samples: float | None
-    """Trained on until then; None where epoch_num does not count samples."""
+    seconds: float  # since run_start; below 0 and beyond the end of the run where the log says so
+    samples: float | None  # trained on until then; None where epoch_num does not count samples
     accuracy: float
 
 
@@ -76,42 +68,28 @@ class Point(NamedTuple):
 class Run:
     """What a log says of its run: plausible numbers and printable texts only, small enough to be cached."""
 
-    digest: str = ""
-    """SHA-256 of the log's bytes; empty where it was not asked for."""
-    start_ms: float | None
-    """run_start, since 1970."""
+    digest: str = ""  # SHA-256 of the log's bytes; empty where it was not asked for
+    start_ms: float | None  # run_start, since 1970
     stop_ms: float | None
-    status: str | None
-    """Of run_stop: success or aborted; any other as it is spelled, in quotation marks."""
-    init_seconds: float | None
-    """From the first init_start to run_start: outside of the time that is scored."""
-    setup_seconds: float | None
-    """From the first init_start to init_stop, which the rules limit."""
-    first_step_seconds: float | None
-    """From run_start to the first block_start or epoch_start."""
+    status: str | None  # of run_stop: success or aborted; any other as it is spelled, in quotation marks
+    init_seconds: float | None  # from the first init_start to run_start: outside of the time that is scored
+    setup_seconds: float | None  # from the first init_start to init_stop, which the rules limit
+    first_step_seconds: float | None  # from run_start to the first block_start or epoch_start
+    # In evaluation between run_start and run_stop; None where eval_start and eval_stop do not say.
     evaluating_seconds: float | None
-    """In evaluation between run_start and run_stop; None where eval_start and eval_stop do not say."""
-    evaluations: tuple[Evaluation, ...]
-    """Every eval_accuracy that is a number, in the order of the log."""
+    evaluations: tuple[Evaluation, ...]  # every eval_accuracy that is a number, in the order of the log
+    # Samples trained on when the target was first reached, of a run that says success. By the epoch_num of that
+    # evaluation where it counts samples or steps, else by train_samples.
     samples: float | None
-    """Samples trained on when the target was first reached, of a run that says success.
-
-    By the epoch_num of that evaluation where it counts samples or steps, else by train_samples.
-    """
+    # Samples until run_stop, of a run that says success: more than `samples` where it continued after the target. By
+    # the last evaluation before run_stop, as the official RCP checker counts, else by train_samples.
     trained: float | None
-    """Samples until run_stop, of a run that says success: more than `samples` where it continued after the target.
-
-    By the last evaluation before run_stop, as the official RCP checker counts, else by train_samples.
-    """
     train_samples: float | None
     eval_samples: float | None
     global_batch_size: float | None
-    hyperparameters: Mapping[str, Any]
-    """Those of HYPERPARAMETERS that are logged as numbers or short texts."""
-    tensors: int
-    """Tensors whose initialisation is logged: 398 of BERT-large, in the rounds that require it."""
-    seeds: tuple[int, ...]
-    """Every logged seed that is an integer."""
+    hyperparameters: Mapping[str, Any]  # those of HYPERPARAMETERS that are logged as numbers or short texts
+    tensors: int  # tensors whose initialisation is logged: 398 of BERT-large, in the rounds that require it
+    seeds: tuple[int, ...]  # every logged seed that is an integer
     benchmark: str | None
     division: str | None
     org: str | None

@@ -12,14 +12,11 @@ from podium.mllog.run import Run
 class TimeSpread(NamedTuple):
     """How far the times of a result's runs lie apart, and why."""
 
-    relative: float
-    """Standard deviation of the seconds by their mean."""
+    relative: float  # standard deviation of the seconds by their mean
+    # Of the variance of log seconds, what the samples trained on account for; what is left, the throughput does. As
+    # seconds are samples / rate, it is cov(log seconds, log samples) / var(log seconds), so that both shares add up to
+    # 1; a share below 0 or above 1 means that the two work against each other. None where samples are not known.
     samples_share: float | None
-    """Of the variance of log seconds, what the samples trained on account for; what is left, the throughput does.
-
-    As seconds are samples / rate, it is cov(log seconds, log samples) / var(log seconds), so that both shares add up to
-    1; a share below 0 or above 1 means that the two work against each other. None where samples are not known.
-    """
 
     @property
     def cause(self) -> str | None:

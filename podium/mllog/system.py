@@ -7,8 +7,7 @@ from typing import Any
 from podium.core.text import one_line
 
 NOTHING = ("", "n/a", "na", "none", "-", "null", "not applicable")
-MOST = 10_000_000
-"""Nodes, or accelerators of a node, that a description may have."""
+MOST = 10_000_000  # nodes, or accelerators of a node, that a description may have
 
 
 def texts(fields: Mapping[str, Any]) -> dict[str, str]:

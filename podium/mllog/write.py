@@ -23,8 +23,8 @@ from podium.core.paths import CODE_FOLDER
 
 PREFIX = ":::MLLOG "
 
+# A key of our own, in the log of a run that was begun again from a checkpoint: no submission may include it.
 RESTARTED = "podium_restarted"
-"""A key of our own, in the log of a run that was begun again from a checkpoint: no submission may include it."""
 SUCCESS, ABORTED = constants.SUCCESS, constants.ABORTED
 
 

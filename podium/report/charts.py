@@ -22,19 +22,15 @@ from podium.html.table import Column, Table, number, text
 from podium.report.metrics import Curve, Numbers, Spread, extremes
 from podium.report.run import ReportedRun
 
-MOST_POINTS = 1200
-"""Of all lines of a chart together: a run gets its part of them, within what follows."""
+MOST_POINTS = 1200  # of all lines of a chart together: a run gets its part of them, within what follows
 LEAST_POINTS, MOST_POINTS_OF_A_RUN = 24, 160
 MOST_MARKS = 240
 LEAST_MARKS, MOST_MARKS_OF_A_RUN = 8, 40
+# Evaluations of a run that are drawn: those with the least and the greatest values, where there are more.
 MOST_EVENTS = 120
-"""Evaluations of a run that are drawn: those with the least and the greatest values, where there are more."""
-MOST_SHADES = 3
-"""Runs that have a shade each; more have one together."""
-COLUMNS = 5
-"""Of a legend."""
-WIDE_RANGE = 100.0
-"""Times that the greatest of positive values is the least from which on an axis is logarithmic."""
+MOST_SHADES = 3  # runs that have a shade each; more have one together
+COLUMNS = 5  # of a legend
+WIDE_RANGE = 100.0  # times that the greatest of positive values is the least from which on an axis is logarithmic
 
 Write = Callable[[float], str]
 
@@ -45,10 +41,8 @@ class Labelled:
 
     run: ReportedRun
     label: str
-    number: int
-    """Of its style."""
-    group: str
-    """What the legend calls all that is drawn in that style."""
+    number: int  # of its style
+    group: str  # what the legend calls all that is drawn in that style
 
 
 @dataclass(frozen=True)
@@ -60,8 +54,7 @@ class Drawn:
     axis: str
     caption: str
     write: Write
-    factor: float = 1.0
-    """By which values are multiplied before they are shown."""
+    factor: float = 1.0  # by which values are multiplied before they are shown
     may_be_logarithmic: bool = False
 
 
@@ -301,12 +294,11 @@ def short(value: float) -> str:
 
 
 BAR_INCHES = 0.34
-WIDE_ENOUGH = 0.09
-"""Of the longest bar: a part that is as wide has its share written into it."""
+WIDE_ENOUGH = 0.09  # of the longest bar: a part that is as wide has its share written into it
 
 
+# Behind what is written into a part: no colour of a part suits every letter's, on light and on dark.
 LABEL = {"boxstyle": "round,pad=0.2", "facecolor": BASE["ground"].light, "edgecolor": "none"}
-"""Behind what is written into a part: no colour of a part suits every letter's, on light and on dark."""
 
 
 def phases_of(runs: Sequence[Labelled]) -> list[str]:

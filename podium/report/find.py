@@ -8,11 +8,11 @@ from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError
 from podium.run.records import SET_NAME, RunRecord, runs_of_set
 
+# Folders beside those of sets, by what their names begin with.
 NO_RUNS = {
     "predict_": "what `podium predict` left, which trains nothing; `podium predict` prints it",
     "bench_": "what `podium bench` left, which measures steps and makes no run; `podium bench` prints it",
 }
-"""Folders beside those of sets, by what their names begin with."""
 MOST_NAMED = 5
 
 

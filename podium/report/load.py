@@ -29,12 +29,11 @@ from podium.report.run import (
 )
 from podium.run.source import read_source
 
-MOST_BYTES = 1 << 20
-"""Of a file beside the metrics; a resolved configuration has 3 kB."""
+MOST_BYTES = 1 << 20  # of a file beside the metrics; a resolved configuration has 3 kB
 MOST_SETTINGS = 500
 MOST_TEXT = 300
+# Told first and in this order; phases of other names follow.
 PHASES = ("data_wait", "forward", "backward", "synchronisation", "optimizer", "evaluation")
-"""Told first and in this order; phases of other names follow."""
 MOST_PHASES = 24
 MOST_RESTARTS = 1_000
 SAVED_CODE = 143

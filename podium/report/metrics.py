@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from podium.mllog.lines import parse
 from podium.mllog.run import as_number
 
-RESOLUTION = 1e-4
-"""Relative: values of a distribution that are closer are one."""
+RESOLUTION = 1e-4  # relative: values of a distribution that are closer are one
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Spread:
 
     n: int
     mean: float
-    sd: float | None
-    """Sample standard deviation; None of one number."""
+    sd: float | None  # sample standard deviation; None of one number
     least: float
     greatest: float
 
@@ -77,10 +75,8 @@ class Distribution:
         return self._counts.total()
 
 
-BINS = 512
-"""At most in a curve; at least half of it where there are as many points."""
-CHUNK = 1024
-"""Points that are taken up at once."""
+BINS = 512  # at most in a curve; at least half of it where there are as many points
+CHUNK = 1024  # points that are taken up at once
 
 Numbers = NDArray[np.float64]
 
@@ -89,16 +85,13 @@ Numbers = NDArray[np.float64]
 class Curve:
     """One quantity over samples; every array is [bins], in the order of the points."""
 
-    at: Numbers
-    """The middle between the bin's first and last point."""
+    at: Numbers  # the middle between the bin's first and last point
     mean: Numbers
     low: Numbers
-    low_at: Numbers
-    """Where the least value is."""
+    low_at: Numbers  # where the least value is
     high: Numbers
     high_at: Numbers
-    count: Numbers
-    """Points in the bin, at least 1."""
+    count: Numbers  # points in the bin, at least 1
 
     @property
     def points(self) -> int:
@@ -253,11 +246,9 @@ def extremes(points: Sequence[tuple[float, float]], most: int) -> list[tuple[flo
     return sorted({*lows, *highs})
 
 
-MAX_LINE = 1 << 16
-"""Bytes; a step's line has about 300."""
+MAX_LINE = 1 << 16  # bytes; a step's line has about 300
 MOST_EVALUATIONS = 10_000
-GREATEST = 1e100
-"""A quantity beyond it counts as not finite: sums of such values have no meaning."""
+GREATEST = 1e100  # a quantity beyond it counts as not finite: sums of such values have no meaning
 NOTHING = math.nan
 
 
@@ -270,6 +261,7 @@ def _key(name: str) -> Callable[[Mapping[str, Any]], Any]:
     return lambda line: line.get(name, NOTHING)
 
 
+# Of a step: a number, NOTHING where the step does not tell, anything else where it was not finite.
 QUANTITIES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     **{
         name: _key(name)
@@ -284,7 +276,6 @@ QUANTITIES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     },
     "padding_share": _padding,
 }
-"""Of a step: a number, NOTHING where the step does not tell, anything else where it was not finite."""
 _NAMES = tuple(QUANTITIES)
 _BALANCE = _NAMES.index("max_over_mean_tokens")
 
@@ -293,8 +284,7 @@ _BALANCE = _NAMES.index("max_over_mean_tokens")
 class Evaluation:
     """One evaluation of a run."""
 
-    samples: float
-    """Trained on until then."""
+    samples: float  # trained on until then
     accuracy: float
     next_sentence_accuracy: float | None
     masked_lm_loss: float | None
@@ -305,8 +295,7 @@ class NotFinite:
     """Values of one quantity that were infinite, or no number."""
 
     count: int
-    samples: float
-    """Trained on at the first of them."""
+    samples: float  # trained on at the first of them
 
 
 @dataclass
@@ -314,26 +303,20 @@ class Metrics:
     """What the lines of a run told."""
 
     steps: int = 0
-    samples: float = 0
-    """The most that any step tells."""
+    samples: float = 0  # the most that any step tells
     tokens: float = 0
     slots: float = 0
-    skipped: int = 0
-    """Steps that overflow had skipped."""
-    curves: Mapping[str, Curve] = field(default_factory=dict)
-    """Of QUANTITIES, those that are told at all."""
+    skipped: int = 0  # steps that overflow had skipped
+    curves: Mapping[str, Curve] = field(default_factory=dict)  # of QUANTITIES, those that are told at all
+    # Of the busiest rank's tokens by the mean rank's, over the steps.
     balance: Distribution = field(default_factory=Distribution)
-    """Of the busiest rank's tokens by the mean rank's, over the steps."""
     evaluations: list[Evaluation] = field(default_factory=list)
     not_finite: dict[str, NotFinite] = field(default_factory=dict)
     damaged: int = 0
-    first_damaged: int = 0
-    """Number of the first damaged line, from 1."""
+    first_damaged: int = 0  # number of the first damaged line, from 1
     why_damaged: str = ""
-    backwards: int = 0
-    """Number of the first line whose samples are fewer than those of the line before; 0 for none."""
-    unfinished: bool = False
-    """Whether the last line has no end."""
+    backwards: int = 0  # number of the first line whose samples are fewer than those of the line before; 0 for none
+    unfinished: bool = False  # whether the last line has no end
 
     @property
     def padding_share(self) -> float | None:

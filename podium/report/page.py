@@ -32,11 +32,9 @@ from podium.report.run import OUTCOMES, REACHED, TRAINED, ReportedRun, ReportedS
 class Figure:
     """One row of a table of figures."""
 
-    key: str
-    """In summary.json."""
+    key: str  # in summary.json
     title: str
-    column: str
-    """A shorter title."""
+    column: str  # a shorter title
     write: Callable[[float], str]
 
     @property
@@ -57,6 +55,7 @@ def _flops(value: float) -> str:
     return _digits(1, " GFLOP/s")(1e3 * value) if abs(value) < 1 else _digits(1, " TFLOP/s")(value)
 
 
+# In the order of the tables.
 FIGURES = (
     Figure("seconds", "time", "time", _digits(2, " s")),
     Figure("samples", "samples", "samples", _digits(0)),
@@ -69,8 +68,8 @@ FIGURES = (
     Figure("max_over_mean_tokens", "balance (max/mean tokens)", "max/mean", _digits(4)),
     Figure("evaluation_share", "evaluation share", "evaluation", _percent),
 )
-"""In the order of the tables."""
 
+# Settings that matter, by their keys in the resolved configuration.
 SETTINGS: Mapping[str, str] = {
     "system": "system",
     "recipe": "recipe",
@@ -97,7 +96,6 @@ SETTINGS: Mapping[str, str] = {
     "max_samples": "samples at most",
     "seed": "seed",
 }
-"""Settings that matter, by their keys in the resolved configuration."""
 
 
 def written(value: Setting) -> str:
@@ -129,8 +127,8 @@ def with_spread(figure: Figure, over: Spread) -> str:
     return f"{value if unit and sd.endswith(f' {unit}') else mean} ± {sd}"
 
 
+# Of the table of runs, which stays in sight on most screens.
 _COLUMNS = frozenset(figure.key for figure in FIGURES) - {"useful_tflops", "next_sentence_accuracy"}
-"""Of the table of runs, which stays in sight on most screens."""
 
 
 def lead(sets: Sequence[ReportedSet]) -> str:
@@ -272,12 +270,9 @@ PADDING = Drawn(
     lambda value: f"{100 * value:.2f}%",
     factor=100.0,
 )
-MOST_DRAWN = 60
-"""Runs in a chart."""
-MOST_ROWS = 500
-"""Evaluations in a table."""
-MOST_DIFFERING = 30
-"""Settings in which runs differ that are told."""
+MOST_DRAWN = 60  # runs in a chart
+MOST_ROWS = 500  # evaluations in a table
+MOST_DIFFERING = 30  # settings in which runs differ that are told
 
 
 def write_page(sets: Sequence[ReportedSet], notes: Sequence[str], path: Path) -> None:

@@ -15,12 +15,9 @@ from podium.mllog.run import RunLog, as_number
 from podium.run.records import REPLACED, SET_NAME
 
 RESULTS = "result_*.txt"
-MOST_LOGS = 100
-"""Read for one set."""
-MOST_BYTES = 4 << 20
-"""Of a log; ours of ten evaluations have 12 kB."""
-MOST_LATER = 3
-"""Later sets that are looked through for a set's results: more than one where one left no result itself."""
+MOST_LOGS = 100  # read for one set
+MOST_BYTES = 4 << 20  # of a log; ours of ten evaluations have 12 kB
+MOST_LATER = 3  # later sets that are looked through for a set's results: more than one where one left no result itself
 
 Identity = tuple[int, tuple[float, ...]]
 
@@ -29,10 +26,8 @@ Identity = tuple[int, tuple[float, ...]]
 class Rate:
     """A part of a run that ends with an evaluation."""
 
-    samples: float
-    """Trained on at its end."""
-    sequences_per_second: float
-    """In training, without the evaluation."""
+    samples: float  # trained on at its end
+    sequences_per_second: float  # in training, without the evaluation
 
 
 class Logs:

@@ -11,6 +11,7 @@ from podium.report.rates import Rate
 
 REACHED, TRAINED, MISSED = "reached target", "trained to the end", "target not reached"
 UNDER_WAY, SAVED, BROKE_OFF, SILENT, NOT_BEGUN = "under way", "stopped and saved", "broke off", "no end", "not begun"
+# What can have become of a run.
 OUTCOMES: Mapping[str, str] = {
     REACHED: "reached its target accuracy",
     TRAINED: "has no target accuracy and trained all its samples",
@@ -21,7 +22,6 @@ OUTCOMES: Mapping[str, str] = {
     SILENT: "left no totals: killed, or under way on another machine",
     NOT_BEGUN: "left no step",
 }
-"""What can have become of a run."""
 Setting = str | int | float | bool | None
 
 
@@ -30,27 +30,19 @@ class ReportedRun:
     """One run, or one trial of `podium tune`."""
 
     folder: Path
-    outcome: str
-    """One of OUTCOMES."""
-    settings: Mapping[str, Setting]
-    """Of the resolved configuration, by dotted keys: bert's keys have no section."""
-    code: str | None
-    """The hash of the code that made it."""
+    outcome: str  # one of OUTCOMES
+    settings: Mapping[str, Setting]  # of the resolved configuration, by dotted keys: bert's keys have no section
+    code: str | None  # the hash of the code that made it
     commit: str | None
     metrics: Metrics
-    totals: Mapping[str, float]
-    """The numbers of summary.json by its keys, and `evaluation_share`; empty without one."""
-    phases_ms: Mapping[str, float]
-    """Milliseconds a step of each phase, in the order of a step."""
-    precision: str | None
-    """As trained, where the settings leave it to the machine."""
+    totals: Mapping[str, float]  # the numbers of summary.json by its keys, and `evaluation_share`; empty without one
+    phases_ms: Mapping[str, float]  # milliseconds a step of each phase, in the order of a step
+    precision: str | None  # as trained, where the settings leave it to the machine
+    # Sequences/s between evaluations, where a log of the run is found and no restart stood between.
     rates: tuple[Rate, ...]
-    """Sequences/s between evaluations, where a log of the run is found and no restart stood between."""
     failure: str | None
-    restarts: tuple[float, ...]
-    """Samples that each restart went on from."""
-    notes: tuple[str, ...]
-    """What is damaged or missing in the folder: a sentence each."""
+    restarts: tuple[float, ...]  # samples that each restart went on from
+    notes: tuple[str, ...]  # what is damaged or missing in the folder: a sentence each
 
     @property
     def name(self) -> str:

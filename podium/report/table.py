@@ -14,8 +14,7 @@ from podium.report.page import FIGURES, SETTINGS, settings_of, with_spread, writ
 from podium.report.run import BROKE_OFF, MISSED, OUTCOMES, REACHED, TRAINED, ReportedRun, ReportedSet
 
 _STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
-BESIDE = 3
-"""Runs of a set that are told side by side, all of their figures; of more, a line each."""
+BESIDE = 3  # runs of a set that are told side by side, all of their figures; of more, a line each
 _BRIEF = ("seconds", "samples", "accuracy", "sequences_per_second")
 
 

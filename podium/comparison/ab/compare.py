@@ -25,12 +25,10 @@ from podium.mllog.run import Run
 class Quantity:
     """One quantity of the runs that converged, on both sides."""
 
-    kind: str
-    """A key of ab.KINDS."""
+    kind: str  # a key of KINDS
     a: Summary
     b: Summary
-    test: Welch | str
-    """Welch's, or why there is none."""
+    test: Welch | str  # Welch's, or why there is none
 
 
 def verdict(a: str, b: str, quantities: Mapping[str, Quantity]) -> str:
@@ -78,12 +76,9 @@ def _cause(quantities: Mapping[str, Quantity]) -> str:
     return f" A {', and '.join(parts)}." if parts else ""
 
 
-FEW = 5
-"""Runs of a side below which a t-test says little."""
-RECIPE = "recipe"
-"""A name for other settings, and no further thing that differs."""
-MOST_KEYS = 8
-"""Settings that a warning names."""
+FEW = 5  # runs of a side below which a t-test says little
+RECIPE = "recipe"  # a name for other settings, and no further thing that differs
+MOST_KEYS = 8  # settings that a warning names
 
 
 @dataclass(frozen=True)
@@ -95,6 +90,7 @@ class Kind:
     of: Callable[[Run], float | None]
 
 
+# To the target: time, samples and, of both, throughput; it without evaluation, and without start-up, where known.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "seconds": Kind("seconds", "s", lambda run: run.seconds),
@@ -104,7 +100,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "sequences_per_second_between_evaluations": Kind("steady", "/s", lambda run: run.steady_rate),
     }
 )
-"""To the target: time, samples and, of both, throughput; it without evaluation, and without start-up, where known."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +109,11 @@ class AB:
     a: Side
     b: Side
     verdict: str
-    quantities: tuple[Quantity, ...]
-    """In the order of KINDS."""
-    a_fewer: Fewer | str
-    """The rules' test of A's samples, B being the reference; or why there is none."""
+    quantities: tuple[Quantity, ...]  # in the order of KINDS
+    a_fewer: Fewer | str  # the rules' test of A's samples, B being the reference; or why there is none
     b_fewer: Fewer | str
-    differing: tuple[Difference, ...]
-    """Settings and facts that the sides do not have in common."""
-    warnings: tuple[str, ...]
-    """What speaks against the verdict, a sentence each."""
+    differing: tuple[Difference, ...]  # settings and facts that the sides do not have in common
+    warnings: tuple[str, ...]  # what speaks against the verdict, a sentence each
     notes: tuple[str, ...]
 
 
@@ -220,15 +211,13 @@ def _keys(keys: Sequence[str]) -> str:
     return ", ".join(keys[:MOST_KEYS]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-MOST_DIFFERENCES = 24
-"""That are shown; as JSON there are all."""
+MOST_DIFFERENCES = 24  # that are shown; as JSON there are all
+# Quantities whose titles do not tell what they are.
 EXPLAINED = {
     "sequences_per_second_without_evaluation": "in training: sequences/s without the time in evaluation",
     "sequences_per_second_between_evaluations": "steady: sequences/s from the first to the last evaluation",
 }
-"""Quantities whose titles do not tell what they are."""
-LONGEST_VALUE = 60
-"""Characters of a setting's value that are shown."""
+LONGEST_VALUE = 60  # characters of a setting's value that are shown
 
 
 def as_json(ab: AB) -> dict[str, Any]:

@@ -28,8 +28,8 @@ from podium.mllog.run import Run
 from podium.run.records import REPLACED, RUN_NAME, RunRecord, runs_of_all_systems, runs_of_set, runs_of_system
 from podium.run.source import Source, commit_of
 
+# The run of each log, or why it cannot be read: `load.read_runs` with a cache.
 ReadRuns = Callable[[Sequence[Path]], Mapping[Path, Run | str]]
-"""The run of each log, or why it cannot be read: `reading.read_runs` with a cache."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,8 @@ class Found:
     """Runs with what their logs say."""
 
     runs: tuple[Run, ...]
-    of: tuple[RunRecord, ...]
-    """The folder of each."""
-    notes: tuple[str, ...]
-    """Which runs have no log, and why."""
+    of: tuple[RunRecord, ...]  # the folder of each
+    notes: tuple[str, ...]  # which runs have no log, and why
 
 
 def runs_in(folder: Path) -> list[RunRecord]:
@@ -155,8 +153,7 @@ def _is_of(run: Run, record: RunRecord) -> bool:
     return abs(run.seconds - seconds) <= CLOCKS and run.train_samples == samples
 
 
-CLOCKS = 0.1
-"""Seconds by which a run's own time and its log's differ at most."""
+CLOCKS = 0.1  # seconds by which a run's own time and its log's differ at most
 
 
 def _why(one: RunRecord, logs: int, home: Home) -> str:
@@ -171,9 +168,10 @@ def _why(one: RunRecord, logs: int, home: Home) -> str:
     return f"no log in {home.results} or in a {REPLACED} of {home.runs} has its seed {one.seed}"
 
 
+# By setting, the values that runs have, without repetitions, as text. Runs of one setting have one value.
 Values = Mapping[str, tuple[str, ...]]
-"""By setting, the values that runs have, without repetitions, as text. Runs of one setting have one value."""
 
+# Of a description: what differs and may matter.
 FACTS = (
     "number_of_nodes",
     "accelerators_per_node",
@@ -181,9 +179,8 @@ FACTS = (
     "host_processor_model_name",
     "framework",
 )
-"""Of a description: what differs and may matter."""
+# Of a configuration: what differs from run to run, and what changes no number. FACTS tell of the description.
 ASIDE = ("seed", "system", "description", "launch.rendezvous", "launch.timeout_seconds")
-"""Of a configuration: what differs from run to run, and what changes no number. FACTS tell of the description."""
 
 
 @dataclass(frozen=True)
@@ -256,8 +253,7 @@ def _text(value: Any) -> str:
     return one_line(json.dumps(value, default=str))
 
 
-MOST_NAMED = 12
-"""Candidates that a refusal names."""
+MOST_NAMED = 12  # candidates that a refusal names
 BY_HASH = " (by its hash; other revisions need a clone of Podium)" if INSTALLED else ""
 _HASH = re.compile(r"[0-9a-f]{7,64}")
 
@@ -266,31 +262,23 @@ _HASH = re.compile(r"[0-9a-f]{7,64}")
 class Readers:
     """How a side's logs are read and found."""
 
-    results: Callable[[Path], Sequence[Result]]
-    """The results in a path: `gathering.gather`."""
+    results: Callable[[Path], Sequence[Result]]  # the results in a path: `load.gather`
     runs: ReadRuns
     home: Home = Home()
-    root: Path = CODE_FOLDER
-    """The repository whose commits can be named."""
+    root: Path = CODE_FOLDER  # the repository whose commits can be named
 
 
 @dataclass(frozen=True)
 class Side:
     """Runs that are compared as one."""
 
-    asked: str
-    """As it was named."""
-    name: str
-    """What that is."""
-    runs: tuple[Run, ...]
-    """No log twice."""
-    full_size: bool
-    """Whether BERT-large was trained, as far as is known."""
-    settings: Values
-    """By the configurations of the runs where `configured`, else by their logs."""
+    asked: str  # as it was named
+    name: str  # what that is
+    runs: tuple[Run, ...]  # no log twice
+    full_size: bool  # whether BERT-large was trained, as far as is known
+    settings: Values  # by the configurations of the runs where `configured`, else by their logs
     configured: bool
-    facts: Values
-    """What the description tells of the system, and the code where it is known."""
+    facts: Values  # what the description tells of the system, and the code where it is known
     notes: tuple[str, ...] = ()
 
 

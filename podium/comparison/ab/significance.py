@@ -22,20 +22,14 @@ import numpy as np
 from mlperf_logging.rcp_checker import rcp_checker
 from scipy import optimize, stats
 
-LEVEL = 0.05
-"""A p-value below it is called significant; intervals hold the truth in 1 - LEVEL of all cases."""
-POWER = 0.8
-"""How often `Welch.detectable_ratio` would have been called significant."""
-NO_SPREAD = 1e-12
-"""A standard deviation that is no more than this share of the mean is rounding."""
-UNUSABLE = "the values are none that can be computed with"
-"""Why there is no test of numbers such as 1e300."""
-WIDEST = 20.0
-"""Logarithm of a ratio that is as good as infinite."""
+LEVEL = 0.05  # a p-value below it is called significant; intervals hold the truth in 1 - LEVEL of all cases
+POWER = 0.8  # how often `Welch.detectable_ratio` would have been called significant
+NO_SPREAD = 1e-12  # a standard deviation that is no more than this share of the mean is rounding
+UNUSABLE = "the values are none that can be computed with"  # why there is no test of numbers such as 1e300
+WIDEST = 20.0  # logarithm of a ratio that is as good as infinite
+# Noncentrality that is seen more often than POWER at any degrees of freedom from 1: there 16.4 is enough.
 FARTHEST = 64.0
-"""Noncentrality that is seen more often than POWER at any degrees of freedom from 1: there 16.4 is enough."""
-LARGEST_RATIO = 100.0
-"""Where nothing smaller could have been seen, nothing is said of it."""
+LARGEST_RATIO = 100.0  # where nothing smaller could have been seen, nothing is said of it
 
 
 @dataclass(frozen=True)
@@ -44,13 +38,10 @@ class Summary:
 
     values: tuple[float, ...]
     n: int
-    mean: float | None
-    """None without a value, and where the values are too great to be added."""
-    sd: float | None
-    """With n - 1; None for fewer than two values."""
+    mean: float | None  # None without a value, and where the values are too great to be added
+    sd: float | None  # with n - 1; None for fewer than two values
     median: float | None
-    interval: tuple[float, float] | None
-    """Of the mean: Student's t, 95%."""
+    interval: tuple[float, float] | None  # of the mean: Student's t, 95%
 
 
 @dataclass(frozen=True)
@@ -60,21 +51,16 @@ class Welch:
     Exchanging them inverts `ratio` and `interval`, negates `t`, exchanges the one-sided p and keeps the rest.
     """
 
-    ratio: float
-    """Mean of A by mean of B."""
-    interval: tuple[float, float] | None
-    """Of the ratio, 95%: see `fieller`. None where it has no end."""
+    ratio: float  # mean of A by mean of B
+    interval: tuple[float, float] | None  # of the ratio, 95%: see `fieller`. None where it has no end
     t: float
-    degrees: float
-    """Welch's degrees of freedom."""
-    p: float
-    """Welch's t-test, two-sided."""
-    p_less: float
-    """That A is not less than B: one-sided."""
+    degrees: float  # Welch's degrees of freedom
+    p: float  # Welch's t-test, two-sided
+    p_less: float  # that A is not less than B: one-sided
     p_greater: float
+    # The ratio of means (or its inverse) that these n and sd would have called significant, two-sided, in 80% of all
+    # cases. None where it is beyond LARGEST_RATIO. See `detectable`.
     detectable_ratio: float | None
-    """The ratio of means (or its inverse) that these n and sd would have called significant, two-sided, in 80% of all
-    cases. None where it is beyond LARGEST_RATIO. See `detectable`."""
 
     @property
     def significant(self) -> bool:
@@ -187,24 +173,19 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-RULESET = "5.0.0"
-"""BERT's last; the test is the same in all of them."""
+RULESET = "5.0.0"  # BERT's last; the test is the same in all of them
+# The checker searches the least accepted mean to 0.0001, and would search for ever where a float is coarser.
 MOST_SAMPLES = 1e11
-"""The checker searches the least accepted mean to 0.0001, and would search for ever where a float is coarser."""
 
 
 @dataclass(frozen=True)
 class Fewer:
     """Whether one side needs fewer samples than the other, which is the reference."""
 
-    mean: float
-    """Without the least and the greatest."""
-    reference: float
-    """The same of the reference."""
-    least: float
-    """The least mean that would not have been significantly below the reference's."""
-    p: float
-    """That the side does not need fewer."""
+    mean: float  # without the least and the greatest
+    reference: float  # the same of the reference
+    least: float  # the least mean that would not have been significantly below the reference's
+    p: float  # that the side does not need fewer
 
     @property
     def significant(self) -> bool:

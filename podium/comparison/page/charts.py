@@ -25,14 +25,11 @@ from podium.comparison.result import Result
 from podium.core.text import label
 from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
 
-LEGEND_ROW = 0.19
-"""Inches."""
-LIGHT = 0.5
-"""Of the inside of points, so that those that cover one another are told apart."""
+LEGEND_ROW = 0.19  # inches
+LIGHT = 0.5  # of the inside of points, so that those that cover one another are told apart
+# Between the points of two families of one size, and between the middle and the outermost of many.
 STEP, REACH = 1.05, 1.2
-"""Between the points of two families of one size, and between the middle and the outermost of many."""
-MARGIN = 1.3
-"""By which a logarithmic axis goes on beyond its values."""
+MARGIN = 1.3  # by which a logarithmic axis goes on beyond its values
 
 
 def time_chart(families: Families) -> Chart:
@@ -212,12 +209,10 @@ def _row_name(result: Result) -> str:
 
 
 POSITIONS = 24
-MOST_SAMPLES = 1e10
-"""Which a run can train on."""
+MOST_SAMPLES = 1e10  # which a run can train on
 MILLION = 1e6
 NEAR_TARGET = TARGET_ACCURACY - 0.02
-CURVE_LEGEND_ROW = 0.19
-"""Inches."""
+CURVE_LEGEND_ROW = 0.19  # inches
 Array = NDArray[np.float64]
 
 
@@ -297,15 +292,12 @@ COLOURS = (SERIES[1].light, SERIES[0].light, SERIES[4].light, SERIES[2].light, B
 class TimeSpent:
     """Means of a result's runs that converged, in seconds; None is not known."""
 
-    seconds: float
-    """From run_start to run_stop."""
-    initialisation: float | None
-    """Before run_start, outside of the time that counts."""
+    seconds: float  # from run_start to run_stop
+    initialisation: float | None  # before run_start, outside of the time that counts
+    # What was lost at the start: by how much the first evaluation was late, by the pace that followed.
     starting: float | None
-    """What was lost at the start: by how much the first evaluation was late, by the pace that followed."""
     evaluation: float | None
-    closing: float | None
-    """From the evaluation that reached the target to run_stop."""
+    closing: float | None  # from the evaluation that reached the target to run_stop
 
     @property
     def training(self) -> float | None:

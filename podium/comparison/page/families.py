@@ -9,11 +9,10 @@ from podium.comparison.result import Result
 
 UNKNOWN = "unknown accelerator"
 CPUS = "CPUs only, by nodes"
-MOST = 16
-"""Families that have a line of their own in a chart."""
+MOST = 16  # families that have a line of their own in a chart
 OTHERS = "all others"
+# Minutes and sequences/s that are drawn: what is beyond is an error of its log, and leaves no room for the others.
 LEAST, GREATEST = 1e-6, 1e9
-"""Minutes and sequences/s that are drawn: what is beyond is an error of its log, and leaves no room for the others."""
 
 
 def family_of(result: Result) -> str:

@@ -34,8 +34,7 @@ from podium.html.chart import Chart, standalone_svg
 from podium.html.page import Facts, Part, Points, Section, Text, page
 
 MOST_CURVES = 8
-MOST_OWN = 6
-"""Own results in a chart of a few; the last ones of the comparison."""
+MOST_OWN = 6  # own results in a chart of a few; the last ones of the comparison
 MOST_BARS = 16
 MOST_RATES = 30
 NOTES = (
