@@ -13,12 +13,14 @@ from pathlib import Path
 from podium.core.errors import UsageError
 from podium.core.files import unwritable
 
+ALONE, TOGETHER = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH
+FILE, FOLDER = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
+
 
 @contextmanager
-def _locked(path: Path, operation: int, message: str) -> Iterator[int]:
-    """Lock a folder, or a file that is made if it is missing, and give the descriptor."""
+def _locked(path: Path, flags: int, operation: int, message: str) -> Iterator[int]:
+    """Open and lock a folder, or a file that is made if it is missing, and give the descriptor."""
     try:
-        flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise unwritable(path, error) from None
@@ -35,14 +37,17 @@ def _locked(path: Path, operation: int, message: str) -> Iterator[int]:
 
 
 def exclusive_lock(path: Path, message: str) -> AbstractContextManager[int]:
-    """Lock for this process alone. UsageError with `message` if another holds it, WorkError if it cannot be written."""
-    return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB, message)
+    """Lock a file for this process alone.
+
+    UsageError with `message` if another process holds a lock, WorkError if the file cannot be written.
+    """
+    return _locked(path, FILE, ALONE, message)
 
 
 def folder_lock(folder: Path, command: str) -> AbstractContextManager[int]:
     """Lock a folder for this process alone; UsageError if another process that runs `command` holds it."""
     message = f"{folder}: another `{command}` is at work on this folder; wait for its end"
-    return exclusive_lock(folder, message)
+    return _locked(folder, FOLDER, ALONE, message)
 
 
 def shared_lock(path: Path) -> AbstractContextManager[int]:
@@ -50,7 +55,7 @@ def shared_lock(path: Path) -> AbstractContextManager[int]:
 
     WorkError if the file cannot be written.
     """
-    return _locked(path, fcntl.LOCK_SH, "")
+    return _locked(path, FILE, TOGETHER, "")
 
 
 def assert_unlocked(path: Path, message: str) -> None:

@@ -80,7 +80,15 @@ def test_a_folder_is_locked_for_one_command(tmp_path: Path) -> None:
     refused = pytest.raises(UsageError, match="another `podium tune` is at work")
     with folder_lock(tmp_path, "podium tune"), refused, folder_lock(tmp_path, "podium tune"):
         pass
-    assert_unlocked(tmp_path, "taken")
+    with folder_lock(tmp_path, "podium tune"):
+        pass
+
+
+def test_a_folder_in_the_place_of_a_lock_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(
+        WorkError, match=rf"^{tmp_path}: cannot be written \(Is a directory\); see who may write there$"
+    ):
+        assert_unlocked(tmp_path, "taken")
 
 
 def test_whether_a_file_is_held_is_seen_without_holding_it(tmp_path: Path) -> None:
