@@ -70,55 +70,36 @@ def run(
     Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its
     target, 143 if it was asked to stop (SIGTERM, Ctrl-C) and has saved itself, where `checkpoint` is set.
     """
-    from podium.config.load import load_system
-    from podium.launch.container import become, resume_options, run_options, wrapped
-    from podium.launch.launch import require_torch
-    from podium.launch.node_group import follow
+    from podium.run.collect import FinishedRun
     from podium.run.progress import Progress
-    from podium.run.run_set import FinishedRun, resumable, resume, run_folder, run_set
-    from podium.run.summary import as_json as table_json
+    from podium.run.run_set import RunRequest, execute, run_folder
+    from podium.run.summary import as_json as summary_json
     from podium.run.summary import print_table
 
-    settings = settings or []
     folder = run_folder(resumed) if resumed is not None else None
-    if folder is None:
-        config = load_system(system, recipe, settings)
-        options = run_options(runs, recipe, settings, as_json)
-    elif recipe or runs != 1:
-        raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
-    else:
-        config = resumable(folder.path, system, settings)
-        options = resume_options(config, folder.path, settings, as_json)
+    request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, as_json)
     if dry_run:
         from podium.run.dry_run import commands
 
-        print("\n".join(commands(config, system, options, runs, node_rank, folder)))
+        print("\n".join(commands(request)))
         return
-    if config.launch.launcher != "torchrun":
-        become(config, wrapped(config, system, options, node_rank))
-    require_torch()
-    if node_rank > 0:
-        return follow(config, node_rank, Progress(errors).note)
     finished: list[FinishedRun] = []
     try:
-        if folder is not None:
-            config, one = resume(folder.path, system, Progress(errors), settings)
+        for one in execute(request, Progress(errors)):
             finished.append(one)
-        else:
-            for one in run_set(config, runs, Progress(errors)):
-                finished.append(one)
     finally:
         if finished and as_json:
-            print(json.dumps(table_json(finished), indent=2))
+            print(json.dumps(summary_json(finished), indent=2))
         elif finished:
-            print_table(Console(), config, finished)
-    as_asked = config.target_accuracy is None or all(one.reached_target for one in finished)
-    if not as_asked:
+            print_table(Console(), request.config, finished)
+    config = request.config
+    missed = config.target_accuracy is not None and not all(one.reached_target for one in finished)
+    if missed:
         tell(
             f"the target accuracy of {config.target_accuracy} was not reached within max_samples {config.max_samples}, "
             "so the log says aborted"
         )
-    if not as_asked or not all(one.compliant for one in finished):
+    if missed or not all(one.compliant for one in finished):
         raise typer.Exit(1)
 
 

@@ -54,7 +54,7 @@ from podium.doctor.rules import (
 )
 from podium.doctor.versions import check_libraries, check_python, check_torch
 from podium.launch.container import become, run_options, wrapped
-from podium.launch.launch import launch, require_torch
+from podium.launch.launch import require_torch
 from podium.launch.node_group import Crew, follow, gathered
 from podium.run import data as data_module
 from podium.run import results as results_module
@@ -254,11 +254,7 @@ def _together(config: RunConfig, folder: RunFolder, crew: Crew) -> Mapping[str, 
                 "reach the first one by its network"
             )
 
-        crew.watch()
-
-    crew.start(folder, "doctor", [])
-    launch(config, folder, "doctor", [], in_time, crew.node)
-    crew.finish()
+    crew.launch(config, folder, "doctor", [], in_time)
     return folder.read_summary()
 
 

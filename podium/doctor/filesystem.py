@@ -23,7 +23,7 @@ from podium.core.finding import Finding, check_result
 from podium.core.paths import WORKING_FOLDER
 from podium.doctor.context import Examination
 from podium.doctor.devices import DROP_CACHES
-from podium.run.run_set import check_checkpoint
+from podium.run.prepare import check_checkpoint
 
 BLOCK = 2**20
 MOST_BYTES, MOST_SECONDS = 2**28, 1.0

@@ -21,7 +21,7 @@ from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.launch.launch import ALONE, Node, failure, run_processes
+from podium.launch.launch import ALONE, Node, failure, launch, run_processes
 from podium.launch.page_cache import Cleared, clear_caches
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
@@ -103,6 +103,23 @@ class Crew:
         own = clear_caches(config)
         answers = [Cleared(bool(a["samples"]), f"{self._name(rank)}: {a['words']}") for rank, a in self._answers()]
         return min([own, *answers], key=lambda cleared: cleared.samples)
+
+    def launch(
+        self, config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], on_tick: Callable[[], None]
+    ) -> None:
+        """Run an entry point on all nodes to the end, as `launch` does; after a failure no process is left on any."""
+
+        def watched_tick() -> None:
+            on_tick()
+            self.watch()
+
+        try:
+            self.start(folder, entry, options)
+            launch(config, folder, entry, options, watched_tick, self.node)
+            self.finish()
+        except PodiumError:
+            self.stop()
+            raise
 
     def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
         """Have the other nodes start their processes."""

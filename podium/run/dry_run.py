@@ -1,44 +1,38 @@
 """`podium run --dry-run`: prints the commands of a run as shell lines; nothing is started and nothing is written."""
 
 import shlex
-from collections.abc import Sequence
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import WORKING_FOLDER
-from podium.launch.container import wrapped
 from podium.launch.launch import ALONE, Node, address_towards, command, environment
 from podium.launch.node_group import meeting_place
-from podium.run.run_set import entry_options, new_set_folder
+from podium.launch.page_cache import Cleared
+from podium.run.prepare import PreparedRun
+from podium.run.run_set import RunRequest, new_set_folder
 
 
-def commands(
-    config: RunConfig,
-    system: str,
-    options: Sequence[str],
-    runs: int,
-    node_rank: int,
-    resumed: RunFolder | None = None,
-) -> list[str]:
-    """One line a command, in the order in which they would be run; a line that begins with # says what is beside it.
+def commands(request: RunRequest) -> list[str]:
+    """One line a command, in the order in which they would be run; a line that begins with # is a comment.
 
-    Folders are named for the time, so that a run a moment later has another; `resumed` is that of a run that is gone
-    on with. Several nodes: this node's commands.
+    Folders are named for the time, so that a run a moment later has another. Several nodes: this node's commands.
     """
+    config = request.config
     if config.launch.launcher != "torchrun":
-        return [shlex.join(wrapped(config, system, options, node_rank))]
+        return [shlex.join(request.launcher_command())]
     node, lines = ALONE, []
     if config.launch.nodes > 1:
-        node = _node(config, node_rank)
+        node = _node(config, request.node_rank)
         lines.append(
-            f"# node {node_rank} of {config.launch.nodes}: once all have met, each runs this with a --local-addr of "
+            f"# node {node.rank} of {config.launch.nodes}: once all have met, each runs this with a --local-addr of "
             "its own, and node 0 alone with is_host=true; node 0 names the folder"
         )
     new = new_set_folder(config)
-    folders = [resumed] if resumed else [RunFolder(new / f"run_{number}") for number in range(runs)]
+    folders = [request.resumed] if request.resumed else [RunFolder(new / f"run_{n}") for n in range(request.runs)]
     variables = [f"{name}={value}" for name, value in environment(config, node).items()]
     for folder in folders:
-        words = command(config, folder, "train", entry_options(resumed is None), node)
+        run = PreparedRun(config, folder, Cleared(request.resumed is None, ""))
+        words = command(config, folder, "train", run.options, node)
         lines.append(f"cd {shlex.quote(str(WORKING_FOLDER))} && {shlex.join(['env', *variables, *words])}")
     return lines
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from podium.config.schema import RunConfig
 from podium.core.console import summary_table
 from podium.mllog.score import score_seconds
-from podium.run.run_set import FinishedRun
+from podium.run.collect import FinishedRun
 
 MEANS = (
     "seconds",

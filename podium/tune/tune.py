@@ -28,8 +28,9 @@ from podium.core.yaml_files import dump_yaml
 from podium.html.chart import picture
 from podium.planning.costs import with_measured_costs
 from podium.run.data import with_data
+from podium.run.prepare import check_checkpoint
 from podium.run.progress import Progress
-from podium.run.run_set import RUNS, check_checkpoint
+from podium.run.run_set import RUNS
 from podium.tune.objective import Outcome
 from podium.tune.search import Tell, Workers, repeat, search
 from podium.tune.space import SearchSpace, changed, load_space, searches_of

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.bert.store import SampleStore
 from podium.cli import main
 from podium.core.errors import WorkError
-from podium.run.run_set import FinishedRun
+from podium.run.collect import FinishedRun
 from tests.podium.conftest import run_podium
 
 ROOT = Path(__file__).resolve().parents[3]

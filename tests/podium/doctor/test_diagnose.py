@@ -301,11 +301,16 @@ def test_an_interruption_ends_it(places: Places, monkeypatch: pytest.MonkeyPatch
         raise Interrupted("interrupted")
 
     config = load_system("laptop", settings=LAPTOP)
-    for what in ("gathered", "ask", "launch", "data_module.with_data"):
+    for what in (
+        "doctor.diagnose.gathered",
+        "doctor.diagnose.ask",
+        "launch.node_group.launch",
+        "doctor.diagnose.data_module.with_data",
+    ):
         with monkeypatch.context() as patch:
             patch.setattr("podium.doctor.diagnose.ask", lambda *_: {})
-            patch.setattr("podium.doctor.diagnose.launch", lambda *_: None)
-            patch.setattr(f"podium.doctor.diagnose.{what}", interrupted)
+            patch.setattr("podium.launch.node_group.launch", lambda *_: None)
+            patch.setattr(what, interrupted)
             with pytest.raises(Interrupted):
                 examine(config, places, lambda _: None)
 

@@ -18,6 +18,7 @@ from podium.core.paths import CODE_FOLDER
 from podium.launch import container as container_module
 from podium.launch.container import become, run_options, seen_anywhere, wrapped
 from podium.run.dry_run import commands
+from podium.run.run_set import RunRequest
 
 DIRECT = ["--set", "launch.launcher=torchrun", "--set", "launch.container=null", "--set", "launch.slurm_options=[]"]
 JOB = {"SLURM_JOB_ID": "1234567", "SLURM_JOB_NUM_NODES": "3", "SLURM_NODEID": "2", "SLURM_CPUS_ON_NODE": "96"}
@@ -202,16 +203,16 @@ def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
 
 
 def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
-    config = load_system("laptop", settings=["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
-    note, first = commands(config, "laptop", [], 1, 0)
+    settings = ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"]
+    note, first = commands(RunRequest("laptop", settings))
     assert note.startswith("# node 0 of 2: ")
     assert "is_host=true" in first
     assert "--local-addr=127.0.0.1" in first
-    assert "is_host=false" in commands(config, "laptop", [], 1, 1)[1]
+    assert "is_host=false" in commands(RunRequest("laptop", settings, node_rank=1))[1]
 
 
 def test_a_dry_run_of_a_job_is_its_submission() -> None:
-    (line,) = commands(load_system("dgxa100_n8"), "dgxa100_n8", ["--set", "description.cooling=air, cold"], 1, 0)
+    (line,) = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
     assert line.startswith("sbatch --wait ")
     assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
 
@@ -226,7 +227,7 @@ def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch)
         became.append(words)
         raise SystemExit(0)
 
-    monkeypatch.setattr("podium.launch.container.become", stop_there)
+    monkeypatch.setattr("podium.run.run_set.become", stop_there)
     done = CliRunner().invoke(app, ["run", "dgxa100_n1", "--runs", "3"])
     assert done.exit_code == 0, done.output
     assert became == [wrapped(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
@@ -234,7 +235,7 @@ def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch)
 
 def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
-    monkeypatch.setattr("podium.launch.node_group.follow", lambda config, rank, note: followed.append(rank))
+    monkeypatch.setattr("podium.run.run_set.follow", lambda config, rank, note: followed.append(rank))
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: pytest.fail("the first node alone makes the runs"))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
@@ -257,7 +258,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         became.append(words)
         raise SystemExit(0)
 
-    monkeypatch.setattr("podium.launch.container.become", stop_there)
+    monkeypatch.setattr("podium.run.run_set.become", stop_there)
 
     def make(system: str, *settings: str) -> tuple[Path, list[list[str]]]:
         run = RunFolder(tmp_path / "runs" / system / "2026-11-21" / "run_0")
@@ -351,7 +352,7 @@ def test_what_a_job_says_to_its_nodes_is_taken_by_each(
 
         return note
 
-    monkeypatch.setattr("podium.launch.node_group.follow", noted("follow"))
+    monkeypatch.setattr("podium.run.run_set.follow", noted("follow"))
     monkeypatch.setattr("podium.run.run_set.gathered", noted("gather"))
     invoked(*words[1:])
     invoked(*words[1:-1], "0")
@@ -366,7 +367,7 @@ def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
     folder, _ = stopped("laptop", "launch.nodes=2", "launch.rendezvous=a:29500")
     met: list[tuple[int, str | None]] = []
     monkeypatch.setattr(
-        "podium.launch.node_group.follow", lambda config, rank, note: met.append((rank, config.launch.rendezvous))
+        "podium.run.run_set.follow", lambda config, rank, note: met.append((rank, config.launch.rendezvous))
     )
     invoked("laptop", "--resume", str(folder), "--node-rank", "1")
     invoked("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")

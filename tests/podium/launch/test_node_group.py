@@ -23,7 +23,6 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import node_group as crews
-from podium.launch.launch import launch
 from podium.launch.node_group import Crew, LostError, Wire, follow, gathered, meeting_place
 from podium.launch.page_cache import Cleared
 
@@ -104,13 +103,7 @@ def first_node(as_implementation: Any, monkeypatch: pytest.MonkeyPatch, summary:
 
 def make_run(crew: Crew, config: RunConfig, folder: RunFolder) -> None:
     """As podium.run.run_set makes one."""
-    try:
-        crew.start(folder, "train", ["--caches-cleared"])
-        launch(config, folder, "train", ["--caches-cleared"], crew.watch, crew.node)
-        crew.finish()
-    except (WorkError, UsageError):
-        crew.stop()
-        raise
+    crew.launch(config, folder, "train", ["--caches-cleared"], lambda: None)
 
 
 def quiet(words: str) -> None:

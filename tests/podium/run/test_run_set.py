@@ -25,9 +25,10 @@ from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
 from podium.mllog.write import read_events
+from podium.run.collect import FinishedRun
 from podium.run.progress import Progress
 from podium.run.results import ResultSet
-from podium.run.run_set import FinishedRun, resume, run_set
+from podium.run.run_set import resume, run_set
 from podium.run.source import read_source, source_here
 
 QUIET = Progress(Console(quiet=True))
@@ -46,14 +47,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return ResultSet(system, replaced, root=tmp_path / "results")
 
     monkeypatch.setattr("podium.run.run_set.ResultSet", result_set)
-    monkeypatch.setattr("podium.run.run_set.check_compliance", lambda result: {"5.0.0": ""})
+    monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": ""})
     return tmp_path
 
 
 @pytest.fixture
 def official_verdict(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The official checker's own words on results: it is started for every ruleset, which takes seconds."""
-    monkeypatch.setattr("podium.run.run_set.check_compliance", check_compliance)
+    monkeypatch.setattr("podium.run.collect.check_compliance", check_compliance)
 
 
 @pytest.fixture
@@ -178,13 +179,13 @@ def test_a_run_that_has_saved_itself_is_no_result_and_is_gone_on_with(
     implementation(
         then="(folder / 'restarts.jsonl').write_text('{}\\n'); assert not (folder / 'failure.json').exists()"
     )
-    config, run = resume(folder, "laptop", QUIET)
-    assert run.folder == folder and run.seed == config.seed == 7 and run.reached_target
+    run = resume(RunFolder(folder), "laptop", QUIET)
+    assert run.folder == folder and run.seed == load_resolved(folder / "config.yaml").seed == 7 and run.reached_target
     assert run.result == folder / "result.restarted.txt"  # no submission finds it
     assert run.compliant
     assert not list((place / "results").rglob("*.txt"))
     with pytest.raises(UsageError, match="this run has come to its end; start another one"):
-        resume(folder, "laptop", QUIET)
+        resume(RunFolder(folder), "laptop", QUIET)
 
 
 def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkpoint_before(
@@ -259,13 +260,13 @@ def test_a_wrong_resume_is_told_before_other_nodes_are_waited_for(
     (folder,) = (place / "runs").rglob("run_0")
     monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: pytest.fail("nodes are waited for"))
     with pytest.raises(UsageError, match="holds no whole checkpoint"):
-        resume(folder, "laptop", QUIET)
+        resume(RunFolder(folder), "laptop", QUIET)
     with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was made with 1"):
-        resume(folder, "laptop", QUIET, ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
+        resume(RunFolder(folder), "laptop", QUIET, ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
     RunFolder(folder).checkpoints.mkdir()
     (folder / "summary.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UsageError, match="has come to its end"):
-        resume(folder, "laptop", QUIET)
+        resume(RunFolder(folder), "laptop", QUIET)
 
 
 def test_a_resume_beside_another_run_is_told_before_other_nodes_are_waited_for(
@@ -281,7 +282,7 @@ def test_a_resume_beside_another_run_is_told_before_other_nodes_are_waited_for(
     next(runs)
     monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: pytest.fail("nodes are waited for"))
     with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
-        resume(folder, "laptop", QUIET)
+        resume(RunFolder(folder), "laptop", QUIET)
     runs.close()
 
 
@@ -300,7 +301,7 @@ def test_a_run_that_another_has_seen_to_its_end_meanwhile_is_not_gone_on_with(
 
     monkeypatch.setattr("podium.run.run_set._alone", alone)
     with pytest.raises(UsageError, match="has come to its end"):
-        resume(folder, "laptop", QUIET)
+        resume(RunFolder(folder), "laptop", QUIET)
 
 
 def test_nodes_read_in_the_folder_how_a_run_is_started_anew(
@@ -313,10 +314,9 @@ def test_nodes_read_in_the_folder_how_a_run_is_started_anew(
     (place / "sample.txt").unlink()
     before = load_resolved(folder / "config.yaml")
     implementation(then="(folder / 'restarts.jsonl').write_text('{}\\n')")
-    config, _ = resume(folder, "laptop", QUIET, ["launch.rendezvous=b:29500", "launch.max_restarts=2"])
+    resume(RunFolder(folder), "laptop", QUIET, ["launch.rendezvous=b:29500", "launch.max_restarts=2"])
     launch = before.launch.model_copy(update={"rendezvous": "b:29500", "max_restarts": 2})
-    assert config == before.model_copy(update={"launch": launch})
-    assert load_resolved(folder / "config.yaml") == config
+    assert load_resolved(folder / "config.yaml") == before.model_copy(update={"launch": launch})
 
 
 def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
@@ -325,11 +325,11 @@ def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunCon
         list(run_set(open_config, 1, QUIET))
     (folder,) = (place / "runs").rglob("run_0")
     with pytest.raises(UsageError, match=r"holds no whole checkpoint to go on from; set checkpoint\.every_samples"):
-        resume(folder, "laptop", QUIET)
+        resume(RunFolder(folder), "laptop", QUIET)
     with pytest.raises(UsageError, match="is a run of laptop, and h200_1x is named; name laptop"):
-        resume(folder, "h200_1x", QUIET)
+        resume(RunFolder(folder), "h200_1x", QUIET)
     with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run"):
-        resume(folder.parent, "laptop", QUIET)
+        resume(RunFolder(folder.parent), "laptop", QUIET)
 
 
 def saved(place: Path, config: RunConfig, implementation: Any) -> RunFolder:
@@ -354,7 +354,7 @@ def test_a_resume_that_fails_early_leaves_the_results_of_another_set(
     (place / "sample.txt").unlink()
     implementation("block_start", then="os.kill(os.getpid(), signal.SIGKILL)", summarise=False)
     with pytest.raises(WorkError, match=rf"killed by SIGKILL.*; its log says aborted: {stopped.restarted_result}; "):
-        resume(stopped.path, "laptop", QUIET)
+        resume(stopped, "laptop", QUIET)
     assert not stopped.restarts
     assert other.result.read_bytes() == result
     assert [path.name for path in (place / "results").rglob("*.txt")] == ["result_0.txt"]
@@ -366,7 +366,7 @@ def test_a_run_whose_processes_still_live_is_not_gone_on_with(
 ) -> None:
     stopped = saved(place, open_config, implementation)
     with shared_lock(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
-        resume(stopped.path, "laptop", QUIET)
+        resume(stopped, "laptop", QUIET)
     assert not stopped.gone_on_with and stopped.told_failure()
 
 
@@ -377,7 +377,7 @@ def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
     config = load_resolved(stopped.config)
     write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
     with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, as .*put that back"):
-        resume(stopped.path, "laptop", QUIET)
+        resume(stopped, "laptop", QUIET)
     assert not stopped.gone_on_with and stopped.told_failure()
 
 

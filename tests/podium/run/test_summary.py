@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.bert.rules import RULESETS
 from podium.config.schema import RunConfig
 from podium.mllog.score import score_seconds
-from podium.run.run_set import FinishedRun
+from podium.run.collect import FinishedRun
 from podium.run.summary import as_json, print_table
 
 KEYS = {

@@ -1,0 +1,92 @@
+"""What is done after a run: its result gets a place and a verdict, or its failure a message that says how to resume."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podium.config.run_folder import whole_checkpoints
+from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
+from podium.launch.container import seen_anywhere
+from podium.mllog.compliance import check_compliance
+from podium.mllog.write import run_status
+from podium.run.prepare import PreparedRun
+from podium.run.results import ResultSet
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that came to its end: its result, its side files, its totals and the checker's verdict by ruleset."""
+
+    result: Path
+    folder: Path
+    seed: int
+    summary: Mapping[str, Any]
+    compliance: Mapping[str, str]
+
+    @property
+    def reached_target(self) -> bool:
+        return bool(self.summary["reached_target"])
+
+    @property
+    def compliant(self) -> bool:
+        return not any(self.compliance.values())
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "result_file": str(self.result),
+            "run_folder": str(self.folder),
+            "seed": self.seed,
+            **self.summary,
+            "compliance": {ruleset: not words for ruleset, words in self.compliance.items()},
+        }
+
+
+def collect(run: PreparedRun, results: ResultSet, note: Callable[[str], None]) -> FinishedRun:
+    """Give the result of a run that has ended its place, and ask the official checker about it."""
+    folder = run.folder
+    result = results.add(folder)
+    summary = folder.read_summary()
+    if result is None or summary is None:
+        raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
+    if folder.gone_on_with:
+        note(f"The run was restarted, so that it is no result; its log stays in {result}")
+    note("Asking the official compliance checker")
+    assert run.config.seed is not None
+    return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))
+
+
+def collect_failure(run: PreparedRun, results: ResultSet, error: PodiumError) -> PodiumError:
+    """The error of a run that broke off, with where its log is and how to resume.
+
+    A run that was stopped and has a checkpoint to resume from is not over, and its log gets no place: Saved.
+    """
+    hint = _resume_hint(run, str(error))
+    if isinstance(error, Saved | Interrupted) and hint:
+        return Saved(f"{error}; {hint}")
+    try:
+        result = results.add(run.folder)
+        place = f"its log says {run_status(result)}: {result}" if result else "it had not begun: no result file"
+    except PodiumError as fault:
+        place = str(fault)
+    return type(error)("; ".join(filter(None, (str(error), place, hint))))
+
+
+def _resume_hint(run: PreparedRun, message: str) -> str:
+    """The command that resumes a run that broke off with this message; nothing where it cannot be resumed.
+
+    A checkpoint that the message names is one that could not be read: the run resumes from the one before it. A loss
+    that is not finite comes again with the same batch.
+    """
+    config, folder = run.config, run.folder
+    whole = [checkpoint for checkpoint in whole_checkpoints(folder.checkpoints) if str(checkpoint.path) not in message]
+    failure = folder.told_failure(final_only=True)
+    final = failure is not None and not isinstance(failure, Saved)
+    if not whole or (final and folder.not_finite.is_file()):
+        return ""
+    mended = "once that is mended, " if final else ""
+    nodes = ", given on each node with its --node-rank unless Slurm does" if config.launch.nodes > 1 else ""
+    return (
+        f"{mended}`podium run {config.system} --resume {seen_anywhere(folder.path)}` goes on after its first "
+        f"{whole[-1].samples:,} samples{nodes}"
+    )
