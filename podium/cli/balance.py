@@ -11,8 +11,7 @@ from podium.core.errors import UsageError
 from podium.html.chart import picture
 from podium.planning.balance_report import Cluster
 
-BAR = 48
-"""Characters of a whole step's bar."""
+BAR = 48  # characters of a whole step's bar
 COLOURS = {"working": "#1f77b4", "on padding": "#ff7f0e", "waiting": "#d3d3d3"}
 OWN = "indexed"
 

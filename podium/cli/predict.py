@@ -32,8 +32,7 @@ from podium.run.data import with_data
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
 
-BAR = 40
-"""Characters of the longest bar."""
+BAR = 40  # characters of the longest bar
 MOST_GPUS = 1 << 17
 
 
@@ -159,8 +158,7 @@ def check_plot(scale: str | None, plot: Path | None) -> None:
         raise UsageError(f"--plot: found {plot.name}, allowed are names that end in .svg")
 
 
-CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"
-"""Ids in the SVG."""
+CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"  # ids in the SVG
 
 
 def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:

@@ -23,12 +23,12 @@ from podium.core.files import write_whole
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
 NAME = "batch_{:08d}"
+# The facts that harness and implementation share, and their types.
 KNOWN: Mapping[str, type] = {
     **dict.fromkeys(("batches", "samples", "ranks", "metrics_bytes"), int),
     **dict.fromkeys(("log", "digest"), str),
     "configuration": dict,
 }
-"""The facts that harness and implementation share, and their types."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class Checkpoint:
     """A whole checkpoint."""
 
     path: Path
-    facts: Mapping[str, Any]
-    """What is no tensor: where the run stood."""
+    facts: Mapping[str, Any]  # what is no tensor: where the run stood
 
     @property
     def batches(self) -> int:
@@ -276,8 +275,7 @@ class RunFolder:
         self._failure.unlink(missing_ok=True)
 
 
-FREE_BESIDE_LAUNCH = {"checkpoint"}
-"""Keys that may be others when a run is gone on with: they change no number of it."""
+FREE_BESIDE_LAUNCH = {"checkpoint"}  # keys that may be others when a run is gone on with: they change no number of it
 MOST_NAMED = 3
 
 

@@ -15,8 +15,7 @@ from podium.core.errors import UsageError, WorkError
 UNFINISHED = ".partial"
 
 
-FEW_FILES = 256
-"""Files that a process holds open besides the shards of a store."""
+FEW_FILES = 256  # files that a process holds open besides the shards of a store
 
 
 @contextmanager

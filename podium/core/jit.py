@@ -21,8 +21,8 @@ from podium.core.paths import CODE_FOLDER, PACKAGES
 
 F = TypeVar("F", bound=Callable[..., object])
 
+# What vectorised loops may assume of arithmetic; infinities and NaN keep their meaning.
 FAST = {"contract", "reassoc", "arcp", "nsz"}
-"""What vectorised loops may assume of arithmetic; infinities and NaN keep their meaning."""
 
 
 def compiled(function: F) -> F:

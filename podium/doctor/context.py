@@ -19,31 +19,25 @@ class Places:
     runs: Path
     results: Path
     data: Path
-    project: Path = SHIPPED_FOLDER / "pyproject.toml"
-    """Whose pins say which versions were tested."""
+    project: Path = SHIPPED_FOLDER / "pyproject.toml"  # whose pins say which versions were tested
 
 
 @dataclass(frozen=True)
 class Examination:
     """Everything that takes long to find out was found out before the checks begin."""
 
-    config: RunConfig
-    """As the run would be given it."""
+    config: RunConfig  # as the run would be given it
     places: Places
-    prepared: RunConfig | None
-    """With its data prepared and every byte verified; None where they are not."""
-    data_fault: PodiumError | None
-    """Why not; None too where text is only to be prepared at the start of the run."""
+    prepared: RunConfig | None  # with its data prepared and every byte verified; None where they are not
+    data_fault: PodiumError | None  # why not; None too where text is only to be prepared at the start of the run
+    # What one process of the implementation sees: versions, GPUs, what is possible here.
     device: Mapping[str, Any] | None
-    """What one process of the implementation sees: versions, GPUs, what is possible here."""
-    device_fault: str
-    """Why there is nothing of that."""
-    ranks: Mapping[str, Any] | None
-    """What all ranks of the system found together: bandwidth, clocks, who they are."""
+    device_fault: str  # why there is nothing of that
+    ranks: Mapping[str, Any] | None  # what all ranks of the system found together: bandwidth, clocks, who they are
     ranks_fault: str
+    # `busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files. Empty
+    # where this machine is none of those that would make the run.
     machine: Mapping[str, float] = field(default_factory=dict)
-    """`busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files.
-    Empty where this machine is none of those that would make the run."""
 
     @cached_property
     def store(self) -> SampleStore | None:

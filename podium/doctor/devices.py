@@ -19,23 +19,18 @@ from podium.core.processes import processors
 from podium.doctor.context import Examination
 
 GIB = 2**30
-STATE_BYTES = 16
-"""Of a parameter on its device: itself, its gradient and two moments of the optimizer, in float32."""
+STATE_BYTES = 16  # of a parameter on its device: itself, its gradient and two moments of the optimizer, in float32
+# Of a token, layer and hidden unit with 16-bit activations, attention matrices left out since they are not kept
+# (Korthikanti et al., Reducing activation recomputation, arXiv 2205.05198).
 ACTIVATION_BYTES = 34
-"""Of a token, layer and hidden unit with 16-bit activations, attention matrices left out since they are not kept
-(Korthikanti et al., Reducing activation recomputation, arXiv 2205.05198)."""
-USUAL_TOKENS = 254.5
-"""Of a sample of Wikipedia; a padded one has 512."""
-FOREIGN_BYTES = GIB
-"""More than a driver and a bare context take of a GPU."""
+USUAL_TOKENS = 254.5  # of a sample of Wikipedia; a padded one has 512
+FOREIGN_BYTES = GIB  # more than a driver and a bare context take of a GPU
 BUSY = 0.1
+# Bytes/s on the bus by device and whether nodes are crossed: half of what PCIe 4 × 16, 100 Gb/s between nodes or a
+# gigabit Ethernet give. Less says that a wrong way is taken, such as TCP sockets where there is InfiniBand.
 LEAST_BANDWIDTH = {("cpu", False): 0.1e9, ("cpu", True): 0.05e9, ("cuda", False): 10e9, ("cuda", True): 5e9}
-"""Bytes/s on the bus by device and whether nodes are crossed: half of what PCIe 4 × 16, 100 Gb/s between nodes or
-a gigabit Ethernet give. Less says that a wrong way is taken, such as TCP sockets where there is InfiniBand."""
-SLOWEST = 0.8
-"""Share of the median rank's speed."""
-MODEL = re.compile(r"(?!sxm)[a-z]{1,3}[0-9]+[a-z]*")
-"""How a GPU's model is written."""
+SLOWEST = 0.8  # share of the median rank's speed
+MODEL = re.compile(r"(?!sxm)[a-z]{1,3}[0-9]+[a-z]*")  # how a GPU's model is written
 CLOCK_SECONDS, CLOCK_FAULT_SECONDS = 0.1, 10.0
 
 
@@ -202,8 +197,7 @@ def _words(text: str) -> list[str]:
 STAT, MEMORY, CGROUP_MEMORY = Path("/proc/stat"), Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 SECONDS = 0.5
-IDLE = (3, 4)
-"""The columns of /proc/stat in which a processor waits: idle and iowait."""
+IDLE = (3, 4)  # the columns of /proc/stat in which a processor waits: idle and iowait
 
 
 def machine() -> dict[str, float]:

@@ -92,6 +92,7 @@ CHECKS: tuple[Check, ...] = (
     check_seed,
     check_target,
 )
+# Those that need none of the machines that would make the run, but the repository's folder, which they share.
 CHECKS_HERE: tuple[Check, ...] = (
     check_mounts,
     check_writable,
@@ -103,7 +104,6 @@ CHECKS_HERE: tuple[Check, ...] = (
     check_seed,
     check_target,
 )
-"""Those that need none of the machines that would make the run, but the repository's folder, which they share."""
 
 
 def findings_of(examination: Examination, checks: Iterable[Check] = CHECKS) -> list[Finding]:
@@ -139,8 +139,7 @@ def _not_started(config: RunConfig, why: str) -> Finding:
     )
 
 
-RANKS_SECONDS = 300.0
-"""How long all ranks have to meet and measure."""
+RANKS_SECONDS = 300.0  # how long all ranks have to meet and measure
 
 
 def diagnose(

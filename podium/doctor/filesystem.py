@@ -26,8 +26,7 @@ from podium.doctor.devices import DROP_CACHES
 from podium.run.prepare import check_checkpoint
 
 BLOCK = 2**20
-MOST_BYTES, MOST_SECONDS = 2**28, 1.0
-"""Reading and writing are each tried until one of these is reached."""
+MOST_BYTES, MOST_SECONDS = 2**28, 1.0  # reading and writing are each tried until one of these is reached
 
 
 @dataclass(frozen=True)
@@ -102,16 +101,12 @@ def in_memory(descriptor: int) -> bool | None:
 
 
 GIB = 2**30
-RUN_BYTES = GIB
-"""For logs, metrics and what processes print."""
-STATE_BYTES = 12
-"""A parameter and the two moments of its optimizer in float32, as a checkpoint of a run holds them."""
-CHECKPOINTS = 2
-"""The last one and the next, while it is written."""
-SHARD_BYTES_A_TEXT_BYTE = 8.2
-"""Wikipedia's 13.4 GB of text become up to 110 GB of shards."""
+RUN_BYTES = GIB  # for logs, metrics and what processes print
+STATE_BYTES = 12  # a parameter and the two moments of its optimizer in float32, as a checkpoint of a run holds them
+CHECKPOINTS = 2  # the last one and the next, while it is written
+SHARD_BYTES_A_TEXT_BYTE = 8.2  # Wikipedia's 13.4 GB of text become up to 110 GB of shards
+# Samples/s of a process as fast as any published or measured one: what its disk has to keep up with.
 FASTEST_SAMPLES = {"cpu": 500, "cuda": 1_500}
-"""Samples/s of a process as fast as any published or measured one: what its disk has to keep up with."""
 LEAST_WRITE = 10e6
 
 

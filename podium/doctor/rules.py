@@ -14,20 +14,16 @@ from podium.doctor.context import Examination
 
 NOT_STATED = ("", "not stated", "unknown", "todo", "tbd", "?")
 MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")
-NEAR = 1.5
-"""Batch sizes that are this many times as large or small tell something of each other's samples to target."""
+NEAR = 1.5  # batch sizes that are this many times as large or small tell something of each other's samples to target
 
 
 @dataclass(frozen=True)
 class Needed:
     """Samples that published runs at about a batch size trained on until the target."""
 
-    least: float
-    """Of any run."""
-    mean: float
-    """Of the system that needed fewest."""
-    greatest: float
-    """The median over systems of what their slowest run needed."""
+    least: float  # of any run
+    mean: float  # of the system that needed fewest
+    greatest: float  # the median over systems of what their slowest run needed
     systems: int
 
 

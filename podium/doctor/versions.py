@@ -12,8 +12,7 @@ from podium.run.source import pins, read_project
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
 INSTALL = "install Podium with its extra `train` in the environment that runs are started from: README, Installing"
-VARIABLE = {"torch"}
-"""Judged by the range that is supported, since containers bring a build of their own."""
+VARIABLE = {"torch"}  # judged by the range that is supported, since containers bring a build of their own
 
 
 def check_python(examination: Examination) -> Iterable[Finding]:

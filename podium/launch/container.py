@@ -64,8 +64,7 @@ def _missing(path: Path) -> str:
     return f"podium: {path} is not there; see whether the nodes share this folder\n"
 
 
-INSIDE = Path("/workspace/podium")
-"""Where docker/Dockerfile puts the repository."""
+INSIDE = Path("/workspace/podium")  # where docker/Dockerfile puts the repository
 SHARED = ("results", "runs", "data")
 INFINIBAND = Path("/dev/infiniband")
 

@@ -31,8 +31,7 @@ from podium.core.processes import end_with_parent
 from podium.launch.timeouts import asked, torchrun_seconds
 
 SIOCGIFADDR = 0x8915  # <linux/sockios.h>
-INTERFACE_REQUEST = struct.Struct("16sHH4s")
-"""struct ifreq with an IPv4 address: name, family, port, address."""
+INTERFACE_REQUEST = struct.Struct("16sHH4s")  # struct ifreq with an IPv4 address: name, family, port, address
 
 
 @dataclass(frozen=True)
@@ -121,14 +120,13 @@ def _met(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
     ]
 
 
+# How long processes have to leave that were asked to; those that save themselves get torchrun's patience besides.
 GRACE_SECONDS = 10.0
-"""How long processes have to leave that were asked to; those that save themselves get torchrun's patience besides."""
+# How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
+#
+# Alone on a machine that makes no difference; beside any other load, threads that spin for each other take ten times as
+# long (docs/lab-notebook.md). A value in the environment is kept.
 SPIN_COUNT = "2000"
-"""How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
-
-Alone on a machine that makes no difference; beside any other load, threads that spin for each other take ten times as
-long (docs/lab-notebook.md). A value in the environment is kept.
-"""
 INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -24,8 +24,7 @@ from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.launch.launch import ALONE, Node, failure, launch, run_processes
 from podium.launch.page_cache import Cleared, clear_caches
 
-KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
-"""Seconds, seconds, and tries."""
+KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}  # seconds, seconds, and tries
 LONGEST_MESSAGE = 1 << 20
 
 
@@ -81,11 +80,9 @@ class Wire:
         self._socket.close()
 
 
-GATHERING_SECONDS = 600.0
-"""How long nodes wait for each other before the first run: a job's nodes start minutes apart."""
+GATHERING_SECONDS = 600.0  # how long nodes wait for each other before the first run: a job's nodes start minutes apart
 ANSWER_SECONDS = 300.0
-ENDING_SECONDS = 30.0
-"""How long the first node's processes may go on after another node's have ended."""
+ENDING_SECONDS = 30.0  # how long the first node's processes may go on after another node's have ended
 
 
 class Crew:
@@ -276,8 +273,8 @@ def _welcome(wire: Wire, config: RunConfig, missing: set[int]) -> tuple[int | No
     return rank, str(hello.get("host"))
 
 
+# How long a file that the first node has written may take to be seen here: network file systems cache folders.
 FILE_SECONDS = 60.0
-"""How long a file that the first node has written may take to be seen here: network file systems cache folders."""
 
 
 class _StoppedError(Exception):

@@ -8,8 +8,7 @@ from benchmarks.bert.store import SampleStore
 from podium.config.schema import RunConfig
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
-EVERYTHING = "3"
-"""Page cache, directory entries and inodes: Linux, admin-guide/sysctl/vm."""
+EVERYTHING = "3"  # page cache, directory entries and inodes: Linux, admin-guide/sysctl/vm
 
 
 @dataclass(frozen=True)

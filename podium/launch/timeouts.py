@@ -16,11 +16,9 @@ from podium.core.errors import UsageError
 
 VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 READERS = ("distributed/launcher/api.py", "distributed/run.py")
-FIXED_SECONDS = 30
-"""What a torchrun gives that does not know the variable, and others where it is not set."""
+FIXED_SECONDS = 30  # what a torchrun gives that does not know the variable, and others where it is not set
 ASKED_SECONDS = 60
-LEAVING_SECONDS = 10.0
-"""Kept of it for leaving once saving is given up, or a third where that is less."""
+LEAVING_SECONDS = 10.0  # kept of it for leaving once saving is given up, or a third where that is less
 
 
 def asked(environment: Mapping[str, str] = os.environ) -> dict[str, str]:

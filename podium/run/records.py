@@ -17,8 +17,7 @@ RUN_NAME = re.compile(r"run_(\d{1,9})", re.ASCII)
 SET_NAME = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}(_\d+)?", re.ASCII)
 SEED_LINE = re.compile(rb"^seed: (\d{1,19})\s*$", re.MULTILINE)
 REPLACED = "replaced_results"
-MAX_CONFIG = 1 << 20
-"""Bytes of a resolved configuration that are searched for the seed; it has 3 kB."""
+MAX_CONFIG = 1 << 20  # bytes of a resolved configuration that are searched for the seed; it has 3 kB
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ RUNS = WORKING_FOLDER / "runs"
 class RunRequest:
     """What a `podium run` was asked for: consecutive runs of a system, or a run to resume."""
 
-    system: str
-    """A name in systems/, or the path of a system's YAML file."""
+    system: str  # a name in systems/, or the path of a system's YAML file
     settings: Sequence[str] = ()
     recipe: str | None = None
     runs: int = 1

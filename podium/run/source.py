@@ -16,20 +16,17 @@ from typing import Any
 from podium.core.files import write_whole
 from podium.core.paths import CODE_FOLDER
 
+# What a run depends on. systems/ is not among them: the resolved configuration holds what a system says.
 CODE = ("benchmarks", "implementations", "podium", "pyproject.toml")
-"""What a run depends on. systems/ is not among them: the resolved configuration holds what a system says."""
-SHIPPED = ("systems", "docker", "pyproject.toml")
-"""What an installation has in the package podium and a repository beside it."""
+SHIPPED = ("systems", "docker", "pyproject.toml")  # in the package podium of an installation, beside it in a clone
 
 
 @dataclass(frozen=True)
 class Source:
     """The code of a run."""
 
-    code: str
-    """`code_hash` of its files."""
-    commit: str | None
-    """What was checked out, changed or not; None where git could not tell."""
+    code: str  # `code_hash` of its files
+    commit: str | None  # what was checked out, changed or not; None where git could not tell
 
 
 def source_here() -> Source:

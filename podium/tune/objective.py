@@ -13,23 +13,19 @@ from podium.core.files import make_folder, write_whole
 from podium.launch.launch import launch
 from podium.run.progress import News
 
+# Is told of samples and accuracy; an exception that it raises ends the training.
 OnEvaluation = Callable[[int, float], None]
-"""Is told of samples and accuracy; an exception that it raises ends the training."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of one training."""
 
-    value: float
-    """Samples to target, or the penalty of one that did not reach it: what is minimised."""
+    value: float  # samples to target, or the penalty of one that did not reach it: what is minimised
     reached: bool
-    samples: int
-    """Trained on."""
-    accuracy: float
-    """The best."""
-    failure: str = ""
-    """What a training that broke off ended with."""
+    samples: int  # trained on
+    accuracy: float  # the best
+    failure: str = ""  # what a training that broke off ended with
 
 
 def train(config: RunConfig, folder: RunFolder, on_evaluation: OnEvaluation = lambda *_: None) -> Outcome:

@@ -25,8 +25,7 @@ from podium.tune.worker import BASE, CONFIG, SPACE, outcome_path
 
 WORKER = [sys.executable, "-m", "podium.tune.worker"]
 LOOK_SECONDS = 0.2
-GRACE_SECONDS = 20.0
-"""For a worker to end its training and put its trial back."""
+GRACE_SECONDS = 20.0  # for a worker to end its training and put its trial back
 
 Tell = Callable[[str], None]
 
@@ -36,8 +35,7 @@ class Workers:
     """How many trainings go on at once, and the processors of each."""
 
     count: int
-    threads: int
-    """Of each process of a training."""
+    threads: int  # of each process of a training
 
     @classmethod
     def sharing(cls, config: RunConfig, count: int) -> "Workers":

@@ -14,6 +14,7 @@ from podium.core.paths import WORKING_FOLDER, own_and_shipped, own_or_shipped
 from podium.core.yaml_files import read_yaml
 
 SEARCHES = WORKING_FOLDER / "systems" / "search"
+# What makes samples to target comparable. `--set` gives it to all searches and to the shipped settings alike.
 NOT_SEARCHED = (
     "system",
     "description",
@@ -25,9 +26,7 @@ NOT_SEARCHED = (
     "max_samples",
     "evaluation",
 )
-"""What makes samples to target comparable. `--set` gives it to all searches and to the shipped settings alike."""
-OPTIONAL_SECTIONS = ("clipping",)
-"""Sections that may be null."""
+OPTIONAL_SECTIONS = ("clipping",)  # sections that may be null
 
 
 class _Model(BaseModel):
@@ -82,13 +81,10 @@ class SearchSpace(_Model):
     """A file of systems/search/."""
 
     name: str
-    system: str
-    """The system that it is made for."""
+    system: str  # the system that it is made for
     trials: int = Field(ge=1)
-    seed: int = Field(ge=0)
-    """Of the first repeat's training, of every trial's, and of what the sampler draws."""
-    settings: Mapping[str, Any] = {}
-    """Configuration keys that all trials have alike."""
+    seed: int = Field(ge=0)  # of the first repeat's training, of every trial's, and of what the sampler draws
+    settings: Mapping[str, Any] = {}  # configuration keys that all trials have alike
     space: Mapping[str, Annotated[Range | Choice, Field(discriminator="kind")]] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -12,8 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from podium.tune.space import SearchSpace
 
-STARTUP_TRIALS = 5
-"""Trials that are trained to their end before any is pruned."""
+STARTUP_TRIALS = 5  # trials that are trained to their end before any is pruned
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 

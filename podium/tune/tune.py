@@ -37,18 +37,16 @@ from podium.tune.space import SearchSpace, changed, load_space, searches_of
 from podium.tune.study import best, ended, open_study
 
 SHIPPED = "shipped"
+# Seeds of repeats begin so far above the trials' own, so that nothing is repeated with what it was chosen by.
 FIRST_REPEAT = 1000
-"""Seeds of repeats begin so far above the trials' own, so that nothing is repeated with what it was chosen by."""
 
 
 @dataclass(frozen=True)
 class Options:
     """What to search, and how much."""
 
-    searches: tuple[str, ...]
-    """None: all that are made for the system."""
-    trials: int | None
-    """None: as the searches say."""
+    searches: tuple[str, ...]  # empty: all that are made for the system
+    trials: int | None  # None: as the searches say
     workers: int
     repeats: int
     folder: Path | None
@@ -59,11 +57,9 @@ class Repeats:
     """Trainings of the same settings under several seeds."""
 
     name: str
-    values: tuple[float, ...]
-    """Samples to target, those that did not reach it with their penalty."""
+    values: tuple[float, ...]  # samples to target, those that did not reach it with their penalty
     reached: int
-    samples: float
-    """Mean samples trained on, whole evaluations counted."""
+    samples: float  # mean samples trained on, whole evaluations counted
 
     @property
     def mean(self) -> float:
@@ -90,8 +86,7 @@ class Found:
     space: SearchSpace
     trials: tuple[FrozenTrial, ...]
     best: FrozenTrial
-    is_shipped: bool
-    """Whether the best trial is that of the shipped settings."""
+    is_shipped: bool  # whether the best trial is that of the shipped settings
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -106,8 +101,8 @@ class Tuned:
     folder: Path
     shipped: RunConfig
     found: tuple[Found, ...]
+    # The shipped settings first, then each search that found others; empty where none were asked for.
     repeats: tuple[Repeats, ...]
-    """The shipped settings first, then each search that found others; empty where none were asked for."""
 
 
 def tune(
@@ -241,8 +236,7 @@ def keep_report(tuned: Tuned) -> None:
 
 COLOURS = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e")
 SHIPPED_COLOUR = "#555555"
-SURE = 2.0
-"""Standard errors that a difference has to be worth to be told as one."""
+SURE = 2.0  # standard errors that a difference has to be worth to be told as one
 
 
 def print_tuned(console: Console, tuned: Tuned) -> None:
