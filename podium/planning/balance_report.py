@@ -5,9 +5,8 @@ no ranks, no network.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
@@ -268,14 +267,15 @@ def packing_of(histogram: np.ndarray) -> list[dict[str, Any]]:
     whole, row_tokens = np.rint(histogram).astype(np.int64), len(histogram) - 1
     if not whole.any():
         raise UsageError("--lengths: found less than half a sample of each length; --packing takes whole samples")
-    ways: list[tuple[str, int | None, Callable[[], Packs]]] = [
-        ("least squares", 3, lambda: least_squares_packs(whole, row_tokens))
-    ]
+    packings: list[tuple[str, int | None, Packs]] = [("least squares", 3, least_squares_packs(whole, row_tokens))]
     for name, pack in (("shortest pack first", shortest_pack_first), ("longest pack first", longest_pack_first)):
-        ways += [(name, depth, partial(pack, whole, row_tokens, depth)) for depth in PACK_DEPTHS]
-    rows = []
-    for name, depth, packed in ways:
-        packs = packed()
-        per_row = packs.sequences / packs.rows
-        rows.append({"method": name, "depth": depth, "efficiency": packs.efficiency, "sequences_per_row": per_row})
-    return rows
+        packings += [(name, depth, pack(whole, row_tokens, depth)) for depth in PACK_DEPTHS]
+    return [
+        {
+            "method": name,
+            "depth": depth,
+            "efficiency": packs.efficiency,
+            "sequences_per_row": packs.sequences / packs.rows,
+        }
+        for name, depth, packs in packings
+    ]

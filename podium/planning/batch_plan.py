@@ -58,7 +58,7 @@ def capacity_for(loads: np.ndarray, overflow: float, token_step: int) -> Capacit
     deviations = NormalDist().inv_cdf(1 - overflow / causes)
     tokens, masked, sequences = np.ceil(loads.mean(axis=0) + deviations * loads.std(axis=0)).astype(int).tolist()
     masked_step = max(1, token_step // 8)
-    return Capacity(-(-(tokens + 1) // token_step) * token_step, -(-masked // masked_step) * masked_step, sequences + 1)
+    return Capacity(round_up(tokens + 1, token_step), round_up(masked, masked_step), sequences + 1)
 
 
 def fit_in(assignment: Assignment, sizes: np.ndarray, late: int, capacity: Capacity) -> Fitted:
@@ -247,7 +247,8 @@ class TrainingOrder:
         if self.capacity is not None:
             late = self._late_into(step)
             drawn = np.concatenate([drawn, late])
-            fitted = self._fit_in(assignment, drawn, len(late), self.capacity)
+            sizes = np.stack([self.store.lengths[drawn], self.store.masked_counts[drawn], np.ones_like(drawn)])
+            fitted = fit_in(assignment, sizes.astype(np.int64), len(late), self.capacity)
             assignment, moved = fitted.assignment, fitted.moved
             if step == len(self._late) - 1:
                 self._late.append(drawn[fitted.left])
@@ -284,10 +285,6 @@ class TrainingOrder:
         for before in range(len(self._late) - 1, step):
             self.global_batch(before)
         return self._late[step]
-
-    def _fit_in(self, assignment: Assignment, drawn: np.ndarray, late: int, capacity: Capacity) -> Fitted:
-        sizes = np.stack([self.store.lengths[drawn], self.store.masked_counts[drawn], np.ones_like(drawn)])
-        return fit_in(assignment, sizes.astype(np.int64), late, capacity)
 
     def _fullest(self, whole: GlobalBatch) -> tuple[int, int, int]:
         """Most tokens, masked tokens and sequences of a micro-batch."""

@@ -48,34 +48,23 @@ class Columns:
     def __init__(self, lengths: np.ndarray, deal: Deal, places: int, start: Assignment | None = None) -> None:
         """Of samples of these lengths [G], dealt out row by row, or as in `start`."""
         self.deal, self.parts, self.places = deal, deal.parts, places
-        size = places * deal.parts
-        self.lengths = np.zeros(size, dtype=np.int64)
+        self.lengths = np.zeros(places * deal.parts, dtype=np.int64)
         self.lengths[: len(lengths)] = lengths
         self.descending = _ascending_lengths(self.lengths)[::-1]
         self.whole_tokens = int(self.lengths.sum())
         pairs = int(self.lengths @ self.lengths)
-        self.unit = WHOLE / (self.whole_tokens + deal.pair_cost * pairs + deal.sequence_cost * len(lengths))
-        self.cost_of = np.rint(self.unit * deal.costs(np.arange(int(lengths.max()) + 1))).astype(np.int64)
+        unit = WHOLE / (self.whole_tokens + deal.pair_cost * pairs + deal.sequence_cost * len(lengths))
+        self.cost_of = np.rint(unit * deal.costs(np.arange(int(lengths.max()) + 1))).astype(np.int64)
         self.cost_of[0] = 0
         self.whole_cost = int(self.cost_of[self.lengths].sum())
-        self._samples = _Samples(
-            self.lengths,
-            self.cost_of,
-            self.whole_tokens,
-            self.whole_cost,
-            self.unit,
-            float(deal.pair_cost),
-            float(deal.sequence_cost),
-        )
+        costs = float(deal.pair_cost), float(deal.sequence_cost)
+        self._samples = _Samples(self.lengths, self.cost_of, self.whole_tokens, self.whole_cost, unit, *costs)
         self._take(self._rows() if start is None else self._placed(start))
 
     @property
     def score(self) -> float:
         """The greater max/mean of tokens and cost."""
-        return max(
-            int(self.tokens.max()) * self.parts / self.whole_tokens,
-            int(self.costs.max()) * self.parts / self.whole_cost,
-        )
+        return _score(self.tokens, self.costs, self._samples)
 
     def bound(self, count: int) -> float:
         """What no assignment of the first `count` samples can beat: the others are empty."""
