@@ -2,12 +2,10 @@
 
 Every rank writes one file: its random number generator state, the optimizer state that no lower rank has (all of it
 is rank 0's where ranks have the same), and on rank 0 the model. So nothing is sent, and no rank waits for another.
-All ranks need one shared file system. The position of the run follows from counts alone, since the sample order is
-stateless.
+All ranks need one shared file system. The position of the run follows from counts, since the sample order is stateless.
 
-The files are in the safetensors format. Their header has a stamp of the owner and a digest of all tensors, so that a
-file that is damaged or belongs to another run is not loaded; it exists as soon as the file does, and no rank has to
-send it to another. BLAKE2b is as fast on processors without instructions for SHA-256.
+The files are in the safetensors format; a stamp of the owner and a digest of all tensors in their header tell a file
+that is damaged or belongs to another run. BLAKE2b is as fast on processors without instructions for SHA-256.
 """
 
 import json

@@ -1,11 +1,8 @@
 """Diagnostics of devices and ranks for `podium doctor`: capabilities, versions, collectives and clocks.
 
-- What PyTorch reports about this machine: versions and GPUs.
-- Whether the device can do what a configuration requires, each feature alone and then all in a real step.
-- What the ranks of a system measure together: who they are, the bandwidth between them, and clock offsets.
-
-Clock offsets are bounded by messages whose order is known. Source: the bounds that causality gives (Cristian,
-Probabilistic clock synchronization, 1989): a message was sent before it is received, by any clock.
+Each feature that a configuration requires is tried alone, and then all in a real step. Clock offsets are bounded by
+messages whose order is known. Source: the bounds that causality gives (Cristian, Probabilistic clock synchronization,
+1989): a message was sent before it is received, by any clock.
 """
 
 import os

@@ -1,9 +1,8 @@
 """Masked-LM accuracy on the evaluation samples, over all ranks, without dropout; optionally beside training.
 
 An asynchronous evaluation copies the weights, and a thread evaluates the copy on a separate stream while training
-continues. After every step the ranks exchange, without waiting, whether their evaluation has ended, so that all of
-them know the accuracy after the same step: one all-reduce of a few numbers in a separate gloo group, read one step
-late.
+continues. After every step the ranks exchange whether their evaluation has ended, by one all-reduce of a few numbers
+in a separate gloo group that is read one step late, so that all of them know the accuracy after the same step.
 
 The samples that count are those that the evaluated weights were trained on. The steps taken meanwhile cost time,
 which MLPerf's clock counts until the accuracy is known, and are discarded if the target was reached.

@@ -1,8 +1,7 @@
 """One optimizer step: forward and backward of each micro-batch, clipping, update; the host waits for no result.
 
-- Dynamic loss scaling for fp16, whose gradients would vanish otherwise; no effect in other precisions. A step whose
-  gradients are not all finite changes nothing, halves the scale and counts neither as a step nor as samples. This is
-  known on the device alone and reaches the host one step late, as all metrics do. Source: Micikevicius et al., arXiv
+- Dynamic loss scaling for fp16. A step whose gradients are not all finite changes nothing, halves the scale and counts
+  neither as a step nor as samples; the host knows it one step late, as all metrics. Source: Micikevicius et al., arXiv
   1710.03740, by torch.amp.GradScaler, which does not synchronize with the host if the optimizer supports that.
 - CUDA graphs: a whole training step as one graph for each shape of its batch, one launch in place of thousands.
   Source: the whole-network capture of PyTorch's CUDA graph documentation. A graph reads static tensors that each
@@ -135,18 +134,13 @@ class LossScaler:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What is known of a step once the device has taken it: tensors of no dimension that nobody has waited for.
+    """Numbers of a step on the device, not waited for (0-d each)."""
 
-    Sums of this rank's losses over its share of the global batch, the norm of the gradient before clipping (NaN without
-    clipping; the averaged gradient's where that is clipped, else this rank's own), the rate, and 1 where the step was
-    taken or 0 where overflow had it skipped.
-    """
-
-    masked_lm: Tensor
+    masked_lm: Tensor  # sums of this rank's losses over its share of the global batch
     next_sentence: Tensor
-    gradient_norm: Tensor
+    gradient_norm: Tensor  # before clipping: of what is clipped, averaged or this rank's own; NaN without clipping
     rate: Tensor
-    taken: Tensor
+    taken: Tensor  # 1, or 0 where overflow had the step skipped
 
 
 class Stepper:

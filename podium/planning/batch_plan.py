@@ -1,12 +1,9 @@
 """The batch plan: which samples each rank takes in each step of a run, from the length index alone.
 
-- Capacity: one shape for all micro-batches of a run. With a shape that is the same for thousands of steps, some
-  steps are too large, unless most of the shape is wasted on all others. So its size is chosen by how often that may
-  happen. What does not fit goes to another micro-batch that has room, and where none has, to the next step. No
-  sequence is cut off or left out, and every rank computes the same plan from the length index.
-- Shapes: every shape that a rank's batches take, known before the run starts. Each shape has a one-time cost: a CUDA
-  graph is captured for it, libraries prepare their kernels. Since a rank knows the lengths of all samples to come,
-  it can prepare every shape before the clock starts and never meets a new one during the timed run.
+- Capacity: one shape for all micro-batches of a run, which a given share of the steps may exceed. What does not fit
+  goes to another micro-batch that has room, and where none has, to the next step. No sequence is cut off or left out.
+- Shapes: every shape that a rank's batches take, known before the run starts, so that what a shape costs once (a CUDA
+  graph is captured, libraries prepare their kernels) is done before the clock starts.
 """
 
 from collections.abc import Mapping, Sequence

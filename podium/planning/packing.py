@@ -1,16 +1,14 @@
 """Packing of sequences into rows: kinds of rows with their counts, greedily or by non-negative least squares.
 
-A pack lists which lengths lie side by side in a row, and how often. Source of both: the histogram packings of Krell,
-Kosec, Perez and Fitzgibbon (Graphcore), arXiv 2107.02027.
+Source of both: the histogram packings of Krell, Kosec, Perez and Fitzgibbon (Graphcore), arXiv 2107.02027.
 
-Greedy, the longest sequences first: many sequences have the same length, so that whole groups of equal rows are
-filled at once; time and memory grow with the number of kinds of rows, not with the number of sequences.
+Greedy, the longest sequences first: whole groups of equal rows are filled at once, so that time and memory grow with
+the number of kinds of rows, not with the number of sequences.
 
 Least squares: how often to use each way of filling a row exactly. There are 22,102 ways in which up to three
 sequences fill 512 tokens. Their numbers x ≥ 0 are to use up the histogram b: minimise ‖A·x − b‖², where A has the
 lengths of each way as a column. The problem is solved by projected gradients with momentum (Beck and Teboulle, SIAM
-J. Imaging Sciences 2009; restarts by O'Donoghue and Candès, 2015): a product with A or its transpose is three
-look-ups a way, and no matrix is stored.
+J. Imaging Sciences 2009; restarts by O'Donoghue and Candès, 2015), without storing a matrix.
 """
 
 from collections.abc import Iterable

@@ -1,22 +1,15 @@
 """Samplers: the order in which a run draws its samples, from stateless seeded permutations.
 
-Sample number i of a run is a function of (seed, i) alone, so nothing is shuffled in memory, a resumed run needs only
-its position, and any rank can look ahead. An epoch is a permutation of all samples, or of each length stratum; the
-next epoch is another one.
+Sample number i of a run is a function of (seed, i) alone: nothing is shuffled in memory, a resumed run needs only its
+position, and any rank can look ahead. Each epoch is another permutation of all samples, or of each length stratum: a
+balanced Feistel network on the smallest even number of bits that covers the dataset, with a multiplicative hash as
+round function; numbers outside the dataset are permuted again (cycle-walking, Black and Rogaway, CT-RSA 2002).
 
-The permutation is a balanced Feistel network on the smallest even number of bits that covers the dataset, with a
-multiplicative hash as round function; numbers that fall outside the dataset are permuted again until they are inside
-(cycle-walking, Black and Rogaway, CT-RSA 2002).
-
-Sharded sampling: every rank has a part of the dataset and draws its local batches from it alone. Parts are
-consecutive ranges of the store whose sizes differ by at most one sample, so that a rank whose disk has the shards of
-its own part never needs another's. A rank's order is a permutation of its part, with separate epochs; it is as
-stateless as `Sampler`, and every rank can compute every other's.
-
-Phases of sequence length: training first on samples that are short enough, later on all of them. Source: BERT's own
-pre-training (Devlin et al., arXiv 1810.04805), at length 128 first and at 512 later. There each phase has samples
-generated for its length. Here there is one store, and a phase draws those of its samples that have no more tokens
-than the phase allows: nothing is cut off, and nothing generated twice.
+- Sharded: every rank draws its local batches from its own part of the dataset, a consecutive range of the store, so
+  that a rank whose disk has the shards of its part needs no other.
+- Phases: training first on samples that are short enough, later on all of them. Source: BERT's own pre-training
+  (Devlin et al., arXiv 1810.04805), at length 128 first and at 512 later. There each phase has samples generated for
+  its length; here a phase draws those of the one store that have no more tokens, so that nothing is cut off.
 """
 
 from bisect import bisect_right
@@ -72,8 +65,7 @@ class StratifiedSampler:
     each of its samples comes exactly once in each of them. Strata are quarters of the longest length: 1–128, 129–256,
     257–384 and 385–512 of 512 (Samsung, arXiv 2402.02447). Stateless as `Sampler` is.
 
-    Since counts are whole, a stratum's share of a batch is not quite its share of the data, and its epochs are shorter
-    or longer than the others' by as much. A stratum without samples gets no slot.
+    Since counts are whole, epochs of strata differ somewhat in length. A stratum without samples gets no slot.
     """
 
     def __init__(

@@ -2,10 +2,8 @@
 
     $ python -m implementations.pytorch.bench.network --rate 400mbit
 
-Each process runs on a host that is a network namespace, so this needs Linux and root. Prints one JSON object.
-
-The two namespaces are joined by a link of a given rate and delay. The rate is enforced by the kernel's token bucket
-filter, which most kernels have; a delay needs its network emulator.
+Each process runs in a network namespace, so this needs Linux and root. The namespaces are joined by a link whose rate
+is enforced by the kernel's token bucket filter; a delay needs its network emulator. Prints one JSON object.
 """
 
 import argparse

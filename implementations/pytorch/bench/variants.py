@@ -1,9 +1,7 @@
 """Variants to time: steps of Podium under different options, and of other implementations on the same samples.
 
-The ablation turns off every optimisation, one at a time, to measure what each gains on this machine. Source of the
-idea: the ablation of arXiv 2208.08124, there of the padding, the grouped attention and the fusion.
-
-The samples are synthetic, of given lengths, and assigned to ranks as in a run.
+The ablation turns off every optimisation, one at a time (the idea is that of arXiv 2208.08124). The samples are
+synthetic, of given lengths, and assigned to ranks as in a run.
 """
 
 import time

@@ -1,11 +1,10 @@
 """The ragged batch: sequences laid end to end, with every index that the device needs built on the host.
 
-- Layout: the place of every token of a batch, by compiled loops that release the interpreter lock. A thread lays out
-  batches while another one trains; work done under the lock would make the other one wait.
-- Attention groups: which sequences of a batch share one dense attention product. Attention over sequences of unequal
-  length is computed group by group: the sequences of a group are laid out as a [sequences, longest] rectangle. Few
-  groups waste products on short sequences, many groups waste launches. Since the best groups are always runs of the
-  length-sorted batch, the cheapest cut is found exactly by dynamic programming, on the host, in the loader.
+- Layout: the place of every token of a batch, by compiled loops that release the interpreter lock, so that a thread
+  lays out batches while another one trains.
+- Attention groups: attention is computed group by group, the sequences of a group laid out as a [sequences, longest]
+  rectangle. Few groups waste products on short sequences, many groups waste launches. Since the best groups are
+  always runs of the length-sorted batch, the cheapest cut is found exactly by dynamic programming.
 - Flattening: a batch as one array, so that a transfer to another process or to a device moves one object.
 """
 

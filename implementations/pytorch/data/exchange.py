@@ -1,11 +1,10 @@
 """Readers that each read the samples drawn for their own rank and send them to the ranks that train on them.
 
-Source: the CPU-side exchange of Baidu, arXiv 2208.08124. A piece is the samples of many steps. While one piece is
-trained on, a thread of every rank reads its part of the next and sends every sample to the rank that the balancing
-strategy assigns it to: one all-to-all among the CPUs, in a separate gloo group. In the published version, ranks
-gather the samples of all others and sort what they received; here every rank knows the lengths, so that a sample is
-sent to one rank alone and the sizes of what arrives are known in advance. Steps are bit for bit those of
-`StepReader`.
+Source: the CPU-side exchange of Baidu, arXiv 2208.08124. While one piece, the samples of many steps, is trained on, a
+thread of every rank reads its part of the next and sends every sample to the rank that the balancing strategy assigns
+it to: one all-to-all among the CPUs, in a separate gloo group. In the published version ranks gather the samples of
+all others; here every rank knows the lengths, so that a sample is sent to one rank alone and the sizes of what
+arrives are known in advance. Steps are bit for bit those of `StepReader`.
 """
 
 import queue

@@ -1,8 +1,8 @@
 """Reads one rank's part of step after step, with read-ahead for the samples of coming steps.
 
 The order of a run is a function of its seed and the length index, so the samples of coming steps are known. They are
-prefetched for many steps at a time, in disk order and with neighbours merged, and are in the page cache when they
-are read. Prefetching is advice to the system and changes no bit of any batch.
+prefetched for many steps at a time, in disk order and with neighbours merged: advice to the system that changes no bit
+of any batch.
 """
 
 from collections import deque

@@ -1,19 +1,15 @@
 """Gradients averaged over ranks by PyTorch DDP, with communication hooks that clip, compress and measure time.
 
-DDP fills buckets of gradients during backward and passes each to the hook, in the same order on all ranks. The hook
-is chosen by when gradients are clipped:
+DDP passes each bucket of gradients to the hook as backward fills it, in the same order on all ranks. Clipping:
 
-- `after`: nothing but the mean; the averaged gradient is clipped once all of it has arrived.
-- `before`: a rank's own gradient is clipped by its local norm, which needs all of the gradient: all buckets are sent
-  at the end of backward, and no communication overlaps with it.
-- `bucket`: a rank's own bucket is clipped by its own norm to max_norm / √(number of buckets) and sent at once. The
-  total norm then is at most max_norm, and communication overlaps with backward. Source: arXiv 2402.02447,
-  bucket-wise gradient clipping before all-reduce.
+- `after`: the averaged gradient, once all of it has arrived.
+- `before`: a rank's own gradient by its local norm, which needs all of it: all buckets are sent at the end of
+  backward, and no communication overlaps with it.
+- `bucket`: a rank's own bucket by its own norm to max_norm / √(number of buckets), and sent at once. The total norm
+  then is at most max_norm. Source: arXiv 2402.02447, bucket-wise gradient clipping before all-reduce.
 
-Gradients are sent as fp32, fp16 or bf16. They are divided by the number of ranks before they are sent, in fp32 and
-before they are rounded to the communication type: the sum over ranks then cannot overflow unless one of its terms
-does. The precision lost at the lower end of fp16 is regained by loss scaling, which is always on with fp16.
-
+Gradients are sent as fp32, fp16 or bf16, divided by the number of ranks before they are rounded: the sum over ranks
+cannot overflow unless one of its terms does. Loss scaling, always on with fp16, regains the precision at its lower end.
 With accumulation, DDP sends the sum of all micro-batches, with the last of them. Nothing here synchronizes with the
 device, so a step can be part of a CUDA graph.
 """

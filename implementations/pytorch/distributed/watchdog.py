@@ -1,10 +1,8 @@
 """Watchdog that names the rank that stalls all others, by heartbeats and progress, and the SIGTERM flag.
 
-The ranks of a run wait for each other in every step, so that one rank that hangs makes all of them hang, without a
-message. Here a thread of each rank writes a heartbeat into torchrun's store (a TCPStore) every few seconds. If a
-rank has made no progress for the time allowed, its thread compares: the ranks without a heartbeat are to blame
-(stopped, or their machine is down), else those that are furthest behind. It reports them and ends the process, and
-torchrun ends the others.
+A thread of each rank writes a heartbeat into torchrun's store (a TCPStore) every few seconds. If a rank has made no
+progress for the time allowed, its thread compares: the ranks without a heartbeat are to blame (stopped, or their
+machine is down), else those that are furthest behind. It reports them and ends the process, and torchrun the others.
 
 SIGTERM sets a flag instead of ending the process, which then saves a checkpoint and exits.
 """
@@ -170,12 +168,10 @@ def join_board(processes: Processes) -> Board | None:
 
 
 class StopRequest:
-    """Whether SIGTERM has come. Use as a context manager, in the main thread.
+    """Whether SIGTERM has come. Use as a context manager, in the main thread; a thread notices the signal.
 
-    A process that has not left by itself after `grace_seconds` is ended, with a word about it: another rank may hang or
-    have died. Without them they are as long as the installed torchrun's patience allows (podium/launch/timeouts.py).
-
-    The signal is noticed by a thread, so that it is even where the main thread waits for another rank.
+    A process that has not left after `grace_seconds` (None: as long as torchrun allows) is ended with a message, since
+    another rank may hang or have died.
     """
 
     def __init__(self, grace_seconds: float | None = None) -> None:

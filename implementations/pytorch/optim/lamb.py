@@ -3,8 +3,6 @@
 Source: You et al., arXiv 1904.00962, in the reference's variant: moving averages m and v of the gradient and its
 square, bias correction, u = m̂ / (√v̂ + eps) + weight_decay · p, and a step of lr · ‖p‖/‖u‖ · u for every tensor,
 where the ratio is 1 if either norm is 0. A parameter group with `adapt: False` (biases and LayerNorm) keeps ratio 1.
-
-Many tensors are updated at once by multi-tensor operations or, for float32 on a CPU, by compiled loops.
 """
 
 from collections.abc import Iterable

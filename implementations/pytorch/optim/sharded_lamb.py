@@ -1,12 +1,9 @@
 """LAMB sharded over ranks by whole tensors, so that trust ratios stay exact.
 
-Every rank needs all updated weights, and updating them takes each rank the same time for any number of ranks: with
-many ranks, whose share of forward and backward is small, that is a good part of a step. Here a rank updates only the
-large tensors that it owns, keeps moving averages for those alone, and sends them to the others. Tensors of fewer
-than `LEAST_SHARED` elements (biases, LayerNorm) are updated on all ranks, which costs less than sending them.
-
-The largest tensor is a lower bound: in BERT-large it is the word embedding, 9% of all elements, so more than eleven
-ranks do not make the update shorter.
+A rank updates only the large tensors that it owns, keeps moving averages for those alone, and sends them to the
+others. Tensors of fewer than `LEAST_SHARED` elements (biases, LayerNorm) are updated on all ranks, which costs less
+than sending them. The largest tensor is a lower bound: in BERT-large it is the word embedding, 9% of all elements, so
+more than eleven ranks do not make the update shorter.
 
 torch.distributed.optim.ZeroRedundancyOptimizer also shards by whole tensors, but small ones too; it does not pass on
 the loss scaler's overflow flag; and its state is available only by gathering pickled objects on one rank.

@@ -3,15 +3,13 @@
 A step takes as long as its busiest part, so the objective is the greatest max/mean of tokens (memory, and all work
 that is linear in them) and of cost (tokens, pairs of tokens and sequences as measured in a step) at once.
 
-Parts are columns of places, with one sample in each, and exchange samples in rounds. Room combines the two measures,
-tokens and cost, into one: the longest sample that a part could still take without exceeding the mean part in either.
-Samples are first assigned row by row, the longest row first, each row's longest sample to the part with most room.
-Then every part returns one sample, from another place each round, and the returned samples are assigned again in the
-same way. If any way of reassigning them keeps all parts within the means, this one does, except for room being
-rounded: where a longer sample goes to a part of less room than a shorter one, exchanging the two keeps both within.
-In small batches, where such rounds have little to choose from, the busiest part then swaps samples with any other.
-
-Parts of unequal counts are parts of equal ones in which some places are empty: they contain a sample of length zero.
+Parts are columns of places with one sample in each; parts of unequal counts have samples of length zero in some. The
+room of a part is the longest sample that it could take without exceeding the mean part in tokens or in cost. Samples
+are first assigned row by row, the longest row first, each row's longest sample to the part with most room. Then every
+part returns one sample, from another place each round, and the returned samples are assigned again in the same way.
+If any way of reassigning them keeps all parts within the means, this one does, except for room being rounded: where a
+longer sample goes to a part of less room than a shorter one, exchanging the two keeps both within. In small batches,
+where such rounds have little to choose from, the busiest part then swaps samples with any other.
 """
 
 from heapq import heapreplace

@@ -2,9 +2,8 @@
 
 One ring goes through all GPUs of all nodes, in as many channels as there are links, so that every link carries 2·(p
 − 1)/p of what p GPUs all-reduce and the slowest kind of link limits the rate; the first byte needs as many hops as a
-tree has levels between nodes and a chain has inside one. (Thakur, Rabenseifner and Gropp, IJHPCA 2005; NCCL's
-published definition of bus bandwidth; Sanders, Speck and Träff, Parallel Computing 2009, for trees at full
-bandwidth.)
+tree has levels between nodes and a chain has inside one. Sources: Thakur, Rabenseifner and Gropp, IJHPCA 2005; NCCL's
+definition of bus bandwidth; Sanders, Speck and Träff, Parallel Computing 2009, for trees at full bandwidth.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,9 @@
 """Shared parts of the CPU kernels: scalar arithmetic, tensors as numba arrays, and random numbers by position.
 
-- Scalars in compiled loops: bfloat16 stored as uint16, and an exponential that vectorises.
-- Tensors as numba sees them, and the assignment of rows to threads.
-- Random numbers: which elements a dropout keeps is a function of its seed, the row and the column. So a mask is
-  never stored: backward computes it again, and the number of threads cannot change it. The generator is Philox 4x32
-  with seven rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11), the fewest that pass
-  BigCrush; one call makes eight numbers of 16 bits. Drop probabilities are rounded to multiples of 1/65536.
+Which elements a dropout keeps is a function of its seed, the row and the column. So a mask is never stored: backward
+computes it again, and the number of threads cannot change it. The generator is Philox 4x32 with seven rounds (Salmon
+et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11), the fewest that pass BigCrush; one call makes eight
+numbers of 16 bits.
 """
 
 from typing import Any

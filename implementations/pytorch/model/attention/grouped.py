@@ -1,10 +1,9 @@
 """Attention over groups of sequences of similar length, one launch a group, groups concurrent on CUDA streams.
 
-Source: the grouped multi-stream attention of arXiv 2208.08124, with cut-offs found for each batch unless given. The
-groups are those of the batch. On a GPU a group is a slice of the tokens, passed to variable-length flash attention
-with the group's longest length, so that kernels are launched for the actual length. Each group has a separate
-stream, except for the longest, which is the first and runs on the stream of all other work. On a CPU, on GPUs older
-than Ampere, and in types that flash attention does not support, a group is one dense product.
+Source: the grouped multi-stream attention of arXiv 2208.08124. On a GPU a group is a slice of the tokens, passed to
+variable-length flash attention with the group's longest length. Each group has a separate stream, except for the
+longest, which is the first and runs on the stream of all other work. On a CPU, on GPUs older than Ampere, and in types
+that flash attention does not support, a group is one dense product.
 
 Autograd runs the backward of an operation on the stream that its forward ran on, and makes a stream wait wherever a
 gradient passes from one to another (PyTorch's CUDA semantics, "Stream semantics of backward passes"), so work that

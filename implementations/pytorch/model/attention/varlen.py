@@ -1,11 +1,9 @@
 """Attention without padding by PyTorch's own operators: variable-length flash attention, and nested tensors.
 
-Variable-length flash attention, with dropout, on a GPU. Source: Dao, arXiv 2307.08691, as included in PyTorch. The
+Flash attention (Dao, arXiv 2307.08691, as included in PyTorch) takes float16 and bfloat16, on GPUs from Ampere on. The
 public `varlen_attn` has no dropout; the operator used here does, and is private to PyTorch: this is the only place
-that calls it. It takes float16 and bfloat16, on GPUs from Ampere on.
-
-scaled_dot_product_attention on jagged nested tensors is the public way to attention without padding. On a GPU it
-selects its fused kernels; on a CPU it uses plain products and is slow, but correct.
+that calls it. scaled_dot_product_attention on jagged nested tensors is the public way; on a CPU it is slow, but
+correct.
 """
 
 import torch
