@@ -325,7 +325,7 @@ class Trainer:
         ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
         phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
         evaluation = self._evaluation(phase_seconds[PHASES.index("evaluation")] / ranks)
-        exchanged = self._exchanged() if isinstance(self.loader, ExchangePrefetcher) else {}
+        exchanged = self._exchanged(self.loader) if isinstance(self.loader, ExchangePrefetcher) else {}
         if not self.processes.first:
             return
         assert self.accuracy is not None
@@ -354,10 +354,9 @@ class Trainer:
         }
         write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
 
-    def _exchanged(self) -> dict[str, Any]:
+    def _exchanged(self, loader: ExchangePrefetcher) -> dict[str, Any]:
         """What passing samples on took the mean rank, from the start of the run to its end."""
-        assert isinstance(self.loader, ExchangePrefetcher)
-        measured = vars(self.loader.measured)
+        measured = vars(loader.measured)
         sums = self.processes.total([float(value) for value in measured.values()])
         return {"exchange": {key: value / self.processes.ranks for key, value in zip(measured, sums, strict=True)}}
 

@@ -134,21 +134,18 @@ def costs_path(system: str) -> Path:
     return own_or_shipped(own_costs_path(system))
 
 
-def measured_costs(config: RunConfig) -> StepCosts | None:
-    """None where the system, its device or this model was not measured. Raises UsageError for a damaged file."""
+def with_measured_costs(config: RunConfig) -> RunConfig:
+    """The configuration with the costs to balance by that were measured on its system, where it names none.
+
+    Unchanged where the system, its device or this model was not measured. Raises UsageError for a damaged file.
+    """
     path = costs_path(config.system)
     if not path.exists():
-        return None
+        return config
     costs, measured = load_costs(path)
     others, _ = differing(config, measured)
-    return None if others else costs
-
-
-def with_measured_costs(config: RunConfig) -> RunConfig:
-    """The configuration with the costs to balance by that were measured on its system, where it names none."""
-    measured = measured_costs(config)
-    relative = measured.relative() if measured else None
-    if relative is None:
+    relative = costs.relative()
+    if others or relative is None:
         return config
     pair, sequence = relative
     return config.model_copy(

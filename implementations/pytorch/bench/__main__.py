@@ -10,7 +10,6 @@ import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from benchmarks.bert.lengths import read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import VOCABULARY_SIZE, Size
 from implementations.pytorch.bench.huggingface import HuggingFace, attention_implementations, require_memory
 from implementations.pytorch.bench.step_costs import measure_costs
-from implementations.pytorch.bench.variants import Podium, Side, Times, mixed_lengths, time_in_turn, variants
+from implementations.pytorch.bench.variants import Podium, Side, Times, mixed_lengths, spread, time_in_turn, variants
 from implementations.pytorch.distributed.process_group import Processes, joined
 from implementations.pytorch.phase_clock import PHASES
 from implementations.pytorch.precision import matmul_peak
@@ -151,7 +150,7 @@ def _ablation(whats: Mapping[str, str], times: Mapping[str, Times]) -> list[dict
                 "without": name,
                 "what": what,
                 "ratio": times[name].total / full.total,
-                "ratio_by_step": {"least": min(by_step), "median": median(by_step), "greatest": max(by_step)},
+                "ratio_by_step": spread(by_step),
                 "milliseconds": times[name].milliseconds,
             }
         )

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks.bert.store import SampleStore, shard_paths
 from implementations.pytorch.data.loader import LOADERS
@@ -51,10 +50,9 @@ def main(given: Sequence[str] | None = None) -> int:
     except PodiumError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    rates = [turn["sequences_per_second"] for turn in turns]
-    print(
-        json.dumps({"settings": _settings(arguments), "turns": turns, "sequences_per_second": median(rates)}, indent=2)
-    )
+    rate = median(turn["sequences_per_second"] for turn in turns)
+    found = {"settings": vars(arguments), "turns": turns, "sequences_per_second": rate}
+    print(json.dumps(found, indent=2, default=str))
     return 0
 
 
@@ -109,10 +107,6 @@ def read_through(paths: Sequence[Path]) -> None:
         with path.open("rb") as file:
             while file.read(2**24):
                 pass
-
-
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
 
 
 def _positive(text: str, least: int = 1) -> int:

@@ -14,11 +14,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from implementations.pytorch.bench.variants import Podium, Side, mixed_lengths, time_in_turn
+from implementations.pytorch.bench.variants import Podium, Side, mixed_lengths, spread, time_in_turn
 from implementations.pytorch.distributed.process_group import joined
 from implementations.pytorch.phase_clock import PHASES
 from podium.config.load import load_system
@@ -177,7 +176,7 @@ def _measure(arguments: argparse.Namespace) -> None:
         found["ways"][name] = {
             "milliseconds": times[name].milliseconds,
             "times_after": times[name].total / times["after"].total,
-            "times_after_by_step": {"least": min(ratios), "median": median(ratios), "greatest": max(ratios)},
+            "times_after_by_step": spread(ratios),
             "phases_ms": {p: 1000 * s / arguments.steps for p, s in side.clock.seconds.items() if p in PHASES},
             "buckets": side.stepper.sync.buckets or None,
         }

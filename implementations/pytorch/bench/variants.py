@@ -5,7 +5,7 @@ synthetic, of given lengths, and assigned to ranks as in a run.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -68,8 +68,11 @@ class Times:
 
     @property
     def milliseconds(self) -> dict[str, float]:
-        ordered = [1000 * value for value in sorted(self.seconds)]
-        return {"least": ordered[0], "median": median(ordered), "greatest": ordered[-1]}
+        return spread([1000 * value for value in self.seconds])
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"least": min(values), "median": median(values), "greatest": max(values)}
 
 
 class Podium:

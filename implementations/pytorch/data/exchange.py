@@ -78,12 +78,7 @@ class Plan:
         )
 
 
-@dataclass(frozen=True)
-class Piece:
-    """The samples of a rank in some steps, as they arrived."""
-
-    plan: Plan
-    samples: Samples
+Piece = tuple[Plan, Samples]  # of some steps, and this rank's samples as they arrived
 
 
 class ExchangeReader:
@@ -143,7 +138,7 @@ class ExchangeReader:
         self._thread.start()
         while (piece := self._next_piece()) is not None:
             first = 0
-            for whole in piece.plan.wholes:
+            for whole in piece[0].wholes:
                 yield self._lay_out(piece, whole, first)
                 first += sum(part.stop - part.start for part in whole.micro_batches(self._rank))
 
@@ -164,11 +159,11 @@ class ExchangeReader:
 
     def _lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
         """This rank's part of a global batch, which begins with its sample number `first` in the piece."""
-        batches = []
+        (plan, samples), batches = piece, []
         layouts = self._order.layouts(whole, self._rank, self._masked_slots)
         for part, layout in zip(whole.micro_batches(self._rank), layouts, strict=True):
             count = part.stop - part.start
-            batches.append(collate(gather(piece.samples, piece.plan.places[first : first + count]), *layout))
+            batches.append(collate(gather(samples, plan.places[first : first + count]), *layout))
             first += count
         return Step(tuple(batches), whole)
 
@@ -184,7 +179,7 @@ class ExchangeReader:
                 samples = self._read(plan)
                 if samples is None:
                     break
-                self._pieces.put(Piece(plan, self._pass_on(plan, samples)))
+                self._pieces.put((plan, self._pass_on(plan, samples)))
             self._pieces.put(None)
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
             self._pieces.put(error)

@@ -19,7 +19,6 @@ from podium.planning.prediction.plan import (
     VOCABULARY,
     Machine,
     Plan,
-    Sharing,
     adapters_named,
     optimizer_seconds,
     processor_named,
@@ -56,6 +55,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         )
     else:
         costs = _fitted_costs(config, processor, constants, unsure)
+    sharded_from = config.optimizer.sharded_from
     plan = Plan(
         machine=machine,
         global_batch_size=config.global_batch_size,
@@ -65,7 +65,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         strategy=config.balancing,
         accumulation_steps=config.gradient_accumulation_steps,
         optimizer=config.optimizer.algorithm,
-        sharing=_sharing(config, machine.ranks),
+        sharing="whole_tensors" if sharded_from is not None and machine.ranks >= max(2, sharded_from) else "none",
         gradient_bytes=FULL if config.gradient_wire == "fp32" else HALF,
         size=config.model_size,
         vocabulary=TINY_VOCABULARY if config.size == "tiny" else VOCABULARY,
@@ -103,11 +103,6 @@ def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
     if processor == "cpu" and nodes * per_node > 1:
         unsure.append("how fast processes on a CPU exchange gradients is assumed, not measured")
     return Machine(processor, nodes, per_node, adapters)
-
-
-def _sharing(config: RunConfig, ranks: int) -> Sharing:
-    least = config.optimizer.sharded_from
-    return "whole_tensors" if least is not None and ranks >= max(2, least) else "none"
 
 
 def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:

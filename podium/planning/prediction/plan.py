@@ -6,7 +6,7 @@ A machine is described by its GPUs, their number, and what connects them.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -142,11 +142,11 @@ class Plan:
             self.strategy, self.global_batch_size, machine.ranks, machine.gpus_per_node, self.accumulation_steps
         )
 
-    @property
+    @cached_property
     def parameters(self) -> int:
-        return _parameters(self.size, self.vocabulary)
+        return self.size.parameters(self.vocabulary)
 
-    @property
+    @cached_property
     def shared_tensors(self) -> tuple[int, ...]:
         """Elements of each tensor that has one owner. Queries, keys and values of a layer are one."""
         tensors = self.size.tensors(self.vocabulary).items()
@@ -159,11 +159,6 @@ class Plan:
         """Whole steps, at least as many samples as the interval."""
         interval = self.evaluation_interval or evaluation_interval(self.global_batch_size)
         return -(-interval // self.global_batch_size) * self.global_batch_size
-
-
-@cache
-def _parameters(size: Size, vocabulary: int) -> int:
-    return size.parameters(vocabulary)
 
 
 def _most_owned(plan: Plan) -> float:
