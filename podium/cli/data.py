@@ -3,6 +3,7 @@
 `podium data verify` checks every byte of a store and prints its findings as a table or as JSON.
 """
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,11 +12,14 @@ from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
+from benchmarks.bert.sizes import SIZES
 from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
 from benchmarks.bert.verification.evidence import Evidence
 from benchmarks.bert.verification.official_data import is_official_vocabulary
-from podium.core.console import errors, print_findings, progress_bar, tell
+from podium.cli.options import AsJson, Processes
+from podium.core.console import print_findings, progress_bar, tell
 from podium.core.errors import UsageError
 from podium.core.finding import Finding, has_errors
 from podium.core.processes import processors
@@ -33,7 +37,7 @@ def prepare(
     vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary, one word a line.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a text file.")],
     more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Processes to share the text files.")] = os.cpu_count() or 1,
+    processes: Processes = os.cpu_count() or 1,
     evaluation: Annotated[
         int | None,
         typer.Option(min=1, help="Keep this many, as the reference picks them: 10000 of eval.txt's."),
@@ -50,7 +54,6 @@ def prepare(
     """
     from benchmarks.bert.preparation.prepare import WHOLE_TEXT, EvaluationPick, Prepared, prepare_subset
     from benchmarks.bert.preparation.prepare import prepare as prepare_texts
-    from podium.core.errors import UsageError
 
     texts = [*text, *(more_text or [])]
     if evaluation and (samples or len(texts) > 1):
@@ -93,15 +96,11 @@ def checkpoint(
     to: Annotated[Literal["podium", "huggingface"], typer.Option(help="The format to write.")] = "podium",
 ) -> None:
     """Turn the weights of a BERT into a checkpoint that a run starts from, bit for bit, and check them on the way."""
-    from rich.progress import Progress as Bar
-
     from benchmarks.bert.checkpoint.convert import convert
-    from benchmarks.bert.sizes import SIZES
-    from podium.core.errors import UsageError
 
-    if size is not None and size not in SIZES:
-        raise UsageError(f"--size: found {size!r}, allowed is {', '.join(SIZES)}")
-    with Bar(console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    if size is not None:
+        _check_size(size)
+    with progress_bar() as bar:
         task = bar.add_task("Reading tensors", total=None)
         done = convert(
             source,
@@ -110,20 +109,17 @@ def checkpoint(
             to=to,
             on_tensor=lambda number, total: bar.update(task, completed=number, total=total),
         )
-    official = "yes, to the byte" if done.official else "no"
     lines = {
         "from": f"{done.source} ({done.kind})",
         "size": f"{done.size.name}, {done.vocabulary} words",
         "tensors": f"{done.tensors} of the reference's names, all finite",
         "parameters": f"{done.parameters:,}",
-        "MLPerf's own": official,
+        "MLPerf's own": "yes, to the byte" if done.official else "no",
         "sha256": done.sha256,
     }
     print(done.file)
-    for name, value in lines.items():
+    for name, value in [*lines.items(), *(("note", note) for note in done.notes)]:
         print(f"  {name:13} {value}")
-    for note in done.notes:
-        print(f"  {'note':13} {note}")
 
 
 @data.command(
@@ -138,7 +134,7 @@ def import_(
         Literal["auto", "hdf5-fixed", "hdf5-variable", "tfrecord"],
         typer.Option("--from", help="The format of the files; auto looks into each."),
     ] = "auto",
-    processes: Annotated[int, typer.Option(min=1, help="Processes to share the files.")] = os.cpu_count() or 1,
+    processes: Processes = os.cpu_count() or 1,
 ) -> None:
     """Turn samples in the formats of others into shards: OUT/NAME.h5 for each file NAME, every row checked.
 
@@ -164,7 +160,7 @@ def export(
         typer.Option("--format", help="Padded rows, or rows of their own length as NVIDIA's code reads them."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for the files, one a shard.")],
-    processes: Annotated[int, typer.Option(min=1, help="Processes to share the shards.")] = os.cpu_count() or 1,
+    processes: Processes = os.cpu_count() or 1,
 ) -> None:
     """Write the samples of shards in a format that the code of others reads: OUT/NAME.hdf5 for each shard NAME.h5.
 
@@ -196,23 +192,15 @@ def verify(
     samples: Annotated[int | None, typer.Option(min=1, help="Evaluation samples; else those of the size.")] = None,
     official: Annotated[bool, typer.Option("--official", help="It has to be MLPerf's own data, to the byte.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the lengths beside Wikipedia's, as SVG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prove that a prepared store is right: every byte, every sample, no duplicates, the masks, labels and lengths.
 
     The verdict is the last line. Exit code 1 if a check failed.
     """
-    import json
-
-    from rich.console import Console
-
-    from benchmarks.bert.sizes import SIZES
-    from benchmarks.bert.verification.checks import Subject
     from benchmarks.bert.verification.shard_stats import bytes_of
-    from podium.core.errors import UsageError
 
-    if size not in SIZES:
-        raise UsageError(f"--size: found {size!r}, allowed is {', '.join(SIZES)}")
+    _check_size(size)
     subject = Subject(store, evaluation, vocab, tuple(text or ()), official)
     asked = checkpoint_evaluation(subject, checkpoint_file, size, samples)
     with progress_bar() as bar:
@@ -230,6 +218,11 @@ def verify(
         print_findings(Console(), found.findings, found.verdict)
     if not found.sound:
         raise typer.Exit(1)
+
+
+def _check_size(size: str) -> None:
+    if size not in SIZES:
+        raise UsageError(f"--size: found {size!r}, allowed is {', '.join(SIZES)}")
 
 
 JSON_FIELDS = {"check": "rule", "level": "severity", "found": "message", "expected": "expected", "advice": "advice"}

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from podium.cli.compare import compare
 from podium.cli.data import data
+from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System
 from podium.cli.report import report
 from podium.cli.submit import submit
 from podium.core.console import errors, print_findings, tell
@@ -39,13 +40,10 @@ app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[
     epilog="Example: [bold]podium run laptop --runs 10 --set optimizer.learning_rate=2e-3[/bold]",
 )
 def run(
-    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    system: System,
     runs: Annotated[int, typer.Option("--runs", min=1, help="How many consecutive runs to make.")] = 1,
-    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as launch.processes_per_node=2."),
-    ] = None,
+    recipe: Recipe = None,
+    settings: Settings = None,
     resumed: Annotated[
         Path | None,
         typer.Option(
@@ -54,16 +52,11 @@ def run(
             help="Go on with the run in this folder from its last checkpoint instead; of --set launch.KEY=VALUE alone.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the commands that would be run, and start nothing.")
     ] = False,
-    node_rank: Annotated[
-        int,
-        typer.Option(
-            "--node-rank", min=0, help="Of several nodes, this one's number; the first one keeps the results."
-        ),
-    ] = 0,
+    node_rank: NodeRank = 0,
 ) -> None:
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
@@ -107,18 +100,11 @@ def run(
     epilog="Example: [bold]podium doctor laptop --set launch.processes_per_node=2[/bold]",
 )
 def doctor(
-    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
-    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    node_rank: Annotated[
-        int,
-        typer.Option(
-            "--node-rank", min=0, help="Of several nodes, this one's number; the first one tells what is found."
-        ),
-    ] = 0,
+    system: System,
+    recipe: Recipe = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    node_rank: NodeRank = 0,
 ) -> None:
     """Find out before a run what it would fail by: versions, GPUs, network, disks, data, description, rules.
 
@@ -144,7 +130,7 @@ def doctor(
     epilog="Example: [bold]podium bench laptop --layers 4 --hidden 512 --set global_batch_size=48 --ablate[/bold]",
 )
 def bench(
-    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    system: System,
     ablate: Annotated[bool, typer.Option("--ablate", help="Turn every optimisation off, one at a time.")] = False,
     against: Annotated[
         str | None, typer.Option(metavar="huggingface", help="Take turns with transformers' BERT, padded.")
@@ -153,14 +139,10 @@ def bench(
     layers: Annotated[int | None, typer.Option(min=1, help="Another number of layers than the system's size.")] = None,
     hidden: Annotated[int | None, typer.Option(min=64, help="Another width, a multiple of 64.")] = None,
     vocabulary: Annotated[int | None, typer.Option(min=5, max=65_536, help="Words of the model.")] = None,
-    lengths: Annotated[
-        Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
-    ] = None,
-    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    lengths: Lengths = None,
+    recipe: Recipe = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Time whole training steps on a system: sequences/s, and how far that is from what the machine can do.
 
@@ -209,19 +191,15 @@ def balance(
     strategy: Annotated[
         str, typer.Option(metavar="STRATEGY|all", help="The way of sharing out samples to look at.")
     ] = "all",
-    lengths: Annotated[
-        Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
-    ] = None,
+    lengths: Lengths = None,
     steps: Annotated[int, typer.Option(min=1, help="Global batches to deal out.")] = 400,
     packing: Annotated[
         bool, typer.Option("--packing", help="Also pack all samples ahead in every way, and show how full rows get.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw it as an SVG file.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    recipe: Recipe = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show how evenly each strategy shares out samples over the ranks of a system, or of any number of ranks.
 
@@ -258,18 +236,16 @@ def balance(
     epilog="Example: [bold]podium predict h200_1x --scale 8,64,1024,4096 --plot curve.svg[/bold]",
 )
 def predict(
-    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
-    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
+    system: System,
+    recipe: Recipe = None,
     scale: Annotated[
         str | None, typer.Option(metavar="GPUS,…", help="Numbers of GPUs to draw the predicted time for.")
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the curve of --scale and the published points as SVG.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the system.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Predict time-to-train on a system before a run: its parts, an interval, and what is unsure.
 
@@ -296,7 +272,7 @@ def predict(
     epilog="Example: [bold]podium tune laptop --search laptop_lamb --search laptop_adamw --trials 40[/bold]",
 )
 def tune(
-    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    system: System,
     searches: Annotated[
         list[str] | None,
         typer.Option("--search", metavar="NAME", help="In systems/search, or a YAML file. Default: all of the system."),
@@ -305,11 +281,9 @@ def tune(
     workers: Annotated[int, typer.Option(min=1, help="Trainings at once; they share the system's threads.")] = 1,
     repeats: Annotated[int, typer.Option(min=0, help="Of the best and of the shipped settings, other seeds.")] = 5,
     folder: Annotated[Path | None, typer.Option(help="To write to and go on from. Default: runs/SYSTEM/tune.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, for all alike.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    recipe: Recipe = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Search for settings that reach the target on fewer samples; several searches are compared on the same budget.
 

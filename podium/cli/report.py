@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from podium.cli.options import AsJson
 from podium.core.console import errors
 
 
@@ -22,7 +23,7 @@ def report(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write the page there: one file that needs no network."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell how one's own runs went: outcome, speed, balance, phases; --html adds loss and accuracy as curves.
 

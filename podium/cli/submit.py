@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from podium.cli.options import AsJson, System
 from podium.core.console import errors, progress_bar, tell
 
 submit = typer.Typer(no_args_is_help=True, help="Describe systems, and make and check submissions to MLPerf.")
@@ -14,7 +15,7 @@ submit = typer.Typer(no_args_is_help=True, help="Describe systems, and make and 
 
 @submit.command(epilog="Example: [bold]podium submit describe laptop --out laptop.json[/bold]")
 def describe(
-    system: Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")],
+    system: System,
     out: Annotated[Path | None, typer.Option(help="Write MLPerf's JSON of the system there.")] = None,
     fill: Annotated[
         bool, typer.Option("--fill", help="Take what is not stated from what this machine tells, and say so.")
@@ -22,7 +23,7 @@ def describe(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 where the machine contradicts the file.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare a system's description with this machine, and write MLPerf's systems/NAME.json.
 
@@ -80,7 +81,7 @@ def package(
             "--allow-other-code", help="Take the present commit where the runs' own is not known; the README says so."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a package of ten runs of each system: results, descriptions, the code that made them.
 
@@ -121,7 +122,7 @@ def check(
             help="Podium's own runs, such as runs/laptop: their logs must say what they were configured with."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check anybody's package: all official checkers on a copy of it, and what they let through.
 

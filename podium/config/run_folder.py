@@ -36,27 +36,11 @@ class Checkpoint:
     """A whole checkpoint."""
 
     path: Path
-    facts: Mapping[str, Any]  # what is no tensor: where the run stood
-
-    @property
-    def batches(self) -> int:
-        """Global batches that were taken, those of skipped steps included."""
-        return int(self.facts["batches"])
-
-    @property
-    def samples(self) -> int:
-        """Samples that were trained on."""
-        return int(self.facts["samples"])
-
-    @property
-    def metrics_bytes(self) -> int:
-        """Length of the run's metrics when it was made."""
-        return int(self.facts["metrics_bytes"])
-
-    @property
-    def log(self) -> str:
-        """The run's log when it was made."""
-        return str(self.facts["log"])
+    batches: int  # global batches that were taken, those of skipped steps included
+    samples: int  # that were trained on
+    metrics_bytes: int  # length of the run's metrics when it was made
+    log: str  # the run's log when it was made
+    facts: Mapping[str, Any]  # all that is no tensor
 
 
 def checkpoint_path(folder: Path, batches: int) -> Path:
@@ -89,8 +73,12 @@ def facts_of(
 
 def facts_digest(facts: Mapping[str, Any]) -> str:
     """SHA-256 over all facts but the digest itself, in hexadecimal."""
-    others = {key: value for key, value in facts.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(others, sort_keys=True).encode("utf-8")).hexdigest()
+    return digest_of({key: value for key, value in facts.items() if key != "digest"})
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """SHA-256 of a JSON document with sorted keys, in hexadecimal."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
@@ -102,7 +90,9 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         whole = all(rank_file(path, rank).is_file() for rank in range(facts["ranks"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Checkpoint(path, facts) if known and whole else None
+    if not (known and whole):
+        return None
+    return Checkpoint(path, facts["batches"], facts["samples"], facts["metrics_bytes"], facts["log"], facts)
 
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -130,73 +120,35 @@ def remove_unfinished_checkpoints(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+class _Name:
+    """A path in a run's folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: "RunFolder", owner: type | None = None) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Names of a run's files. None of them is a result: results/ gets its log when the run has ended."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """The resolved configuration, as YAML."""
-        return self.path / "config.yaml"
-
-    @property
-    def source(self) -> Path:
-        """Which code makes the run, as JSON."""
-        return self.path / "source.json"
-
-    @property
-    def log(self) -> Path:
-        """The result log while it is being written."""
-        return self.path / "result.partial.txt"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object a line: every step and every evaluation."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        """Totals of a run that came to its end, as JSON."""
-        return self.path / "summary.json"
-
-    @property
-    def output(self) -> Path:
-        """What the processes print."""
-        return self.path / "output.txt"
-
-    @property
-    def checkpoints(self) -> Path:
-        """A folder with a folder for each checkpoint."""
-        return self.path / "checkpoints"
-
-    @property
-    def restarted_result(self) -> Path:
-        """The log of a run that was restarted, when it has ended: it is no result and stays here."""
-        return self.path / "result.restarted.txt"
-
-    @property
-    def not_finite(self) -> Path:
-        """The samples of the batch whose loss was not finite, as JSON."""
-        return self.path / "not_finite.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held by all processes of the run as long as they live (podium/config/holding.py)."""
-        return self.path / ".lock"
-
-    @property
-    def _resumed(self) -> Path:
-        return self.path / "resumed"
-
-    @property
-    def _failure(self) -> Path:
-        return self.path / "failure.json"
-
-    @property
-    def _restarts(self) -> Path:
-        return self.path / "restarts.jsonl"
+    config = _Name("config.yaml")  # the resolved configuration
+    source = _Name("source.json")  # which code makes the run
+    log = _Name("result.partial.txt")  # the result log while it is being written
+    metrics = _Name("metrics.jsonl")  # one JSON object a line: every step and every evaluation
+    summary = _Name("summary.json")  # totals of a run that came to its end
+    output = _Name("output.txt")  # what the processes print
+    checkpoints = _Name("checkpoints")  # a folder with a folder for each checkpoint
+    restarted_result = _Name("result.restarted.txt")  # the log of a run that was restarted, when it has ended
+    not_finite = _Name("not_finite.json")  # the samples of the batch whose loss was not finite
+    lock = _Name(".lock")  # locked by all processes of the run as long as they live (podium/core/locks.py)
+    _resumed = _Name("resumed")
+    _failure = _Name("failure.json")
+    _restarts = _Name("restarts.jsonl")
 
     @property
     def begun(self) -> bool:
@@ -284,11 +236,6 @@ def kept(config: RunConfig) -> dict[str, Any]:
     document = config.model_dump(mode="json", by_alias=True, exclude=FREE_BESIDE_LAUNCH | {"launch"})
     left_out = {*FREE, *(FREE_ON_GPU if config.launch.device == "cuda" else ())}
     return {**document, "launch": config.launch.model_dump(mode="json", by_alias=True, exclude=left_out)}
-
-
-def digest_of(configuration: Mapping[str, Any]) -> str:
-    """A name for what `kept` gives, of 64 hexadecimal digits (SHA-256)."""
-    return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def require_kept(checkpoint: Checkpoint, config: RunConfig, file: Path) -> None:

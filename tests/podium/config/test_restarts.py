@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def checkpoint(folder: RunFolder, metrics_bytes: int = 15) -> Checkpoint:
-    return Checkpoint(folder.path, {"batches": 1, "samples": 16, "metrics_bytes": metrics_bytes, "log": "one\n"})
+    return Checkpoint(folder.path, 1, 16, metrics_bytes, "one\n", {})
 
 
 def test_log_and_metrics_are_what_they_were_in_the_checkpoint(folder: RunFolder) -> None:
