@@ -30,7 +30,7 @@ def describe(
     Give it on a node of the system: it tells of the machine that it runs on.
     """
     from podium.config.load import load_system
-    from podium.core.errors import Interrupted, PodiumError
+    from podium.core.errors import attempt
     from podium.core.files import write_whole
     from podium.run.implementation import ask
     from podium.submission.check import print_fields
@@ -38,13 +38,9 @@ def describe(
     from podium.submission.describe import compare, detect, differing, filled, stated, system_json
 
     config = load_system(system)
-    try:
-        device = ask(config.implementation, "describe", [])
-    except Interrupted:
-        raise
-    except PodiumError as error:
-        device = None
-        tell(f"framework and GPUs cannot be told: {error}")
+    device, fault = attempt(ask, config.implementation, "describe", [])
+    if fault:
+        tell(f"framework and GPUs cannot be told: {fault}")
     fields = compare(config, detect(device))
     description, taken = filled(config, fields) if fill else (stated(config), [])
     if as_json:

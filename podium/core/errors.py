@@ -4,6 +4,12 @@ All have one message with the file, the key, what was found, what is allowed and
 process that catches one prints the message, without a traceback, and exits with its exit code.
 """
 
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class PodiumError(Exception):
     """A failure to be told to the user as a sentence."""
@@ -31,3 +37,13 @@ class UsageError(PodiumError, ValueError):
     """What was asked for is wrong: an unknown system, a key that does not exist, a missing file."""
 
     exit_code = 2
+
+
+def attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, PodiumError | None]:
+    """What the call returns, or else the failure that it raises; an interruption is raised all the same."""
+    try:
+        return work(*args, **kwargs), None
+    except Interrupted:
+        raise
+    except PodiumError as error:
+        return None, error

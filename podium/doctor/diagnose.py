@@ -15,7 +15,7 @@ from typing import Any
 from podium.config.load import load_system, system_names, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
+from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
 from podium.doctor.context import Examination, Places
@@ -122,21 +122,13 @@ def go_on_elsewhere(
     words = wrapped(config, system, options, node_rank, "doctor")
     found = findings_of(Examination(config, places, None, None, None, "", None, ""), CHECKS_HERE)
     if any((finding.rule, finding.severity) == ("mounts", "error") for finding in found):
-        return [_not_started(config, "what its container is given is not all there"), *found]
-    try:
-        become(config, words)
-    except Interrupted:
-        raise
-    except PodiumError as error:
-        return [_not_started(config, str(error)), *found]
-
-
-def _not_started(config: RunConfig, why: str) -> Finding:
+        why = "what its container is given is not all there"
+    else:
+        why = str(attempt(become, config, words)[1])
     where = "in its container" if config.launch.launcher == "docker" else "on its nodes"
-    found = f"{why}: nothing was examined {where}, only what is seen from here"
-    return Finding(
-        "launcher", "error", found, f"an examination {where}", "mend that, or go where `podium run` can start"
-    )
+    message = f"{why}: nothing was examined {where}, only what is seen from here"
+    advice = "mend that, or go where `podium run` can start"
+    return [Finding("launcher", "error", message, f"an examination {where}", advice), *found]
 
 
 RANKS_SECONDS = 300.0  # how long all ranks have to meet and measure
@@ -179,40 +171,20 @@ def places() -> Places:
 def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> Examination:
     """Everything that checks look at; what could not be found out is there as a sentence."""
     load = machine()  # before anything of ours runs
-    with _gathered(config, on_progress) as (crew, crew_fault):
-        return _examine(config, places, on_progress, load, crew, crew_fault)
-
-
-def _examine(
-    config: RunConfig,
-    places: Places,
-    on_progress: Callable[[str], None],
-    load: Mapping[str, float],
-    crew: Crew | None,
-    crew_fault: str,
-) -> Examination:
-    prepared, data_fault = prepared_data(config, on_progress)
-    device, device_fault, ranks, ranks_fault = None, "", None, crew_fault
-    with _folder(places.runs / config.system) as path:
-        folder = RunFolder(path)
+    with ExitStack() as stack:
+        nodes, fault = attempt(lambda: stack.enter_context(gathered(config, on_progress)))
+        prepared, data_fault = prepared_data(config, on_progress)
+        folder = RunFolder(stack.enter_context(_folder(places.runs / config.system)))
         write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
         on_progress("Trying a step on this machine")
-        try:
-            device = ask(config.implementation, "doctor", [str(folder.config)])
-        except Interrupted:
-            raise
-        except PodiumError as error:
-            device_fault = str(error)
-        if crew is not None:
+        device, device_fault = attempt(ask, config.implementation, "doctor", [str(folder.config)])
+        ranks: Mapping[str, Any] | None = None
+        if nodes is not None:
             several = config.launch.ranks > 1
             on_progress(f"Having {config.launch.ranks} ranks meet" if several else "Starting the rank")
-            try:
-                ranks = _together(config, folder, crew)
-            except Interrupted:
-                raise
-            except PodiumError as error:
-                ranks_fault = str(error)
-    return Examination(config, places, prepared, data_fault, device, device_fault, ranks, ranks_fault, machine=load)
+            ranks, fault = attempt(_together, config, folder, nodes)
+    faults = str(device_fault or ""), str(fault or "")
+    return Examination(config, places, prepared, data_fault, device, faults[0], ranks, faults[1], machine=load)
 
 
 def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tuple[RunConfig | None, PodiumError | None]:
@@ -222,25 +194,7 @@ def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tupl
     """
     if config.data.kind == "text" and not data_module.is_prepared(config):
         return None, None
-    try:
-        return data_module.with_data(config, on_progress), None
-    except Interrupted:
-        raise
-    except PodiumError as error:
-        return None, error
-
-
-@contextmanager
-def _gathered(config: RunConfig, on_progress: Callable[[str], None]) -> Iterator[tuple[Crew | None, str]]:
-    """The nodes of the system, or why they have not met."""
-    with ExitStack() as stack:
-        try:
-            met: tuple[Crew | None, str] = stack.enter_context(gathered(config, on_progress)), ""
-        except Interrupted:
-            raise
-        except PodiumError as error:
-            met = None, str(error)
-        yield met
+    return attempt(data_module.with_data, config, on_progress)
 
 
 def _together(config: RunConfig, folder: RunFolder, crew: Crew) -> Mapping[str, Any] | None:

@@ -13,7 +13,8 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,8 @@ class Crew:
         """Clear caches on all nodes; what was done is what was done on the one where least was."""
         self._tell_all({"do": "clear", "config": str(config_path)})
         own = clear_caches(config)
-        answers = [Cleared(bool(a["samples"]), f"{self._name(rank)}: {a['words']}") for rank, a in self._answers()]
-        return min([own, *answers], key=lambda cleared: cleared.samples)
+        others = [Cleared(bool(a["samples"]), f"{self._name(rank)}: {a['words']}") for rank, a in self._answers()]
+        return min([own, *others], key=lambda cleared: cleared.samples)
 
     def launch(
         self, config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], on_tick: Callable[[], None]
@@ -288,16 +289,14 @@ def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
     """
     if not 0 < rank < config.launch.nodes:
         raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
-    wire = _met(config, rank, note)
-    node = Node(rank, wire.own_address)
     try:
-        while (order := wire.receive() or {}).get("do") != "end":
-            if order["do"] != "stop":  # one that came after all had ended has nothing to stop
-                wire.send(_obeyed(order, node, wire))
+        with closing(_met(config, rank, note)) as wire:
+            node = Node(rank, wire.own_address)
+            while (order := wire.receive() or {}).get("do") != "end":
+                if order["do"] != "stop":  # one that came after all had ended has nothing to stop
+                    wire.send(_obeyed(order, node, wire))
     except LostError as error:
         raise WorkError(f"node 0 was lost ({error}); see what Podium said there") from None
-    finally:
-        wire.close()
 
 
 def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
@@ -315,33 +314,30 @@ def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
                     "command on that node"
                 ) from None
             time.sleep(0.5)
-    try:
-        wire.send({"node": rank, "host": socket.gethostname(), "system": config.system})
-        answer = wire.receive(60.0) or {"refused": "no answer"}
-    except LostError as error:
-        raise WorkError(f"node 0 was lost ({error}); see what Podium said there") from None
+    wire.send({"node": rank, "host": socket.gethostname(), "system": config.system})
+    answer = wire.receive(60.0) or {"refused": "no answer"}
     if answer.get("refused"):
         raise UsageError(f"node 0 refused this node: {answer['refused']}")
     return wire
 
 
-def _obeyed(order: dict[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
+def _obeyed(order: Mapping[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
     """The answer to an order, once it is done."""
     try:
-        return ORDERS[order["do"]](order, node, wire)
+        if order["do"] == "clear":
+            return asdict(clear_caches(_config(Path(order["config"]))))
+        return {"words": _run(order, node, wire)}
     except PodiumError as error:
         if type(error) in (UsageError, WorkError):
             return {"failed": str(error)}
         raise
 
 
-def _clear(order: dict[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
-    cleared = clear_caches(_config(Path(order["config"])))
-    return {"samples": cleared.samples, "words": cleared.words}
+def _run(order: Mapping[str, Any], node: Node, wire: Wire) -> str:
+    """Why the processes here failed, or nothing.
 
-
-def _run(order: dict[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
-    """Only the first node knows whether the run as a whole succeeded: a missed target is an exit code of 1 too."""
+    Only the first node knows whether the run as a whole succeeded: a missed target is an exit code of 1 too.
+    """
     folder = RunFolder(Path(order["folder"]))
 
     def tick() -> None:
@@ -349,15 +345,10 @@ def _run(order: dict[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
             raise _StoppedError
 
     try:
-        exit_code = run_processes(
-            _config(folder.config), folder, str(order["entry"]), [str(o) for o in order["options"]], tick, node
-        )
+        exit_code = run_processes(_config(folder.config), folder, order["entry"], order["options"], tick, node)
     except _StoppedError:
-        return {"words": "stopped"}
-    return {"words": str(failure(folder, exit_code, node)) if exit_code else ""}
-
-
-ORDERS = {"clear": _clear, "run": _run}
+        return "stopped"
+    return str(failure(folder, exit_code, node)) if exit_code else ""
 
 
 def _config(path: Path) -> RunConfig:
