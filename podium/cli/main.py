@@ -314,17 +314,23 @@ def tune(
 
 def main() -> None:
     """Run a command; a failure or an interruption is told as a sentence, with its exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupt)
+    sys.unraisablehook = _interrupt_again
     try:
         try:
             require_own_packages()
             app()
         finally:
             sys.stdout.flush()
-    except PodiumError as error:
-        tell(str(error))
-        sys.exit(error.exit_code)
+    except (PodiumError, SystemError) as error:
+        failure: BaseException | None = error
+        while isinstance(failure, SystemError):  # by which numba replaces what a signal raises while it loads code
+            failure = failure.__cause__
+        if not isinstance(failure, PodiumError):
+            raise
+        tell(str(failure))
+        sys.exit(failure.exit_code)
     except OSError as error:
         if error.filename is not None:
             raise
@@ -336,3 +342,11 @@ def main() -> None:
 
 def _interrupt(*_: object) -> None:
     raise Interrupted("interrupted")
+
+
+def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Interrupt once more where the exception was lost, as in a callback of numba's while it loads code."""
+    if isinstance(unraisable.exc_value, Interrupted):
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    else:
+        sys.__unraisablehook__(unraisable)

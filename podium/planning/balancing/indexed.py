@@ -243,16 +243,16 @@ def _stable_order(keys: np.ndarray) -> np.ndarray:
     for key in keys:
         low[(key & 255) + 1] += 1
         high[(key >> 8) + 1] += 1
-    for value in range(1, 256):
-        low[value] += low[value - 1]
-        high[value] += high[value - 1]
+    for number in range(1, 256):
+        low[number] += low[number - 1]
+        high[number] += high[number - 1]
     for place in range(count):
         byte = int(keys[place]) & 255
         spare[low[byte]] = place
         low[byte] += 1
-    for other in spare:
-        byte = int(keys[other]) >> 8
-        order[high[byte]] = other
+    for by_low in spare:
+        byte = keys[by_low] >> 8
+        order[high[byte]] = by_low
         high[byte] += 1
     return order
 

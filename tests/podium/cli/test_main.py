@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bert.store import SampleStore
 from podium.cli import main
-from podium.core.errors import WorkError
+from podium.core.errors import Interrupted, WorkError
 from podium.run.collect import FinishedRun
 from tests.podium.conftest import run_podium
 
@@ -181,3 +181,41 @@ def test_output_that_finds_no_room_is_a_sentence() -> None:
         )
     assert done.returncode == 1
     assert done.stderr.decode() == "podium: the output cannot be written (No space left on device)\n"
+
+
+@pytest.mark.parametrize("wrapped", [1, 2])
+def test_an_interruption_within_compiled_code_is_a_sentence(
+    wrapped: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numba raises SystemError from what a signal raises while it loads code."""
+    error: BaseException = Interrupted("interrupted")
+    for _ in range(wrapped):
+        outer = SystemError("returned a result with an exception set")
+        outer.__cause__ = error
+        error = outer
+
+    def app() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", app)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == 1
+    assert capsys.readouterr().err.strip() == "podium: interrupted"
+
+
+def test_an_interruption_that_a_callback_loses_comes_again() -> None:
+    code = (
+        "import gc, os, signal, sys, time\n"
+        "from podium.cli import main as cli\n"
+        "class Callback:\n"
+        "    def __del__(self):\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "def app():\n"
+        "    Callback()\n"
+        "    time.sleep(30)\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (1, "podium: interrupted")
