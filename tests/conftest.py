@@ -126,22 +126,13 @@ runpy.{runs}, run_name="__main__")
     return start
 
 
-Train = Callable[..., RunFolder]
-
-
 @pytest.fixture(scope="session")
-def train(start_ranks: StartRanks, warm_project: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """(recipe, ranks, settings of the laptop, exit code) → the folder of a run, as `podium run` would start it."""
+def start_training(start_ranks: StartRanks) -> Callable[..., None]:
+    """(folder, ranks, exit code): train in the folder of a run as torchrun would, without it."""
     import torch.distributed as dist  # here, since most tests of the harness do without torch
 
-    (prepared,) = (warm_project / "runs").rglob("config.yaml")
-    data = load_resolved(prepared).data
-
-    def run(recipe: str, ranks: int, *settings: str, code: int = 0) -> RunFolder:
-        config = load_system("laptop", recipe, [*settings, f"launch.processes_per_node={ranks}"])
-        folder = RunFolder(tmp_path_factory.mktemp("run"))
-        write_resolved(with_measured_costs(config.model_copy(update={"data": data})), folder.config)
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # torchrun's part
+    def start(folder: RunFolder, ranks: int, code: int = 0) -> None:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         environment = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(store.port),
@@ -150,7 +141,29 @@ def train(start_ranks: StartRanks, warm_project: Path, tmp_path_factory: pytest.
             "LOCAL_WORLD_SIZE": str(ranks),
         }
         environments = [environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-        start_ranks("implementations.pytorch.train", [(folder.config, folder.path)] * ranks, environments, code)
+        start_ranks(
+            "implementations.pytorch.train",
+            [(folder.config, folder.path, "--caches-cleared")] * ranks,
+            environments,
+            code,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def train(
+    start_training: Callable[..., None], warm_project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., RunFolder]:
+    """(recipe, ranks, settings of the laptop, exit code) → the folder of a run, as `podium run` would start it."""
+    (prepared,) = (warm_project / "runs").rglob("config.yaml")
+    data = load_resolved(prepared).data
+
+    def run(recipe: str, ranks: int, *settings: str, code: int = 0) -> RunFolder:
+        config = load_system("laptop", recipe, [*settings, f"launch.processes_per_node={ranks}"])
+        folder = RunFolder(tmp_path_factory.mktemp("run"))
+        write_resolved(with_measured_costs(config.model_copy(update={"data": data})), folder.config)
+        start_training(folder, ranks, code)
         return folder
 
     return run

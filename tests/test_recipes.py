@@ -26,27 +26,35 @@ def run(train: Callable[..., RunFolder]) -> Run:
         folder = train(recipe, ranks, *SHORT, "seed=11", *settings)
         assert not any(check_compliance(folder.log).values())
         found: dict[str, Any] = json.loads(folder.summary.read_text(encoding="utf-8"))
-        lines = map(json.loads, folder.metrics.read_text(encoding="utf-8").splitlines())
-        return {**found, "trained": [line for line in lines if line["event"] == "step"], "log": folder.log}
+        lines = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
+        trained, evaluated = ([line for line in lines if line["event"] == event] for event in ("step", "evaluation"))
+        return {**found, "trained": trained, "evaluated": evaluated, "log": folder.log}
 
     return run
 
 
 @pytest.fixture(scope="module")
-def losses(run: Run) -> list[float]:
-    """Of `indexed` on two processes."""
-    return [line["loss"] for line in run("indexed", 2, *EXACT)["trained"]]
+def expected(run: Run) -> dict[str, Any]:
+    """`indexed` on two processes."""
+    return run("indexed", 2, *EXACT)
+
+
+def values(lines: list[dict[str, Any]], key: str) -> list[float]:
+    return [line[key] for line in lines]
 
 
 @pytest.mark.parametrize(
     ("recipe", "ranks"),
-    [("indexed", 4), ("random", 2), ("padded", 2), ("packed", 4), ("exchanged", 4), ("academic", 2)],
+    [("indexed", 1), ("indexed", 4), ("random", 2), ("padded", 2), ("packed", 4), ("exchanged", 4), ("academic", 2)],
 )
 def test_recipes_follow_the_same_losses_where_the_samples_are_the_same(
-    run: Run, losses: list[float], recipe: str, ranks: int
+    run: Run, expected: dict[str, Any], recipe: str, ranks: int
 ) -> None:
     found = run(recipe, ranks, *EXACT, *ALIKE)
-    assert [line["loss"] for line in found["trained"]] == pytest.approx(losses, rel=1e-4)
+    for key in ("loss", "gradient_norm", "samples"):
+        assert values(found["trained"], key) == pytest.approx(values(expected["trained"], key), rel=1e-4)
+    for key in ("accuracy", "masked_lm_loss", "samples"):
+        assert values(found["evaluated"], key) == pytest.approx(values(expected["evaluated"], key), rel=1e-4)
     pads = recipe in ("padded", "academic")
     assert found["padding_share"] > 0.3 if pads else found["padding_share"] < (0.3 if recipe == "packed" else 0.05)
     assert found["samples"] == 96

@@ -7,10 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from podium.config.run_folder import RunFolder
+from podium.mllog.compliance import check_compliance
 
 SETTINGS = ("target_accuracy=null", "evaluation.samples=64", "evaluation.interval_samples=160", "seed=5")
 TWO = "launch.processes_per_node=2"
@@ -75,38 +79,39 @@ def results(home: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (home / "results").rglob("*.txt")}
 
 
-def tensors(folder: Path) -> dict[str, bytes]:
-    """All tensors of all checkpoints, byte for byte."""
-    return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("checkpoints/*/*.safetensors")}
+def tensors(folder: RunFolder) -> dict[str, bytes]:
+    """All tensors of all checkpoints, byte for byte: safetensors files without their headers, where the run stands."""
+    files = folder.checkpoints.glob("*/*.safetensors")
+    contents = {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
+    return {name: content[8 + int.from_bytes(content[:8], "little") :] for name, content in contents.items()}
 
 
 @pytest.fixture(scope="module")
-def expected(home: Path) -> dict[str, Any]:
+def expected(train: Callable[..., RunFolder]) -> RunFolder:
     """What a run of two processes ends in if nothing happens to it."""
-    made, _ = finish(start(home, *SAVING, TWO))
-    shutil.copy(made["result_file"], Path(made["run_folder"]) / "log.txt")  # before the next set moves it away
-    return made
+    train("indexed", 2, *SETTINGS, "max_samples=32")  # compiles what is not compiled yet
+    return train("indexed", 2, *SETTINGS, *SAVING)
 
 
-def assert_same_run(found: dict[str, Any], expected: dict[str, Any], restarts: int) -> None:
-    """Every line, the weights and all else in the checkpoints, bit for bit; marked, and not among the results."""
-    folder, other = Path(found["run_folder"]), Path(expected["run_folder"])
-    assert (folder / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+def assert_same_run(folder: RunFolder, expected: RunFolder, restarts: int) -> None:
+    """Every line, the weights and all else in the checkpoints, bit for bit; and marked."""
+    assert folder.metrics.read_bytes() == expected.metrics.read_bytes()
     last = "batch_00000034/rank_0.safetensors"  # of 40
-    mine, theirs = tensors(folder), tensors(other)
+    mine, theirs = tensors(folder), tensors(expected)
     assert last in mine
     assert all(mine[name] == theirs[name] for name in mine if name in theirs)
+    found, other = (json.loads(each.summary.read_text(encoding="utf-8")) for each in (folder, expected))
     for key in ("samples", "steps", "accuracy", "padding_share", "max_over_mean_tokens", "moved_sequences"):
-        assert found[key] == expected[key]
-    assert (found["restarts"], expected["restarts"]) == (restarts, 0)
-    assert found["result_file"] == str(folder / "result.restarted.txt")
-    assert all(found["compliance"].values())
+        assert found[key] == other[key]
+    assert (found["restarts"], other["restarts"]) == (restarts, 0)
+    log = folder.restarted_result if folder.restarted_result.is_file() else folder.log
+    assert not any(check_compliance(log).values())
     events, others = (
         [
             (event["key"], event["value"], {k: v for k, v in event["metadata"].items() if k not in ("file", "lineno")})
             for event in (json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines())
         ]
-        for path in (Path(found["result_file"]), other / "log.txt")
+        for path in (log, expected.log)
     )
     assert [event for event in events if event[0] != "podium_restarted"] == others
     assert any(event[0] == "podium_restarted" for event in events)
@@ -118,45 +123,41 @@ def nothing_lives_on(home: Path) -> Any:
     assert ranks(home) == {}
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(home: Path, expected: dict[str, Any]) -> None:
-    """From its last checkpoint, and from the one before it where a rank's part of that is damaged."""
+def test_a_run_goes_on_after_ranks_were_killed_and_it_was_stopped(
+    home: Path, expected: RunFolder, start_training: Callable[..., None]
+) -> None:
+    """As if nothing had been; from the checkpoint before the last one too, where that is damaged."""
     before = results(home)
-    process = start(home, *SAVING, TWO)
-    folder = in_training(home, process, 200)
+    process = start(home, *SAVING, TWO, "launch.max_restarts=2")
+    for rank, samples in ((0, 100), (1, 250)):
+        in_training(home, process, samples)
+        os.kill(ranks(home)[rank], signal.SIGKILL)
+    folder = RunFolder(in_training(home, process, 400))
     process.send_signal(signal.SIGTERM)
     _, words = finish(process, code=143)
     assert "asked to stop, and saved after " in words.replace("\n", " ")
-    assert f"`podium run laptop --resume {folder.relative_to(home)}`" in " ".join(words.split())
+    assert f"`podium run laptop --resume {folder.path.relative_to(home)}`" in " ".join(words.split())
     assert results(home) == before
-    stopped = home / "runs" / "laptop" / "0_stopped" / "run_0"
-    shutil.copytree(folder, stopped)
-    found, _ = finish(start(home, words=("--resume", str(folder))))
-    assert_same_run(found, expected, restarts=1)
-    checkpoint = max((stopped / "checkpoints").iterdir())
-    file = checkpoint / "rank_1.safetensors"
+    stopped = RunFolder(Path(shutil.copytree(folder.path, home / "stopped")))
+    found, _ = finish(start(home, words=("--resume", str(folder.path))))
+    assert (found["run_folder"], found["restarts"]) == (str(folder.path), 3)
+    assert found["result_file"] == str(folder.restarted_result)
+    assert all(found["compliance"].values())
+    assert results(home) == before
+    assert_same_run(folder, expected, restarts=3)
+
+    checkpoint = max(stopped.checkpoints.iterdir())
+    file = checkpoint / "rank_0.safetensors"
     content = bytearray(file.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 4000] = bytes(4000)
     file.write_bytes(content)
-    _, words = finish(start(home, words=("--resume", str(stopped))), code=1)
-    assert "rank_1.safetensors: is damaged: its tensors are not those that were written" in " ".join(words.split())
+    start_training(stopped, 2, code=1)
+    assert f"{file}: is damaged: its tensors are not those that were written" in str(stopped.told_failure())
+    stopped.forget_failure()
     shutil.rmtree(checkpoint)
-    found, _ = finish(start(home, words=("--resume", str(stopped))))
-    assert_same_run(found, expected, restarts=2)
-    assert results(home) == before
-
-
-def test_a_run_goes_on_after_a_rank_was_killed(home: Path, expected: dict[str, Any]) -> None:
-    """The first rank after the first checkpoint, and later the other one."""
-    before = results(home)
-    process = start(home, *SAVING, TWO, "launch.max_restarts=2")
-    for rank, samples in ((0, 100), (1, 400)):
-        folder = in_training(home, process, samples)
-        os.kill(ranks(home)[rank], signal.SIGKILL)
-    found, _ = finish(process)
-    assert found["run_folder"] == str(folder)
-    assert_same_run(found, expected, restarts=2)
-    assert results(home) == before
+    start_training(stopped, 2)
+    assert_same_run(stopped, expected, restarts=4)
 
 
 def test_a_rank_that_hangs_is_named(home: Path) -> None:
@@ -177,16 +178,19 @@ def test_a_rank_that_hangs_is_named(home: Path) -> None:
     assert "and 1 rank waits for it" in words
 
 
-def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(home: Path) -> None:
-    """Also where restarts are allowed: it would come to the same end again."""
+def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(
+    train: Callable[..., RunFolder], start_training: Callable[..., None]
+) -> None:
+    """Also when torchrun starts them again: it would come to the same end."""
     settings = ("optimizer.learning_rate=1.0e+30", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
-    process = start(home, *SAVING, *settings, TWO, "launch.max_restarts=2")
-    _, words = finish(process, code=1)
-    words = " ".join(words.split())
+    folder = train("indexed", 2, *SETTINGS, *SAVING, *settings, code=1)
+    words = str(folder.told_failure(final_only=True))
     assert "the loss of step 2 is nan on samples" in words
-    assert "and 12 more, all of which are in" in words and "its log says aborted" in words
-    (told,) = (home / "runs").rglob("not_finite.json")
-    batch = json.loads(told.read_text(encoding="utf-8"))
+    assert f"and 12 more, all of which are in {folder.not_finite}" in words
+    batch = json.loads(folder.not_finite.read_text(encoding="utf-8"))
     assert [sample["rank"] for sample in batch["samples"]] == [0] * 8 + [1] * 8
     assert all(Path(sample["shard"]).is_file() for sample in batch["samples"])
-    assert not (told.parent / "restarts.jsonl").exists()
+    metrics = folder.metrics.read_bytes()
+    start_training(folder, 2, code=1)
+    assert str(folder.told_failure(final_only=True)) == words
+    assert (folder.metrics.read_bytes(), folder.restarts) == (metrics, 0)
