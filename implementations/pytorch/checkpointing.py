@@ -42,8 +42,7 @@ from podium.config.schema import Checkpointing
 from podium.core.errors import WorkError
 from podium.core.files import make_folder, whole_file, write_whole
 
-# The only key of a header's metadata, whose value is JSON: safetensors writes several in an order of chance.
-STAMP = "podium"
+STAMP = "podium"  # the header's only metadata key (a JSON value): safetensors has no fixed order of several
 CONTENT = "content_blake2b"
 DIGEST_BYTES = 32
 

@@ -165,8 +165,7 @@ def offsets(sent_NR: Tensor, received_NR: Tensor) -> list[Offset]:
     return [Offset(*pair) for pair in zip(least_R.tolist(), greatest_R.tolist(), strict=True)]
 
 
-# Bytes that are all-reduced at most: enough for bandwidth and not for latency to count.
-LARGEST_MESSAGE = {"cpu": 2**26, "cuda": 2**29}
+LARGEST_MESSAGE = {"cpu": 2**26, "cuda": 2**29}  # bytes all-reduced at most: enough for latency not to count
 TURNS = 5
 
 

@@ -74,8 +74,7 @@ def accuracy_of(sums: Sequence[float]) -> Accuracy:
     return Accuracy(masked_lm / masked, next_sentence / sequences, loss_sum / masked, int(sequences))
 
 
-# Where in the numbers that ranks add up it stands how many have ended, how many have failed, and what they found.
-DONE, FAILED, SUMS = 0, 1, 2
+DONE, FAILED, SUMS = 0, 1, 2  # positions in the numbers that ranks add up
 
 
 class OverlappedEvaluation:

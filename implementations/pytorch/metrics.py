@@ -18,8 +18,7 @@ from podium.core.errors import WorkError
 from podium.core.files import unwritable
 from podium.planning.batch_plan import GlobalBatch
 
-# Steps skipped in a row for overflow before a run is given up: by then the loss scale is 2**40 times smaller.
-MOST_SKIPPED = 40
+MOST_SKIPPED = 40  # steps in a row before a run is given up: by then the loss scale is 2**40 times smaller
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ class Metrics:
         self.pending: _Pending | None = None  # the step that waits for its numbers
         self.skipped = skipped  # for overflow, since the last step that was taken
         self._flags = torch.eye(2, dtype=torch.float64, device=processes.device)[0]
-        # Whether any rank has asked for it: known to all ranks at once, when the step's numbers have arrived.
-        self.asked_to_stop, self.asked_to_save = False, False
+        self.asked_to_stop, self.asked_to_save = False, False  # by any rank: known to all ranks at once
 
     @property
     def length(self) -> int:

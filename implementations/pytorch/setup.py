@@ -50,8 +50,7 @@ def load_checkpoint(model: BertForPreTraining, path: Path) -> None:
         weight.copy_(values)
 
 
-# Backends whose launches are the same for all batches of a shape, as a CUDA graph needs them.
-GRAPH_ATTENTION = ("flash",)
+GRAPH_ATTENTION = ("flash",)  # backends whose launches are the same for all batches of a shape, as graphs need
 
 
 def making(config: RunConfig, precision: str, device: torch.device) -> Making:
@@ -144,8 +143,7 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
 
 
 WARM_UP_STEPS = 3
-# What DDP wants to have seen before a graph is captured: it settles its buckets in the first steps.
-GRAPH_WARM_UP_STEPS = 11
+GRAPH_WARM_UP_STEPS = 11  # DDP settles its buckets in the first steps, before a graph is captured
 
 
 def warm_up(

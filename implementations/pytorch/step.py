@@ -39,8 +39,7 @@ from podium.core.errors import WorkError
 from podium.core.files import write_whole
 from podium.planning.batch_plan import GlobalBatch
 
-# A step: a batch and its loss weights on the device → numbers on the device, each of no dimension.
-Body = Callable[[RaggedBatch, Tensor], list[Tensor]]
+Body = Callable[[RaggedBatch, Tensor], list[Tensor]]  # a batch and its loss weights → numbers (0-d), on the device
 
 
 @dataclass(frozen=True)
@@ -162,8 +161,7 @@ class Stepper:
         self.optimizer, self.rates, self.precision = optimizer, rates, precision
         assert config.clipping is None or config.clipping.when == "after" or config.clipping == sync.clipping
         self.scaler = LossScaler(config.loss_scaling, processes.device, enabled="fp16" in (precision, sync.wire))
-        # Steps taken, those skipped for overflow not counted.
-        self.taken = torch.zeros((), dtype=torch.int64, device=processes.device)
+        self.taken = torch.zeros((), dtype=torch.int64, device=processes.device)  # steps, without skipped ones
         self.graphs: StepGraphs | None = None
         self._no_norm = torch.full((), float("nan"), device=processes.device)
 

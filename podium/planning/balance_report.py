@@ -101,8 +101,7 @@ class Balance:
     max_over_mean_cost: float
     max_over_mean_cost_p99: float
     padding_share: float
-    # What the mean of max/mean of cost cannot be below with these samples and counts, however they are dealt out.
-    least_cost: float
+    least_cost: float  # lower bound of the mean of max/mean of cost with these samples and counts
     milliseconds: float  # to compute one step's assignment, the median
     communication: str
     bytes_per_step: float  # sent by a rank where ranks hold shards of their own, as the published system did

@@ -113,8 +113,7 @@ class LengthIndex(Protocol):
 
 
 SHAPE_STEP = 64
-# Token slots are rounded up to multiples of this by device, unless the configuration says: few shapes cost less.
-SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}
+SHAPE_STEPS = {"cpu": SHAPE_STEP, "cuda": 512}  # token slots are rounded up to these: few shapes cost less
 # `collate`'s slot width, token slots, masked slots, attention widths and sequence slots.
 Layout = tuple[int | None, int, int, Sequence[int] | None, int | None]
 DRAWN_SAMPLES = 4096  # samples that are drawn at once, if they are not a single step's
@@ -132,8 +131,7 @@ class GlobalBatch:
     indices: np.ndarray  # dataset indices [samples]
     lengths: np.ndarray  # tokens of each sample, int64 [samples]
     masked_counts: np.ndarray  # masked tokens of each sample, int64 [samples]
-    # Micro-batch a of rank r holds samples starts[r · accumulation steps + a] to the next start, int64 [… + 1].
-    starts: np.ndarray
+    starts: np.ndarray  # micro-batch a of rank r starts at starts[r · accumulation steps + a], int64 [… + 1]
     micro_batch_slots: np.ndarray  # token slots [ranks, accumulation steps], padding included
     moved: int = 0  # sequences that did not fit where they were dealt to, in this step or the one before
     # The place of each sample in the order in which the step's samples were drawn, int64 [samples]; empty where they

@@ -195,8 +195,7 @@ def _packed_kinds(
 
 
 DEPTH = 3  # sequences of a row, at most
-# The solver ends where the error ‖A·x − b‖ has fallen by less than this share in so many iterations.
-CHECKED_EVERY, LEAST_GAIN, MOST_ITERATIONS = 100, 1e-4, 2000
+CHECKED_EVERY, LEAST_GAIN, MOST_ITERATIONS = 100, 1e-4, 2000  # of the solver: ends where the error falls by less
 
 
 def least_squares_packs(histogram: np.ndarray, row_tokens: int) -> Packs:

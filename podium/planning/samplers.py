@@ -86,8 +86,7 @@ class StratifiedSampler:
         self.bounds = stratum_bounds(max_length)  # [strata] the longest length of each
         stratum_of = np.searchsorted(self.bounds, np.arange(max_length + 1)).astype(np.uint8)[lengths]
         sizes = np.bincount(stratum_of, minlength=len(self.bounds))
-        # [strata] slots of a local batch.
-        self.counts = shares(sizes, batch) if counts is None else np.array(counts, dtype=np.int64)
+        self.counts = shares(sizes, batch) if counts is None else np.array(counts, dtype=np.int64)  # [strata] slots
         fitting = len(self.counts) == STRATA and self.counts.min() >= 0 and not self.counts[sizes == 0].any()
         if not fitting or self.counts.sum() != batch:
             raise ValueError(
@@ -225,8 +224,7 @@ class Phase:
     """So many samples of at most so many tokens."""
 
     max_sequence_length: int
-    # Rounded up to whole global batches; None: to the end of the run. Only the last phase has none.
-    samples: int | None
+    samples: int | None  # in whole global batches, rounded up; None (the last phase alone): to the end of the run
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from implementations.pytorch.precision import autocast
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 
-# It has a logit for every slot and word: in 16 bits, in float32, its softmax and the gradients of both.
-BYTES_A_LOGIT = 18
+BYTES_A_LOGIT = 18  # for every slot and word: in 16 bits, in float32, its softmax, and the gradients of both
 SHARE_OF_MEMORY = 0.5  # of the free memory that logits may take; the rest is for activations and the other variants
 
 

@@ -22,8 +22,7 @@ from podium.core.jit import compiled
 from podium.planning.balancing.assignment import offsets_of
 from podium.planning.batch_plan import round_up
 
-# What one more group costs, in units of one query–key pair: measured on two CPU cores, see docs/lab-notebook.md.
-LAUNCH_COST = 40_000.0
+LAUNCH_COST = 40_000.0  # of one more group, in query–key pairs: measured on two CPU cores (docs/lab-notebook.md)
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ class Group:
         return self.last - self.first
 
 
-# Widths are multiples of this: libraries prepare a product for each shape that they meet, so few shapes cost less.
-WIDTH_STEP = 32
+WIDTH_STEP = 32  # widths are multiples of this: libraries prepare a product for each shape, so few shapes cost less
 
 
 def group_by_width(sorted_lengths: np.ndarray, widths: Sequence[int]) -> tuple[Group, ...]:

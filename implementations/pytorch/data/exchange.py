@@ -54,8 +54,7 @@ class Plan:
     read_counts: np.ndarray  # samples for each rank [W]
     arriving: np.ndarray  # dataset indices [m] of what arrives, by the rank that it comes from
     arriving_counts: np.ndarray  # samples from each rank [W]
-    # Where in what arrives this rank's samples lie [m], step by step in the order of each global batch.
-    places: np.ndarray
+    places: np.ndarray  # where in what arrives this rank's samples lie [m], step by step
 
     @classmethod
     def of(cls, wholes: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":

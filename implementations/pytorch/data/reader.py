@@ -17,9 +17,7 @@ from implementations.pytorch.data.batch import RaggedBatch, collate
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
 WINDOW = 32  # steps that are known ahead of the one that is read; they are asked for half as many at a time
-# Steps that are planned for each one that is read until so many are known: the first step waits for no plan but its
-# own.
-PLANNED = 2
+PLANNED = 2  # steps planned for each one read, until WINDOW are known: the first step waits for its own plan alone
 
 
 @dataclass(frozen=True)

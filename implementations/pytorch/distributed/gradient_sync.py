@@ -30,8 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from implementations.pytorch.optim.clipping import clip_factor, total_norm
 from podium.config.schema import Clipping, RunConfig
 
-# Steps between two entries of DDP's own log, which waits for the device: a CUDA graph could not be captured then.
-NEVER = 2**31 - 1
+NEVER = 2**31 - 1  # steps between entries of DDP's log, which waits for the device: no CUDA graph could be captured
 
 WIRE_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

@@ -66,8 +66,7 @@ def _wait(deadline: float, whom: str) -> None:
     time.sleep(POLL_SECONDS)
 
 
-# By so much a collective outlasts the time allowed, in which the rank that holds up the others is named.
-NAMING_SECONDS = 60.0
+NAMING_SECONDS = 60.0  # a collective waits so much longer than allowed, while the stalled rank is named
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from benchmarks.bert.sizes import Size
 
-# Wavelengths of the position embeddings in tokens: fine enough to tell neighbours apart.
-SHORTEST_WAVE, LONGEST_WAVE = 4.0, 200.0
+SHORTEST_WAVE, LONGEST_WAVE = 4.0, 200.0  # of the position embeddings, in tokens: fine enough to tell neighbours apart
 POSITION_AMPLITUDE = 2.5  # amplitude of the position embeddings, in standard deviations of the word embeddings
 LOCAL_SHARPNESS = 2.0  # standard deviation of the local heads' key weights, in standard deviations of the others
 

@@ -17,8 +17,7 @@ from torch.optim import Optimizer
 
 from podium.core.jit import compiled_parallel
 
-# Elements that a thread takes at a time: those of one block stay in its cache from the first pass to the second.
-BLOCK = 1 << 14
+BLOCK = 1 << 14  # elements that a thread takes at a time: few enough to stay in its cache between both passes
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class Update:
     means: list[Tensor]
     squares: list[Tensor]
     betas: tuple[float, float]
-    # What the moving averages are multiplied by: the betas, or 1 where nothing is to change.
-    kept: tuple[float | Tensor, float | Tensor]
+    kept: tuple[float | Tensor, float | Tensor]  # what moving averages are multiplied by: betas, or 1
     numbers: Tensor  # bias correction of m, that of v, and the rate: float64 [3] on the device
     eps: float
     weight_decay: float

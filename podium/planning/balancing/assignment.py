@@ -63,13 +63,11 @@ class Deal:
 
     parts: int
     parts_per_node: int  # = parts where there is one node
-    # Of one (query, key) pair of tokens in units of one token's cost: a sequence costs n + pair_cost · n².
-    pair_cost: float = 0.0
+    pair_cost: float = 0.0  # of a (query, key) pair in units of a token's cost: a sequence costs n + pair_cost · n²
     sequence_cost: float = 0.0  # of a sequence whatever its length, in the same unit
     row_tokens: int = 512  # of a packed row
     counts: Literal["equal", "free"] = "equal"  # whether `indexed` gives every part equally many samples
-    # How strategies that sort deal out the sorted samples; None for the way each was published.
-    scan: Literal["stride", "snake"] | None = None
+    scan: Literal["stride", "snake"] | None = None  # of sorted samples; None: the way each was published
     least: int = 1  # samples that every part has where counts are free
 
     def __post_init__(self) -> None:

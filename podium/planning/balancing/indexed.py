@@ -20,8 +20,7 @@ import numpy as np
 from podium.core.jit import compiled
 from podium.planning.balancing.assignment import Assignment, Deal, bound_of_sorted, offsets_of
 
-# Times that samples are handed in and dealt out again, at most, and how many samples in all: 0.1 ms for 4,096.
-ROUNDS, ROUND_SAMPLES = 32, 2**17
+ROUNDS, ROUND_SAMPLES = 32, 2**17  # most rounds, and most samples in all: 0.1 ms for 4,096
 ROWS = 64  # rows that are dealt out one by one, at most
 SWAPS, SWAP_CHOICES = 64, 2**13  # swaps of two samples at the end, at most, and among how many one is still chosen
 WHOLE = 2**40  # about what all samples cost together in whole-number costs

@@ -27,12 +27,9 @@ class Strategy:
 
     assign: Assign  # lengths [G] in the run's order → an assignment
     pads: bool = False  # every sequence takes a slot of the longest length
-    # Samples are drawn by StratifiedSampler, so that every local batch has fixed counts per stratum.
-    strata: bool = False
-    # A part's tokens lie in rows of deal.row_tokens: its capacity is a whole number of rows, equal for all parts.
-    rows: bool = False
-    # Whether all parts have equally many samples, or as the deal says.
-    counts: Literal["equal", "free", "deal"] = "equal"
+    strata: bool = False  # drawn by StratifiedSampler: every local batch has fixed counts per stratum
+    rows: bool = False  # tokens lie in rows of deal.row_tokens, of which all parts have capacity for equally many
+    counts: Literal["equal", "free", "deal"] = "equal"  # of samples per part; `deal`: as the deal says
     exchange: Literal["none", "node", "all"] = "none"  # among which ranks samples are passed on
     # Whether a rank's samples are dealt out to its micro-batches after those of the global batch to the ranks: what
     # ranks take is then balanced best, since they wait for each other once a step, and not after each micro-batch.

@@ -12,8 +12,7 @@ from podium.planning.costs import StepCosts
 from podium.planning.samplers import Sampler, StratifiedSampler
 
 POOL = 262_144  # samples that stand for a histogram
-# Steps that are dealt out: until so many samples are drawn, within these bounds.
-FEWEST_STEPS, MOST_STEPS, DRAWN = 4, 64, 65_536
+FEWEST_STEPS, MOST_STEPS, DRAWN = 4, 64, 65_536  # steps: until DRAWN samples are drawn, within these bounds
 SEED = 0
 Coefficients = tuple[float, float, float, float]
 

@@ -29,8 +29,7 @@ class Processor:
     name: str
     peak_flops: float  # dense bf16 multiply-adds, counted as two operations, a second
     memory_bytes_per_second: float
-    # To the other accelerators of a node, in one direction: NVLink, or PCI Express where there is none.
-    link_bytes_per_second: float
+    link_bytes_per_second: float  # to the other accelerators of a node, in one direction: NVLink or PCI Express
 
 
 def _known(name: str, memory_bytes_per_second: float, link_bytes_per_second: float) -> Processor:
@@ -67,8 +66,7 @@ class Machine:
     processor: str  # a key of PROCESSORS
     nodes: int
     gpus_per_node: int
-    # A node's network adapters for training and the Gb/s of each; None where unknown or not needed.
-    adapters: tuple[int, float] | None = None
+    adapters: tuple[int, float] | None = None  # of a node, and the Gb/s of each; None: unknown or not needed
 
     def __post_init__(self) -> None:
         if self.processor not in PROCESSORS:

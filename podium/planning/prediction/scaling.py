@@ -13,8 +13,7 @@ from podium.planning.prediction.published import all_samples, is_fitted
 from podium.planning.prediction.samples import Curve, curve
 
 NODE = 8
-# Samples of a GPU's micro-batch that are tried; 56 is the largest published on GPUs of 80 GB.
-LOCAL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 56)
+LOCAL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 56)  # micro-batches tried; 56: the largest published (80 GB)
 SMALLEST_BATCH, LARGEST_BATCH = 256, 16_416  # global batch sizes that were published
 
 

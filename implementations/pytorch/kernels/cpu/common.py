@@ -123,8 +123,7 @@ def exponential(x: Any) -> Any:
     return series * float_of_bits(np.uint32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 
 
-# How elements of a type are handed to compiled code.
-STORED = {torch.bfloat16: torch.uint16, torch.float32: torch.float32}
+STORED = {torch.bfloat16: torch.uint16, torch.float32: torch.float32}  # types in compiled code
 # Parts that rows are cut into. More than there are threads, so that they end together, and always as many, so that sums
 # over rows do not depend on the number of threads.
 CHUNKS = 32

@@ -17,8 +17,7 @@ from podium.planning.batch_plan import round_up
 
 HALVES = (torch.float16, torch.bfloat16)
 CAPABILITY = (8, 0)  # the first NVIDIA GPUs that PyTorch's flash attention runs on; a T4 is 7.5
-# The longest length is told in steps of this, so that it is the same for all batches that a graph is replayed on.
-LENGTH_STEP = 512
+LENGTH_STEP = 512  # the longest length is rounded up to this: the same for all batches that a graph is replayed on
 
 
 def is_had(device: torch.device, dtype: torch.dtype) -> bool:
