@@ -226,9 +226,8 @@ def own_facts(checkpoint: Checkpoint) -> Iterator[Mapping[str, Any]]:
 class Saver:
     """Makes checkpoints while the run goes on. Use as a context manager: what is being written is finished then.
 
-    `capture` puts copies of all tensors on the device's way to the host, `keep` hands them over to be written as soon
-    as the host knows where the run stood. Training waits only where the checkpoint before is not written yet. An error
-    of writing is raised by the next of these calls. Host memory: one copy of what the rank writes.
+    `capture` copies all tensors to the host, `keep` hands the copies over to be written as soon as the host knows where
+    the run stood. Training waits only for the checkpoint before. Errors of writing are raised by the next call.
     """
 
     def __init__(

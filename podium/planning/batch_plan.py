@@ -46,10 +46,9 @@ class Fitted:
 def capacity_for(loads: np.ndarray, overflow: float, token_step: int) -> Capacity:
     """A capacity that some micro-batch of a step exceeds with a probability of about `overflow`, in (0, 1), at most.
 
-    `loads` [steps, 3]: tokens, masked tokens and sequences of the fullest micro-batch of each of some steps. Each is
-    taken as normally distributed. Tokens and masked tokens go together, so they exceed it together; where numbers of
-    sequences vary too, either has half of the probability. Token slots are rounded up to `token_step`, masked slots to
-    an eighth of it.
+    `loads` [steps, 3]: tokens, masked tokens and sequences of the fullest micro-batch of some steps, each taken as
+    normally distributed. Tokens and masked tokens exceed it together; where numbers of sequences vary too, either has
+    half of the probability. Token slots are rounded up to `token_step`, masked slots to an eighth of it.
     """
     causes = 2 if loads[:, 2].std() > 0 else 1
     deviations = NormalDist().inv_cdf(1 - overflow / causes)
@@ -188,10 +187,9 @@ class TrainingOrder:
         phases: Sequence[Phase] = (),
         strata_counts: Sequence[int] | None = None,
     ) -> None:
-        """`deal` says among how many ranks samples are dealt out, and what they cost; with `capacity_overflow` all
-        micro-batches have one shape, which so large a share of the steps exceeds. `shards` and `phases` are those of
-        `drawing_order`, and `strata_counts` are slots of a micro-batch for each stratum of a stratified strategy, which
-        has neither shards nor phases.
+        """With `capacity_overflow` all micro-batches have one shape, which this share of the steps exceeds. `shards` and
+        `phases` are those of `drawing_order`; `strata_counts` are slots of a micro-batch for each stratum of a
+        stratified strategy, which has neither shards nor phases.
 
         Raises UsageError where the attention widths do not reach the longest sequence, and for data that shards, phases
         or strata do not go with.

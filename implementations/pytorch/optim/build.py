@@ -17,11 +17,10 @@ from podium.mllog.write import UsedOptimizer
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio.
 
-    All groups share one rate, a 0-d tensor on the model's device, which `set_rate` changes. Neither optimizer asks the
-    device for anything, so a step can be part of a CUDA graph.
-    Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of each third.
-    LAMB is shared out over the ranks of the process group, if there is one, from `settings.sharded_from` ranks on.
-    Raises UsageError for a backend that is not installed.
+    All groups share one rate, a 0-d tensor on the model's device, which `set_rate` changes; a step can be part of a
+    CUDA graph. Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of
+    each third. LAMB is shared out over the ranks of the process group, if there is one, from `settings.sharded_from`
+    ranks on. Raises UsageError for a backend that is not installed.
     """
     fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
     matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and not name.endswith("qkv.weight")]

@@ -14,14 +14,11 @@ def packed(lengths: np.ndarray, deal: Deal) -> Assignment:
     """Pack the global batch into rows of `deal.row_tokens` tokens, and give every part equally many rows.
 
     Sequences go to rows best-fit decreasing; rows go to parts by cost as in `indexed`, since rows of equally many
-    tokens differ in pairs of tokens. Where the rows cannot be shared out evenly some parts have an empty one. Parts
-    have unequal numbers of sequences, `deal.least` or more, in the order of their rows.
+    tokens differ in pairs of tokens. Some parts may have an empty row, and parts have unequal numbers of sequences,
+    `deal.least` or more. Raises ValueError for too few samples, or one that is longer than a row.
 
-    Source: packing after Graphcore, arXiv 2107.02027, there of the whole dataset ahead of time, here of each batch.
-    Time: that of `indexed`, and some for each kind of row. Sends nothing. A global batch has the same samples as
-    without; which of them share a row is no matter, as none sees another.
-
-    Raises ValueError for too few samples, or one that is longer than a row.
+    Source: Graphcore, arXiv 2107.02027, there of the whole dataset ahead of time, here of each batch. A global batch
+    has the same samples as without; which of them share a row is no matter, as none sees another.
     """
     parts, wanted = deal.parts, deal.parts * deal.least
     if len(lengths) < wanted:

@@ -11,11 +11,10 @@ from podium.planning.balancing.assignment import Assignment, Deal
 def in_order(lengths: np.ndarray, deal: Deal) -> Assignment:
     """Part p takes the p-th run of consecutive samples.
 
-    `padded` and `random`: as reference implementations do it. `stratified`: with samples drawn by `StratifiedSampler`,
-    so that all parts have the same counts of short and of long samples (Samsung, arXiv 2402.02447). Takes no time and
-    sends nothing. The load is as random as the order; with strata, as random as lengths are within a stratum. `random`
-    leaves training as random as the order is; with strata every local batch has fixed counts of each stratum, so that
-    batches vary less than random ones, and samples of different strata are in the ratio of whole numbers.
+    `padded` and `random`: as reference implementations do it; the load is as random as the order. `stratified`: with
+    samples drawn by `StratifiedSampler`, so that all parts have the same counts of short and of long samples (Samsung,
+    arXiv 2402.02447): batches vary less than random ones, and samples of different strata are in the ratio of whole
+    numbers.
     """
     return Assignment.even(np.arange(len(lengths)).reshape(deal.parts, -1))
 
@@ -23,9 +22,8 @@ def in_order(lengths: np.ndarray, deal: Deal) -> Assignment:
 def exchanged(lengths: np.ndarray, deal: Deal) -> Assignment:
     """Sort the whole global batch by length, longest first, and deal it out in strides, or in a snake by `deal.scan`.
 
-    Source: the padding exchange of Baidu, arXiv 2208.08124, where part t of W takes samples t, t + W, t + 2W … Time: a
-    sort. As published, ranks gather the samples of all ranks; a global batch has the same samples as without, so
-    training is as random as the order.
+    Source: the padding exchange of Baidu, arXiv 2208.08124, where part t of W takes samples t, t + W, t + 2W …, and
+    ranks gather the samples of all ranks. A global batch has the same samples as without.
     """
     return Assignment.even(_dealt(lengths[None], deal.parts, deal.scan or "stride"))
 
@@ -33,9 +31,8 @@ def exchanged(lengths: np.ndarray, deal: Deal) -> Assignment:
 def presorted(lengths: np.ndarray, deal: Deal) -> Assignment:
     """Sort within every node, longest first, and deal out among its parts in a snake, or in strides by `deal.scan`.
 
-    Source: local presorting of Samsung, arXiv 2402.02447, on top of stratified sampling. Node k has the k-th run of
-    consecutive samples. Time: a sort for each node. As published, samples are gathered within a node and none leaves
-    it. A global batch has the same samples as without; its randomness is that of stratified sampling.
+    Source: local presorting of Samsung, arXiv 2402.02447, on top of stratified sampling, where samples are gathered
+    within a node. Node k has the k-th run of consecutive samples. A global batch has the same samples as without.
     """
     nodes = deal.parts // deal.parts_per_node
     return Assignment.even(_dealt(lengths.reshape(nodes, -1), deal.parts_per_node, deal.scan or "snake"))
