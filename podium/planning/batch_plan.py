@@ -187,9 +187,10 @@ class TrainingOrder:
         phases: Sequence[Phase] = (),
         strata_counts: Sequence[int] | None = None,
     ) -> None:
-        """With `capacity_overflow` all micro-batches have one shape, which this share of the steps exceeds. `shards` and
-        `phases` are those of `drawing_order`; `strata_counts` are slots of a micro-batch for each stratum of a
-        stratified strategy, which has neither shards nor phases.
+        """With `capacity_overflow` all micro-batches have one shape, which this share of the steps exceeds.
+
+        `shards` and `phases` are those of `drawing_order`; `strata_counts` are slots of a micro-batch for each stratum
+        of a stratified strategy, which has neither shards nor phases.
 
         Raises UsageError where the attention widths do not reach the longest sequence, and for data that shards, phases
         or strata do not go with.
