@@ -264,11 +264,15 @@ def unpack(archive: Path, target: Path, tally: Tally) -> None:
         tally.refuse(PurePosixPath("."), "bad_archive", message)
 
 
+@dataclass(frozen=True)
 class _Member:
-    """One entry of an archive of either kind."""
+    """One entry of an archive of either kind; of a link, `goal` is what it says."""
 
-    def __init__(self, name: str, mode: int, size: int, goal: str | None, read: Callable[[], IO[bytes]]) -> None:
-        self.name, self.mode, self.size, self.goal, self.read = name, mode, size, goal, read
+    name: str
+    mode: int
+    size: int
+    goal: str | None
+    read: Callable[[], IO[bytes]]
 
 
 def _place(name: str, tally: Tally) -> PurePosixPath | None:
@@ -442,18 +446,14 @@ def _xz(path: Path) -> IO[bytes]:
     return io.BufferedReader(_Xz(path), 1 << 18)
 
 
-def _tarred(decompress: Callable[[Path], IO[bytes]]) -> Callable[[Path, Tally], Any]:
-    return lambda path, tally: _tar(path, tally, decompress)
-
-
 # How to open an archive, by how its name ends.
 _OPENERS: dict[str, Callable[[Path, Tally], Any]] = {
     ".zip": _zip,
-    ".tar": _tarred(_plain),
-    ".tar.gz": _tarred(_gz),
-    ".tgz": _tarred(_gz),
-    ".tar.xz": _tarred(_xz),
-    ".txz": _tarred(_xz),
+    ".tar": partial(_tar, decompress=lambda path: path.open("rb")),
+    ".tar.gz": partial(_tar, decompress=_gz),
+    ".tgz": partial(_tar, decompress=_gz),
+    ".tar.xz": partial(_tar, decompress=_xz),
+    ".txz": partial(_tar, decompress=_xz),
 }
 
 

@@ -10,7 +10,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -61,14 +60,6 @@ class Report:
         return not has_errors(self.findings)
 
 
-@dataclass(frozen=True)
-class _Scope:
-    """What of the file system belongs to a check."""
-
-    root: Path
-    parts: tuple[PurePosixPath, ...] | None  # of `root`, what is copied; None for all
-
-
 def check(
     path: Path,
     ruleset: Ruleset,
@@ -117,16 +108,15 @@ def _copy(path: Path, target: Path, tally: Tally) -> Path:
         target.mkdir(parents=True)
         unpack(path, target / archive_stem(path), tally)
         return target / archive_stem(path)
-    scope = _scope(path) if path.is_dir() else _Scope(path, None)
-    root = scope.root
+    root, parts = _scope(path)
     place = target / (root.parent.parent.name or "_") / (root.parent.name or "_") / (root.name or "_")
     place.parent.mkdir(parents=True)
     if root.is_file():
         copy_file(root, place, tally, PurePosixPath(root.name))
-    elif scope.parts is None:
+    elif not parts:
         copy_tree(root, place, tally)
     else:
-        for part in scope.parts:
+        for part in parts:
             (place / part).parent.mkdir(parents=True, exist_ok=True)
             if (root / part).is_dir():
                 copy_tree(root / part, place / part, tally, part)
@@ -135,16 +125,19 @@ def _copy(path: Path, target: Path, tally: Tally) -> Path:
     return place
 
 
-def _scope(path: Path) -> _Scope:
-    """The package that one system's results, or one set of them, belong to, with that system alone; else `path`."""
-    for system in (path, path.parent):
+def _scope(path: Path) -> tuple[Path, tuple[PurePosixPath, ...]]:
+    """What belongs to the check of `path`: a folder or file, and the parts of it that are copied, or none for all.
+
+    Of one system's results, or one set of them, it is the package that they belong to, with that system alone.
+    """
+    for system in (path, path.parent) if path.is_dir() else ():
         root = system.parent.parent
         description = PurePosixPath("systems") / f"{system.name}.json"
         if system.parent.name == "results" and _has_systems(root) and os.path.lexists(root / description):
-            return _Scope(root, (description, PurePosixPath(path.relative_to(root).as_posix())))
-    if path.name == "results" and _has_systems(path.parent):
-        return _Scope(path.parent, (PurePosixPath("systems"), PurePosixPath("results")))
-    return _Scope(path, None)
+            return root, (description, PurePosixPath(path.relative_to(root)))
+    if path.name == "results" and path.is_dir() and _has_systems(path.parent):
+        return path.parent, (PurePosixPath("systems"), PurePosixPath("results"))
+    return path, ()
 
 
 def _has_systems(root: Path) -> bool:
@@ -206,9 +199,7 @@ def summary(report: Report) -> str:
     logs = [file for file in report.files if not file.path.endswith(".json")]
     passed = sum(file.official == "passed" for file in logs)
     found = severity_counts(report.findings) or "nothing found"
-    packages = (
-        f"{len(report.packages):,} package{'s' * (len(report.packages) != 1)}, " if len(report.packages) != 1 else ""
-    )
+    packages = f"{len(report.packages):,} packages, " if len(report.packages) != 1 else ""
     return f"{packages}{passed:,} of {len(logs):,} logs pass the official checker of {report.ruleset}; {found}"
 
 
@@ -223,8 +214,7 @@ def print_report(console: Console, report: Report) -> None:
         if score.minutes is not None:
             factor = "" if score.scaling is None else f", scaled by {score.scaling:.4f} for the RCP"
             counted = " (samples by train_samples)" if score.samples_from == "train_samples" else ""
-            line = f"{score.path}: official score {score.minutes:,.3f} min{factor}{counted}"
-            print_line(console, line)
+            print_line(console, f"{score.path}: official score {score.minutes:,.3f} min{factor}{counted}")
     print_line(console, summary(report), "bold green" if report.accepted else "bold red")
 
 
@@ -235,29 +225,21 @@ def _rows(report: Report) -> Iterator[tuple[Text, ...]]:
         by_folder.setdefault(_folder(file.path), []).append(file)
     places = dict.fromkeys([*by_folder, *(_folder(finding.path) for finding in report.findings)])
     for place in sorted(places):
-        for verdicts, alike in _groups(by_folder.get(place, [])):
+        by_verdicts: dict[tuple[str, str], list[str]] = {}
+        for file in by_folder.get(place, []):
+            by_verdicts.setdefault((file.official, file.podium), []).append(file.path)
+        for verdicts, paths in sorted(by_verdicts.items()):
             official, podium = (Text(verdict, _STYLES[verdict]) for verdict in verdicts)
-            yield Text(_names(place, [file.path for file in alike])), official, podium, Text()
-        findings = [finding for finding in report.findings if _folder(finding.path) == place]
-        alike_findings: dict[tuple[Severity, str, str, str], list[Finding]] = {}
-        for finding in findings:
-            key = finding.severity, finding.source, finding.rule, finding.message
-            alike_findings.setdefault(key, []).append(finding)
-        for (severity, source, _, message), same in alike_findings.items():
-            names = Text("  " + _names(place, [_with_line(finding) for finding in same], named=True))
-            yield (
-                names,
-                Text(),
-                Text(),
-                Text.assemble(MARKS[severity], " ", (source, "bold"), f": {printable(message)}"),
-            )
-
-
-def _groups(files: list[FileVerdict]) -> list[tuple[tuple[str, str], list[FileVerdict]]]:
-    def verdicts(file: FileVerdict) -> tuple[str, str]:
-        return file.official, file.podium
-
-    return [(key, list(group)) for key, group in groupby(sorted(files, key=verdicts), verdicts)]
+            yield Text(_names(place, paths)), official, podium, Text()
+        alike: dict[tuple[Severity, str, str, str], list[str]] = {}
+        for finding in report.findings:
+            if _folder(finding.path) == place:
+                key = finding.severity, finding.source, finding.rule, finding.message
+                line = "" if finding.line is None else f":{finding.line}"
+                alike.setdefault(key, []).append(finding.path + line)
+        for (severity, source, _, message), paths in alike.items():
+            found = Text.assemble(MARKS[severity], " ", (source, "bold"), f": {printable(message)}")
+            yield Text("  " + _names(place, paths, named=True)), Text(), Text(), found
 
 
 def _names(place: str, paths: list[str], named: bool = False) -> str:
@@ -272,10 +254,6 @@ def _names(place: str, paths: list[str], named: bool = False) -> str:
         rest = len(names) - MAX_ALIKE
         return printable(", ".join(names[:MAX_ALIKE]) + (f" and {rest} more" if rest > 0 else ""))
     return printable(f"{place}/ ({len(names)} files)")
-
-
-def _with_line(finding: Finding) -> str:
-    return finding.path if finding.line is None else f"{finding.path}:{finding.line}"
 
 
 def _folder(path: str) -> str:
@@ -336,11 +314,10 @@ def _json(one: Chosen) -> dict[str, Any]:
 
 def _windows(one: Chosen) -> Table:
     choice = one.choice
-    even = len(choice.scores) % 2 == 0
     title = f"{one.name}: {len(choice.scores)} windows of {RUNS} consecutive runs"
-    caption = "the median window is taken" + (
-        "; of the two in the middle, the slower: the choice must never gain anything" if even else ""
-    )
+    caption = "the median window is taken"
+    if len(choice.scores) % 2 == 0:
+        caption += "; of the two in the middle, the slower: the choice must never gain anything"
     table = figure_table(title, "from", "to", "score", "rank", "", caption=caption)
     ranks = sorted(range(len(choice.scores)), key=lambda window: (choice.scores[window], window))
     for window, score in enumerate(choice.scores):

@@ -14,12 +14,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from podium.config.schema import Description, RunConfig
+from podium.config.schema import RunConfig
 from podium.doctor.devices import MEMORY
 from podium.doctor.rules import MAY_BE_EMPTY, NOT_STATED
+from podium.submission.checks.systems import FIELDS
 
 CPUINFO, CPUS, RELEASE = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu"), Path("/etc/os-release")
 GIB = 2**30
@@ -110,9 +112,8 @@ def _caches(folder: Path) -> str:
     names = []
     for index in sorted(folder.glob("index[0-9]*")):
         with suppress(OSError, ValueError):
-            level, kind, size = (
-                (index / name).read_text(encoding="ascii").strip() for name in ("level", "type", "size")
-            )
+            texts = ((index / name).read_text(encoding="ascii") for name in ("level", "type", "size"))
+            level, kind, size = map(str.strip, texts)
             kibibytes = int(size.removesuffix("K"))
             amount = f"{kibibytes // 1024} MiB" if kibibytes % 1024 == 0 else f"{kibibytes} KiB"
             names.append(f"L{level}{KINDS.get(kind, '')} {amount}")
@@ -159,7 +160,7 @@ class Field:
 
 def system_json(description: Mapping[str, str]) -> str:
     """The content of systems/NAME.json: MLPerf's 33 fields in MLPerf's order, all of them text."""
-    assert list(description) == list(_fields_of_mlperf()) and all(isinstance(v, str) for v in description.values())
+    assert tuple(description) == FIELDS and all(isinstance(value, str) for value in description.values())
     return json.dumps(description, indent=4, ensure_ascii=False) + "\n"
 
 
@@ -225,8 +226,9 @@ def same_number(text: str, found: str) -> bool:
 
 
 def same_words(text: str, found: str) -> bool:
-    """Whether all words of one are words of the other."""
-    one, other = ({*re.findall(r"[a-z0-9.]+", _unmarked(side))} for side in (text, found))
+    """Whether all words of one are words of the other, trademark signs and capitals aside."""
+    plain = (re.sub(r"\((r|tm|c)\)", " ", side.lower()) for side in (text, found))
+    one, other = ({*re.findall(r"[a-z0-9.]+", side)} for side in plain)
     return bool(one and other) and (one <= other or other <= one)
 
 
@@ -234,13 +236,14 @@ def same_text(text: str, found: str) -> bool:
     return " ".join(text.lower().split()) == " ".join(found.lower().split())
 
 
-def same_size(text: str, found: str) -> bool:
-    """Whether the first amount of memory of both is the same, as memory is sold."""
-    return _near(text, found, SIZE_TOLERANCE)
+def same_amount(text: str, found: str, tolerance: float) -> bool:
+    """Whether the first amount of memory, or the first clock rate, of both is the same within a tolerance."""
+    one, other = next(_amounts(text), None), next(_amounts(found), None)
+    return one is not None and other is not None and abs(one - other) <= tolerance * max(one, other)
 
 
-def same_clock(text: str, found: str) -> bool:
-    return _near(text, found, CLOCK_TOLERANCE)
+same_size = partial(same_amount, tolerance=SIZE_TOLERANCE)
+same_clock = partial(same_amount, tolerance=CLOCK_TOLERANCE)
 
 
 def same_sizes(text: str, found: str) -> bool:
@@ -281,9 +284,8 @@ def _software(stack: str, name: str, version: str) -> Verdict:
     given = _version_in(stack, name)
     if given is None:
         return "not stated"
-    return (
-        "same" if given == version or version.startswith(f"{given}.") or given.startswith(f"{version}.") else "differs"
-    )
+    same = f"{version}.".startswith(f"{given}.") or given.startswith(f"{version}.")
+    return "same" if same else "differs"
 
 
 def _version_in(stack: str, name: str) -> str | None:
@@ -295,18 +297,3 @@ def _version_in(stack: str, name: str) -> str | None:
 def _amounts(text: str) -> Iterator[float]:
     for number, unit in SIZE.findall(text):
         yield float(number) * UNITS[unit.lower()]
-
-
-def _near(text: str, found: str, tolerance: float) -> bool:
-    one, other = next(_amounts(text), None), next(_amounts(found), None)
-    return one is not None and other is not None and abs(one - other) <= tolerance * max(one, other)
-
-
-def _unmarked(text: str) -> str:
-    """Without trademark signs, in lower case."""
-    return re.sub(r"\((r|tm|c)\)", " ", text.lower())
-
-
-def _fields_of_mlperf() -> Iterator[str]:
-    for name, info in Description.model_fields.items():
-        yield info.alias or name
