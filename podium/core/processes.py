@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,13 +52,15 @@ class WorkerDied(WorkError):
         self.file = file
 
 
-def run_in_processes(
-    function: Callable[..., object], jobs: Mapping[Path, tuple[Any, ...]], processes: int
-) -> Generator[Path, None, None]:
-    """As `results_in_processes`, but only the files."""
-    with closing(results_in_processes(function, jobs, processes)) as results:
-        for file, _ in results:
-            yield file
+def results_of(
+    function: Callable[..., R], jobs: Mapping[Path, tuple[Any, ...]], processes: int
+) -> Generator[tuple[Path, R], None, None]:
+    """As `results_in_processes`, but in this process where there is nothing to share."""
+    if min(processes, len(jobs)) > 1:
+        yield from results_in_processes(function, jobs, processes)
+    else:
+        for file, arguments in jobs.items():
+            yield file, function(*arguments)
 
 
 def results_in_processes(

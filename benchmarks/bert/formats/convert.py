@@ -1,7 +1,7 @@
 """Import of other projects' sample files as shards, and export of shards in their formats."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from benchmarks.bert.store import SUFFIX, SampleStore, Shard, write_shard
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
 from podium.core.locks import folder_lock
-from podium.core.processes import WorkerDied, run_in_processes
+from podium.core.processes import WorkerDied, results_in_processes, results_of
 
 
 class Format(NamedTuple):
@@ -69,9 +69,9 @@ def import_files(
     try:
         with (
             folder_lock(make_folder(out), "podium data import"),
-            closing(run_in_processes(import_file, jobs, processes)) as finished,
+            closing(results_in_processes(import_file, jobs, processes)) as finished,
         ):
-            for shard in finished:
+            for shard, _ in finished:
                 if on_finished is not None:
                     on_finished(shard)
     except WorkerDied as error:
@@ -126,21 +126,14 @@ def export_store(
     files = {out / f"{name}{EXPORTED_SUFFIX}": shard for name, shard in zip(names, shards, strict=True)}
     _check_apart(shards, files)
     jobs = {file: (shard, format_name, file) for file, shard in files.items()}
-    with folder_lock(make_folder(out), "podium data export"), closing(_exported(jobs, processes)) as finished:
-        for file in finished:
+    with (
+        folder_lock(make_folder(out), "podium data export"),
+        closing(results_of(export_shard, jobs, processes)) as finished,
+    ):
+        for file, _ in finished:
             if on_finished is not None:
                 on_finished(file)
     return list(files)
-
-
-def _exported(jobs: Mapping[Path, tuple[Path, str, Path]], processes: int) -> Generator[Path, None, None]:
-    """The files as they are finished; made in this process where there is nothing to share."""
-    if min(processes, len(jobs)) > 1:
-        yield from run_in_processes(export_shard, jobs, processes)
-    else:
-        for file, job in jobs.items():
-            export_shard(*job)
-            yield file
 
 
 def export_shard(path: Path, format_name: str, file: Path) -> None:

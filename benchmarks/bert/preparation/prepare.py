@@ -9,12 +9,12 @@ needed.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,11 @@ from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples, gather
-from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, Origin, Shard, write_shard
+from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, write_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import make_folder, remove_unfinished, require_readable, sha256_of
 from podium.core.locks import folder_lock
-from podium.core.processes import results_in_processes
+from podium.core.processes import results_of
 
 
 def evaluation_pick(number_of_samples: int, count: int) -> NDArray[np.int64]:
@@ -47,13 +47,15 @@ def evaluation_pick(number_of_samples: int, count: int) -> NDArray[np.int64]:
 class Selection:
     """All samples of a text."""
 
+    kind: ClassVar[str] = WHOLE
+
     def of(self, samples: Samples, text: Path) -> Samples:
         """The samples to keep, of all samples of a text; UsageError if there are too few."""
         return samples
 
     def mark(self, origin: Origin) -> Origin:
         """The origin of the samples kept, but for the number that they were selected from."""
-        return origin
+        return origin if self.kind == WHOLE else replace(origin, selection=self.kind, selection_sha256=_digest(self))
 
 
 WHOLE_TEXT = Selection()
@@ -63,15 +65,13 @@ WHOLE_TEXT = Selection()
 class EvaluationPick(Selection):
     """`count` samples, as the reference picks them from eval.txt's."""
 
+    kind = EVALUATION
     count: int
 
     def of(self, samples: Samples, text: Path) -> Samples:
         if len(samples) < self.count:
             raise UsageError(f"{text}: it has {len(samples)} samples, and {self.count} to evaluate were asked for")
         return gather(samples, evaluation_pick(len(samples), self.count))
-
-    def mark(self, origin: Origin) -> Origin:
-        return replace(origin, selection=EVALUATION, selection_sha256=_selection_digest(self))
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class SmallestKeys(Selection):
     A key is a function of the seed, the text's name and the sample's index in the text.
     """
 
+    kind = RANDOM
     seed: int
     largest: int
 
@@ -97,13 +98,6 @@ class SmallestKeys(Selection):
 
     def of(self, samples: Samples, text: Path) -> Samples:
         return gather(samples, self.indices(text, len(samples)))
-
-    def mark(self, origin: Origin) -> Origin:
-        return replace(origin, selection=RANDOM, selection_sha256=_selection_digest(self))
-
-
-def _selection_digest(selection: Selection) -> str:
-    return hashlib.sha256(repr(selection).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -161,33 +155,16 @@ def prepare_shards(
     on_finished: Callable[[Prepared], None] | None,
 ) -> list[Path]:
     """`prepare` without its checks, in a folder that is there and held."""
-    jobs = {
-        out / f"{text.name}{SUFFIX}": (
-            text,
-            vocabulary,
-            vocabulary_sha256,
-            out / f"{text.name}{SUFFIX}",
-            settings,
-            selection,
-        )
-        for text in texts
-    }
-    for shard in jobs:
+    jobs = {}
+    for text in texts:
+        shard = out / f"{text.name}{SUFFIX}"
+        jobs[shard] = (text, vocabulary, vocabulary_sha256, shard, settings, selection)
         remove_unfinished(shard)
-    with closing(_results(jobs, processes)) as results:
+    with closing(results_of(prepare_text, jobs, processes)) as results:
         for _, prepared in results:
             if on_finished is not None:
                 on_finished(prepared)
     return list(jobs)
-
-
-def _results(jobs: dict[Path, tuple[Any, ...]], processes: int) -> Generator[tuple[Path, Prepared], None, None]:
-    """Shards as they are finished; made in this process where there is nothing to share."""
-    if min(processes, len(jobs)) > 1:
-        yield from results_in_processes(prepare_text, jobs, processes)
-    else:
-        for shard, arguments in jobs.items():
-            yield shard, prepare_text(*arguments)
 
 
 def prepare_text(
@@ -286,7 +263,7 @@ def prepare_subset(
     if samples < 1:
         raise UsageError(f"a subset of {samples} samples was asked for; give 1 or more")
     origins = {text: Origin.of_text(text.name, sha256_of(text), words.sha256, settings) for text in texts}
-    digest = _subset_digest(samples, seed, origins.values())
+    digest = _digest((samples, seed, *sorted(map(repr, origins.values()))))
     marked = {text: replace(origin, selection=RANDOM, selection_sha256=digest) for text, origin in origins.items()}
     with folder_lock(make_folder(out), "podium data prepare"):
         finished = _finished(marked, out)
@@ -317,8 +294,9 @@ def _likely(samples: int, whole: float, seed: int) -> SmallestKeys:
     return SmallestKeys(seed, min(LARGEST_KEY, int(share * 2**64)))
 
 
-def _subset_digest(samples: int, seed: int, origins: Iterable[Origin]) -> str:
-    return hashlib.sha256(repr((samples, seed, *sorted(map(repr, origins)))).encode()).hexdigest()
+def _digest(selected: object) -> str:
+    """SHA-256 of everything that decides what is selected, in hexadecimal."""
+    return hashlib.sha256(repr(selected).encode()).hexdigest()
 
 
 def _finished(marked: dict[Path, Origin], out: Path) -> dict[Path, Path]:

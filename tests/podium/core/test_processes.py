@@ -16,13 +16,13 @@ import pytest
 
 from podium.core.files import write_whole
 from podium.core.paths import CODE_FOLDER
-from podium.core.processes import WorkerDied, results_in_processes, run_in_processes
+from podium.core.processes import WorkerDied, results_in_processes, results_of
 
 
 @pytest.mark.parametrize("processes", [1, 2, 9])
 def test_every_file_is_made_once(tmp_path: Path, processes: int) -> None:
     jobs = {tmp_path / str(number): (tmp_path / str(number), str(number)) for number in range(5)}
-    finished = list(run_in_processes(write_whole, jobs, processes))
+    finished = dict(results_of(write_whole, jobs, processes))
     assert sorted(finished) == sorted(jobs) == sorted(tmp_path.iterdir())
     assert [file.read_text() for file in jobs] == ["0", "1", "2", "3", "4"]
     assert multiprocessing.active_children() == []
@@ -34,7 +34,7 @@ def test_each_result_comes_with_its_file(tmp_path: Path) -> None:
 
 
 def test_no_job_needs_no_process() -> None:
-    assert list(run_in_processes(os.abort, {}, 3)) == []
+    assert list(results_in_processes(os.abort, {}, 3)) == []
 
 
 def test_what_a_job_raises_is_raised(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_process_that_dies_is_known_by_its_file(tmp_path: Path) -> None:
     finished = []
     with pytest.raises(WorkerDied, match=r"bad: the worker process that made it died; .* enough memory") as caught:
         jobs = {good: (0,), bad: (signal.SIGKILL,), never: (0,)}
-        for file in run_in_processes(signal.raise_signal, jobs, 1):
+        for file, _ in results_in_processes(signal.raise_signal, jobs, 1):
             finished.append(file)
     assert (caught.value.file, caught.value.exit_code, finished) == (bad, 1, [good])
     assert list(tmp_path.iterdir()) == [other]
@@ -60,8 +60,8 @@ def test_a_process_that_dies_is_known_by_its_file(tmp_path: Path) -> None:
 
 def test_a_generator_that_is_closed_ends_its_workers(tmp_path: Path) -> None:
     start = time.monotonic()
-    with closing(run_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 2)) as finished:
-        assert next(finished) == tmp_path / "a"
+    with closing(results_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 2)) as finished:
+        assert next(finished) == (tmp_path / "a", None)
     assert time.monotonic() - start < 30
     assert multiprocessing.active_children() == []
 
@@ -70,8 +70,8 @@ def test_children_of_others_are_left_alone(tmp_path: Path) -> None:
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     other.start()
     try:
-        with closing(run_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 1)) as finished:
-            assert next(finished) == tmp_path / "a"
+        with closing(results_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 1)) as finished:
+            assert next(finished) == (tmp_path / "a", None)
         assert other.is_alive()
     finally:
         other.kill()
