@@ -3,7 +3,7 @@
 `gather` selects and reorders samples of flat arrays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,6 +72,13 @@ class Sample(NamedTuple):
     masked_positions: NDArray[np.uint16]  # [masked], ascending
     masked_token_ids: NDArray[np.uint16]  # [masked], the tokens before masking
     next_sentence_label: int  # 1 where B is not what follows A
+
+
+def offsets_of(counts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    """Where each of N slices with these counts begins in a flat array, and where the last one ends [N + 1]."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
 
 
 def gather(samples: Samples, order: NDArray[np.int64]) -> Samples:

@@ -6,7 +6,8 @@ offsets are metadata: opening a store reads them and no other part of the sample
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ ADVICE = "prepare it again with `podium data prepare`"
 TEXT = "text"  # `Origin.made_by` of samples that were generated here
 # `Origin.selection`: every sample there is, the reference's pick of evaluation samples, a random subset.
 WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
+
+
+# Attributes that all shards of a store have in common.
+ALIKE = ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256")
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,16 @@ class Origin:
             generation=settings,
         )
 
+    @classmethod
+    def of_attributes(cls, kept: Mapping[str, Any]) -> "Origin":
+        """As a shard keeps it. UsageError for generation settings that cannot be."""
+        own = {name: kept[name] for name in ORIGIN_ATTRIBUTES}
+        if kept["made_by"] != TEXT:
+            return cls(**own)
+        return cls(**own, generation=GenerationSettings(**{name: kept[name] for name in GENERATION_ATTRIBUTES}))
+
     def attributes(self) -> dict[str, Any]:
-        """As a shard keeps them."""
+        """As a shard keeps it."""
         own = {name: getattr(self, name) for name in ORIGIN_ATTRIBUTES}
         return own | (asdict(self.generation) if self.generation else {})
 
@@ -105,27 +118,33 @@ def write_shard(path: Path, samples: Samples, origin: Origin) -> None:
         "content_sha256": content_sha256(arrays),
         **origin.attributes(),
     }
-    write_whole(path, _shard_image(attributes, arrays))
+    with new_hdf5(path) as file:
+        for name, value in attributes.items():
+            set_attribute(file, name, {**ATTRIBUTES, **GENERATION_ATTRIBUTES}[name](value))
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, track_times=False)
 
 
-def _shard_image(attributes: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The bytes of a shard: HDF5 in the layout of version 1.8, whose metadata have checksums; no times."""
+@contextmanager
+def new_hdf5(path: Path) -> Iterator[h5py.File]:
+    """A new HDF5 file, on the disk whole when the block ends; what is there is replaced.
+
+    Until then it is in memory, since HDF5 can crash where it meets a full disk. Its layout is that of HDF5 1.8, whose
+    metadata have checksums; no times are in it, so the same content gives the same bytes.
+    """
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V18)
     access.set_fapl_core(block_size=2**20, backing_store=False)
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
     creation.set_obj_track_times(False)
     with h5py.File(h5py.h5f.create(b"shard", h5py.h5f.ACC_TRUNC, creation, access)) as file:
-        for name, value in attributes.items():
-            _set_attribute(file, name, {**ATTRIBUTES, **GENERATION_ATTRIBUTES}[name](value))
-        for name, array in arrays.items():
-            file.create_dataset(name, data=array, track_times=False)
+        yield file
         file.flush()
         image: bytes = file.id.get_file_image()
-    return image
+    write_whole(path, image)
 
 
-def _set_attribute(file: h5py.File, name: str, value: float | str) -> None:
+def set_attribute(file: h5py.File, name: str, value: float | str) -> None:
     """Text becomes a string of fixed length, so that all of an attribute lies under its checksum."""
     if isinstance(value, str):
         text = value.encode("utf-8", "backslashreplace")
@@ -186,12 +205,8 @@ class Shard:
     @property
     def origin(self) -> Origin:
         """What `write_shard` was told."""
-        own = {name: self.attributes[name] for name in ORIGIN_ATTRIBUTES}
-        if self.attributes["made_by"] != TEXT:
-            return Origin(**own)
         try:
-            generation = GenerationSettings(**{name: self.attributes[name] for name in GENERATION_ATTRIBUTES})
-            return Origin(**own, generation=generation)
+            return Origin.of_attributes(self.attributes)
         except UsageError as error:
             raise self._broken(str(error)) from None
 
@@ -351,7 +366,7 @@ def shard_paths(source: Path | Sequence[Path]) -> list[Path]:
 
 
 def _check_alike(first: Shard, other: Shard) -> None:
-    for name in ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256"):
+    for name in ALIKE:
         one, two = first.attributes[name], other.attributes[name]
         if one != two:
             raise WorkError(f"{other.path}: its {name} is {two}, and that of {first.path} is {one}; {ADVICE}")

@@ -14,7 +14,7 @@ from numba import carray  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from benchmarks.bert.samples import SAMPLE_DTYPES, FlatArrays, Samples
+from benchmarks.bert.samples import SAMPLE_DTYPES, FlatArrays, Samples, offsets_of
 from benchmarks.bert.store import SampleStore
 from podium.core.errors import WorkError
 from podium.core.jit import compiled
@@ -43,7 +43,7 @@ class BulkReader:
 
     def __init__(self, store: SampleStore) -> None:
         self._store = store
-        self._starts = np.array([0, *np.cumsum([len(shard) for shard in store.shards])], dtype=np.int64)
+        self._starts = offsets_of([len(shard) for shard in store.shards])
         self._token_blocks, self._masked_blocks = _blocks(store.lengths), _blocks(store.masked_counts)
         self._first_tokens = _first_elements(store, "tokens")
         self._first_masks = _first_elements(store, "masked_tokens")
@@ -71,7 +71,8 @@ class BulkReader:
         for shard in np.unique(shard_of[self._addresses[shard_of, 0] == 0]).tolist():
             arrays = self._store.shards[shard].arrays()
             self._addresses[shard] = [arrays[name].ctypes.data for name in ARRAYS]
-        offsets, masked_offsets = _offsets(self._store.lengths[indices]), _offsets(self._store.masked_counts[indices])
+        offsets = offsets_of(self._store.lengths[indices])
+        masked_offsets = offsets_of(self._store.masked_counts[indices])
         samples = Samples(
             token_ids=np.empty(offsets[-1], np.uint16),
             sample_offsets=offsets,
@@ -159,20 +160,13 @@ def byte_ranges(
 
 def _first_elements(store: SampleStore, counted: str) -> NDArray[np.int64]:
     """Elements in all shards before each shard [shards]."""
-    counts = [shard.attributes[counted] for shard in store.shards]
-    return np.array([0, *np.cumsum(counts[:-1], dtype=np.int64)], dtype=np.int64)
+    return offsets_of([shard.attributes[counted] for shard in store.shards])[:-1]
 
 
 def _blocks(counts: NDArray[np.uint16]) -> NDArray[np.int64]:
     """Elements before sample 0, BLOCK, 2 · BLOCK … of samples with these counts [N]."""
     sums = np.add.reduceat(counts, np.arange(0, len(counts), BLOCK), dtype=np.int64)
     return np.cumsum(sums) - sums
-
-
-def _offsets(counts: NDArray[np.uint16]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
 
 
 @compiled

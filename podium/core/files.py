@@ -116,6 +116,16 @@ def require_room(folder: Path) -> None:
             probe.unlink()
 
 
+def has_md5(path: Path, size: int, md5: str) -> bool:
+    """Whether a file has this many bytes and this MD5; WorkError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            right = os.fstat(file.fileno()).st_size == size
+            return right and hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
+    except OSError as error:
+        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal. Raises WorkError if it cannot be read."""
     try:

@@ -1,6 +1,5 @@
 """Conversion of a checkpoint of any format to Podium's or Hugging Face's, with a report of what was found."""
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from benchmarks.bert.checkpoint.podium import FORMAT, PodiumCheckpoint, write_po
 from benchmarks.bert.checkpoint.tensorflow import TensorFlowCheckpoint
 from benchmarks.bert.checkpoint.weights import SUFFIX, SafetensorsFile, Source, gather
 from benchmarks.bert.sizes import Size
-from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, sha256_of
+from podium.core.errors import UsageError
+from podium.core.files import has_md5, make_folder, sha256_of
 
 Target = Literal["podium", "huggingface"]
 
@@ -100,13 +99,7 @@ def open_checkpoint(source: Path) -> tuple[str, Source, Layout]:
 
 def is_official(shards: list[Path]) -> bool:
     """Whether a TensorFlow checkpoint's data are MLPerf's; the MD5 is computed only where the size agrees."""
-    if len(shards) != 1 or shards[0].stat().st_size != OFFICIAL_BYTES:
-        return False
-    try:
-        with shards[0].open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == OFFICIAL_MD5
-    except OSError as error:
-        raise WorkError(f"{shards[0]}: cannot be read ({error.strerror})") from error
+    return len(shards) == 1 and has_md5(shards[0], OFFICIAL_BYTES, OFFICIAL_MD5)
 
 
 def _check_place(out: Path, to: Target) -> None:

@@ -80,7 +80,7 @@ class TensorFlowCheckpoint:
         if len(values) != prod(place.shape):
             raise WorkError(f"{place.shard}: ended while {name} was read; {ADVICE}")
         values.setflags(write=False)  # google_crc32c takes nothing that may change
-        if _masked_crc(values) != place.checksum:
+        if masked_crc(values) != place.checksum:
             raise WorkError(f"{place.shard}: the bytes of {name} do not have their checksum; {ADVICE}")
         return values.astype(np.float32, copy=False).reshape(place.shape)
 
@@ -168,7 +168,7 @@ def _block(path: Path, content: bytes, handle: tuple[int, int]) -> bytes:
     if end + TRAILER > len(content):
         raise _broken(path, f"a block ends at byte {end + TRAILER:,}, and the file has {len(content):,}")
     kind, checksum = struct.unpack("<BI", content[end : end + TRAILER])
-    if _masked_crc(content[offset : end + 1]) != checksum:
+    if masked_crc(content[offset : end + 1]) != checksum:
         raise _broken(path, f"the block at byte {offset:,} does not have its checksum")
     if kind != 0:
         name = "compressed with Snappy" if kind == 1 else f"of the unknown type {kind}"
@@ -219,7 +219,8 @@ def _varint(path: Path, content: bytes, at: int) -> tuple[int, int]:
     raise _broken(path, "a number does not end")
 
 
-def _masked_crc(content: bytes | NDArray[np.float32]) -> int:
+def masked_crc(content: bytes | NDArray[np.float32]) -> int:
+    """The CRC-32C as TensorFlow and LevelDB store it."""
     crc = int(google_crc32c.value(content))
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -40,9 +40,8 @@ from benchmarks.bert.formats.rows import (
     unusable,
 )
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import SUFFIX, Shard
+from benchmarks.bert.store import SUFFIX, Shard, new_hdf5, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import write_whole
 
 LARGEST = 32_767  # of the formats' i2
 # Begins the names of the attributes that an export leaves for an import; other programs do not look at them.
@@ -100,8 +99,8 @@ def has_dataset(path: Path, name: str) -> bool:
         return name in file.keys()  # noqa: SIM118 (`in file` would follow links)
 
 
-def dataset_of(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
-    """The dataset of that name, which lies in this file alone; its type and shape are unchecked.
+def dataset_of(file: h5py.File, path: Path, name: str) -> tuple[h5py.Dataset, np.dtype[Any]]:
+    """The dataset of that name, which lies in this file alone, and its type; type and shape are unchecked.
 
     Raises WorkError if there is none, or if reading it would read another file.
     """
@@ -123,7 +122,7 @@ def dataset_of(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
         if not filters <= FILTERS:
             unknown = max(filters - FILTERS)
             raise unusable(path, f"{name} is compressed with the HDF5 filter {unknown}, which is not known here")
-        return dataset
+        return dataset, dataset.dtype
 
 
 def require_integers(path: Path, name: str, dtype: np.dtype[Any]) -> None:
@@ -133,8 +132,11 @@ def require_integers(path: Path, name: str, dtype: np.dtype[Any]) -> None:
         raise unusable(path, f"{name} is {found}, not an integer type")
 
 
-def require_rows(path: Path, rows: dict[str, int]) -> int:
+def require_rows(path: Path, datasets: Mapping[str, h5py.Dataset], labels: h5py.Dataset) -> int:
     """The number of rows on which all datasets agree; raises WorkError if they do not, or if there is none."""
+    rows: dict[str, int] = {
+        name: dataset.shape[0] for name, dataset in {**datasets, "next_sentence_labels": labels}.items()
+    }
     first, count = next(iter(rows.items()))
     for name, found in rows.items():
         if found != count:
@@ -146,9 +148,7 @@ def require_rows(path: Path, rows: dict[str, int]) -> int:
 
 def labels_of(file: h5py.File, path: Path) -> h5py.Dataset:
     """next_sentence_labels, integers [N] or [N, 1]."""
-    labels = dataset_of(file, path, "next_sentence_labels")
-    with as_sentence(path):
-        dtype = labels.dtype
+    labels, dtype = dataset_of(file, path, "next_sentence_labels")
     require_integers(path, "next_sentence_labels", dtype)
     if labels.ndim not in (1, 2) or labels.shape[1:] not in ((), (1,)):
         raise unusable(path, f"next_sentence_labels is {list(labels.shape)}, not [rows] or [rows, 1]")
@@ -184,31 +184,14 @@ def notes_of(file: h5py.File, path: Path) -> dict[str, Any]:
 def exported(path: Path, shard: Shard) -> Iterator[h5py.File]:
     """A new file to write the shard's samples to, with its attributes noted; it is on the disk when the block ends.
 
-    Until then it is in memory, since HDF5 can crash where it meets a full disk. Its layout is that of HDF5 1.8, whose
-    metadata have checksums; no times are in it, so the same samples give the same bytes. Raises UsageError if a number
-    of the samples is too large for the format, WorkError if a [CLS] is masked or the disk does not allow the file.
+    Raises UsageError if a number of the samples is too large for the format, WorkError if a [CLS] is masked or the disk
+    does not allow the file.
     """
     _check_exportable(shard)
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V18)
-    access.set_fapl_core(block_size=2**20, backing_store=False)
-    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    creation.set_obj_track_times(False)
-    with h5py.File(h5py.h5f.create(b"exported", h5py.h5f.ACC_TRUNC, creation, access)) as file:
+    with new_hdf5(path) as file:
         for name, value in shard.attributes.items():
-            _note(file, name, value)
+            set_attribute(file, NOTE + name, value)
         yield file
-        file.flush()
-        image: bytes = file.id.get_file_image()
-    write_whole(path, image)
-
-
-def _note(file: h5py.File, name: str, value: float | str) -> None:
-    if isinstance(value, str):
-        text = value.encode("utf-8")
-        file.attrs.create(NOTE + name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
-    else:
-        file.attrs[NOTE + name] = value
 
 
 def _check_exportable(shard: Shard) -> None:
@@ -241,8 +224,7 @@ def read_fixed(path: Path, allowed: AllowedTokens) -> Contents:
     with opened(path) as file:
         datasets = {name: _fixed_dataset(file, path, name) for name in (*WIDE, *MASKED)}
         labels = labels_of(file, path)
-        sizes = {name: dataset.shape[0] for name, dataset in datasets.items()}
-        count = require_rows(path, sizes | {"next_sentence_labels": labels.shape[0]})
+        count = require_rows(path, datasets, labels)
         width, masked_width = check_widths(path, {name: dataset.shape[1] for name, dataset in datasets.items()})
         step = block_rows(width, masked_width)
         blocks = []
@@ -256,9 +238,7 @@ def read_fixed(path: Path, allowed: AllowedTokens) -> Contents:
 
 
 def _fixed_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
-    dataset = dataset_of(file, path, name)
-    with as_sentence(path):
-        dtype = dataset.dtype
+    dataset, dtype = dataset_of(file, path, name)
     require_integers(path, name, dtype)
     if dataset.ndim != 2:
         raise unusable(path, f"{name} is {list(dataset.shape)}, not [rows, columns]")
@@ -289,12 +269,7 @@ def write_fixed(path: Path, shard: Shard) -> None:
 
 
 # The datasets of rows and the types of what is in the rows.
-ROW_DTYPES: Mapping[str, np.dtype[Any]] = {
-    "input_ids": np.dtype("<i2"),
-    "segment_ids": np.dtype("i1"),
-    "masked_lm_positions": np.dtype("<i2"),
-    "masked_lm_ids": np.dtype("<i2"),
-}
+ROW_DTYPES = {name: FIXED_DTYPES[name] for name in ("input_ids", "segment_ids", *MASKED)}
 
 
 def read_variable(path: Path, allowed: AllowedTokens) -> Contents:
@@ -305,8 +280,7 @@ def read_variable(path: Path, allowed: AllowedTokens) -> Contents:
     with opened(path) as file:
         datasets = {name: _variable_dataset(file, path, name) for name in ROW_DTYPES}
         labels = labels_of(file, path)
-        sizes = {name: dataset.shape[0] for name, dataset in datasets.items()}
-        count = require_rows(path, sizes | {"next_sentence_labels": labels.shape[0]})
+        count = require_rows(path, datasets, labels)
         blocks = []
         for start in range(0, count, ROWS_A_BLOCK):
             stop, place = min(start + ROWS_A_BLOCK, count), Place(path, start)
@@ -315,18 +289,12 @@ def read_variable(path: Path, allowed: AllowedTokens) -> Contents:
             blocks.append(checked_samples(block, allowed, place))
         samples, usual = joined(blocks), GenerationSettings()
         longest, most = (int(np.diff(offsets).max()) for offsets in (samples.sample_offsets, samples.masked_offsets))
-        return Contents(
-            samples,
-            max(usual.max_sequence_length, longest),
-            max(usual.max_predictions, most),
-            notes_of(file, path),
-        )
+        width, masked_width = max(usual.max_sequence_length, longest), max(usual.max_predictions, most)
+        return Contents(samples, width, masked_width, notes_of(file, path))
 
 
 def _variable_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
-    dataset = dataset_of(file, path, name)
-    with as_sentence(path):
-        dtype = dataset.dtype
+    dataset, dtype = dataset_of(file, path, name)
     inside = h5py.check_vlen_dtype(dtype)
     if not isinstance(inside, np.dtype):
         raise unusable(path, f"{name} is {dtype} {list(dataset.shape)}, not integers in rows of variable length")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, SEPARATOR, Vocabulary
-from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
+from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, offsets_of
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import (
     ATTRIBUTES,
@@ -22,7 +22,6 @@ from benchmarks.bert.store import (
     FORMAT,
     FORMAT_VERSION,
     GENERATION_ATTRIBUTES,
-    ORIGIN_ATTRIBUTES,
     RANDOM,
     TEXT,
     WHOLE,
@@ -93,7 +92,7 @@ class Rows:
 def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples:
     """The samples that the rows are; raises WorkError that names the first row where one is none."""
     _check_lengths(rows, place)
-    starts, masked_starts = _offsets(rows.lengths), _offsets(rows.masked_counts)
+    starts, masked_starts = offsets_of(rows.lengths), offsets_of(rows.masked_counts)
     _check_token_ids("input_ids", rows.input_ids, starts, allowed, place)
     _check_token_ids("masked_lm_ids", rows.masked_lm_ids, masked_starts, allowed, place)
     first_segments = _first_segment_lengths(rows, starts, place)
@@ -115,19 +114,10 @@ def checked_samples(rows: Rows, allowed: AllowedTokens, place: Place) -> Samples
 
 def joined(blocks: list[Samples]) -> Samples:
     """The samples of several blocks, one after another; at least one block."""
-
-    def together(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(block, name) for block in blocks])
-
-    return Samples(
-        token_ids=together("token_ids"),
-        sample_offsets=_offsets(np.concatenate([np.diff(block.sample_offsets) for block in blocks])),
-        first_segment_lengths=together("first_segment_lengths"),
-        masked_positions=together("masked_positions"),
-        masked_token_ids=together("masked_token_ids"),
-        masked_offsets=_offsets(np.concatenate([np.diff(block.masked_offsets) for block in blocks])),
-        next_sentence_labels=together("next_sentence_labels"),
-    )
+    arrays = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in SAMPLE_DTYPES}
+    for name in ("sample_offsets", "masked_offsets"):  # each block's begin at 0
+        arrays[name] = offsets_of(np.concatenate([np.diff(getattr(block, name)) for block in blocks]))
+    return Samples(**arrays)
 
 
 def sliced(samples: Samples, start: int, stop: int) -> Samples:
@@ -150,11 +140,6 @@ def segment_ids(samples: Samples) -> NDArray[np.int8]:
     lengths = np.diff(samples.sample_offsets)
     places = np.arange(len(samples.token_ids)) - np.repeat(samples.sample_offsets[:-1], lengths)
     return (places >= np.repeat(samples.first_segment_lengths, lengths)).astype(np.int8)
-
-
-def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[N + 1], from 0."""
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def _check_lengths(rows: Rows, place: Place) -> None:
@@ -281,12 +266,7 @@ def unpadded(padded: Rectangles, place: Place, masked_counts: NDArray[np.int64] 
     if masked_counts is None:
         masked_counts = leading(padded.masked_lm_positions != 0)
     masked = np.arange(padded.masked_lm_positions.shape[1]) < masked_counts[:, None]
-    for key, real in (
-        ("input_ids", kept),
-        ("segment_ids", kept),
-        ("masked_lm_positions", masked),
-        ("masked_lm_ids", masked),
-    ):
+    for key, real in {"input_ids": kept, "segment_ids": kept, **dict.fromkeys(MASKED, masked)}.items():
         wrong = ((getattr(padded, key) != 0) & ~real).any(axis=1)
         place.refuse_any(wrong, f"the padding of {key} is not zero")
     return Rows(
@@ -380,10 +360,7 @@ def _restored(contents: Contents) -> Origin | None:
     arrays = {name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()}
     if content_sha256(arrays) != noted["content_sha256"]:
         return None
-    own = {name: noted[name] for name in ORIGIN_ATTRIBUTES}
-    if noted["made_by"] != TEXT:
-        return Origin(**own)
     try:
-        return Origin(**own, generation=GenerationSettings(**{name: noted[name] for name in GENERATION_ATTRIBUTES}))
+        return Origin.of_attributes(noted)
     except UsageError:
         return None

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import google_crc32c
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from benchmarks.bert.checkpoint.tensorflow import masked_crc
 from benchmarks.bert.formats.rows import (
     MASKED,
     WIDE,
@@ -155,9 +155,7 @@ def _no_record(path: Path, offset: int) -> WorkError:
 
 def has_checksum(data: bytes, checksum: bytes) -> bool:
     """Whether checksum is the masked CRC-32C of data, as it stands in a file."""
-    crc = google_crc32c.value(data)
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    return checksum == CHECKSUM.pack(masked)
+    return checksum == CHECKSUM.pack(masked_crc(data))
 
 
 LABELS, WEIGHTS = "next_sentence_labels", "masked_lm_weights"

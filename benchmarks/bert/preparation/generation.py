@@ -13,7 +13,7 @@ from benchmarks.bert.preparation.documents import Documents
 from benchmarks.bert.preparation.mt19937 import State, draw_below, draw_float, shuffle, state_of
 from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Vocabulary
-from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.samples import FlatArrays, Samples, gather
 from podium.core.jit import compiled, compiled_leaf
 
 DRAWS_FOR_ANOTHER_DOCUMENT = 10
@@ -125,15 +125,7 @@ def _make_samples(
     separator: int,
     mask: int,
     words: int,
-) -> tuple[
-    NDArray[np.uint16],
-    NDArray[np.int64],
-    NDArray[np.uint16],
-    NDArray[np.uint16],
-    NDArray[np.uint16],
-    NDArray[np.int64],
-    NDArray[np.uint8],
-]:
+) -> FlatArrays:
     """The arrays of `Samples`, in the order in which the samples are made."""
     documents = len(document_offsets) - 1
     order = np.arange(documents)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Tokenizer, Vocabulary
-from benchmarks.bert.samples import Samples
+from benchmarks.bert.samples import Samples, offsets_of
 from podium.core.errors import WorkError
 
 Sentence = list[int]
@@ -198,14 +198,10 @@ def _join(sentences: Sequence[Sentence]) -> Sentence:
 def _flatten(instances: Sequence[_Instance]) -> Samples:
     return Samples(
         token_ids=np.concatenate([instance.token_ids for instance in instances]),
-        sample_offsets=_offsets([len(instance.token_ids) for instance in instances]),
+        sample_offsets=offsets_of([len(instance.token_ids) for instance in instances]),
         first_segment_lengths=np.array([instance.first_segment_length for instance in instances], dtype=np.uint16),
         masked_positions=np.concatenate([instance.masked_positions for instance in instances]),
         masked_token_ids=np.concatenate([instance.masked_token_ids for instance in instances]),
-        masked_offsets=_offsets([len(instance.masked_positions) for instance in instances]),
+        masked_offsets=offsets_of([len(instance.masked_positions) for instance in instances]),
         next_sentence_labels=np.array([instance.random_next for instance in instances], dtype=np.uint8),
     )
-
-
-def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

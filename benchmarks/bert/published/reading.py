@@ -15,8 +15,26 @@ RUNS, SAMPLES, TINY, SCORES = (
 )
 
 
+class _System:
+    """What any published system has, beside its fields."""
+
+    round: str
+    submitter: str
+    system: str
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.round} {self.submitter} {self.system}"
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
 @dataclass(frozen=True)
-class PublishedRun:
+class PublishedRun(_System):
     """One system's set of BERT runs in one round of MLPerf Training."""
 
     round: str
@@ -36,14 +54,6 @@ class PublishedRun:
     seconds: tuple[float, ...]  # run_start to run_stop of each run
     samples: tuple[int | None, ...]  # samples to target of each run; None for a run that did not reach it
     not_converged: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.round} {self.submitter} {self.system}"
-
-    @property
-    def gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
 
     @property
     def converged(self) -> list[tuple[float, int]]:
@@ -93,23 +103,19 @@ class SamplesToTarget:
     @classmethod
     def of(cls, run: PublishedRun) -> "SamplesToTarget":
         samples = [samples for _, samples in run.converged]
+        same = ("round", "submitter", "system", "division", "optimizer", "global_batch_size")
         return cls(
-            run.round,
-            run.submitter,
-            run.system,
-            run.division,
-            run.optimizer,
-            run.global_batch_size,
-            mean(samples),
-            min(samples),
-            max(samples),
-            len(samples),
-            len(run.seconds),
+            **{name: getattr(run, name) for name in same},
+            mean=mean(samples),
+            least=min(samples),
+            greatest=max(samples),
+            converged=len(samples),
+            runs=len(run.seconds),
         )
 
 
 @dataclass(frozen=True)
-class PublishedScore:
+class PublishedScore(_System):
     """A system of several nodes of round 1.1, of which only the mean of its runs is kept."""
 
     round: str
@@ -125,14 +131,6 @@ class PublishedScore:
     accumulation_steps: int
     mean_samples: float
     score_seconds: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.round} {self.submitter} {self.system}"
-
-    @property
-    def gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
 
     @property
     def sequences_per_second(self) -> float:

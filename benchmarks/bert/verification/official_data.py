@@ -11,8 +11,7 @@ from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification.content import EVALUATION_SAMPLES, differences
 from benchmarks.bert.verification.evidence import Evidence
-from podium.core.errors import WorkError
-from podium.core.files import sha256_of
+from podium.core.files import has_md5, sha256_of
 from podium.core.finding import Finding, check_result
 
 EVALUATION_TEXT_NAME = "eval.txt"
@@ -33,19 +32,7 @@ EVALUATION_TEXT = Published(32_851_144, "2a220f790517261547b1b45ed3ada07a")
 
 def is_official_vocabulary(path: Path) -> bool:
     """Whether a vocab.txt is MLPerf's own, to the byte; WorkError if it cannot be read."""
-    return _is_published(path, VOCABULARY)
-
-
-def _is_published(path: Path, published: Published) -> bool:
-    try:
-        return path.stat().st_size == published.size and _md5_of(path) == published.md5
-    except OSError as error:
-        raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _md5_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
+    return has_md5(path, *VOCABULARY)
 
 
 def input_ids_md5(rows: Iterator[Sequence[int]]) -> str:
@@ -104,7 +91,7 @@ def check_texts(evidence: Evidence) -> Iterator[Finding]:
             advice = "a shard names the file that it was made from; imported ones name that of the samples"
             yield Finding("text", evidence.fault, f"{text}: no shard was made from it", "a shard of that name", advice)
         if text.name == EVALUATION_TEXT_NAME or text.stat().st_size == EVALUATION_TEXT.size:
-            official = _is_published(text, EVALUATION_TEXT)
+            official = has_md5(text, *EVALUATION_TEXT)
             yield check_result(
                 "official evaluation text",
                 official,
