@@ -59,10 +59,11 @@ def compare(
     both are shown. What was read is kept by its content under ~/.cache/podium.
     """
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
-    from podium.comparison.load import RunCache, default_folder, gather
+    from podium.comparison.load import RunCache, gather
     from podium.comparison.table import as_csv as rows_csv
     from podium.comparison.table import choose, print_comparison, rows
     from podium.core.errors import UsageError
+    from podium.core.files import user_cache_folder
     from podium.html.page import require_page, write_page
 
     if per not in ("accelerator", "node"):
@@ -76,7 +77,7 @@ def compare(
     if html is not None:
         require_page(html)
     prices = None if cost is None else read_prices(cost)
-    cache = RunCache(None if no_cache else default_folder())
+    cache = RunCache(None if no_cache else user_cache_folder())
     with progress_bar() as bar:
         task = bar.add_task("Reading logs", total=None)
         found = gather(

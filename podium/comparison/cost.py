@@ -111,11 +111,6 @@ def _fits(pattern: str, name: str) -> bool:
     return fnmatchcase(name[:LONGEST_NAME].casefold(), pattern.casefold())
 
 
-def plain(prices: Prices) -> dict[str, Any]:
-    """As the file has it, for programs."""
-    return prices.model_dump(mode="json", exclude_none=True)
-
-
 MOST_KINDS = 6  # kinds of accelerators that a note names
 
 

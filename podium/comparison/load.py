@@ -7,7 +7,6 @@ bytes, so that no log is read twice by the same version of the reader.
 import ast
 import hashlib
 import json
-import os
 import sqlite3
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -68,7 +67,7 @@ class RunCache:
 
     def put(self, runs: Iterable[Run]) -> None:
         """Keep runs; what other versions of the reader kept is removed."""
-        rows = [(run.digest, reader(), json.dumps(run.as_json(), allow_nan=False)) for run in runs]
+        rows = [(run.digest, reader(), json.dumps(asdict(run), allow_nan=False)) for run in runs]
         if self.folder is None or not rows:
             return
         try:
@@ -89,12 +88,6 @@ class RunCache:
     def _give_up(self, error: Exception) -> None:
         self.problem = f"{self.folder}: what was read is not kept ({error}); remove the folder, or give --no-cache"
         self.folder = None
-
-
-def default_folder() -> Path:
-    """Where the XDG base directory specification has caches."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "podium"
 
 
 @cache

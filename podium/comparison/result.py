@@ -36,7 +36,11 @@ class Result:
     @property
     def name(self) -> str:
         """Tells it from other results, but for those that a submitter handed in twice in a round."""
-        return f"{self.round or 'own'} {self.submitter} {self.system}"
+        return f"{self.round or 'own'} {self.short_name}"
+
+    @property
+    def short_name(self) -> str:
+        return f"{self.submitter} {self.system}"
 
     @property
     def own(self) -> bool:
@@ -68,6 +72,13 @@ class Result:
         return mean(run.seconds for run in self.converged if run.seconds is not None) / 60
 
     @property
+    def counted_minutes(self) -> float:
+        """Of a result with a time: the score as it counts, or the mean of the runs that converged."""
+        minutes = self.score_minutes_scaled if self.score_minutes_scaled is not None else self.minutes
+        assert minutes is not None, "only results with a time are compared by it"
+        return minutes
+
+    @property
     def converged(self) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.converged)
 
@@ -85,12 +96,12 @@ class Result:
     @cached_property
     def samples_to_target(self) -> float | None:
         """Mean of the runs that converged; None where one of them does not tell."""
-        return _mean([run.samples for run in self.converged])
+        return known_mean([run.samples for run in self.converged])
 
     @cached_property
     def samples_trained(self) -> float | None:
         """As `samples_to_target`, and what was trained on after it, before run_stop."""
-        return _mean([None if run.samples is None else run.trained for run in self.converged])
+        return known_mean([None if run.samples is None else run.trained for run in self.converged])
 
     @cached_property
     def sequences_per_second(self) -> float | None:
@@ -98,6 +109,10 @@ class Result:
         if self.samples_trained is None:
             return None
         return self.samples_trained / mean(run.seconds for run in self.converged if run.seconds is not None)
+
+    @property
+    def sequences_per_second_per_accelerator(self) -> float | None:
+        return self.per_accelerator(self.sequences_per_second)
 
     @cached_property
     def evaluation_share(self) -> float | None:
@@ -118,12 +133,12 @@ class Result:
     @cached_property
     def steady_sequences_per_second(self) -> float | None:
         """Mean of the runs' rates between their first and their last evaluation; None where one does not tell."""
-        return _mean([run.steady_rate for run in self.converged])
+        return known_mean([run.steady_rate for run in self.converged])
 
     @cached_property
     def startup_seconds(self) -> float | None:
         """Mean of what the runs lost at their start, by their first evaluation; None where one does not tell."""
-        return _mean([run.startup_seconds for run in self.converged])
+        return known_mean([run.startup_seconds for run in self.converged])
 
     def per_accelerator(self, rate: float | None) -> float | None:
         return None if rate is None or not self.accelerators else rate / self.accelerators
@@ -137,14 +152,14 @@ class Result:
 
         None where the accelerator's peak is not known.
         """
-        rate = self.per_accelerator(self.sequences_per_second)
+        rate = self.sequences_per_second_per_accelerator
         if rate is None or self.kind is None or self.kind.peak_flops is None or not self.full_size:
             return None
         return rate * FLOPS_PER_SEQUENCE / self.kind.peak_flops
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """None where there are none, or one is not known."""
+def known_mean(values: Sequence[float | None]) -> float | None:
+    """Mean of the values; None where there are none, or one is not known."""
     known = [value for value in values if value is not None]
     return mean(known) if known and len(known) == len(values) else None
 

@@ -38,29 +38,22 @@ def families(results: Sequence[Result]) -> list[list[Scaled]]:
 
     Results of other sizes of model, without accelerators or without a time are left out.
     """
-    groups: dict[tuple[str | None, ...], dict[int, Result]] = {}
+    groups: dict[tuple[str | None, ...], dict[int, Scaled]] = {}
     for result in results:
-        rate = result.per_accelerator(result.sequences_per_second)
+        rate = result.sequences_per_second_per_accelerator
         if rate is None or result.minutes is None or not result.full_size or not result.accelerators:
             continue
-        key = (result.round, result.submitter, result.division, result.family)
-        sizes = groups.setdefault(key, {})
+        sizes = groups.setdefault((result.round, result.submitter, result.division, result.family), {})
         best = sizes.get(result.accelerators)
-        if best is None or rate > (best.per_accelerator(best.sequences_per_second) or 0):
-            sizes[result.accelerators] = result
-    return [_family([sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1]
+        if best is None or rate > best.throughput:
+            sizes[result.accelerators] = Scaled(result, rate, result.minutes * result.accelerators)
+    return [_relative([sizes[size] for size in sorted(sizes)]) for sizes in groups.values() if len(sizes) > 1]
 
 
-def _family(sizes: Sequence[Result]) -> list[Scaled]:
-    rates, costs = [], []
-    for result in sizes:
-        rate = result.per_accelerator(result.sequences_per_second)
-        assert rate is not None and result.minutes is not None and result.accelerators is not None
-        rates.append(rate)
-        costs.append(result.minutes * result.accelerators)
-    return [
-        Scaled(result, rate / rates[0], costs[0] / cost) for result, rate, cost in zip(sizes, rates, costs, strict=True)
-    ]
+def _relative(sizes: Sequence[Scaled]) -> list[Scaled]:
+    """Sizes with their sequences/s of an accelerator and accelerator-minutes, each in units of the first."""
+    first = sizes[0]
+    return [Scaled(one.result, one.throughput / first.throughput, first.time / one.time) for one in sizes]
 
 
 def own_sentences(results: Sequence[Result], others: Sequence[Result] = ()) -> list[str]:
@@ -88,29 +81,19 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
     same = [one for one in alike if one.accelerators == result.accelerators]
     same = [one for one in same if one.division == result.division] or same
     if same:
-        best = min(same, key=_counting)
-        ratio = _counting(result) / _counting(best)
+        best = min(same, key=lambda one: one.counted_minutes)
+        ratio = result.counted_minutes / best.counted_minutes
         return f"{name} is at {ratio:.2f}× the best published time ({_named(best)}): {told}"
-    rate = result.per_accelerator(result.sequences_per_second)
-    rated = [one for one in alike if _rate(one)]
+    rate = result.sequences_per_second_per_accelerator
+    rated = [(other, one) for one in alike if (other := one.sequences_per_second_per_accelerator)]
     if not rate or not rated:
         return f"{name}: no published result has as many accelerators; {told}"
-    nearest = min(rated, key=lambda one: (abs((one.accelerators or 0) - (result.accelerators or 0)), -_rate(one)))
+    size = result.accelerators
+    other, nearest = min(rated, key=lambda pair: (abs((pair[1].accelerators or 0) - size), -pair[0]))
     return (
-        f"{name} trains {rate:,.1f} sequences/s an accelerator, {rate / _rate(nearest):.2f}× as many as the nearest "
+        f"{name} trains {rate:,.1f} sequences/s an accelerator, {rate / other:.2f}× as many as the nearest "
         f"published size, {nearest.accelerators:,} ({_named(nearest)}): {told}"
     )
-
-
-def _counting(result: Result) -> float:
-    """Minutes, scaled where the rules scale them."""
-    minutes = result.score_minutes_scaled or result.minutes
-    assert minutes is not None
-    return minutes
-
-
-def _rate(result: Result) -> float:
-    return result.per_accelerator(result.sequences_per_second) or 0.0
 
 
 def _size(result: Result) -> str:
@@ -128,7 +111,7 @@ def _length(result: Result) -> str:
 
 def _named(result: Result) -> str:
     division = "" if result.division == "closed" else f", {result.division or 'division not known'}"
-    return f"{result.round} {result.submitter} {result.system}, {_counting(result):.2f} min{division}"
+    return f"{result.name}, {result.counted_minutes:.2f} min{division}"
 
 
 NODE = "node"
@@ -288,7 +271,7 @@ def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             "sequences_per_second": one.sequences_per_second,
             "sequences_per_second_without_evaluation": one.training_sequences_per_second,
             "sequences_per_second_between_evaluations": one.steady_sequences_per_second,
-            "sequences_per_second_per_accelerator": one.per_accelerator(one.sequences_per_second),
+            "sequences_per_second_per_accelerator": one.sequences_per_second_per_accelerator,
             "sequences_per_second_per_node": one.per_node(one.sequences_per_second),
             "mfu": one.utilization,
             "evaluation_share": one.evaluation_share,

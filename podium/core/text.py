@@ -1,6 +1,7 @@
 """Text from files and users, made safe for the place it is shown in: a terminal, HTML and SVG, a single line."""
 
 import re
+from collections.abc import Sequence
 from unicodedata import category
 
 LONGEST_IN_HTML = 600
@@ -55,6 +56,12 @@ def one_line(text: str) -> str:
 def cut(text: str, longest: int) -> str:
     """Text of at most `longest` characters, with … where the rest was cut."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """The first `most` names with commas between them, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def quoted(value: object) -> str:

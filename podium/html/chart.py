@@ -15,7 +15,7 @@ from functools import cache
 from io import BytesIO, StringIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -138,8 +138,7 @@ def _tell(root: Element, identity: str, number: int, texts: Sequence[str]) -> No
         raise ValueError(f"{len(texts)} points tell something and {len(found)} are drawn: one is not finite or outside")
     for point, text in zip(found, texts, strict=True):
         point.set("data-group", str(number))
-        title = ElementTree.SubElement(point, "title")
-        title.text = text
+        ElementTree.SubElement(point, "title").text = text
 
 
 def _plain(element: Element) -> None:
@@ -199,18 +198,12 @@ def _local(tag: str) -> str:
     return tag.rpartition("}")[2]
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 STYLE: dict[Any, Any] = {"svg.hashsalt": "podium", "svg.fonttype": "none", "text.parse_math": False, "font.size": 10.0}
 
 
 @contextmanager
-def picture(path: Path, width: float, height: float) -> "Iterator[Axes]":
+def picture(path: Path, width: float, height: float) -> Iterator[Axes]:
     """Axes to draw on, in inches; the file is written at the end. Raises WorkError if it cannot be."""
-    from matplotlib import rc_context  # here, since it takes half a second and most commands draw nothing
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure.add_subplot()
@@ -251,7 +244,7 @@ CHART_STYLE: dict[Any, Any] = {
 class Canvas:
     """What a chart is drawn on.
 
-    Text from outside that is put on the axes, such as a tick's label, is made by `podium.html.text.brief`: matplotlib
+    Text from outside that is put on the axes, such as a tick's label, is made by `podium.core.text.label`: matplotlib
     raises an error for some characters, and has no room for long texts. `tell` and `legend` see to that themselves.
     """
 
@@ -269,6 +262,12 @@ class Canvas:
         """
         artist.set_gid(f"{GROUP}{len(self.told)}")
         self.told.append(tuple(for_html(text) for text in texts))
+
+    def rows(self, labels: Sequence[str]) -> None:
+        """Make the y axis a row for each bar, the first on top, with these labels."""
+        self.axes.set_yticks(range(len(labels)), labels)
+        self.axes.set_ylim(len(labels) - 0.4, -0.6)
+        self.axes.grid(False, axis="y")
 
     def legend(self, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4, narrow: int = 2) -> None:
         """Below the axes, in `columns` columns, or in `narrow` on a phone."""

@@ -5,7 +5,7 @@ What a comparison needs of a run is small, and is cached by the hash of the log'
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -74,7 +74,6 @@ class Run:
     status: str | None  # of run_stop: success or aborted; any other as it is spelled, in quotation marks
     init_seconds: float | None  # from the first init_start to run_start: outside of the time that is scored
     setup_seconds: float | None  # from the first init_start to init_stop, which the rules limit
-    first_step_seconds: float | None  # from run_start to the first block_start or epoch_start
     # In evaluation between run_start and run_stop; None where eval_start and eval_stop do not say.
     evaluating_seconds: float | None
     evaluations: tuple[Evaluation, ...]  # every eval_accuracy that is a number, in the order of the log
@@ -196,13 +195,9 @@ class Run:
             return ()
         return self.points[: self.points.index(self._reached) + 1]
 
-    def as_json(self) -> dict[str, Any]:
-        """What `run_from_json` reads back."""
-        return asdict(self)
-
 
 def run_from_json(values: Mapping[str, Any]) -> Run:
-    """The run that `Run.as_json` wrote. TypeError or ValueError for anything else."""
+    """The run that `dataclasses.asdict` made these values of. TypeError or ValueError for anything else."""
     return Run(
         **{
             **values,
@@ -337,7 +332,6 @@ def run_log(path: Path, events: Sequence[Event], oddities: Sequence[Oddity]) -> 
         status=_status(log.stop_status),
         init_seconds=_between(log.first_ms(constants.INIT_START), start),
         setup_seconds=_between(log.first_ms(constants.INIT_START), log.first_ms(constants.INIT_STOP)),
-        first_step_seconds=_between(start, log.first_ms(constants.BLOCK_START, constants.EPOCH_START)),
         evaluating_seconds=None if start is None or stop is None else _evaluating(log, start, stop),
         evaluations=evaluations,
         samples=_to_target(evaluations, _target_at(start), trained) if log.stop_status == constants.SUCCESS else None,

@@ -17,7 +17,7 @@ from podium.comparison.ab.operands import Difference, Side, differences, logged,
 from podium.comparison.ab.significance import Fewer, Summary, Welch, compare, fewer, summary
 from podium.core.console import print_line, result_table, text_table
 from podium.core.errors import UsageError
-from podium.core.text import cut, printable
+from podium.core.text import cut, listed, printable
 from podium.mllog.run import Run
 
 
@@ -175,7 +175,7 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
             yield f"{name} has few runs ({runs}): a test of so few sees nothing but large differences"
         mixed = unequal({**side.settings, **side.facts})
         if mixed:
-            yield f"{name}'s runs are not of one setting: they differ in {_keys(mixed)}"
+            yield f"{name}'s runs are not of one setting: they differ in {listed(mixed, MOST_KEYS)}"
     for quantity in quantities:
         for name, side, found in (("A", a, quantity.a), ("B", b, quantity.b)):
             if 0 < found.n < len(converged(side)):
@@ -187,7 +187,7 @@ def _warnings(a: Side, b: Side, quantities: Sequence[Quantity], differing: Seque
                 )
     things = [one.key for one in differing if one.key != RECIPE]
     if len(things) > 1:
-        keys = _keys(things)
+        keys = listed(things, MOST_KEYS)
         yield f"the sides differ in {len(things)} things, and the test does not tell which of them it is: {keys}"
 
 
@@ -204,11 +204,6 @@ def _in_common(a: Side, b: Side) -> int:
     digests = {run.digest for run in b.runs}
     prints = {(run.seconds, run.samples) for run in converged(b)}
     return sum(run.digest in digests or (run.converged and (run.seconds, run.samples) in prints) for run in a.runs)
-
-
-def _keys(keys: Sequence[str]) -> str:
-    rest = len(keys) - MOST_KEYS
-    return ", ".join(keys[:MOST_KEYS]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 MOST_DIFFERENCES = 24  # that are shown; as JSON there are all

@@ -22,7 +22,7 @@ from podium.comparison.result import Result
 from podium.config.run_folder import RunFolder
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER
-from podium.core.text import one_line
+from podium.core.text import listed, one_line
 from podium.mllog.package import LOGS
 from podium.mllog.run import Run
 from podium.run.records import REPLACED, RUN_NAME, RunRecord, runs_of_all_systems, runs_of_set, runs_of_system
@@ -253,7 +253,6 @@ def _text(value: Any) -> str:
     return one_line(json.dumps(value, default=str))
 
 
-MOST_NAMED = 12  # candidates that a refusal names
 BY_HASH = " (by its hash; other revisions need a clone of Podium)" if INSTALLED else ""
 _HASH = re.compile(r"[0-9a-f]{7,64}")
 
@@ -295,7 +294,7 @@ def find_side(asked: str, results: Sequence[Result], readers: Readers) -> Side:
         if side is not None:
             return side
     code = known_code(readers.home)
-    made = f"; code with runs: {_several(code)}" if code else ""
+    made = f"; code with runs: {listed(code)}" if code else ""
     raise UsageError(
         f"--ab {asked!r}: there is no such result, path or commit. Name a result by SYSTEM, SUBMITTER/SYSTEM or "
         f"ROUND/SUBMITTER/SYSTEM ({len(results):,} are read), a folder of results, a set of runs "
@@ -330,7 +329,7 @@ def _by_path(asked: str, results: Sequence[Result], readers: Readers) -> Side | 
         latest = [str(folder) for folder in reversed(sets)]
         raise UsageError(
             f"--ab {asked!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or by a "
-            f"pattern: {_several(latest)}"
+            f"pattern: {listed(latest)}"
         )
     return _one_result(asked, readers.results(path), readers)
 
@@ -352,12 +351,12 @@ def _by_code(asked: str, results: Sequence[Result], readers: Readers) -> Side | 
     made = made_by(code.lower(), commit, readers.home)
     own = [run for run in made if not system or run.system.casefold() == system.casefold()]
     if not own:
-        others = f" (it has of {_several(sorted({run.system for run in made}))})" if made else ""
+        others = f" (it has of {listed(sorted({run.system for run in made}))})" if made else ""
         known = known_code(readers.home)
         raise UsageError(
             f"--ab {asked!r}: {readers.home.runs} has no run{f' of {system}' if made else ''} that "
             f"{f'commit {commit[:12]}' if commit else 'this code'} made{others}"
-            f"{'' if made else f'; code with runs: {_several(known)}' if known else ''}"
+            f"{'' if made else f'; code with runs: {listed(known)}' if known else ''}"
         )
     _require_one_system(asked, own, f"{code}:")
     _require_one_code(asked, own)
@@ -368,7 +367,7 @@ def _by_code(asked: str, results: Sequence[Result], readers: Readers) -> Side | 
 def _require_one_system(asked: str, own: Sequence[RunRecord], before: str = "") -> None:
     systems = sorted({str(run.path.parents[1]) for run in own})
     if len(systems) > 1:
-        choices = _several([before + Path(one).name if before else one for one in systems])
+        choices = listed([before + Path(one).name if before else one for one in systems])
         raise UsageError(f"--ab {asked!r}: is runs on {len(systems)} systems; name one of them: {choices}")
 
 
@@ -377,7 +376,7 @@ def _require_one_code(asked: str, own: Sequence[RunRecord]) -> None:
     if len(codes) > 1:
         raise UsageError(
             f"--ab {asked!r}: these runs are of {len(codes)} versions of the code (files were changed); name one by "
-            f"its hash: {_several(codes)}"
+            f"its hash: {listed(codes)}"
         )
 
 
@@ -386,14 +385,14 @@ def _require_one_configuration(asked: str, own: Sequence[RunRecord]) -> None:
     if different:
         sets = list(dict.fromkeys(str(run.set_folder) for run in own))
         raise UsageError(
-            f"--ab {asked!r}: these runs are not of one configuration (they differ in {_several(different)}); name a "
-            f"set of them: {_several(sets)}"
+            f"--ab {asked!r}: these runs are not of one configuration (they differ in {listed(different)}); name a "
+            f"set of them: {listed(sets)}"
         )
 
 
 def _one_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
     if len(found) > 1:
-        names = _several(_told(found))
+        names = listed(_told(found))
         raise UsageError(f"--ab {asked!r}: is {len(found):,} results; name one of them: {names}")
     result = found[0]
     return _of_result(asked, result, readers)
@@ -474,8 +473,3 @@ def _names(result: Result) -> set[tuple[str, ...]]:
     """Whole names of a result, as words."""
     system, submitter, round_name = _words(result.system), _words(result.submitter), _words(result.round or "own")
     return {system, (*submitter, *system), (*round_name, *submitter, *system)}
-
-
-def _several(names: Sequence[str]) -> str:
-    rest = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")

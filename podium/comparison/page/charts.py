@@ -19,9 +19,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from benchmarks.bert.rules import TARGET_ACCURACY
-from podium.comparison.page.families import OTHERS, Families, best_at_each_size, counted_minutes, family_of, size_of
-from podium.comparison.page.labels import rate_of, short_name, told
-from podium.comparison.result import Result
+from podium.comparison.page.families import OTHERS, Families, best_at_each_size, family_of, rate_of, size_of
+from podium.comparison.page.labels import told
+from podium.comparison.result import Result, known_mean
 from podium.core.text import label
 from podium.html.chart import BASE, SERIES, Canvas, Chart, series_style
 
@@ -36,7 +36,7 @@ def time_chart(families: Families) -> Chart:
     """Minutes by number of accelerators; a line joins the best of each size."""
     return _by_size(
         families,
-        counted_minutes,
+        lambda result: result.counted_minutes,
         "minutes to train",
         lines=True,
         title="Time to train by number of accelerators",
@@ -188,10 +188,8 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
             canvas.tell(bar, [told(result)])
             part = "" if result.utilization is None else f" · {100 * result.utilization:.0f} % of peak"
             canvas.axes.text(rate + 0.01 * highest, row, f"{rate:,.0f}{part}", va="center")
-        canvas.axes.set_yticks(range(len(ordered)), [label(_row_name(one), 24) for one in ordered])
-        canvas.axes.set_ylim(len(ordered) - 0.4, -0.6)
+        canvas.rows([label(one.short_name if one.own else family_of(one), 24) for one in ordered])
         canvas.axes.set_xlim(0, highest * (1.75 if canvas.narrow else 1.25))
-        canvas.axes.grid(False, axis="y")
         canvas.axes.set_xlabel("sequences/s per accelerator")
 
     return Chart(
@@ -204,15 +202,10 @@ def best_rates_chart(results: Sequence[Result]) -> Chart:
     )
 
 
-def _row_name(result: Result) -> str:
-    return short_name(result) if result.own else family_of(result)
-
-
 POSITIONS = 24
 MOST_SAMPLES = 1e10  # which a run can train on
 MILLION = 1e6
 NEAR_TARGET = TARGET_ACCURACY - 0.02
-CURVE_LEGEND_ROW = 0.19  # inches
 Array = NDArray[np.float64]
 
 
@@ -268,15 +261,15 @@ def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
         canvas.axes.set_ylim(bottom if closely else bottom - margin, top + margin)
         canvas.axes.set_xlabel("million samples")
         canvas.axes.set_ylabel("masked-LM accuracy")
-        canvas.legend(lines, [short_name(result) for result in results], columns=2, narrow=1)
+        canvas.legend(lines, [result.short_name for result in results], columns=2, narrow=1)
 
     return Chart(
         "The last part, near the target" if closely else "Accuracy by samples trained on",
         f"The median of each result's runs, and the band from their lowest to their highest. The dashed line is the "
         f"target, {TARGET_ACCURACY:.3f}. A run that has reached it keeps its last accuracy.",
         draw,
-        height=4.2 + CURVE_LEGEND_ROW * -(-len(results) // 2),
-        narrow_height=3.8 + CURVE_LEGEND_ROW * len(results),
+        height=4.2 + LEGEND_ROW * -(-len(results) // 2),
+        narrow_height=3.8 + LEGEND_ROW * len(results),
     )
 
 
@@ -325,10 +318,10 @@ def time_spent(result: Result) -> TimeSpent | None:
         return None
     return TimeSpent(
         mean(run.seconds for run in runs if run.seconds is not None),
-        _mean([run.init_seconds for run in runs]),
+        known_mean([run.init_seconds for run in runs]),
         result.startup_seconds,
-        _mean([run.evaluating_seconds for run in runs]),
-        _mean([run.closing_seconds for run in runs]),
+        known_mean([run.evaluating_seconds for run in runs]),
+        known_mean([run.closing_seconds for run in runs]),
     )
 
 
@@ -348,10 +341,8 @@ def time_spent_chart(results: Sequence[Result]) -> Chart:
                 canvas.tell(bar, [_time_label(result, spent, kind, seconds)])
                 left += width
         longest = 20 if canvas.narrow else 44
-        canvas.axes.set_yticks(range(len(results)), [label(short_name(result), longest) for result in results])
-        canvas.axes.set_ylim(len(results) - 0.4, -0.6)
+        canvas.rows([label(result.short_name, longest) for result in results])
         canvas.axes.set_xlim(0, 100)
-        canvas.axes.grid(False, axis="y")
         canvas.axes.set_xlabel("% of a run's time")
         canvas.legend([Patch(color=colour) for colour in COLOURS], KINDS, columns=3, narrow=1)
 
@@ -371,8 +362,3 @@ def _time_label(result: Result, spent: TimeSpent, kind: str, seconds: float) -> 
     if spent.initialisation is not None:
         lines.append(f"initialisation, before the clock: {spent.initialisation:,.1f} s")
     return told(result, *lines)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if known and len(known) == len(values) else None

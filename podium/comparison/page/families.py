@@ -68,11 +68,18 @@ class Families:
 def families_of(results: Sequence[Result]) -> Families:
     """Of those that trained BERT-large in a time, on a number of accelerators, that is known and can be."""
     timed = [result for result in results if result.full_size and result.minutes is not None and size_of(result)]
-    return Families(tuple(result for result in timed if can_be_drawn(counted_minutes(result))))
+    return Families(tuple(result for result in timed if can_be_drawn(result.counted_minutes)))
 
 
 def can_be_drawn(number: float) -> bool:
     return LEAST <= number <= GREATEST
+
+
+def rate_of(result: Result) -> float | None:
+    """Sequences/s of an accelerator, or of a node of a system without; None for a number that none can have."""
+    whole = result.sequences_per_second
+    rate = result.per_node(whole) if result.accelerators == 0 else result.per_accelerator(whole)
+    return rate if rate is not None and can_be_drawn(rate) else None
 
 
 def best_at_each_size(results: Sequence[Result]) -> list[Result]:
@@ -82,18 +89,11 @@ def best_at_each_size(results: Sequence[Result]) -> list[Result]:
         size = size_of(result)
         if size is None or result.own or result.division == "open":
             continue
-        if size not in best or counted_minutes(result) < counted_minutes(best[size]):
+        if size not in best or result.counted_minutes < best[size].counted_minutes:
             best[size] = result
     return [best[size] for size in sorted(best)]
 
 
 def best_of_each(families: Families) -> list[Result]:
     """Of each family its fastest published result, in the families' order, of the closed division where it has one."""
-    return [min(results, key=lambda one: (counted_minutes(one), one.name)) for results in families.published.values()]
-
-
-def counted_minutes(result: Result) -> float:
-    """The score as it counts, or the mean of the runs that converged where there is none."""
-    minutes = result.score_minutes_scaled if result.score_minutes_scaled is not None else result.minutes
-    assert minutes is not None, "only results with a time stand in charts"
-    return minutes
+    return [min(results, key=lambda one: (one.counted_minutes, one.name)) for results in families.published.values()]

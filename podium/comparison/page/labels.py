@@ -1,17 +1,13 @@
 """Labels of a result in charts and tables, and the text of its tooltip."""
 
-from podium.comparison.page.families import can_be_drawn, counted_minutes
+from podium.comparison.page.families import rate_of
 from podium.comparison.result import Result
-
-
-def short_name(result: Result) -> str:
-    return f"{result.submitter} {result.system}"
 
 
 def told(result: Result, *more: str) -> str:
     """What a chart tells of a result, a line each: its name, what it ran on, its time, `more`, and all else."""
     where = f"{result.round}, {result.division or 'division unknown'}" if result.round else "your own"
-    lines = [f"{short_name(result)} ({where})", ran_on(result), time(result), *more]
+    lines = [f"{result.short_name} ({where})", ran_on(result), time(result), *more]
     rate = rate_of(result)
     if rate is not None:
         lines.append(f"{rate:,.1f} sequences/s per {'accelerator' if result.accelerators else 'node'}")
@@ -24,13 +20,6 @@ def told(result: Result, *more: str) -> str:
     if result.repeats is not None:
         lines.append(f"the same runs as {result.repeats}")
     return "\n".join(lines)
-
-
-def rate_of(result: Result) -> float | None:
-    """Sequences/s of an accelerator, or of a node of a system without; None for a number that none can have."""
-    whole = result.sequences_per_second
-    rate = result.per_node(whole) if result.accelerators == 0 else result.per_accelerator(whole)
-    return rate if rate is not None and can_be_drawn(rate) else None
 
 
 def ran_on(result: Result) -> str:
@@ -47,7 +36,7 @@ def time(result: Result) -> str:
     if result.score_minutes is None:
         return f"{minutes_text(result.minutes)} (mean of {len(result.converged)} runs: no score)"
     if result.scaling_factor is not None:
-        return f"{minutes_text(counted_minutes(result))} (measured {minutes_text(result.score_minutes)}, scaled)"
+        return f"{minutes_text(result.counted_minutes)} (measured {minutes_text(result.score_minutes)}, scaled)"
     return minutes_text(result.score_minutes)
 
 

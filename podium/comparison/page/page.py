@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.bert.rules import RUNS
 from podium.comparison.cost import Costs
-from podium.comparison.load import Comparison, RunCache, default_folder, gather
+from podium.comparison.load import Comparison, RunCache, gather
 from podium.comparison.page.charts import (
     accuracies,
     best_rates_chart,
@@ -21,15 +21,15 @@ from podium.comparison.page.charts import (
     time_spent,
     time_spent_chart,
 )
-from podium.comparison.page.families import Families, best_of_each, families_of, size_of
-from podium.comparison.page.labels import minutes_text, rate_of, short_name
+from podium.comparison.page.families import Families, best_of_each, families_of, rate_of, size_of
+from podium.comparison.page.labels import minutes_text
 from podium.comparison.page.tables import cost_table, oddities_table, results_table, scaling_table, time_table
 from podium.comparison.result import Result
 from podium.comparison.table import families as scaling_families
 from podium.comparison.table import own_sentences
 from podium.core.console import tell
 from podium.core.errors import PodiumError
-from podium.core.files import make_folder, write_whole
+from podium.core.files import make_folder, user_cache_folder, write_whole
 from podium.html.chart import Chart, standalone_svg
 from podium.html.page import Facts, Part, Points, Section, Text, page
 
@@ -75,10 +75,8 @@ def throughput_charts(families: Families) -> list[Chart]:
     if all(rate_of(result) is None for result in families.results):
         return []
     best = [max(results, key=lambda one: (rate_of(one) or 0.0, one.name)) for results in families.published.values()]
-    rated = sorted((one for one in best if rate_of(one) is not None), key=lambda one: -(rate_of(one) or 0.0))[
-        :MOST_RATES
-    ]
-    return [throughput_chart(families), *([best_rates_chart(rated)] if rated else [])]
+    rated = sorted((one for one in best if rate_of(one) is not None), key=lambda one: -(rate_of(one) or 0.0))
+    return [throughput_chart(families), *([best_rates_chart(rated[:MOST_RATES])] if rated else [])]
 
 
 def accuracy_charts(families: Families) -> list[Chart]:
@@ -129,7 +127,7 @@ def _facts(large: Sequence[Result]) -> list[tuple[str, str]]:
         ("Handed in again", f"{sum(result.repeats is not None for result in large):,}"),
     ]
     scored = [
-        (result.score_minutes_scaled, result.name, short_name(result))
+        (result.score_minutes_scaled, result.name, result.short_name)
         for result in large
         if result.score_minutes_scaled is not None and result.division != "open" and not result.own
     ]
@@ -184,7 +182,7 @@ def main() -> None:
     parser.add_argument("paths", type=Path, nargs="+", help="results, as podium compare takes them")
     given = parser.parse_args()
     try:
-        for path in write_pictures(gather(given.paths, RunCache(default_folder())), given.folder):
+        for path in write_pictures(gather(given.paths, RunCache(user_cache_folder())), given.folder):
             print(path)
     except PodiumError as error:
         tell(str(error))

@@ -26,7 +26,6 @@ def make_run(seconds: float = 1000.0, samples: float | None = 2_400_000.0, **cha
         status="success",
         init_seconds=60.0,
         setup_seconds=None,
-        first_step_seconds=1.0,
         evaluating_seconds=None,
         evaluations=evaluations_at(
             (seconds * n / 4, None if samples is None else samples * n / 4, accuracy)

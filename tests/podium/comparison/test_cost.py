@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, money, plain, print_costs, read_prices
+from podium.comparison.cost import Costs, Entry, Prices, cost_json, costs, money, print_costs, read_prices
 from podium.comparison.result import Result
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
@@ -154,7 +154,7 @@ def test_the_example_says_that_it_is_invented_and_is_read() -> None:
     assert "These prices are invented" in example.read_text(encoding="utf-8")
     prices = read_prices(example)
     assert len(prices.prices) == 4 and prices.prices[0].price == 27.2 and prices.billing_seconds == 1
-    assert plain(prices)["prices"][3] == {"per": "system-hour", "price": 0.02, "system": "laptop"}
+    assert prices.prices[3] == Entry(per="system-hour", price=0.02, system="laptop")
 
 
 @pytest.mark.parametrize(

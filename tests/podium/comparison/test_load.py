@@ -17,10 +17,10 @@ import pytest
 from benchmarks.bert import rules
 from podium.comparison import load
 from podium.comparison import load as cache_module
-from podium.comparison.load import NAME, Comparison, RunCache, default_folder, gather, read_one, read_runs
+from podium.comparison.load import NAME, Comparison, RunCache, gather, read_one, read_runs
 from podium.config.load import load_system, write_resolved
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import sha256_of
+from podium.core.files import sha256_of, user_cache_folder
 from podium.core.paths import CODE_FOLDER
 from podium.mllog import lines, system
 from podium.mllog.run import Run
@@ -90,9 +90,9 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_where_caches_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert default_folder() == Path("/caches/podium")
+    assert user_cache_folder() == Path("/caches/podium")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert default_folder() == Path.home() / ".cache" / "podium"
+    assert user_cache_folder() == Path.home() / ".cache" / "podium"
 
 
 @pytest.fixture(scope="module")

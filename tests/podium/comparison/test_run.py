@@ -1,7 +1,7 @@
 """What is taken of a log."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def test_a_log(tmp_path: Path) -> None:
         "closed",
         "ORG",
     )
-    assert (run.init_seconds, run.first_step_seconds) == (60.0, 1.0)
+    assert run.init_seconds == 60.0
     assert run.evaluating_seconds == pytest.approx(0.4)
     assert run.points[1] == Point(500.0, 896_000, 0.6)
     assert (run.samples, run.train_samples, run.global_batch_size) == (1_792_000, 1_792_000, 448)
@@ -40,7 +40,7 @@ def test_a_log(tmp_path: Path) -> None:
 
 def test_a_log_that_says_nothing(tmp_path: Path) -> None:
     run = read(tmp_path, "nothing\n")
-    known = {key: value for key, value in run.as_json().items() if value not in (None, (), {}, 0)}
+    known = {key: value for key, value in asdict(run).items() if value not in (None, (), {}, 0)}
     assert set(known) == {"digest", "oddities"}
     assert (run.seconds, run.rate, run.training_rate, run.steady_rate, run.startup_seconds) == (None,) * 5
     assert not run.converged and run.closing_seconds is None
@@ -49,7 +49,7 @@ def test_a_log_that_says_nothing(tmp_path: Path) -> None:
 def test_there_and_back_as_json(tmp_path: Path) -> None:
     run = read(tmp_path, log_text().replace("\n", "\r\n"))
     assert run.oddities
-    assert run_from_json(json.loads(json.dumps(run.as_json()))) == run
+    assert run_from_json(json.loads(json.dumps(asdict(run)))) == run
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ class Fuzzer:
         started = time.process_time()
         log = read_log(self.path)
         run = log.run(hashlib.sha256(content).hexdigest())
-        text = json.dumps(run.as_json(), allow_nan=False, ensure_ascii=False).encode("utf-8")
+        text = json.dumps(asdict(run), allow_nan=False, ensure_ascii=False).encode("utf-8")
         taken = time.process_time() - started
         self.tally.slowest = max(self.tally.slowest, taken)
         assert taken < SLOWEST, f"took {taken:.2f} s"
@@ -136,7 +136,7 @@ class Fuzzer:
         self._runs = [*self._runs[1 - RUNS :], run]
         self.compared(self._runs)
         return frozenset(oddity.kind for oddity in log.oddities), tuple(
-            value is None or value == () for value in run.as_json().values()
+            value is None or value == () for value in asdict(run).values()
         )
 
     def compared(self, runs: Sequence[Run]) -> None:
