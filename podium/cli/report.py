@@ -43,9 +43,10 @@ def report(
     found = find([run_folder(path).path if not path.is_absolute() else path for path in paths])
     sets = read_sets(found)
     if html is not None:
-        from podium.report.page import write_page
+        from podium.html.page import write_page
+        from podium.report.page import page_html
 
-        write_page(sets, found.notes, html)
+        write_page(html, page_html(sets, found.notes))
         errors.print(f"The page is {html}", markup=False, highlight=False)
     if as_json:
         print(json.dumps(report_json(sets, found.notes), indent=2))

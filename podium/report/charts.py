@@ -173,9 +173,7 @@ def accuracy_chart(runs: Sequence[Labelled], over_runs: Sequence[tuple[float, Sp
         axes, handles = canvas.axes, list[Artist]()
         for one in known:
             points = extremes([(point.samples, point.accuracy) for point in one.run.metrics.evaluations], MOST_EVENTS)
-            (line,) = axes.plot(*zip(*points, strict=True), **_style(one))
-            canvas.tell(line, [f"{one.label}, {place:,.0f} samples\naccuracy {value:.4f}" for place, value in points])
-            handles.append(line)
+            handles.append(_line(canvas, one, points, lambda at, value: f"{at:,.0f} samples\naccuracy {value:.4f}"))
         if several:
             _draw_mean(canvas, several)
         for target in targets:
@@ -195,13 +193,8 @@ def _draw_mean(canvas: Canvas, several: Sequence[tuple[float, Spread]]) -> None:
     sds = np.array([over.sd or 0.0 for _, over in several])
     canvas.axes.fill_between(places, means - sds, means + sds, color=ink, alpha=0.1, linewidth=0)
     (line,) = canvas.axes.plot(places, means, color=ink, linestyle=":", linewidth=1.6, marker="_", markersize=9)
-    canvas.tell(
-        line,
-        [
-            f"mean of {over.n} runs, {samples:,.0f} samples\naccuracy {over.mean:.4f}, sd {over.sd:.4f}"
-            for samples, over in several
-        ],
-    )
+    texts = (f"{samples:,.0f} samples\naccuracy {over.mean:.4f}, sd {over.sd:.4f}" for samples, over in several)
+    canvas.tell(line, [f"mean of {over.n} runs, {text}" for text, (_, over) in zip(texts, several, strict=True)])
 
 
 def balance_chart(runs: Sequence[Labelled]) -> Chart | None:
@@ -212,16 +205,14 @@ def balance_chart(runs: Sequence[Labelled]) -> Chart | None:
         return None
 
     def draw(canvas: Canvas) -> None:
-        axes, handles = canvas.axes, list[Artist]()
+        handles = []
         for one, quantiles in known:
-            (line,) = axes.plot(quantiles, [100 * share for share in shares], **_style(one))
-            texts = zip(shares, quantiles, strict=True)
-            canvas.tell(
-                line, [f"{one.label}, {share:.0%} of steps\nmax/mean at most {value:.4f}" for share, value in texts]
+            points = [(value, 100 * share) for value, share in zip(quantiles, shares, strict=True)]
+            handles.append(
+                _line(canvas, one, points, lambda at, percent: f"{percent:.0f}% of steps\nmax/mean at most {at:.4f}")
             )
-            handles.append(line)
-        axes.set_xlabel("busiest rank's tokens / mean rank's")
-        axes.set_ylabel("% of steps at most so uneven")
+        canvas.axes.set_xlabel("busiest rank's tokens / mean rank's")
+        canvas.axes.set_ylabel("% of steps at most so uneven")
         _named(canvas, [one for one, _ in known], handles)
 
     caption = (
@@ -238,13 +229,10 @@ def rates_chart(runs: Sequence[Labelled]) -> Chart | None:
         return None
 
     def draw(canvas: Canvas) -> None:
-        handles = list[Artist]()
+        handles = []
         for one in known:
             points = extremes([(rate.samples, rate.sequences_per_second) for rate in one.run.rates], MOST_EVENTS)
-            (line,) = canvas.axes.plot(*zip(*points, strict=True), **_style(one))
-            texts = [f"{one.label}, {place:,.0f} samples\n{rate:,.1f} sequences/s" for place, rate in points]
-            canvas.tell(line, texts)
-            handles.append(line)
+            handles.append(_line(canvas, one, points, lambda at, rate: f"{at:,.0f} samples\n{rate:,.1f} sequences/s"))
         canvas.axes.set_ylim(bottom=0)
         canvas.axes.set_ylabel("sequences/s")
         _over_samples(canvas, known, handles)
@@ -253,6 +241,15 @@ def rates_chart(runs: Sequence[Labelled]) -> Chart | None:
         "Sequences a second in training up to an evaluation from the one before, by the times in the run's result log."
     )
     return Chart("Throughput over the run", caption, draw, **_heights(known))
+
+
+def _line(
+    canvas: Canvas, one: Labelled, points: Sequence[tuple[float, float]], text: Callable[[float, float], str]
+) -> Artist:
+    """Draw a run's line through points, each with a tooltip of the run's label and `text` of the point."""
+    (line,) = canvas.axes.plot(*zip(*points, strict=True), **_style(one))
+    canvas.tell(line, [f"{one.label}, {text(at, value)}" for at, value in points])
+    return line
 
 
 def _heights(runs: Sequence[Labelled]) -> dict[str, float]:
@@ -338,9 +335,7 @@ def phases_chart(runs: Sequence[Labelled]) -> Chart | None:
             handles.append(Rectangle((0, 0), 1, 1, **style))
             left = [before + width for before, width in zip(left, widths, strict=True)]
         axes.set_xlim(0, 1.02 * longest)
-        axes.set_ylim(len(known) - 0.4, -0.6)
-        axes.set_yticks(range(len(known)), [for_html(one.label, 20 if canvas.narrow else 40) for one in known])
-        axes.grid(visible=False, axis="y")
+        canvas.rows([for_html(one.label, 20 if canvas.narrow else 40) for one in known])
         axes.set_xlabel("milliseconds a step, of the mean rank")
         canvas.legend(handles, [called(phase) for phase in phases], columns=6)
 

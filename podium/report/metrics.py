@@ -12,9 +12,11 @@ Statistics summarise the values of several runs, and of the steps of one.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Self
@@ -59,16 +61,10 @@ class Distribution:
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:
         """The least value that at least such a share of all values does not exceed, for each share."""
-        found: list[float] = []
-        ordered, total = sorted(self._counts.items()), self._counts.total()
-        for share in shares:
-            seen = 0
-            for key, count in ordered:
-                seen += count
-                if seen >= share * total:
-                    found.append(math.exp(key * RESOLUTION))
-                    break
-        return found
+        keys = sorted(self._counts)
+        seen = list(accumulate(self._counts[key] for key in keys))
+        places = [bisect_left(seen, share * self.total) for share in shares] if keys else []
+        return [math.exp(keys[place] * RESOLUTION) for place in places]
 
     @property
     def total(self) -> int:
@@ -262,18 +258,16 @@ def _key(name: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 # Of a step: a number, NOTHING where the step does not tell, anything else where it was not finite.
+_LOGGED = (
+    "masked_lm_loss",
+    "next_sentence_loss",
+    "loss",
+    "learning_rate",
+    "gradient_norm",
+    "max_over_mean_tokens",
+)
 QUANTITIES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    **{
-        name: _key(name)
-        for name in (
-            "masked_lm_loss",
-            "next_sentence_loss",
-            "loss",
-            "learning_rate",
-            "gradient_norm",
-            "max_over_mean_tokens",
-        )
-    },
+    **{name: _key(name) for name in _LOGGED},
     "padding_share": _padding,
 }
 _NAMES = tuple(QUANTITIES)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from podium.html.chart import Chart
 from podium.html.page import Facts, Part, Points, Section, Text, page
-from podium.html.page import write_page as write_html
 from podium.html.table import Cell, Column, Table, Value, number, text
 from podium.report.charts import (
     Drawn,
@@ -109,6 +108,10 @@ def written(value: Setting) -> str:
     return str(value)
 
 
+def _setting(run: ReportedRun, key: str) -> str | None:
+    return written(run.settings[key]) if key in run.settings else None
+
+
 def settings_of(run: ReportedRun) -> dict[str, Setting]:
     """Those of SETTINGS that are known, with the precision that `auto` came to."""
     found = {key: run.settings[key] for key in SETTINGS if key in run.settings}
@@ -133,9 +136,7 @@ _COLUMNS = frozenset(figure.key for figure in FIGURES) - {"useful_tflops", "next
 
 def lead(sets: Sequence[ReportedSet]) -> str:
     """How it went, in a sentence."""
-    if len(sets) == 1:
-        return _sentence(sets[0])
-    return f"{_counted(sets)}."
+    return _sentence(sets[0]) if len(sets) == 1 else f"{_counted(sets)}."
 
 
 def _sentence(one: ReportedSet) -> str:
@@ -153,9 +154,14 @@ def _sentence(one: ReportedSet) -> str:
 
 
 def _counted(sets: Sequence[ReportedSet]) -> str:
-    outcomes = Counter(run.outcome for one in sets for run in one.runs)
-    told = ", ".join(f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes[name])
-    return f"{outcomes.total():,} runs: {told}"
+    runs = [run for one in sets for run in one.runs]
+    return f"{len(runs):,} runs: {outcome_counts(runs)}"
+
+
+def outcome_counts(runs: Sequence[ReportedRun]) -> str:
+    """Such as `9 reached target, 1 broke off`."""
+    outcomes = Counter(run.outcome for run in runs)
+    return ", ".join(f"{outcomes[name]:,} {name}" for name in OUTCOMES if outcomes[name])
 
 
 def outcome(sets: Sequence[ReportedSet], runs: Sequence[Labelled]) -> Iterator[Part]:
@@ -213,11 +219,11 @@ def _runs_table(runs: Sequence[Labelled]) -> Table:
     columns = [text("run"), text("outcome", choices=True), text("seed")]
     figures = [figure for figure in FIGURES if figure.key in _COLUMNS]
     columns += [Column(figure.column, figure.write, help=figure.help) for figure in figures]
-    rows: list[list[Value]] = [
+    rows = [
         [
             one.label,
             one.run.outcome,
-            written(one.run.settings["seed"]) if "seed" in one.run.settings else None,
+            _setting(one.run, "seed"),
             *(one.run.figures.get(figure.key) for figure in figures),
         ]
         for one in runs
@@ -273,11 +279,6 @@ PADDING = Drawn(
 MOST_DRAWN = 60  # runs in a chart
 MOST_ROWS = 500  # evaluations in a table
 MOST_DIFFERING = 30  # settings in which runs differ that are told
-
-
-def write_page(sets: Sequence[ReportedSet], notes: Sequence[str], path: Path) -> None:
-    """Write the page. Raises WorkError if it cannot be."""
-    write_html(path, page_html(sets, notes))
 
 
 def page_html(sets: Sequence[ReportedSet], notes: Sequence[str]) -> str:
@@ -379,31 +380,20 @@ def _balance(runs: Sequence[Labelled]) -> Iterator[Part]:
 def _settings(runs: Sequence[Labelled]) -> Iterator[Part]:
     whole = ReportedSet("", Path(), tuple(one.run for one in runs))
     common, differing = whole.common_settings, whole.differing_settings
-    kept = [settings_of(one.run) for one in runs]
-    alike = [(title, kept[0][key]) for key, title in SETTINGS.items() if key in common]
-    pairs = [(title, written(value)) for title, value in alike]
+    first = settings_of(runs[0].run)
+    pairs = [(title, written(first[key])) for key, title in SETTINGS.items() if key in common]
     for title, values in (("code", {one.run.code for one in runs}), ("commit", {one.run.commit for one in runs})):
         if len(values) == 1 and (value := next(iter(values))) is not None:
             pairs.append((title, value[:16]))
     if pairs:
         yield Facts(pairs)
     if set(differing) - {"seed"}:  # which the table of runs has
-        titles = [SETTINGS.get(key, key) for key in differing[:MOST_DIFFERING]]
-        columns = [text("run"), *(text(title) for title in titles)]
-        rows: list[list[Value]] = [
-            [
-                one.label,
-                *(
-                    written(one.run.settings[key]) if key in one.run.settings else None
-                    for key in differing[:MOST_DIFFERING]
-                ),
-            ]
-            for one in runs
-        ]
-        more = len(differing) - MOST_DIFFERING
+        shown = differing[:MOST_DIFFERING]
+        columns = [text("run"), *(text(SETTINGS.get(key, key)) for key in shown)]
+        rows = [[one.label, *(_setting(one.run, key) for key in shown)] for one in runs]
+        more = len(differing) - len(shown)
         caption = f"{more} more differ; see config.yaml of the runs." if more > 0 else ""
         yield Table("Settings in which runs differ", columns, rows, caption=caption, filtered=False)
-    codes = {one.run.code for one in runs}
-    if len(codes) > 1:
+    if len({one.run.code for one in runs}) > 1:
         rows = [[one.label, (one.run.code or "")[:16], (one.run.commit or "")[:16]] for one in runs]
         yield Table("Code", [text("run"), text("hash of the code"), text("commit")], rows, filtered=False)

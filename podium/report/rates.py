@@ -6,15 +6,16 @@ has begun, in that set's folder under runs/. It is identified by the seed and by
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from podium.config.run_folder import RunFolder
 from podium.core.errors import PodiumError
+from podium.mllog.package import LOGS
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog, as_number
 from podium.run.records import REPLACED, SET_NAME
 
-RESULTS = "result_*.txt"
 MOST_LOGS = 100  # read for one set
 MOST_BYTES = 4 << 20  # of a log; ours of ten evaluations have 12 kB
 MOST_LATER = 3  # later sets that are looked through for a set's results: more than one where one left no result itself
@@ -63,14 +64,8 @@ class Logs:
             )
         except OSError:
             later = []
-        kept = [place for one in later if (place := one / REPLACED).is_dir()]
-        number = 0
-        for place in [*places, *kept[:MOST_LATER]]:
-            for path in sorted(place.glob(RESULTS)):
-                number += 1
-                if number > MOST_LOGS:
-                    return
-                yield path
+        places += [place for one in later if (place := one / REPLACED).is_dir()][:MOST_LATER]
+        return islice((path for place in places for path in sorted(place.glob(LOGS))), MOST_LOGS)
 
 
 def _read(path: Path) -> RunLog | None:

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from podium.core.console import print_line
 from podium.core.text import printable
-from podium.report.page import FIGURES, SETTINGS, settings_of, with_spread, written
-from podium.report.run import BROKE_OFF, MISSED, OUTCOMES, REACHED, TRAINED, ReportedRun, ReportedSet
+from podium.report.page import FIGURES, SETTINGS, Figure, outcome_counts, settings_of, with_spread, written
+from podium.report.run import BROKE_OFF, MISSED, REACHED, TRAINED, ReportedRun, ReportedSet
 
 _STYLES = {REACHED: "green", TRAINED: "green", MISSED: "red", BROKE_OFF: "red"}
 BESIDE = 3  # runs of a set that are told side by side, all of their figures; of more, a line each
@@ -69,8 +69,7 @@ def print_sets(console: Console, sets: Sequence[ReportedSet], notes: Sequence[st
     for one in sets:
         for run in one.runs:
             if run.failure:
-                words = f"{one.name}/{run.name} {run.outcome}: {run.failure}"
-                print_line(console, words, "red")
+                print_line(console, f"{one.name}/{run.name} {run.outcome}: {run.failure}", "red")
 
 
 def _brief_table(one: ReportedSet) -> Table:
@@ -84,7 +83,7 @@ def _brief_table(one: ReportedSet) -> Table:
         table.add_column(figure.column, justify="right", overflow="fold")
     table.add_column("outcome", overflow="fold")
     for run in one.runs:
-        cells = [_cell(run, figure.key) for figure in figures]
+        cells = [_cell(run, figure) for figure in figures]
         known = "seed" in run.settings
         seed = [printable(written(run.settings["seed"])) if known else ""] if seeds else []
         table.add_row(*map(Text, (printable(run.name), *seed, *cells)), _outcome(run))
@@ -110,7 +109,10 @@ def _whole_table(one: ReportedSet) -> Table:
 def _settings(run: ReportedRun) -> dict[str, str]:
     """Title and value of the settings that matter, and the code."""
     found = {SETTINGS[key]: printable(written(value)) for key, value in settings_of(run).items()}
-    return found | ({"code": _code(run)} if run.code is not None else {})
+    if run.code is not None:
+        commit = f", commit {printable(run.commit[:12])}" if run.commit else ""
+        found["code"] = f"{printable(run.code[:12])}{commit}"
+    return found
 
 
 def _alike(one: ReportedSet) -> str:
@@ -126,18 +128,13 @@ def _rows(one: ReportedSet, beside: Sequence[ReportedRun]) -> Iterator[tuple[str
     for title in dict.fromkeys(title for found in settings for title in found):
         if len({found.get(title) for found in settings}) > 1:
             yield title, [Text(found.get(title, "")) for found in settings if beside], "differ"
-    outcomes = ", ".join(
-        f"{sum(run.outcome == name for run in one.runs)} {name}"
-        for name in OUTCOMES
-        if any(run.outcome == name for run in one.runs)
-    )
-    yield "outcome", [_outcome(run) for run in beside], outcomes
+    yield "outcome", [_outcome(run) for run in beside], outcome_counts(one.runs)
     if one.score_seconds is not None:
         yield "MLPerf score", [Text("")] * len(beside), f"{one.score_seconds:.2f} s"
     for figure in FIGURES:
         over = one.over_runs(figure.key)
         if any(figure.key in run.figures for run in one.runs):
-            cells = [Text(_cell(run, figure.key)) for run in beside]
+            cells = [Text(_cell(run, figure)) for run in beside]
             yield figure.title, cells, with_spread(figure, over) if over else ""
     yield from _phase_rows(one, beside)
 
@@ -158,15 +155,8 @@ def _phase(run: ReportedRun, phase: str) -> str:
     return f"{run.phases_ms[phase]:,.2f} ms{share}"
 
 
-def _cell(run: ReportedRun, key: str) -> str:
-    figure = next(figure for figure in FIGURES if figure.key == key)
-    return figure.write(run.figures[key]) if key in run.figures else ""
-
-
-def _code(run: ReportedRun) -> str:
-    if run.code is None:
-        return ""
-    return printable(run.code[:12]) + (f", commit {printable(run.commit[:12])}" if run.commit else "")
+def _cell(run: ReportedRun, figure: Figure) -> str:
+    return figure.write(run.figures[figure.key]) if figure.key in run.figures else ""
 
 
 def _outcome(run: ReportedRun) -> Text:
