@@ -157,7 +157,7 @@ class Oddity(NamedTuple):
 
     line: int  # from 1; of several lines the first; 0 where it is about the whole log
     what: str  # a sentence fragment
-    kind: str = ""  # a short name for what it is: a key of HARMLESS, of DAMAGED or of read.ODDITIES, or `too_long`
+    kind: str = ""  # a short name for what it is: a key of HARMLESS or DAMAGED, or named in mllog/read.py
 
 
 HARMLESS = {

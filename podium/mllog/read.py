@@ -3,11 +3,10 @@
 Anomalies of the whole log are things that occur in published logs and that a reader should know. None breaks a rule.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from podium.mllog.lines import Event, Oddity, read_lines
@@ -106,20 +105,17 @@ def _of(count: int) -> str:
     return "" if count == 1 else f"; there are {count:,} such lines"
 
 
-# By the kind of the oddities that each finds.
-ODDITIES: Mapping[str, Callable[[RunLog], Iterator[Oddity]]] = MappingProxyType(
-    {
-        "empty": _empty,
-        "truncated": _truncated,
-        "time": _times,
-        "backwards": _backwards,
-        "number": _numbers,
-        "point_in_time": _points,
-        "after_target": _after_target,
-        "after_block": _after_block,
-        "epoch_num": _epochs,
-        "accuracy": _accuracies,
-    }
+ODDITIES: tuple[Callable[[RunLog], Iterator[Oddity]], ...] = (
+    _empty,
+    _truncated,
+    _times,
+    _backwards,
+    _numbers,
+    _points,
+    _after_target,
+    _after_block,
+    _epochs,
+    _accuracies,
 )
 
 
@@ -147,7 +143,7 @@ def read_log(path: Path) -> RunLog:
             break
         events.append(item)
     log = run_log(path, events, oddities)
-    told = [oddity for find in ODDITIES.values() for oddity in find(log)]
+    told = [oddity for find in ODDITIES for oddity in find(log)]
     return replace(log, oddities=tuple(sorted([*oddities, *told])))
 
 

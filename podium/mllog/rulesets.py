@@ -21,7 +21,6 @@ class Ruleset:
     # Initialisation may take this long in the open division; in closed it is 30 minutes in all rounds.
     open_minutes: int
     tensors: bool  # a closed log tells of every initialised tensor of the model
-    epsilon_key: str  # under which a closed log gives LAMB's epsilon
     log_names: bool  # a log says submission_org and submission_platform
     log_status: bool  # a log says submission_status
     status_checked: bool  # a system's status is one of the four that the rules name
