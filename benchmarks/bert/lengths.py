@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.published.reading import FOLDER
 from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
 from podium.core.errors import UsageError
+from podium.core.paths import package_file
 
 # [512] samples of length 1 to 512, 16,279,552 in all, of mean length 255.83. Published with Krell et al., Efficient
 # sequence packing without cross-contamination, arXiv 2107.02027.
-WIKIPEDIA: tuple[int, ...] = tuple(json.loads((FOLDER / "wikipedia_lengths.json").read_text(encoding="ascii")))
+WIKIPEDIA: tuple[int, ...] = tuple(
+    json.loads(package_file("benchmarks.bert.published", "wikipedia_lengths.json").read_text(encoding="ascii"))
+)
 
 
 def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]:

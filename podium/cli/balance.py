@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from podium.core.console import figure_table
 from podium.core.errors import UsageError
 from podium.html.chart import picture
 from podium.planning.balance_report import Cluster
@@ -48,9 +49,8 @@ def print_balance(console: Console, cluster: Cluster, measured: Mapping[str, Any
 
 def print_packing(console: Console, measured: Mapping[str, Any]) -> None:
     """How full the rows are when a whole dataset is packed ahead."""
-    table = Table(title="A whole dataset packed into rows of the longest length")
-    for heading in ("method", "sequences a row, at most", "full", "sequences a row"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    title = "A whole dataset packed into rows of the longest length"
+    table = figure_table(title, "method", "sequences a row, at most", "full", "sequences a row")
     for row in measured["packing"]:
         depth = "any" if row["depth"] is None else str(row["depth"])
         table.add_row(row["method"], depth, f"{row['efficiency']:.2%}", f"{row['sequences_per_row']:.3f}")

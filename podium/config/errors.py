@@ -22,21 +22,17 @@ class Origins:
         self._file, self._shown_under = file, shown_under
         self._given: dict[Location, tuple[str, str]] = {}
 
-    def merge(self, values: dict[str, Any], more: Mapping[str, Any], source: str, shown_under: str = "") -> None:
-        """Put `more` over `values`, key by key, and remember where it came from."""
-        self._merge(values, more, source, (), shown_under)
-
-    def _merge(
-        self, values: dict[str, Any], more: Mapping[str, Any], source: str, at: Location, shown_under: str
+    def merge(
+        self, values: dict[str, Any], more: Mapping[str, Any], source: str, shown_under: str = "", at: Location = ()
     ) -> None:
+        """Put `more` over `values`, key by key, and remember where it came from; `at` is where both are."""
         for key, value in more.items():
             here = (*at, str(key))
             self._given[here] = (source, shown_under)
-            if isinstance(value, Mapping) and isinstance(values.get(key), dict):
-                self._merge(values[key], value, source, here, shown_under)
-            elif isinstance(value, Mapping):
-                values[key] = {}
-                self._merge(values[key], value, source, here, shown_under)
+            if isinstance(value, Mapping):
+                if not isinstance(values.get(key), dict):
+                    values[key] = {}
+                self.merge(values[key], value, source, shown_under, here)
             else:
                 values[key] = value
 

@@ -195,7 +195,6 @@ def _words(text: str) -> list[str]:
 
 
 STAT, MEMORY, CGROUP_MEMORY = Path("/proc/stat"), Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
-DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 SECONDS = 0.5
 IDLE = (3, 4)  # the columns of /proc/stat in which a processor waits: idle and iowait
 

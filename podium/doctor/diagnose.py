@@ -18,41 +18,8 @@ from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
+from podium.doctor import devices, filesystem, rules, versions
 from podium.doctor.context import Examination, Places
-from podium.doctor.devices import (
-    check_all_reduce,
-    check_clocks,
-    check_gpus,
-    check_implementation,
-    check_load,
-    check_memory,
-    check_possible,
-    check_ranks,
-    machine,
-)
-from podium.doctor.filesystem import (
-    check_caches,
-    check_closed_data,
-    check_data,
-    check_initial_checkpoint,
-    check_mounts,
-    check_open_files,
-    check_paths,
-    check_read_speed,
-    check_space,
-    check_writable,
-)
-from podium.doctor.rules import (
-    breaks_closed_rule,
-    check_counts,
-    check_description,
-    check_division,
-    check_max_samples,
-    check_sample_count,
-    check_seed,
-    check_target,
-)
-from podium.doctor.versions import check_libraries, check_python, check_torch
 from podium.launch.container import become, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_group import Crew, follow, gathered
@@ -64,45 +31,45 @@ from podium.run.implementation import ask
 Check = Callable[[Examination], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
-    check_python,
-    check_libraries,
-    check_torch,
-    check_implementation,
-    check_gpus,
-    check_memory,
-    check_load,
-    check_possible,
-    check_ranks,
-    check_all_reduce,
-    check_clocks,
-    check_paths,
-    check_writable,
-    check_space,
-    check_read_speed,
-    check_caches,
-    check_open_files,
-    check_data,
-    check_closed_data,
-    check_sample_count,
-    check_max_samples,
-    check_initial_checkpoint,
-    check_description,
-    check_counts,
-    check_division,
-    check_seed,
-    check_target,
+    versions.check_python,
+    versions.check_libraries,
+    versions.check_torch,
+    devices.check_implementation,
+    devices.check_gpus,
+    devices.check_memory,
+    devices.check_load,
+    devices.check_possible,
+    devices.check_ranks,
+    devices.check_all_reduce,
+    devices.check_clocks,
+    filesystem.check_paths,
+    filesystem.check_writable,
+    filesystem.check_space,
+    filesystem.check_read_speed,
+    filesystem.check_caches,
+    filesystem.check_open_files,
+    filesystem.check_data,
+    filesystem.check_closed_data,
+    rules.check_sample_count,
+    rules.check_max_samples,
+    filesystem.check_initial_checkpoint,
+    rules.check_description,
+    rules.check_counts,
+    rules.check_division,
+    rules.check_seed,
+    rules.check_target,
 )
 # Those that need none of the machines that would make the run, but the repository's folder, which they share.
 CHECKS_HERE: tuple[Check, ...] = (
-    check_mounts,
-    check_writable,
-    check_space,
-    check_max_samples,
-    check_description,
-    check_counts,
-    check_division,
-    check_seed,
-    check_target,
+    filesystem.check_mounts,
+    filesystem.check_writable,
+    filesystem.check_space,
+    rules.check_max_samples,
+    rules.check_description,
+    rules.check_counts,
+    rules.check_division,
+    rules.check_seed,
+    rules.check_target,
 )
 
 
@@ -170,13 +137,13 @@ def places() -> Places:
 
 def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> Examination:
     """Everything that checks look at; what could not be found out is there as a sentence."""
-    load = machine()  # before anything of ours runs
+    load = devices.machine()  # before anything of ours runs
     with ExitStack() as stack:
         nodes, fault = attempt(lambda: stack.enter_context(gathered(config, on_progress)))
         prepared, data_fault = prepared_data(config, on_progress)
         folder = RunFolder(stack.enter_context(_folder(places.runs / config.system)))
         write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
-        on_progress("Trying a step on this machine")
+        on_progress("Trying a step on this devices.machine")
         device, device_fault = attempt(ask, config.implementation, "doctor", [str(folder.config)])
         ranks: Mapping[str, Any] | None = None
         if nodes is not None:
@@ -224,7 +191,7 @@ def _folder(runs: Path) -> Iterator[Path]:
 
 
 def _refused(sentence: str) -> Finding:
-    if breaks_closed_rule(sentence):
+    if rules.breaks_closed_rule(sentence):
         return Finding("closed division", "error", sentence, "no rule broken", "keep the rule, or run as open")
     return Finding("configuration", "error", sentence, "what the sentence allows", "mend the file or the setting")
 

@@ -22,7 +22,8 @@ from podium.core.files import FEW_FILES, make_folder, whole_file
 from podium.core.finding import Finding, check_result
 from podium.core.paths import WORKING_FOLDER
 from podium.doctor.context import Examination
-from podium.doctor.devices import DROP_CACHES
+from podium.doctor.devices import GIB
+from podium.launch.page_cache import DROP_CACHES
 from podium.run.prepare import check_checkpoint
 
 BLOCK = 2**20
@@ -100,7 +101,6 @@ def in_memory(descriptor: int) -> bool | None:
         return False if error.errno == errno.EAGAIN else None
 
 
-GIB = 2**30
 RUN_BYTES = GIB  # for logs, metrics and what processes print
 STATE_BYTES = 12  # a parameter and the two moments of its optimizer in float32, as a checkpoint of a run holds them
 CHECKPOINTS = 2  # the last one and the next, while it is written

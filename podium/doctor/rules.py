@@ -128,7 +128,10 @@ def check_sample_count(examination: Examination) -> Iterable[Finding]:
 
 def needed_samples(size: str, batch: int) -> Needed | None:
     """What is published of batch sizes near this one; None where nothing is."""
-    every = read_tiny_samples() if size == "tiny" else [*read_samples(), *_of_runs()]
+    if size == "tiny":
+        every = list(read_tiny_samples())
+    else:
+        every = [*read_samples(), *(SamplesToTarget.of(run) for run in read_runs() if run.converged)]
     near = [one for one in every if 1 / NEAR <= one.global_batch_size / batch <= NEAR]
     if not near:
         return None
@@ -138,10 +141,6 @@ def needed_samples(size: str, batch: int) -> Needed | None:
         median(one.greatest for one in near),
         len(near),
     )
-
-
-def _of_runs() -> list[SamplesToTarget]:
-    return [SamplesToTarget.of(run) for run in read_runs() if run.converged]
 
 
 def breaks_closed_rule(sentence: str) -> bool:

@@ -70,13 +70,9 @@ def _is_of(version: tuple[int, ...], named: tuple[int, ...]) -> bool:
 def installed(name: str) -> str | None:
     """The version without its local part (`+cpu`); None where there is none."""
     try:
-        return _without_local(metadata.version(name))
+        return metadata.version(name).partition("+")[0]
     except metadata.PackageNotFoundError:
         return None
-
-
-def _without_local(version: str) -> str:
-    return version.partition("+")[0]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -26,12 +26,6 @@ def name_of(system: str) -> str:
     return f"podium-{system}"
 
 
-def output_options(system: str) -> list[str]:
-    """The options of sbatch that keep a job's standard output and standard error apart."""
-    stem = f"{WORKING_FOLDER}/runs/{system}/slurm-%j"
-    return [f"--output={stem}.txt", f"--error={stem}.err"]
-
-
 def attend(system: str, words: Sequence[str]) -> int:
     """Submit the job, wait until it has ended, show what it printed, and give its exit code.
 
@@ -56,12 +50,9 @@ def attend(system: str, words: Sequence[str]) -> int:
         )
     for end, stream in (("txt", sys.stdout), ("err", sys.stderr)):
         path = WORKING_FOLDER / "runs" / system / f"slurm-{job[1]}.{end}"
-        stream.write(path.read_text(encoding="utf-8", errors="replace") if path.exists() else _missing(path))
+        missing = f"podium: {path} is not there; see whether the nodes share this folder\n"
+        stream.write(path.read_text(encoding="utf-8", errors="replace") if path.exists() else missing)
     return sbatch.returncode
-
-
-def _missing(path: Path) -> str:
-    return f"podium: {path} is not there; see whether the nodes share this folder\n"
 
 
 INSIDE = Path("/workspace/podium")  # where docker/Dockerfile puts the repository
@@ -157,7 +148,8 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
         raise UsageError(f"--node-rank: found {node_rank}, but launch.launcher is slurm, which numbers nodes itself")
     container = config.launch.container
     words = ["sbatch", "--wait", f"--job-name={name_of(config.system)}", f"--nodes={config.launch.nodes}"]
-    words += ["--ntasks-per-node=1", f"--chdir={WORKING_FOLDER}", *output_options(config.system)]
+    stem = f"{WORKING_FOLDER}/runs/{config.system}/slurm-%j"
+    words += ["--ntasks-per-node=1", f"--chdir={WORKING_FOLDER}", f"--output={stem}.txt", f"--error={stem}.err"]
     words += [*config.launch.slurm_options, str(SHIPPED_FOLDER / "docker" / "slurm.sub")]
     words += ["--doctor"] if command == "doctor" else []
     if container is None:

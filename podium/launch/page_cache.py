@@ -36,11 +36,8 @@ def drop_from_page_cache(config: RunConfig) -> bool:
     assert config.data.store and config.data.evaluation_store
     for folder in (config.data.store, config.data.evaluation_store):
         for shard in SampleStore(folder).paths:
-            descriptor = os.open(shard, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
+            with shard.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return True
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 
 from benchmarks.bert.demo_text import write_embedded_text
@@ -11,38 +11,11 @@ from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import FORMAT_VERSION, SampleStore
-from podium.config.schema import RunConfig
+from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
 
 DATA = WORKING_FOLDER / "data"
-
-
-@dataclass(frozen=True)
-class PreparedData:
-    """Shards to train on, shards to evaluate on, and their vocabulary."""
-
-    store: Path
-    evaluation_store: Path
-    vocabulary: Path
-
-    def verify(self, division: str) -> None:
-        """Check the vocabulary, and every byte of both stores against its hash.
-
-        UsageError for another vocabulary than the stores' and for samples that the division does not allow, WorkError
-        for a damaged shard.
-        """
-        vocabulary = Vocabulary.read(self.vocabulary)
-        for store in (self.store, self.evaluation_store):
-            try:
-                opened = SampleStore(store)
-                opened.require(vocabulary, self.vocabulary)
-                if division == "closed":
-                    opened.require_whole()
-                opened.verify()
-            except WorkError as error:
-                hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
-                raise WorkError(f"{error}{hint}") from None
 
 
 def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfig:
@@ -51,20 +24,32 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
     `on_progress` is told what takes time. Raises UsageError for files that are missing or do not fit together and
     WorkError for damaged shards.
     """
-    data = _prepared(config, on_progress)
+    data = _prepared(config.data, on_progress)
     on_progress("Checking the data")
-    data.verify(config.division)
+    verify(data, config.division)
+    assert data.evaluation_store
     SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")
-    resolved = config.data.model_copy(
-        update={
-            "text": (),
-            "evaluation_text": None,
-            "store": data.store,
-            "evaluation_store": data.evaluation_store,
-            "vocabulary": data.vocabulary,
-        }
-    )
-    return config.model_copy(update={"data": resolved})
+    return config.model_copy(update={"data": data})
+
+
+def verify(data: DataSettings, division: str) -> None:
+    """Check the vocabulary, and every byte of both stores against its hash.
+
+    UsageError for another vocabulary than the stores' and for samples that the division does not allow, WorkError
+    for a damaged shard.
+    """
+    assert data.store and data.evaluation_store and data.vocabulary
+    vocabulary = Vocabulary.read(data.vocabulary)
+    for store in (data.store, data.evaluation_store):
+        try:
+            opened = SampleStore(store)
+            opened.require(vocabulary, data.vocabulary)
+            if division == "closed":
+                opened.require_whole()
+            opened.verify()
+        except WorkError as error:
+            hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
+            raise WorkError(f"{error}{hint}") from None
 
 
 def is_prepared(config: RunConfig) -> bool:
@@ -81,11 +66,10 @@ def is_prepared(config: RunConfig) -> bool:
     return all(_is_made(store, names) for store, names in zip(stores, sources, strict=True))
 
 
-def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> PreparedData:
-    data = config.data
+def _prepared(data: DataSettings, on_progress: Callable[[str], None]) -> DataSettings:
+    """The stores that the settings name, or those of the text that they name, made where they are not there yet."""
     if data.kind == "store":
-        assert data.store and data.evaluation_store and data.vocabulary
-        return PreparedData(data.store, data.evaluation_store, data.vocabulary)
+        return data
     if data.kind == "embedded":
         on_progress("Writing the embedded text")
         text = write_embedded_text(DATA / "embedded" / "text")
@@ -96,7 +80,7 @@ def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> Prepared
 
 def _from_text(
     name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path, on_progress: Callable[[str], None]
-) -> PreparedData:
+) -> DataSettings:
     """Shards in a folder named for the content of all that goes into them, made where they are not there yet."""
     named = [("text", path) for path in texts] + [("evaluation_text", evaluation), ("vocabulary", vocabulary)]
     for key, path in named:
@@ -108,7 +92,7 @@ def _from_text(
             continue
         on_progress(f"Making samples from {', '.join(source.name for source in sources)}")
         prepare(sources, vocabulary, store, processes=min(len(sources), os.cpu_count() or 1))
-    return PreparedData(*stores, vocabulary)
+    return DataSettings(store=stores[0], evaluation_store=stores[1], vocabulary=vocabulary)
 
 
 def _stores(name: str, files: tuple[Path, ...]) -> tuple[Path, Path]:

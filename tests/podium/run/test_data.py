@@ -8,10 +8,10 @@ import pytest
 from benchmarks.bert.preparation.prepare import prepare, prepare_subset
 from benchmarks.bert.store import SampleStore, Shard
 from podium.config.load import load_system
-from podium.config.schema import Evaluation, RunConfig
+from podium.config.schema import DataSettings, Evaluation, RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.launch.page_cache import drop_from_page_cache
-from podium.run.data import PreparedData, with_data
+from podium.run.data import verify, with_data
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +182,7 @@ def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], t
     whole, subset = tmp_path / "whole", tmp_path / "subset"
     prepare([text], vocabulary, whole)
     prepare_subset([text], vocabulary, subset, 5)
-    PreparedData(whole, whole, vocabulary).verify("closed")
-    PreparedData(subset, whole, vocabulary).verify("open")
+    verify(DataSettings(store=whole, evaluation_store=whole, vocabulary=vocabulary), "closed")
+    verify(DataSettings(store=subset, evaluation_store=whole, vocabulary=vocabulary), "open")
     with pytest.raises(UsageError, match="closed division, Data set: found a random subset of the whole 32 samples"):
-        PreparedData(subset, whole, vocabulary).verify("closed")
+        verify(DataSettings(store=subset, evaluation_store=whole, vocabulary=vocabulary), "closed")

@@ -248,5 +248,5 @@ def test_mlperf_s_own_checkpoint_is_known_by_size_and_md5(
     assert done.official
     assert not convert(done.file, tmp_path / "y.safetensors").official
     monkeypatch.setattr(conversion, "OFFICIAL_BYTES", len(content) + 1)
-    monkeypatch.setattr(conversion.hashlib, "file_digest", None)  # not even asked for
+    monkeypatch.setattr(hashlib, "file_digest", None)  # not even asked for
     assert not conversion.is_official(TensorFlowCheckpoint(prefix).shards)
