@@ -74,11 +74,8 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel], origins: Origins)
         case "value_error":
             return f"{place}: {detail['ctx']['error']}"
         case _:
-            return f"{place}: {found}; allowed: {_expectation(detail['msg'])}"
-
-
-def _expectation(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("Input should ").removeprefix("be ")
+            expectation = detail["msg"].removeprefix("Input should ").removeprefix("be ")
+            return f"{place}: {found}; allowed: {expectation}"
 
 
 def _keys(location: tuple[int | str, ...], model: type[BaseModel]) -> Location:

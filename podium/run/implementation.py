@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.verification.evidence import SIGMAS, tolerance
-from podium.core.errors import UsageError, WorkError
+from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.finding import Finding
 from podium.core.paths import WORKING_FOLDER, process_environment
 from podium.core.processes import end_with_parent
@@ -34,17 +34,16 @@ def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, An
         env={"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | process_environment(),
         preexec_fn=end_with_parent,
     )
-    if done.returncode == UsageError.exit_code:
-        raise UsageError(_sentence(done.stderr, entry))
     if done.returncode:
-        raise WorkError(_sentence(done.stderr, entry))
+        raise process_error(done.returncode, done.stderr, f"{entry} ended without a word")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
-def _sentence(text: str, entry: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else f"{entry} ended without a word"
+def process_error(exit_code: int, output: str, otherwise: str) -> PodiumError:
+    """The error of a process of ours, by its exit code and the last line that it printed."""
+    error = UsageError if exit_code == UsageError.exit_code else WorkError
+    return error((output.strip().splitlines() or [otherwise])[-1])
 
 
 EVALUATE = "implementations.pytorch.evaluate"

@@ -6,18 +6,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podium.config.load import load_resolved, write_resolved
 from podium.config.schema import RunConfig
-from podium.core.errors import UsageError, WorkError
+from podium.core.errors import UsageError
 from podium.core.files import make_folder, write_whole
 from podium.core.paths import WORKING_FOLDER, process_environment
 from podium.core.processes import end_with_parent
 from podium.core.yaml_files import dump_yaml
+from podium.run.implementation import process_error
 from podium.tune.objective import Outcome, kept_outcome
 from podium.tune.space import SearchSpace, load_space
 from podium.tune.study import ended, open_study, settle
@@ -101,8 +101,9 @@ def repeat(folder: Path, config: RunConfig, seeds: Sequence[int], workers: Worke
 
 def _work(commands: Iterator[list[str]], lacking: Callable[[], int], count: int) -> None:
     """Have `count` workers at work until nothing lacks that is not in work, or no command is left."""
-    with _ending() as at_work:
-        more, lacks = True, lacking()
+    at_work: list[Worker] = []
+    more, lacks = True, lacking()
+    try:
         while at_work or (more and lacks > 0):
             while more and len(at_work) < min(count, lacks):
                 words = next(commands, None)
@@ -115,6 +116,9 @@ def _work(commands: Iterator[list[str]], lacking: Callable[[], int], count: int)
                 at_work.remove(worker)
                 worker.check()
             lacks = lacking() if done else lacks
+    finally:
+        for worker in at_work:
+            worker.end()
 
 
 class Worker:
@@ -139,12 +143,11 @@ class Worker:
     def check(self) -> None:
         """Raise what it ended with, if it did not end well."""
         self._said.seek(0)
-        lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
+        text = self._said.read().decode("utf-8", "replace")
         self._said.close()
         code = self._process.returncode
         if code:
-            error = UsageError if code == UsageError.exit_code else WorkError
-            raise error(lines[-1] if lines else f"a trial's process ended with exit code {code}")
+            raise process_error(code, text, f"a trial's process ended with exit code {code}")
 
     def end(self) -> None:
         """Politely, so that its training ends with it."""
@@ -156,33 +159,15 @@ class Worker:
             self._process.wait()
 
 
-@contextmanager
-def _ending() -> Iterator[list[Worker]]:
-    """Workers that do not outlive the block."""
-    at_work: list[Worker] = []
-    try:
-        yield at_work
-    finally:
-        for worker in at_work:
-            worker.end()
-
-
 def _keep(folder: Path, space: SearchSpace, base: RunConfig) -> None:
     """Write down what the trials are made of; UsageError where it was something else before. Trials may be added."""
     make_folder(folder)
-    for path, same in ((folder / BASE, _same_base(folder, base)), (folder / SPACE, _same_space(folder, space))):
+    base_path, space_path = folder / BASE, folder / SPACE
+    same_base = not base_path.is_file() or load_resolved(base_path) == base
+    more_trials = {"trials": space.trials}
+    same_space = not space_path.is_file() or load_space(str(space_path)).model_copy(update=more_trials) == space
+    for path, same in ((base_path, same_base), (space_path, same_space)):
         if not same:
             raise UsageError(f"{path}: this folder's trials were made of other settings; name another --folder")
-    write_resolved(base, folder / BASE)
-    document = space.model_dump(mode="json")
-    write_whole(folder / SPACE, dump_yaml(document))
-
-
-def _same_base(folder: Path, base: RunConfig) -> bool:
-    return not (folder / BASE).is_file() or load_resolved(folder / BASE) == base
-
-
-def _same_space(folder: Path, space: SearchSpace) -> bool:
-    if not (folder / SPACE).is_file():
-        return True
-    return load_space(str(folder / SPACE)).model_copy(update={"trials": space.trials}) == space
+    write_resolved(base, base_path)
+    write_whole(space_path, dump_yaml(space.model_dump(mode="json")))
