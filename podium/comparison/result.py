@@ -71,7 +71,6 @@ class Result:
             return self.score_minutes
         return mean(run.seconds for run in self.converged if run.seconds is not None) / 60
 
-    @property
     def counted_minutes(self) -> float:
         """Of a result with a time: the score as it counts, or the mean of the runs that converged."""
         minutes = self.score_minutes_scaled if self.score_minutes_scaled is not None else self.minutes

@@ -81,8 +81,8 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
     same = [one for one in alike if one.accelerators == result.accelerators]
     same = [one for one in same if one.division == result.division] or same
     if same:
-        best = min(same, key=lambda one: one.counted_minutes)
-        ratio = result.counted_minutes / best.counted_minutes
+        best = min(same, key=lambda one: one.counted_minutes())
+        ratio = result.counted_minutes() / best.counted_minutes()
         return f"{name} is at {ratio:.2f}× the best published time ({_named(best)}): {told}"
     rate = result.sequences_per_second_per_accelerator
     rated = [(other, one) for one in alike if (other := one.sequences_per_second_per_accelerator)]
@@ -111,7 +111,7 @@ def _length(result: Result) -> str:
 
 def _named(result: Result) -> str:
     division = "" if result.division == "closed" else f", {result.division or 'division not known'}"
-    return f"{result.name}, {result.counted_minutes:.2f} min{division}"
+    return f"{result.name}, {result.counted_minutes():.2f} min{division}"
 
 
 NODE = "node"

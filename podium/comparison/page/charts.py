@@ -36,7 +36,7 @@ def time_chart(families: Families) -> Chart:
     """Minutes by number of accelerators; a line joins the best of each size."""
     return _by_size(
         families,
-        lambda result: result.counted_minutes,
+        lambda result: result.counted_minutes(),
         "minutes to train",
         lines=True,
         title="Time to train by number of accelerators",

@@ -68,7 +68,7 @@ class Families:
 def families_of(results: Sequence[Result]) -> Families:
     """Of those that trained BERT-large in a time, on a number of accelerators, that is known and can be."""
     timed = [result for result in results if result.full_size and result.minutes is not None and size_of(result)]
-    return Families(tuple(result for result in timed if can_be_drawn(result.counted_minutes)))
+    return Families(tuple(result for result in timed if can_be_drawn(result.counted_minutes())))
 
 
 def can_be_drawn(number: float) -> bool:
@@ -89,11 +89,11 @@ def best_at_each_size(results: Sequence[Result]) -> list[Result]:
         size = size_of(result)
         if size is None or result.own or result.division == "open":
             continue
-        if size not in best or result.counted_minutes < best[size].counted_minutes:
+        if size not in best or result.counted_minutes() < best[size].counted_minutes():
             best[size] = result
     return [best[size] for size in sorted(best)]
 
 
 def best_of_each(families: Families) -> list[Result]:
     """Of each family its fastest published result, in the families' order, of the closed division where it has one."""
-    return [min(results, key=lambda one: (one.counted_minutes, one.name)) for results in families.published.values()]
+    return [min(results, key=lambda one: (one.counted_minutes(), one.name)) for results in families.published.values()]

@@ -36,7 +36,7 @@ def time(result: Result) -> str:
     if result.score_minutes is None:
         return f"{minutes_text(result.minutes)} (mean of {len(result.converged)} runs: no score)"
     if result.scaling_factor is not None:
-        return f"{minutes_text(result.counted_minutes)} (measured {minutes_text(result.score_minutes)}, scaled)"
+        return f"{minutes_text(result.counted_minutes())} (measured {minutes_text(result.score_minutes)}, scaled)"
     return minutes_text(result.score_minutes)
 
 

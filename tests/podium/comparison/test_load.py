@@ -19,10 +19,11 @@ from podium.comparison import load
 from podium.comparison import load as cache_module
 from podium.comparison.load import NAME, Comparison, RunCache, gather, read_one, read_runs
 from podium.config.load import load_system, write_resolved
+from podium.core import text
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of, user_cache_folder
 from podium.core.paths import CODE_FOLDER
-from podium.mllog import lines, system
+from podium.mllog import lines
 from podium.mllog.run import Run
 from tests.podium.comparison.conftest import DESCRIPTION, log_text, make_run, write_system
 
@@ -123,7 +124,7 @@ def read_with(sources: Path, *paths: Path) -> str:
 @pytest.mark.parametrize(
     ("callee", "old", "new", "expected"),
     [
-        (system, '" ".join(shown.split())', '"-".join(shown.split())', "A-B 1792000.0 prefix"),
+        (text, '" ".join(readable.split())', '"-".join(readable.split())', "A-B 1792000.0 prefix"),
         (rules, "TARGET_ACCURACY = 0.72", "TARGET_ACCURACY = 0.74", "A B None prefix"),
         (lines, "TOKEN in before", "True", "A B 1792000.0 two_events"),
     ],

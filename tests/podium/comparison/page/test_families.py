@@ -73,9 +73,9 @@ def test_a_line_joins_the_best_published_closed_results() -> None:
 
 def test_what_counts_is_the_scaled_score() -> None:
     scaled = timed(100, scaling_factor=1.5)
-    assert scaled.counted_minutes == 1.5 * (scaled.score_minutes or 0)
+    assert scaled.counted_minutes() == 1.5 * (scaled.score_minutes or 0)
     two = make_result([make_run(60), make_run(120)])
-    assert two.counted_minutes == 1.5
+    assert two.counted_minutes() == 1.5
     other = timed(120)
     assert best_at_each_size([scaled, other]) == [other]
 

@@ -123,7 +123,7 @@ def test_the_loads_that_it_keeps_are_those_of_its_samples() -> None:
     columns.refine(1.0)
     assignment = columns.assignment(60)
     assert np.array_equal(columns.tokens, assignment.loads(lengths))
-    assert columns.costs / columns.unit == pytest.approx(assignment.loads(deal.costs(lengths)), rel=1e-6)
+    assert columns.costs / columns._samples.unit == pytest.approx(assignment.loads(deal.costs(lengths)), rel=1e-6)
     assert columns.score == pytest.approx(max(balance(assignment, lengths, deal)), rel=1e-6)
 
 
