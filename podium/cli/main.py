@@ -316,7 +316,7 @@ def main() -> None:
     """Run a command; a failure or an interruption is told as a sentence, with its exit code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupt)
-    sys.unraisablehook = _interrupt_again
+    hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
         try:
             require_own_packages()
@@ -338,6 +338,8 @@ def main() -> None:
         if error.errno != errno.EPIPE:
             tell(f"the output cannot be written ({error.strerror})")
         sys.exit(1)
+    finally:
+        sys.unraisablehook = hook
 
 
 def _interrupt(*_: object) -> None:
