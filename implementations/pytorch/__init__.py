@@ -1,1 +1,4 @@
-"""BERT in PyTorch, trained without padding. Entry points are modules run as processes: `train`."""
+"""BERT in PyTorch, trained without padding.
+
+Entry points are run as processes, `python -m implementations.pytorch.ENTRY`: train, bench, doctor, describe, evaluate.
+"""

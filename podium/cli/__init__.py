@@ -1,4 +1,4 @@
-"""The command line: one module per command, which parses, calls and prints."""
+"""The command line: `main` has the commands and their options; the modules beside it parse, call and print."""
 
 from podium.core.paths import prefer_own_packages
 

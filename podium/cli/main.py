@@ -1,4 +1,4 @@
-"""The command line: options and help of each command, in one place; a module for each does the work."""
+"""All commands with their options and help; groups of commands and longer ones have a module of their own."""
 
 import errno
 import json

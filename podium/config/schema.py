@@ -300,7 +300,7 @@ class TrainingPhase(Settings):
 
 
 class RunConfig(Settings):
-    """Everything that a run is made of, resolved. What is None here is settled by `resolve` before a run."""
+    """Everything that a run is made of, resolved. What is None here gets its value in podium.run.prepare before a run."""
 
     system: str
     description: Description

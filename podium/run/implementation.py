@@ -1,6 +1,6 @@
-"""Runs an entry point of an implementation that needs no ranks as a process, and reads its answer.
+"""Entry points of an implementation that need no ranks, run as a process whose answer is JSON.
 
-One use is the accuracy of the initial checkpoint before training.
+The accuracy of the initial checkpoint, measured before training, is one of these answers.
 """
 
 import json

@@ -112,7 +112,7 @@ class MaskedLMHead(nn.Module):
 class BertForPreTraining(nn.Module):
     """The encoder with both heads.
 
-    `vocabulary` counts the words. Weights start as `initial` sets them.
+    `vocabulary` is the number of token ids. Weights start as `init_weights` draws them.
     """
 
     def __init__(self, size: Size, vocabulary: int, *, dropout_probability: float, making: Making = Making()) -> None:

@@ -2,6 +2,10 @@
 
 A backend is a function: queries, keys and values [T, 3, heads, head size], the batch, the kernels and the dropout
 probability to a context [T, heads · head size]. `padded` is the reference that the others are tested against.
+
+To add one: a function in this folder and its name in BACKENDS; the name among the allowed values of `attention` in
+podium/config/schema.py, with what it excludes in the validators there; and in GRAPH_ATTENTION of
+implementations/pytorch/build_run.py if its kernel launches do not depend on the lengths in a batch.
 """
 
 from collections.abc import Callable
