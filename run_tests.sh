@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ./setup.sh test
+unset PYTHONDONTWRITEBYTECODE # or each of the hundred processes that the tests start compiles every module again
 
 # Lint and types are checked beside the tests; what they print is shown after them.
 checks=("ruff check" "ruff format --check" "mypy")

@@ -18,14 +18,27 @@ from podium.planning.costs import with_measured_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("benchmarks", "implementations", "podium")
+WITHOUT_KERNELS = ("podium/submission/package", "podium/comparison/page")
 LONGEST_SECONDS = 240
 """After which a rank says where it is and ends: seconds on an idle machine, many more on one that is not."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker is left alone with one of them at the end."""
+    """One worker compiles all kernels first, while the other one runs tests that need none.
+
+    Files with slow tests come next, so that no worker is left alone with one of them at the end.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+
+    def turn(item: pytest.Item) -> int:
+        folders = item.path.relative_to(ROOT / "tests").as_posix()
+        if folders.startswith("implementations/pytorch/kernels/cpu/"):
+            return 0
+        if folders.startswith(WITHOUT_KERNELS):
+            return 1
+        return 2 if item.path in slow else 3
+
+    items.sort(key=turn)
 
 
 def copy_project(source: Path, target: Path, *parts: str) -> None:

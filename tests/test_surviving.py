@@ -18,7 +18,7 @@ from podium.mllog.compliance import check_compliance
 
 SETTINGS = ("target_accuracy=null", "evaluation.samples=64", "evaluation.interval_samples=160", "seed=5")
 TWO = "launch.processes_per_node=2"
-SAVING = ("max_samples=640", "checkpoint.every_samples=90", "checkpoint.keep=99")
+SAVING = ("max_samples=320", "checkpoint.every_samples=45", "checkpoint.keep=99")
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,7 +96,7 @@ def expected(train: Callable[..., RunFolder]) -> RunFolder:
 def assert_same_run(folder: RunFolder, expected: RunFolder, restarts: int) -> None:
     """Every line, the weights and all else in the checkpoints, bit for bit; and marked."""
     assert folder.metrics.read_bytes() == expected.metrics.read_bytes()
-    last = "batch_00000034/rank_0.safetensors"  # of 40
+    last = "batch_00000017/rank_0.safetensors"  # of 20
     mine, theirs = tensors(folder), tensors(expected)
     assert last in mine
     assert all(mine[name] == theirs[name] for name in mine if name in theirs)
@@ -129,10 +129,10 @@ def test_a_run_goes_on_after_ranks_were_killed_and_it_was_stopped(
     """As if nothing had been; from the checkpoint before the last one too, where that is damaged."""
     before = results(home)
     process = start(home, *SAVING, TWO, "launch.max_restarts=2")
-    for rank, samples in ((0, 100), (1, 250)):
+    for rank, samples in ((0, 60), (1, 120)):
         in_training(home, process, samples)
         os.kill(ranks(home)[rank], signal.SIGKILL)
-    folder = RunFolder(in_training(home, process, 400))
+    folder = RunFolder(in_training(home, process, 200))
     process.send_signal(signal.SIGTERM)
     _, words = finish(process, code=143)
     assert "asked to stop, and saved after " in words.replace("\n", " ")

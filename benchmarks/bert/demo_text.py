@@ -17,12 +17,13 @@ every Python version.
 A WordPiece vocabulary is trained on any text, in the order and with the special tokens that BERT expects.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, UNKNOWN
 from benchmarks.bert.sizes import TINY
@@ -202,25 +203,34 @@ LANGUAGE_SEED = 20_402
 TRAINING_PARTS = 4
 ARTICLES_A_PART = 320
 EVALUATION_ARTICLES = 160
+TEXT_SHA256 = "c18ad6310a6e9aae591ca9a995382fbe452de6cba357fb23c4df1c5184dbaf0a"  # of all files in their order
 
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """Where the text was written."""
+    """The files of the embedded text in a folder."""
 
     training: tuple[Path, ...]
     evaluation: Path
     vocabulary: Path
 
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        parts = tuple(folder / f"part-{number:05d}" for number in range(TRAINING_PARTS))
+        return cls(parts, folder / "eval.txt", folder / "vocab.txt")
+
+    def is_written(self) -> bool:
+        """Whether all files are there with the bytes that `write_embedded_text` writes."""
+        files = (*self.training, self.evaluation, self.vocabulary)
+        if not all(file.is_file() for file in files):
+            return False
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() == TEXT_SHA256
+
 
 def write_embedded_text(folder: Path) -> EmbeddedText:
     """Write the training parts, the evaluation text and vocab.txt into `folder`. The same bytes every time."""
     make_folder(folder)
-    text = EmbeddedText(
-        tuple(folder / f"part-{number:05d}" for number in range(TRAINING_PARTS)),
-        folder / "eval.txt",
-        folder / "vocab.txt",
-    )
+    text = EmbeddedText.of(folder)
     language = Language(LANGUAGE_SEED)
     for number, path in enumerate((*text.training, text.evaluation), start=1):
         articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_A_PART

@@ -300,7 +300,7 @@ class TrainingPhase(Settings):
 
 
 class RunConfig(Settings):
-    """Everything that a run is made of, resolved. What is None here gets its value in podium.run.prepare before a run."""
+    """Everything that a run is made of, resolved. podium.run.prepare gives a value to what is None here."""
 
     system: str
     description: Description

@@ -143,7 +143,7 @@ def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None
         prepared, data_fault = prepared_data(config, on_progress)
         folder = RunFolder(stack.enter_context(_folder(places.runs / config.system)))
         write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
-        on_progress("Trying a step on this devices.machine")
+        on_progress("Trying a step on this machine")
         device, device_fault = attempt(ask, config.implementation, "doctor", [str(folder.config)])
         ranks: Mapping[str, Any] | None = None
         if nodes is not None:

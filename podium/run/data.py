@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
-from benchmarks.bert.demo_text import write_embedded_text
+from benchmarks.bert.demo_text import EmbeddedText, write_embedded_text
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
@@ -71,8 +71,10 @@ def _prepared(data: DataSettings, on_progress: Callable[[str], None]) -> DataSet
     if data.kind == "store":
         return data
     if data.kind == "embedded":
-        on_progress("Writing the embedded text")
-        text = write_embedded_text(DATA / "embedded" / "text")
+        text = EmbeddedText.of(DATA / "embedded" / "text")
+        if not text.is_written():
+            on_progress("Writing the embedded text")
+            write_embedded_text(DATA / "embedded" / "text")
         return _from_text("embedded", text.training, text.evaluation, text.vocabulary, on_progress)
     assert data.evaluation_text and data.vocabulary
     return _from_text("text", data.text, data.evaluation_text, data.vocabulary, on_progress)

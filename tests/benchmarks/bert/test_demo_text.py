@@ -3,6 +3,7 @@
 A vocabulary of our own: the same bytes everywhere, and all of its text can be written with it.
 """
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,16 @@ def test_it_is_the_same_every_time(text: EmbeddedText, tmp_path: Path) -> None:
         assert one.name == two.name
         assert one.read_bytes() == two.read_bytes()
     assert sorted(again.vocabulary.parent.iterdir()) == sorted(files(again))
+    assert again.is_written()
+
+
+def test_another_byte_is_another_text(text: EmbeddedText, tmp_path: Path) -> None:
+    copy = EmbeddedText.of(tmp_path / "copy")
+    assert not copy.is_written()
+    shutil.copytree(text.evaluation.parent, tmp_path / "copy")
+    assert copy.is_written()
+    copy.evaluation.write_bytes(copy.evaluation.read_bytes().replace(b"a", b"b", 1))
+    assert not copy.is_written()
 
 
 def test_no_article_occurs_twice(text: EmbeddedText) -> None:

@@ -31,7 +31,7 @@ SETTINGS = (
     "launch.threads_per_process=1",
 )
 SHORT = (*SETTINGS, "max_samples=160")
-STEPS = 40
+STEPS = 20
 LONG = (*SETTINGS, f"max_samples={16 * STEPS}", "checkpoint.every_samples=160")
 """Long enough to be stopped on its way, by a Slurm too."""
 SECONDS = 400
