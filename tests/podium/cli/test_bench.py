@@ -165,14 +165,8 @@ def test_it_measures_for_real() -> None:
 
 
 @pytest.mark.slow
-def test_wrong_use_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "lengths.json").write_text("[1, 2, 3]", encoding="utf-8")
-    for arguments, sentence in (
-        (("--hidden", "65"), "podium: --hidden: found 65, allowed are multiples of 64"),
-        (("--lengths", str(tmp_path / "lengths.json")), "holds something else; allowed is a JSON list of up to 512"),
-        (("--set", "attention=flash"), "attention: found flash with bfloat16 on cpu, but it needs"),
-    ):
-        done = command("laptop", *arguments)
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert sentence.replace("bfloat16", "") in done.stderr.replace("bfloat16", "").replace("float32", "")
-        assert "Traceback" not in done.stderr
+def test_wrong_use_that_the_processes_find_is_a_sentence() -> None:
+    done = command("laptop", "--hidden", "65")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "podium: --hidden: found 65, allowed are multiples of 64" in done.stderr
+    assert "Traceback" not in done.stderr
