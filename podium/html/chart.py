@@ -24,6 +24,7 @@ from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -315,8 +316,11 @@ def _drawn(chart: Chart, narrow: bool, transparent: bool) -> tuple[str, Canvas]:
         chart.draw(canvas)
         if not transparent:
             canvas.axes.set_title(label(chart.title, 100))
+        if transparent:
+            figure.set_facecolor("none")
+            canvas.axes.set_facecolor("none")
         image = StringIO()
-        figure.savefig(image, format="svg", metadata={"Date": None}, transparent=transparent)
+        FigureCanvasSVG(figure).print_svg(image, metadata={"Date": None})  # Figure.savefig draws twice
     return for_xml(image.getvalue()), canvas
 
 

@@ -49,7 +49,7 @@ def test_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("data")
-def test_what_this_machine_does_not_have(places: Places) -> None:
+def test_what_this_machine_does_not_have(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU system on a machine without, and attention that only a GPU has: said by the real processes."""
     no_gpu = by_check(diagnose("h200_1x", None, ["size=tiny", "evaluation.samples=20"], lambda _: None))
     if no_gpu["GPUs"].severity == "ok":
@@ -57,6 +57,7 @@ def test_what_this_machine_does_not_have(places: Places) -> None:
     assert no_gpu["GPUs"].message == "0 visible"
     assert "torch sees no GPU here" in no_gpu["ranks"].message
     config = load_system("laptop", settings=[*LAPTOP, "attention=flash"])
+    monkeypatch.setattr(diagnose_module, "_together", lambda *_: {"ranks": []})
     device = examine(config, places, lambda _: None).device
     assert device is not None
     why_not = {asked["what"]: asked["why_not"] for asked in device["possible"]}
