@@ -40,16 +40,11 @@ Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
 class DataSettings(Settings):
     """Where samples come from: prepared shards, text to prepare them from, or (neither) the embedded language."""
 
-    text: Paths = ()
-    """Text files to train on, in the official format."""
-    evaluation_text: Path | None = None
-    """A text file whose samples are evaluated on."""
-    store: Path | None = None
-    """A folder of prepared shards to train on."""
-    evaluation_store: Path | None = None
-    """A folder of prepared shards to evaluate on."""
-    vocabulary: Path | None = None
-    """vocab.txt of the text or the store."""
+    text: Paths = ()  # text files to train on, in the official format
+    evaluation_text: Path | None = None  # A text file whose samples are evaluated on
+    store: Path | None = None  # A folder of prepared shards to train on
+    evaluation_store: Path | None = None  # A folder of prepared shards to evaluate on
+    vocabulary: Path | None = None  # vocab.txt of the text or the store
 
     @property
     def kind(self) -> Literal["embedded", "text", "store"]:
@@ -136,11 +131,10 @@ class Description(BaseModel):
 MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
 RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
 LARGEST_PORT = 65_535
-PLACE = ("launcher", "container", "slurm_options")
-"""Keys that say where a run goes on."""
+PLACE = ("launcher", "container", "slurm_options")  # keys that say where a run goes on
+# Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
+# who takes which samples and in which order sums add up, and threads on a CPU do the latter.
 FREE = (*PLACE, "rendezvous", "binding", "caches", "max_restarts", "timeout_seconds")
-"""Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
-who takes which samples and in which order sums add up, and threads on a CPU do the latter."""
 FREE_ON_GPU = ("threads_per_process",)
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
@@ -149,38 +143,37 @@ class Container(Settings):
     """The container that a whole `podium run` goes on in, and what of this machine is seen there."""
 
     runtime: Literal["docker", "pyxis", "apptainer"]
+    # docker: an image's name; pyxis: an image's name or a .sqsh file; apptainer: a .sif file.
     image: str = Field(min_length=1)
-    """docker: an image's name; pyxis: an image's name or a .sqsh file; apptainer: a .sif file."""
+    # HERE:THERE or HERE:THERE:ro; HERE is relative to the repository, THERE absolute. results/, runs/ and data/ are
+    # mounted besides.
     mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
-    """HERE:THERE or HERE:THERE:ro; HERE is relative to the repository, THERE absolute. results/, runs/ and data/ are
-    mounted besides."""
 
 
 class Launch(Settings):
     """How the processes of a run are started."""
 
+    # torchrun: here. docker: here, in a container. slurm: on the nodes of a job that is submitted for it.
     launcher: Literal["torchrun", "docker", "slurm"] = "torchrun"
-    """torchrun: here. docker: here, in a container. slurm: on the nodes of a job that is submitted for it."""
     nodes: int = Field(default=1, ge=1)
     processes_per_node: int = Field(ge=1)
     device: Literal["cpu", "cuda"]
+    # CPU threads of each process; without it the machine's cores are shared out evenly
     threads_per_process: int | None = Field(default=None, ge=1)
-    """CPU threads of each process; without it the machine's cores are shared out evenly."""
+    # Which CPUs a process may run on. cores: an even share, of whole NUMA nodes where there are enough. The others are
+    # torchrun's, which go by the NUMA node of the process's GPU.
     binding: Literal["none", "cores", "node", "socket", "exclusive", "core-complex"] = "none"
-    """Which CPUs a process may run on. cores: an even share, of whole NUMA nodes where there are enough. The others are
-    torchrun's, which go by the NUMA node of the process's GPU."""
+    # What is cleared before a run: all of the kernel's caches, where that is allowed, or the samples' pages alone
     caches: Literal["all", "samples"] = "all"
-    """What is cleared before a run: all of the kernel's caches, where that is allowed, or the samples' pages alone."""
+    # HOST:PORT of the first of several nodes. Port + 1 is used too.
     rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = None
-    """HOST:PORT of the first of several nodes. Port + 1 is used too."""
     container: Container | None = None
-    slurm_options: tuple[str, ...] = ()
-    """Options of sbatch besides the number of nodes, such as --partition=batch."""
+    slurm_options: tuple[str, ...] = ()  # options of sbatch besides the number of nodes, such as --partition=batch
 
+    # How often all processes are started again after one died; the run goes on from its last checkpoint
     max_restarts: int = Field(default=0, ge=0)
-    """How often all processes are started again after one died; the run goes on from its last checkpoint."""
+    # For so long all ranks may stand still before the one that holds up the others is named and the run broken off
     timeout_seconds: float = Field(default=600.0, gt=0)
-    """For so long all ranks may stand still before the one that holds up the others is named and the run broken off."""
 
     @property
     def ranks(self) -> int:
@@ -226,14 +219,12 @@ class OptimizerSettings(Settings):
     decay_steps: int = Field(ge=1)
     decay_power: float = Field(default=1.0, gt=0)
     end_learning_rate: float = Field(default=0.0, ge=0)
+    # Who computes LAMB: Podium's own, or the fused kernels of NVIDIA's apex, where it is installed
     backend: Literal["podium", "apex"] = "podium"
-    """Who computes LAMB: Podium's own, or the fused kernels of NVIDIA's apex, where it is installed."""
+    # From so many ranks on each rank updates some of LAMB's large tensors and sends them to the others; None: never. It
+    # saves memory and the optimizer's time and costs sending the weights, which by `podium predict` takes longer on
+    # every A100 system described here (docs/lab-notebook.md).
     sharded_from: int | None = Field(default=None, ge=1)
-    """From so many ranks on each rank updates some of LAMB's large tensors and sends them to the others; None: never.
-
-    It saves memory and the optimizer's time and costs sending the weights, which by `podium predict` takes longer on
-    every A100 system described here (docs/lab-notebook.md).
-    """
 
     @model_validator(mode="after")
     def _is_lambs(self) -> Self:
@@ -254,10 +245,10 @@ class Clipping(Settings):
     """Gradients scaled down to a norm of `max_norm` at most, before or after they are averaged over ranks."""
 
     max_norm: float = Field(gt=0)
+    # `after`: the averaged gradient, by its global norm. `before`: each rank's own gradient, by its local norm, which
+    # needs the whole backward pass, so that nothing is sent before its end. `bucket`: each bucket of a rank's own
+    # gradient, to max_norm / √buckets by its own norm, as soon as backward has filled it; it is then sent at once.
     when: Literal["after", "before", "bucket"] = "after"
-    """`after`: the averaged gradient, by its global norm. `before`: each rank's own gradient, by its local norm, which
-    needs the whole backward pass, so that nothing is sent before its end. `bucket`: each bucket of a rank's own
-    gradient, to max_norm / √buckets by its own norm, as soon as backward has filled it; it is then sent at once."""
 
 
 class LossScaling(Settings):
@@ -273,12 +264,11 @@ class LossScaling(Settings):
 class Checkpointing(Settings):
     """Checkpoints of a run to go on from. Without either interval one is made when the run is asked to stop."""
 
+    # Samples trained on between two checkpoints, rounded up to whole batches
     every_samples: int | None = Field(default=None, ge=1)
-    """Samples trained on between two checkpoints, rounded up to whole batches."""
+    # Minutes between two checkpoints, as the first rank counts them
     every_minutes: float | None = Field(default=None, gt=0)
-    """Minutes between two checkpoints, as the first rank counts them."""
-    keep: int = Field(default=2, ge=1)
-    """How many are kept, the newest ones."""
+    keep: int = Field(default=2, ge=1)  # how many are kept, the newest ones
 
 
 class Evaluation(Settings):
@@ -287,16 +277,15 @@ class Evaluation(Settings):
     samples: int | None = Field(default=None, ge=1)
     interval_samples: int | None = Field(default=None, ge=1)
     local_batch_size: int = Field(default=64, ge=1)
+    # `training`: a copy of the weights is evaluated beside the next steps, which count if it misses the target
     overlap: Literal["none", "training"] = "none"
-    """`training`: a copy of the weights is evaluated beside the next steps, which count if it misses the target."""
 
 
 class TrainingPhase(Settings):
     """A part of a run that draws only samples of so many tokens; unset: of any number, and to the end of the run."""
 
     max_sequence_length: int | None = Field(default=None, ge=1)
-    samples: int | None = Field(default=None, ge=1)
-    """Rounded up to whole global batches."""
+    samples: int | None = Field(default=None, ge=1)  # rounded up to whole global batches
 
 
 class RunConfig(Settings):
@@ -309,72 +298,70 @@ class RunConfig(Settings):
     recipe: str
     size: Literal["large", "tiny"]
     data: DataSettings = DataSettings()
+    # Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed
     initial_checkpoint: Path | None = None
-    """Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed."""
 
     balancing: Literal["padded", "random", "exchanged", "stratified", "presorted", "packed", "indexed"]
+    # Whether `indexed` gives all ranks equally many samples, or what costs them equally much
     balancing_counts: Literal["equal", "free"] = "equal"
-    """Whether `indexed` gives all ranks equally many samples, or what costs them equally much."""
+    # What a pair of tokens within a sequence costs in units of a token's cost, as `indexed` balances it; None: as
+    # `podium bench` measured it on this system, or where it has not, by the operations of matrix products.
     pair_cost: float | None = Field(default=None, ge=0)
-    """What a pair of tokens within a sequence costs in units of a token's cost, as `indexed` balances it; None: as
-    `podium bench` measured it on this system, or where it has not, by the operations of matrix products."""
+    # What a sequence costs besides, in the same unit and with the same default
     sequence_cost: float | None = Field(default=None, ge=0)
-    """What a sequence costs besides, in the same unit and with the same default."""
+    # Samples of each length stratum in a local batch, as stratified strategies draw them, or in a micro-batch where
+    # gradients are accumulated; None: in proportion to the data, by largest remainder.
     strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = None
-    """Samples of each length stratum in a local batch, as stratified strategies draw them, or in a micro-batch where
-    gradients are accumulated; None: in proportion to the data, by largest remainder."""
+    # Whether every rank may come to train on every sample of the data, or draws its samples from a part of its own
     shards: Literal["shared", "per_rank"] = "shared"
-    """Whether every rank may come to train on every sample of the data, or draws its samples from a part of its own."""
+    # Phases of sequence length, one after the other; none: samples of all lengths from the start
     phases: tuple[TrainingPhase, ...] = ()
-    """Phases of sequence length, one after the other; none: samples of all lengths from the start."""
     attention: Literal["padded", "grouped", "flash", "nested"]
+    # Upper lengths of the groups of `grouped` attention, such as [128, 256, 384, 512]; None finds the cheapest cut of
+    # each batch.
     attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
-    """Upper lengths of the groups of `grouped` attention, such as [128, 256, 384, 512]; None finds the cheapest cut of
-    each batch."""
+    # Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU.
     kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = "auto"
-    """Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU."""
+    # For which tokens the last layer is computed after its attention: those that the heads read, or all
     last_layer: Literal["needed", "all"] = "needed"
-    """For which tokens the last layer is computed after its attention: those that the heads read, or all."""
+    # `step` replays the whole step as one CUDA graph for each shape; `auto` does so on a GPU where it can
     cuda_graph: Literal["auto", "step", "none"] = "auto"
-    """`step` replays the whole step as one CUDA graph for each shape; `auto` does so on a GPU where it can."""
+    # Token slots are rounded up to multiples of this; None is 64 on a CPU and 512 on a GPU
     shape_step: int | None = Field(default=None, ge=1)
-    """Token slots are rounded up to multiples of this; None is 64 on a CPU and 512 on a GPU."""
+    # Gives all micro-batches of the run one shape, which about this share of the steps exceeds: a sequence that does
+    # not fit goes to another micro-batch or to the next step. None: each batch has a shape of its own, and none
+    # overflows.
     capacity_overflow: float | None = Field(default=None, gt=0, le=0.25)
-    """Gives all micro-batches of the run one shape, which about this share of the steps exceeds: a sequence that does
-    not fit goes to another micro-batch or to the next step. None: each batch has a shape of its own, and none
-    overflows."""
+    # `auto` is bf16 where the processor has instructions for it, else fp32
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"]
-    """`auto` is bf16 where the processor has instructions for it, else fp32."""
-    loss_scaling: LossScaling = LossScaling()
-    """Of fp16 alone, as `precision` or as `gradient_wire`."""
+    loss_scaling: LossScaling = LossScaling()  # of fp16 alone, as `precision` or as `gradient_wire`
     dropout: float = Field(ge=0, le=0.9)
+    # `global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published.
     loss: Literal["global", "per_rank"]
-    """`global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published."""
+    # Who reads batches ahead: Podium's own reader, NVIDIA DALI where it is installed, or readers that each read the
+    # samples that were drawn for their own rank and pass them on to the ranks that train on them, over the CPUs.
     loader: Literal["own", "dali", "exchange"] = "own"
-    """Who reads batches ahead: Podium's own reader, NVIDIA DALI where it is installed, or readers that each read the
-    samples that were drawn for their own rank and pass them on to the ranks that train on them, over the CPUs."""
+    # Steps whose samples are passed on at once, while the steps before them are trained on
     exchange_steps: int = Field(default=100, ge=1)
-    """Steps whose samples are passed on at once, while the steps before them are trained on."""
     prefetch_batches: int = Field(default=4, ge=1)
 
     global_batch_size: int = Field(ge=1)
     gradient_accumulation_steps: int = Field(default=1, ge=1)
     optimizer: OptimizerSettings
     clipping: Clipping | None
+    # What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is.
     gradient_wire: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is."""
+    # Gradients are sent in buckets of about so many MiB of fp32; None: PyTorch's own, the first of 1 and the others of
+    # 25.
     gradient_bucket_mib: float | None = Field(default=None, gt=0)
-    """Gradients are sent in buckets of about so many MiB of fp32; None: PyTorch's own, the first of 1 and the others
-    of 25."""
     evaluation: Evaluation = Evaluation()
-    checkpoint: Checkpointing | None = None
-    """None makes no checkpoints: a run that is broken off is lost."""
+    checkpoint: Checkpointing | None = None  # None makes no checkpoints: a run that is broken off is lost
+    # None trains to the end of `max_samples`, whatever the accuracy
     target_accuracy: float | None = Field(default=TARGET_ACCURACY, gt=0, le=1)
-    """None trains to the end of `max_samples`, whatever the accuracy."""
+    # A run that has not reached its target by then, rounded up to whole batches, is aborted
     max_samples: int = Field(ge=1)
-    """A run that has not reached its target by then, rounded up to whole batches, is aborted."""
+    # Drawn from the system's randomness for each run, unless it is fixed here
     seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
-    """Drawn from the system's randomness for each run, unless it is fixed here."""
 
     @property
     def model_size(self) -> Size:
@@ -402,7 +389,7 @@ class RunConfig(Settings):
         )
 
     @model_validator(mode="after")
-    def _splits_evenly(self) -> Self:
+    def _batch_fits(self) -> Self:
         parts = self.launch.ranks * self.gradient_accumulation_steps
         if self.global_batch_size % parts:
             raise ValueError(
@@ -410,19 +397,11 @@ class RunConfig(Settings):
                 f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
                 f"allowed are multiples of {parts}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _backend_fits(self) -> Self:
         if self.optimizer.backend == "apex" and self.launch.device != "cuda":
             raise ValueError(
                 f"optimizer.backend is apex, which needs a GPU, but launch.device is {self.launch.device}; "
                 "allowed there is podium"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _counts_fit(self) -> Self:
         if self.balancing_counts == "free" and self.balancing != "indexed":
             raise ValueError(f"balancing_counts is free, but balancing is {self.balancing}; allowed with it is equal")
         if self.loss == "per_rank" and (self.balancing_counts == "free" or self.balancing == "packed"):
@@ -433,7 +412,7 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _strata_fit(self) -> Self:
+    def _strata_and_phases_fit(self) -> Self:
         strata = self.balancing in ("stratified", "presorted")
         if self.strata_counts is not None:
             batch = self.local_batch_size // self.gradient_accumulation_steps
@@ -451,27 +430,30 @@ class RunConfig(Settings):
                     f"{key} is {found}, but balancing is {self.balancing}, which draws strata from the whole data; "
                     f"leave {key} out, or use another balancing"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _phases_fit(self) -> Self:
         for number, phase in enumerate(self.phases):
             last = number == len(self.phases) - 1
             if last != (phase.samples is None):
-                found = "nothing" if phase.samples is None else phase.samples
+                count = "nothing" if phase.samples is None else phase.samples
                 raise ValueError(
-                    f"phases.{number}.samples is {found}; allowed is a number of samples in every phase but the last, "
+                    f"phases.{number}.samples is {count}; allowed is a number of samples in every phase but the last, "
                     "which goes on to the end of the run and names none"
                 )
         return self
 
     @model_validator(mode="after")
-    def _checkpoints_fit(self) -> Self:
+    def _shapes_fit(self) -> Self:
         if self.checkpoint is not None and self.evaluation.overlap != "none":
             raise ValueError(
                 "checkpoint is set, and evaluation.overlap is training: a checkpoint holds no evaluation that is under "
                 "way; leave one of them out"
             )
+        if self.attention in ("flash", "nested") and self.balancing == "padded":
+            raise ValueError(
+                f"attention is {self.attention}, which takes no padding, but balancing is padded; "
+                "allowed with it are padded, grouped"
+            )
+        if self.attention_widths is not None and self.attention != "grouped":
+            raise ValueError(f"attention_widths has no use with attention {self.attention}; leave it out")
         return self
 
     @model_validator(mode="after")
@@ -489,17 +471,6 @@ class RunConfig(Settings):
             raise ValueError(f"capacity_overflow is set, but {key}, which it does not go with; leave one of them out")
         if self.balancing == "padded":
             raise ValueError("capacity_overflow is set, but with balancing padded all batches have one shape already")
-        return self
-
-    @model_validator(mode="after")
-    def _attention_fits(self) -> Self:
-        if self.attention in ("flash", "nested") and self.balancing == "padded":
-            raise ValueError(
-                f"attention is {self.attention}, which takes no padding, but balancing is padded; "
-                "allowed with it are padded, grouped"
-            )
-        if self.attention_widths is not None and self.attention != "grouped":
-            raise ValueError(f"attention_widths has no use with attention {self.attention}; leave it out")
         return self
 
     @model_validator(mode="after")
