@@ -69,7 +69,7 @@ def step_chart(drawn: Drawn, runs: Sequence[Labelled]) -> Chart | None:
         caption += f" All runs have the same schedule; {known[0][0].label} went furthest along it and is drawn."
     bins = min(max(LEAST_POINTS, MOST_POINTS // len(known)), MOST_POINTS_OF_A_RUN)
     thinned = [(one, curve.at_most(bins)) for one, curve in known]
-    steps = max(float(curve.count.max()) for _, curve in thinned)
+    steps = max(float(curve.size.max()) for _, curve in thinned)
     of = "them" if len(known) <= MOST_SHADES else "those of all runs"
     how = (
         f" A point stands for up to {steps:,.0f} steps: the line is their mean, and the shade goes from the least to "
@@ -151,7 +151,7 @@ def _style(one: Labelled) -> dict[str, Any]:
 
 def _step_text(one: Labelled, drawn: Drawn, curve: Curve, place: int) -> str:
     low, mean, high = (drawn.write(float(values[place])) for values in (curve.low, curve.mean, curve.high))
-    count = int(curve.count[place])
+    count = int(curve.size[place])
     about = f"{drawn.axis} {mean}" if count == 1 else f"{drawn.axis} {mean}, mean of {count:,} steps\n{low} to {high}"
     return f"{one.label}, {curve.at[place]:,.0f} samples\n{about}"
 

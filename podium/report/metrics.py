@@ -15,11 +15,11 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,25 +77,40 @@ CHUNK = 1024  # points that are taken up at once
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One quantity over samples; every array is [bins], in the order of the points."""
+class Curve(NamedTuple):
+    """One quantity over samples, in bins of neighbouring points; every array is [bins], in the order of the points."""
 
-    at: Numbers  # the middle between the bin's first and last point
-    mean: Numbers
+    first_at: Numbers  # where the bin's first point is
+    last_at: Numbers
     low: Numbers
     low_at: Numbers  # where the least value is
     high: Numbers
     high_at: Numbers
-    count: Numbers  # points in the bin, at least 1
+    total: Numbers
+    size: Numbers  # points in the bin, at least 1
+
+    @classmethod
+    def of_points(cls, at: Sequence[float], values: Sequence[float]) -> "Curve":
+        """A bin for each point."""
+        places, numbers = np.array(at, np.float64), np.array(values, np.float64)
+        return cls(places, places, numbers, places, numbers, places, numbers, np.ones(len(numbers)))
+
+    @property
+    def at(self) -> Numbers:
+        """The middle between the bin's first and last point."""
+        return (self.first_at + self.last_at) / 2
+
+    @property
+    def mean(self) -> Numbers:
+        return self.total / self.size
 
     @property
     def points(self) -> int:
-        return int(self.count.sum())
+        return int(self.size.sum())
 
     @property
     def mean_of_all(self) -> float:
-        return float((self.mean * self.count).sum() / self.count.sum())
+        return float(self.total.sum() / self.size.sum())
 
     @property
     def least(self) -> float:
@@ -108,57 +123,21 @@ class Curve:
     @property
     def whole(self) -> bool:
         """Whether every bin is a single point."""
-        return bool((self.count == 1).all())
+        return bool((self.size == 1).all())
 
     def at_most(self, bins: int) -> "Curve":
         """The same with fewer bins: `bins`, or up to half of it less."""
-        taken = _Bins.of_curve(self)
-        while len(taken) > max(bins, 1):
-            taken = taken.halved()
-        (curve,) = taken.curves()
-        assert curve is not None
+        curve = self
+        while len(curve.low) > max(bins, 1):
+            curve = curve.halved()
         return curve
 
-
-@dataclass(frozen=True)
-class _Bins:
-    """Bins of several quantities; [bins], or [bins, quantities]. NaN stands for no value."""
-
-    first_at: Numbers
-    last_at: Numbers
-    low: Numbers
-    low_at: Numbers
-    high: Numbers
-    high_at: Numbers
-    total: Numbers
-    count: Numbers
-
-    def __len__(self) -> int:
-        return len(self.first_at)
-
-    @classmethod
-    def of_points(cls, at: Numbers, values: Numbers) -> Self:
-        """A bin for each point; places [points], values [points, quantities]."""
-        places = np.broadcast_to(at[:, None], values.shape)
-        known = ~np.isnan(values)
-        return cls(at, at, values, places, values, places, np.where(known, values, 0.0), known.astype(np.float64))
-
-    @classmethod
-    def of_curve(cls, curve: Curve) -> Self:
-        columns = (curve.low, curve.low_at, curve.high, curve.high_at, curve.mean * curve.count, curve.count)
-        return cls(curve.at, curve.at, *(column[:, None] for column in columns))
-
-    def with_more(self, more: "_Bins") -> "_Bins":
-        pairs = ((getattr(self, field.name), getattr(more, field.name)) for field in fields(self))
-        return _Bins(*(np.concatenate(pair) for pair in pairs))
-
-    def halved(self) -> "_Bins":
+    def halved(self) -> "Curve":
         """Every bin with its neighbour; the last of an odd number stays as it is."""
-        even = len(self) // 2 * 2
-        left, right = self._every_second(0, even), self._every_second(1, even)
-        lower = np.isnan(left.low) | (right.low < left.low)
-        higher = np.isnan(left.high) | (right.high > left.high)
-        joined = _Bins(
+        even = len(self.low) // 2 * 2
+        left, right = (Curve(*(column[start:even:2] for column in self)) for start in (0, 1))
+        lower, higher = right.low < left.low, right.high > left.high
+        joined = Curve(
             left.first_at,
             right.last_at,
             np.where(lower, right.low, left.low),
@@ -166,62 +145,47 @@ class _Bins:
             np.where(higher, right.high, left.high),
             np.where(higher, right.high_at, left.high_at),
             left.total + right.total,
-            left.count + right.count,
+            left.size + right.size,
         )
-        return joined.with_more(self._every_second(even, len(self)))
+        return joined.followed_by(Curve(*(column[even:] for column in self)))
 
-    def _every_second(self, start: int, stop: int) -> "_Bins":
-        return _Bins(*(getattr(self, field.name)[start:stop:2] for field in fields(self)))
-
-    def curves(self) -> list[Curve | None]:
-        """One for each quantity; None for one that has no value at all."""
-        found: list[Curve | None] = []
-        middle = (self.first_at + self.last_at) / 2
-        for number in range(self.low.shape[1]):
-            has = self.count[:, number] > 0
-            low, low_at, high, high_at, total, count = (
-                column[has, number]
-                for column in (self.low, self.low_at, self.high, self.high_at, self.total, self.count)
-            )
-            curve = Curve(middle[has], total / count, low, low_at, high, high_at, count)
-            found.append(curve if has.any() else None)
-        return found
+    def followed_by(self, more: "Curve") -> "Curve":
+        return Curve(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
 
 
 class Thinner:
-    """Takes points one by one, each a place and a value of every quantity."""
+    """Takes the points of one quantity one by one, each a place and a value."""
 
-    def __init__(self, quantities: int) -> None:
+    def __init__(self) -> None:
         self._at: list[float] = []
-        self._values: list[Sequence[float]] = []
-        self._bins = _Bins.of_points(np.empty(0), np.empty((0, quantities)))
+        self._values: list[float] = []
+        self._curve = Curve.of_points([], [])
         self._halvings = 0
 
-    def add(self, at: float, values: Sequence[float]) -> None:
-        """NaN where there is no value."""
+    def add(self, at: float, value: float) -> None:
+        """NaN, which stands for no value, is left out."""
+        if math.isnan(value):
+            return
         self._at.append(at)
-        self._values.append(values)
+        self._values.append(value)
         if len(self._at) >= CHUNK << self._halvings.bit_length():
             self._take_up()
 
     def _take_up(self) -> None:
-        if not self._at:
-            return
-        new = _Bins.of_points(np.array(self._at, np.float64), np.array(self._values, np.float64))
+        new = Curve.of_points(self._at, self._values)
         self._at.clear()
         self._values.clear()
         for _ in range(self._halvings):
-            if len(new) > 1:
-                new = new.halved()
-        self._bins = self._bins.with_more(new)
-        while len(self._bins) > BINS:
-            self._bins = self._bins.halved()
+            new = new.halved()
+        self._curve = self._curve.followed_by(new)
+        while len(self._curve.low) > BINS:
+            self._curve = self._curve.halved()
             self._halvings += 1
 
-    def curves(self) -> list[Curve | None]:
-        """In the order of the quantities; None for one without a value."""
+    def curve(self) -> Curve | None:
+        """None without a value."""
         self._take_up()
-        return self._bins.curves()
+        return self._curve if len(self._curve.low) else None
 
 
 def extremes(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
@@ -231,12 +195,7 @@ def extremes(points: Sequence[tuple[float, float]], most: int) -> list[tuple[flo
     """
     if len(points) <= most:
         return list(points)
-    thinner = Thinner(1)
-    for place, value in points:
-        thinner.add(place, [value])
-    (curve,) = thinner.curves()
-    assert curve is not None
-    bins = curve.at_most(most // 2)
+    bins = Curve.of_points(*zip(*points, strict=True)).at_most(most // 2)
     lows = zip(bins.low_at.tolist(), bins.low.tolist(), strict=True)
     highs = zip(bins.high_at.tolist(), bins.high.tolist(), strict=True)
     return sorted({*lows, *highs})
@@ -248,30 +207,23 @@ GREATEST = 1e100  # a quantity beyond it counts as not finite: sums of such valu
 NOTHING = math.nan
 
 
-def _padding(line: Mapping[str, Any]) -> Any:
-    tokens, slots = as_number(line.get("tokens")), as_number(line.get("slots"))
-    return 1 - tokens / slots if tokens is not None and slots and 0 <= tokens <= slots else NOTHING
-
-
-def _key(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda line: line.get(name, NOTHING)
-
-
-# Of a step: a number, NOTHING where the step does not tell, anything else where it was not finite.
-_LOGGED = (
+# Of a step: a number, NOTHING where the step does not have it, anything else where it was not finite.
+QUANTITIES = (
     "masked_lm_loss",
     "next_sentence_loss",
     "loss",
     "learning_rate",
     "gradient_norm",
     "max_over_mean_tokens",
+    "padding_share",
 )
-QUANTITIES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    **{name: _key(name) for name in _LOGGED},
-    "padding_share": _padding,
-}
-_NAMES = tuple(QUANTITIES)
-_BALANCE = _NAMES.index("max_over_mean_tokens")
+
+
+def _quantity(name: str, line: Mapping[str, Any]) -> Any:
+    if name != "padding_share":
+        return line.get(name, NOTHING)
+    tokens, slots = as_number(line.get("tokens")), as_number(line.get("slots"))
+    return 1 - tokens / slots if tokens is not None and slots and 0 <= tokens <= slots else NOTHING
 
 
 @dataclass(frozen=True)
@@ -319,7 +271,7 @@ class Metrics:
 
 def read_metrics(path: Path) -> Metrics:
     """Read a run's metrics; empty ones where there is no file yet. Raises OSError where it cannot be read."""
-    metrics, thinner = Metrics(), Thinner(len(QUANTITIES))
+    metrics, thinners = Metrics(), {name: Thinner() for name in QUANTITIES}
     if not path.is_file():
         return metrics
     before = 0.0
@@ -327,7 +279,7 @@ def read_metrics(path: Path) -> Metrics:
         try:
             line = _event(content)
             samples = line["samples"]
-            _TAKE[line["event"]](metrics, thinner, line)
+            _TAKE[line["event"]](metrics, thinners, line)
         except ValueError as error:
             metrics.damaged += 1
             if metrics.damaged == 1:
@@ -337,7 +289,7 @@ def read_metrics(path: Path) -> Metrics:
             if samples < before and not metrics.backwards:
                 metrics.backwards = number
             before = samples
-    metrics.curves = {name: curve for name, curve in zip(_NAMES, thinner.curves(), strict=True) if curve is not None}
+    metrics.curves = {name: curve for name, one in thinners.items() if (curve := one.curve()) is not None}
     return metrics
 
 
@@ -375,28 +327,27 @@ def _event(content: bytes) -> dict[str, Any]:
     return {**line, "samples": samples}
 
 
-def _take_step(metrics: Metrics, thinner: Thinner, line: Mapping[str, Any]) -> None:
-    values = [NOTHING] * len(_NAMES)
-    for place, (name, quantity) in enumerate(QUANTITIES.items()):
-        value = quantity(line)
+def _take_step(metrics: Metrics, thinners: Mapping[str, Thinner], line: Mapping[str, Any]) -> None:
+    values: dict[str, float] = {}
+    for name, thinner in thinners.items():
+        value = _quantity(name, line)
         if type(value) is not float and (type(value) is not int or abs(value) > GREATEST):
             value = math.inf
         if abs(value) > GREATEST:
-            found = metrics.not_finite.setdefault(name, NotFinite(0, line["samples"]))
-            found.count += 1
+            metrics.not_finite.setdefault(name, NotFinite(0, line["samples"])).count += 1
             value = NOTHING
-        values[place] = value
+        thinner.add(line["samples"], value)
+        values[name] = value
     metrics.steps += 1
     metrics.samples = max(metrics.samples, line["samples"])
-    if not math.isnan(values[-1]):
+    if not math.isnan(values["padding_share"]):
         metrics.tokens += as_number(line["tokens"]) or 0
         metrics.slots += as_number(line["slots"]) or 0
-    if values[_BALANCE] > 0:
-        metrics.balance.add(values[_BALANCE])
-    thinner.add(line["samples"], values)
+    if values["max_over_mean_tokens"] > 0:
+        metrics.balance.add(values["max_over_mean_tokens"])
 
 
-def _take_evaluation(metrics: Metrics, _: Thinner, line: Mapping[str, Any]) -> None:
+def _take_evaluation(metrics: Metrics, _: Mapping[str, Thinner], line: Mapping[str, Any]) -> None:
     accuracy = as_number(line.get("accuracy"))
     if accuracy is None or not 0 <= accuracy <= 1:
         raise ValueError("is an evaluation whose accuracy is no share")
@@ -406,11 +357,11 @@ def _take_evaluation(metrics: Metrics, _: Thinner, line: Mapping[str, Any]) -> N
     metrics.evaluations.append(Evaluation(line["samples"], accuracy, *rest))
 
 
-def _take_skipped(metrics: Metrics, _thinner: Thinner, _line: Mapping[str, Any]) -> None:
+def _take_skipped(metrics: Metrics, _thinners: Mapping[str, Thinner], _line: Mapping[str, Any]) -> None:
     metrics.skipped += 1
 
 
-_TAKE: Mapping[str, Callable[[Metrics, Thinner, Mapping[str, Any]], None]] = {
+_TAKE: Mapping[str, Callable[[Metrics, Mapping[str, Thinner], Mapping[str, Any]], None]] = {
     "step": _take_step,
     "evaluation": _take_evaluation,
     "skipped": _take_skipped,

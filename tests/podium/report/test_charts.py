@@ -8,17 +8,12 @@ from podium.html.chart import Canvas
 from podium.report.charts import Labelled, balance_chart, short, together
 from podium.report.find import find
 from podium.report.load import read_sets
-from podium.report.metrics import Curve, Thinner
+from podium.report.metrics import Curve
 from tests.podium.report.conftest import MakeRun, step
 
 
 def curve(values: list[float], first: int = 1) -> Curve:
-    thinner = Thinner(1)
-    for number, value in enumerate(values):
-        thinner.add(16 * (first + number), [value])
-    (found,) = thinner.curves()
-    assert found is not None
-    return found.at_most(30)
+    return Curve.of_points([16 * (first + number) for number in range(len(values))], values).at_most(30)
 
 
 def test_the_shade_of_many_runs_has_every_extreme_in_its_place() -> None:

@@ -158,10 +158,10 @@ def test_a_distribution_of_nothing_has_no_quantiles() -> None:
 
 
 def thinned(values: list[float], per_point: int = 16) -> Curve:
-    thinner = Thinner(1)
+    thinner = Thinner()
     for number, value in enumerate(values, 1):
-        thinner.add(per_point * number, [value])
-    (curve,) = thinner.curves()
+        thinner.add(per_point * number, value)
+    curve = thinner.curve()
     assert curve is not None
     return curve
 
@@ -194,7 +194,7 @@ def test_many_points_are_bounded_and_keep_extremes_places_and_mean(count: int) -
 def test_each_bin_tells_of_its_own_points() -> None:
     curve = thinned([float(number) for number in range(3_000)], per_point=1)
     start = 0
-    for place, count in enumerate(curve.count.astype(int)):
+    for place, count in enumerate(curve.size.astype(int)):
         assert curve.low[place] == start and curve.high[place] == start + count - 1
         assert curve.mean[place] == pytest.approx(start + (count - 1) / 2)
         assert curve.at[place] == pytest.approx(start + 1 + (count - 1) / 2, abs=0.5 * count)
@@ -203,12 +203,10 @@ def test_each_bin_tells_of_its_own_points() -> None:
 
 
 def test_values_that_are_missing_count_nowhere() -> None:
-    thinner = Thinner(3)
+    thinner = Thinner()
     for number in range(2_000):
-        thinner.add(number, [1.0, math.nan, 7.0 if number == 1234 else math.nan])
-    every, none, once = thinner.curves()
-    assert every is not None and every.points == 2_000
-    assert none is None
+        thinner.add(number, 7.0 if number == 1234 else math.nan)
+    once = thinner.curve()
     assert once is not None and once.points == 1 and once.mean.tolist() == [7.0] and once.high_at.tolist() == [1234.0]
 
 
@@ -224,7 +222,7 @@ def test_a_curve_can_be_thinned_again_for_a_chart() -> None:
 
 
 def test_no_point_at_all() -> None:
-    assert Thinner(2).curves() == [None, None]
+    assert Thinner().curve() is None
 
 
 def test_of_many_single_points_the_extremes_are_kept() -> None:
