@@ -1,8 +1,8 @@
 """Finds the runs in the folders that the user names."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError
@@ -17,25 +17,11 @@ NO_RUNS = {
 MOST_NAMED = 5
 
 
-@dataclass(frozen=True)
-class FoundSet:
-    """The runs to tell of in one folder, in the order of their numbers."""
-
-    path: Path
-    runs: tuple[Path, ...]
-
-    @property
-    def name(self) -> str:
-        """SYSTEM/DATE_TIME."""
-        return f"{self.path.parent.name}/{self.path.name}" if self.path.parent.name else self.path.name
-
-
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Everything that was named, and what was left out of it."""
 
-    sets: tuple[FoundSet, ...]
-    notes: tuple[str, ...]
+    sets: Mapping[Path, Sequence[Path]]  # the runs in each folder, in the order of their numbers
+    notes: Sequence[str]
 
 
 def find(paths: Sequence[Path]) -> Found:
@@ -44,13 +30,12 @@ def find(paths: Sequence[Path]) -> Found:
     A folder is a run's, a set's, or a system's: then its newest set is meant. Raises UsageError for anything else, and
     for a folder that is not there.
     """
-    by_set: dict[Path, dict[Path, None]] = {}
+    by_set: dict[Path, set[Path]] = {}
     notes: list[str] = []
     for path in paths:
         for run in _runs(path, notes):
-            by_set.setdefault(run.parent, {})[run] = None
-    sets = [FoundSet(path, tuple(sorted(runs, key=_order))) for path, runs in by_set.items()]
-    return Found(tuple(sets), tuple(dict.fromkeys(notes)))
+            by_set.setdefault(run.parent, set()).add(run)
+    return Found({path: sorted(runs, key=_order) for path, runs in by_set.items()}, list(dict.fromkeys(notes)))
 
 
 def _runs(path: Path, notes: list[str]) -> list[Path]:

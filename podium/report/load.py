@@ -11,7 +11,7 @@ from podium.core.locks import is_locked
 from podium.core.yaml_files import parse_yaml
 from podium.mllog.lines import parse
 from podium.mllog.run import as_number
-from podium.report.find import Found, FoundSet
+from podium.report.find import Found
 from podium.report.metrics import Metrics, read_metrics
 from podium.report.rates import Logs
 from podium.report.run import (
@@ -41,16 +41,15 @@ SAVED_CODE = 143
 
 def read_sets(found: Found) -> list[ReportedSet]:
     """Read all runs that were found."""
-    return [_read_set(one) for one in found.sets]
+    sets = []
+    for path, runs in found.sets.items():
+        logs = Logs(path)
+        sets.append(ReportedSet(path, tuple(_read_run(run, logs) for run in runs)))
+    return sets
 
 
-def _read_set(one: FoundSet) -> ReportedSet:
-    logs = Logs(one.path)
-    return ReportedSet(one.name, one.path, tuple(read_run(path, logs) for path in one.runs))
-
-
-def read_run(path: Path, logs: Logs) -> ReportedRun:
-    """Read one run's folder, whatever it holds; `logs` are those of its set."""
+def _read_run(path: Path, logs: Logs) -> ReportedRun:
+    """One run's folder, whatever it holds; `logs` are those of its set."""
     folder, notes = RunFolder(path), list[str]()
     settings = _settings(folder, notes)
     try:

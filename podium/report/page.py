@@ -378,7 +378,7 @@ def _balance(runs: Sequence[Labelled]) -> Iterator[Part]:
 
 
 def _settings(runs: Sequence[Labelled]) -> Iterator[Part]:
-    whole = ReportedSet("", Path(), tuple(one.run for one in runs))
+    whole = ReportedSet(Path(), tuple(one.run for one in runs))
     common, differing = whole.common_settings, whole.differing_settings
     first = settings_of(runs[0].run)
     pairs = [(title, written(first[key])) for key, title in SETTINGS.items() if key in common]

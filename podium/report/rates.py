@@ -4,17 +4,16 @@ A run's log is in its folder while the run is in progress, then among the system
 has begun, in that set's folder under runs/. It is identified by the seed and by every accuracy in it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
 from podium.config.run_folder import RunFolder
 from podium.core.errors import PodiumError
-from podium.mllog.package import LOGS
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog, as_number
-from podium.run.records import REPLACED, SET_NAME
+from podium.run.records import logs_in, result_folders
 
 MOST_LOGS = 100  # read for one set
 MOST_BYTES = 4 << 20  # of a log; ours of ten evaluations have 12 kB
@@ -36,7 +35,6 @@ class Logs:
 
     def __init__(self, set_folder: Path) -> None:
         self._set_folder = set_folder
-        self._by_identity: dict[Identity, RunLog] | None = None
 
     def rates(self, folder: RunFolder, seed: int | None, accuracies: tuple[float, ...]) -> tuple[Rate, ...]:
         """Of a run with that seed and those accuracies; nothing where its log is not found."""
@@ -45,35 +43,27 @@ class Logs:
         own = _read(folder.log)
         if own is not None and own.seeds[:1] == (seed,):
             return _rates(own)
-        if self._by_identity is None:
-            self._by_identity = {}
-            for path in self._places():
-                log = _read(path)
-                if log is not None and log.seeds:
-                    identity = log.seeds[0], tuple(one.accuracy for one in log.evaluations)
-                    self._by_identity.setdefault(identity, log)
         found = self._by_identity.get((seed, accuracies))
         return () if found is None else _rates(found)
 
-    def _places(self) -> Iterator[Path]:
+    @cached_property
+    def _by_identity(self) -> dict[Identity, RunLog]:
+        """The logs of the system's results, and of the sets that came after this one."""
         system = self._set_folder.parent
-        places = [system.parent.parent / "results" / system.name / "bert"]
-        try:
-            later = sorted(
-                one for one in system.iterdir() if SET_NAME.fullmatch(one.name) and one.name > self._set_folder.name
-            )
-        except OSError:
-            later = []
-        places += [place for one in later if (place := one / REPLACED).is_dir()][:MOST_LATER]
-        return islice((path for place in places for path in sorted(place.glob(LOGS))), MOST_LOGS)
+        results, *replaced = result_folders(system, system.parent.parent / "results")
+        later = [place for place in replaced if place.parent.name > self._set_folder.name]
+        found: dict[Identity, RunLog] = {}
+        for path in islice((log for place in (results, *later[:MOST_LATER]) for log in logs_in(place)), MOST_LOGS):
+            log = _read(path)
+            if log is not None and log.seeds:
+                found.setdefault((log.seeds[0], tuple(one.accuracy for one in log.evaluations)), log)
+        return found
 
 
 def _read(path: Path) -> RunLog | None:
     """None for a log that is not there, or cannot be read or believed."""
     try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            return None
-        return read_log(path)
+        return read_log(path) if path.is_file() and path.stat().st_size <= MOST_BYTES else None
     except (OSError, PodiumError):
         return None
 

@@ -82,9 +82,13 @@ class ReportedRun:
 class ReportedSet:
     """Runs of one folder, in the order of their numbers."""
 
-    name: str
     path: Path
     runs: tuple[ReportedRun, ...]
+
+    @property
+    def name(self) -> str:
+        """SYSTEM/DATE_TIME."""
+        return "/".join(filter(None, (self.path.parent.name, self.path.name)))
 
     @cached_property
     def to_target(self) -> tuple[ReportedRun, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 from podium.config.load import load_resolved, read_configuration
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.mllog.package import LOGS
 from podium.run.source import Source, read_source
 
 RUN_NAME = re.compile(r"run_(\d{1,9})", re.ASCII)
@@ -114,6 +115,16 @@ def runs_of_all_systems(folder: Path) -> list[RunRecord]:
 def _records(paths: Iterable[Path]) -> list[RunRecord]:
     records = (RunRecord(RunFolder(path)) for path in paths if RUN_NAME.fullmatch(path.name) and path.is_dir())
     return sorted(records, key=lambda record: (record.set_folder, record.number, record.path.name))
+
+
+def result_folders(system: Path, results: Path) -> list[Path]:
+    """The folders that may hold logs of the runs in runs/SYSTEM: its results, then what each set found there before."""
+    return [results / system.name / "bert", *sorted(system.glob(f"*/{REPLACED}"))]
+
+
+def logs_in(folder: Path) -> list[Path]:
+    """The logs of a folder of results, links left out."""
+    return sorted(log for log in folder.glob(LOGS) if log.is_file() and not log.is_symlink())
 
 
 def newest_by_seed(records: Iterable[RunRecord]) -> dict[int, RunRecord]:

@@ -23,9 +23,17 @@ from podium.config.run_folder import RunFolder
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER
 from podium.core.text import listed, one_line
-from podium.mllog.package import LOGS
 from podium.mllog.run import Run
-from podium.run.records import REPLACED, RUN_NAME, RunRecord, runs_of_all_systems, runs_of_set, runs_of_system
+from podium.run.records import (
+    REPLACED,
+    RUN_NAME,
+    RunRecord,
+    logs_in,
+    result_folders,
+    runs_of_all_systems,
+    runs_of_set,
+    runs_of_system,
+)
 from podium.run.source import Source, commit_of
 
 # The run of each log, or why it cannot be read: `load.read_runs` with a cache.
@@ -77,7 +85,8 @@ def place_of(folder: Path) -> tuple[str, Home] | None:
 
 def with_logs(own: Sequence[RunRecord], home: Home, read: ReadRuns) -> Found:
     """Find the runs' logs, wherever later sets have moved them."""
-    logs = [log for system in dict.fromkeys(run.system for run in own) for log in _logs(system, home)]
+    systems = dict.fromkeys(home.runs / run.system for run in own)
+    logs = [log for one in systems for place in result_folders(one, home.results) for log in logs_in(place)]
     by_seed: dict[int, dict[str, Run]] = {}
     for run in read(logs).values():
         if isinstance(run, Run):
@@ -138,11 +147,6 @@ def _is_readable(record: RunRecord) -> bool:
         raise
     except PodiumError:
         return False
-
-
-def _logs(system: str, home: Home) -> list[Path]:
-    places = [home.results / system / "bert", *sorted((home.runs / system).glob(f"*/{REPLACED}"))]
-    return [log for place in places for log in sorted(place.glob(LOGS)) if log.is_file() and not log.is_symlink()]
 
 
 def _is_of(run: Run, record: RunRecord) -> bool:

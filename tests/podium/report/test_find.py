@@ -12,7 +12,7 @@ OLDER, NEWER = "2026-11-20_10-00-00_000001", "2026-11-21_09-00-00"
 
 
 def runs(tmp_path: Path, *paths: Path) -> list[tuple[str, list[str]]]:
-    return [(one.name, [run.name for run in one.runs]) for one in find(paths).sets]
+    return [("/".join(path.parts[-2:]), [run.name for run in some]) for path, some in find(paths).sets.items()]
 
 
 def test_a_run_a_set_and_a_system(make_run: MakeRun, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_runs_of_one_set_stand_together_and_once(make_run: MakeRun, tmp_path: Pa
 def test_a_run_that_left_no_metrics_is_one_and_an_empty_folder_is_none(make_run: MakeRun) -> None:
     run = make_run(0, metrics=None)
     (run.parent / "run_1").mkdir()
-    assert [one.name for one in find([run.parent]).sets[0].runs] == ["run_0"]
+    assert find([run.parent]).sets == {run.parent: [run]}
 
 
 def test_the_newest_set_that_holds_a_run_is_meant(make_run: MakeRun, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_trial_of_tune_can_be_named(make_run: MakeRun) -> None:
     run.rename(trial.parent.parent / "kept")
     trial.mkdir(parents=True)
     (trial / "metrics.jsonl").write_text("")
-    assert find([trial]).sets[0].runs == (trial,)
+    assert find([trial]).sets == {trial.parent: [trial]}
 
 
 @pytest.mark.parametrize(
