@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from podium.config.run_folder import RunFolder
-from podium.core.errors import PodiumError
+from podium.core.errors import attempt
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog, as_number
 from podium.run.records import logs_in, result_folders
@@ -63,8 +63,8 @@ class Logs:
 def _read(path: Path) -> RunLog | None:
     """None for a log that is not there, or cannot be read or believed."""
     try:
-        return read_log(path) if path.is_file() and path.stat().st_size <= MOST_BYTES else None
-    except (OSError, PodiumError):
+        return attempt(read_log, path)[0] if path.is_file() and path.stat().st_size <= MOST_BYTES else None
+    except OSError:
         return None
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from podium.core.errors import Interrupted
+from podium.mllog.run import RunLog
 from podium.report.find import find
 from podium.report.load import read_sets
 from podium.report.rates import Rate
@@ -84,6 +86,19 @@ def test_a_restarted_run_has_none(make_run: MakeRun, tmp_path: Path) -> None:
 def test_without_a_seed_no_log_is_known(make_run: MakeRun, tmp_path: Path, settings: dict[str, object] | None) -> None:
     place(tmp_path / "results/mine/bert/result_0.txt", log())
     assert rates(make_run(settings=settings)) == ()
+
+
+def test_an_interruption_while_a_log_is_read_ends_the_report(
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path) -> RunLog:
+        raise Interrupted("interrupted")
+
+    place(tmp_path / "results/mine/bert/result_0.txt", log())
+    folder = make_run(totals=summary())
+    monkeypatch.setattr("podium.report.rates.read_log", interrupted)
+    with pytest.raises(Interrupted):
+        rates(folder)
 
 
 def test_logs_that_are_damaged_are_passed_over(make_run: MakeRun, tmp_path: Path) -> None:
