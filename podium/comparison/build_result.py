@@ -7,18 +7,17 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.bert.rules import RUNS
 from benchmarks.bert.sizes import LARGE
 from podium.comparison.anomalies import inconsistencies
 from podium.comparison.discover import Place
 from podium.comparison.result import Result
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError
+from podium.core.errors import attempt
 from podium.core.text import one_line, printable
 from podium.mllog import system as system_module
 from podium.mllog.lines import parse
@@ -37,21 +36,15 @@ def configured(system: str, runs: Sequence[Run], kept: Path, odd: list[str]) -> 
     word in `odd`, where there is no such file.
     """
     by_seed = newest_by_seed(runs_of_system(kept / system))
-    seeds = [seed for run in runs for seed in run.seeds if seed in by_seed]
-    if seeds:
-        try:
-            return by_seed[seeds[0]].config
-        except Interrupted:
-            raise
-        except PodiumError:
-            pass
-    try:
-        return load_system(system)
-    except Interrupted:
-        raise
-    except PodiumError as error:
-        odd.append(f"how it was configured is not known, and so not its size: {error}")
-        return None
+    seed = next((seed for run in runs for seed in run.seeds if seed in by_seed), None)
+    if seed is not None:
+        found: RunConfig | None = attempt(getattr, by_seed[seed], "config")[0]
+        if found is not None:
+            return found
+    config, problem = attempt(load_system, system)
+    if problem is not None:
+        odd.append(f"how it was configured is not known, and so not its size: {problem}")
+    return config
 
 
 def description(config: RunConfig) -> dict[str, str]:
@@ -79,16 +72,11 @@ def factor(result: Result, folder: ResultFolder, odd: list[str]) -> float | None
     path = next((path for path in folder.others if path.name == SCALING), None)
     if path is not None:
         return _published(path, odd)
-    if not result.own or result.division != CLOSED or not result.full_size or len(result.runs) != RUNS:
+    if not result.own or result.division != CLOSED or not result.full_size or result.score_minutes is None:
         return None
-    if result.score_minutes is None:
-        return None
-    try:
-        found = convergence(folder.logs, ruleset(LATEST))
-    except Interrupted:
-        raise
-    except PodiumError as error:
-        odd.append(f"how it converges against the reference is not known: {error}")
+    found, problem = attempt(convergence, folder.logs, ruleset(LATEST))
+    if found is None:
+        odd.append(f"how it converges against the reference is not known: {problem}")
         return None
     if not found.passed:
         odd.append(f"needs fewer samples than ruleset {LATEST} accepts: {found.words}")
@@ -127,18 +115,15 @@ def build(
         config = configured(folder.system, runs, place.package.root / "runs", odd)
         if config is not None:
             fields, full_size = description(config), config.size == LARGE.name
-    nodes, each = (
-        system_module.count(fields.get("number_of_nodes")),
-        system_module.count(fields.get("accelerators_per_node")),
-    )
+    nodes, each = (system_module.count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))
     accelerator = system_module.name(fields.get("accelerator_model_name"))
     result = Result(
         round=round_name,
         submitter=system_module.name(fields.get("submitter"))
-        or one_line(_first(run.org for run in runs) or place.package.name),
+        or one_line(next((run.org for run in runs if run.org), place.package.name)),
         system=one_line(folder.system),
         division=system_module.division(fields.get("division"))
-        or system_module.division(_first(run.division for run in runs)),
+        or system_module.division(next((run.division for run in runs if run.division), None)),
         source=printable(str(folder.path)),
         runs=tuple(runs),
         description=fields,
@@ -167,10 +152,6 @@ def _described(package: Package, system: str, odd: list[str]) -> dict[str, str]:
     if found.problem is not None:
         odd.append(f"systems/{found.name}.json {found.problem}")
     return system_module.texts(found.fields or {})
-
-
-def _first(texts: Iterable[str | None]) -> str | None:
-    return next((text for text in texts if text), None)
 
 
 FEWEST = 2  # runs in common that are no chance, if they are also half of all

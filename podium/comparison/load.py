@@ -22,7 +22,7 @@ from pathlib import Path
 from podium.comparison.build_result import build, mark_repeats
 from podium.comparison.discover import BENCHMARK, Place, places, round_by_dates
 from podium.comparison.result import Result
-from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
+from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import sha256_of
 from podium.core.processes import processors
 from podium.core.text import one_line, printable
@@ -34,7 +34,6 @@ from podium.submission.archive import Limits, Tally, archive_stem, is_archive, u
 
 NAME = "runs.sqlite"
 OWN = ("benchmarks", "podium")  # packages whose sources decide what is read of a log
-AT_ONCE = 500  # digests in one question to the database
 PATIENCE_SECONDS = 10.0  # for another process that writes
 
 
@@ -53,11 +52,9 @@ class RunCache:
         found: dict[str, Run] = {}
         try:
             with closing(self._open()) as database:
-                for first in range(0, len(digests), AT_ONCE):
-                    some = digests[first : first + AT_ONCE]
-                    marks = ",".join("?" * len(some))
-                    question = f"SELECT digest, run FROM runs WHERE reader = ? AND digest IN ({marks})"  # noqa: S608
-                    for digest, text in database.execute(question, [reader(), *some]):
+                for digest in digests:
+                    question = "SELECT run FROM runs WHERE digest = ? AND reader = ?"
+                    for (text,) in database.execute(question, [digest, reader()]):
                         run = _run(text)
                         if run is not None and run.digest == digest:
                             found[digest] = run
@@ -131,15 +128,15 @@ def read_runs(
 ) -> dict[Path, Run | str]:
     """The run of each log, or why it cannot be read. `told` is called with the numbers of logs done since."""
     with ThreadPoolExecutor(processors()) as threads:
-        digests = dict(zip(logs, threads.map(_digest_or_problem, logs), strict=True))
-    runs: dict[Path, Run | str] = {log: str(found) for log, found in digests.items() if isinstance(found, PodiumError)}
-    known = cache.get([found for found in digests.values() if isinstance(found, str)])
-    runs.update({log: known[found] for log, found in digests.items() if isinstance(found, str) and found in known})
+        digests = dict(zip(logs, threads.map(lambda log: attempt(sha256_of, log), logs), strict=True))
+    runs: dict[Path, Run | str] = {log: str(problem) for log, (_, problem) in digests.items() if problem}
+    known = cache.get([digest for digest, _ in digests.values() if digest])
+    runs.update({log: known[digest] for log, (digest, _) in digests.items() if digest in known})
     told(len(runs))
     left = [log for log in logs if log not in runs]
     for log, run in _read(left, told):
         runs[log] = run
-    cache.put(run for log in left if isinstance(run := runs[log], Run) and run.digest == digests[log])
+    cache.put(run for log in left if isinstance(run := runs[log], Run) and run.digest == digests[log][0])
     return runs
 
 
@@ -165,22 +162,8 @@ def _read(logs: Sequence[Path], told: Callable[[int], None]) -> list[tuple[Path,
 
 def read_one(log: Path) -> Run | str:
     """The run of a log, or why it cannot be read."""
-    try:
-        return read_log(log).run(sha256_of(log))
-    except Interrupted:
-        raise
-    except PodiumError as error:
-        return str(error)
-
-
-def _digest_or_problem(log: Path) -> str | PodiumError:
-    try:
-        return sha256_of(log)
-    except WorkError as error:
-        return error
-
-
-Told = Callable[[int], None]
+    run, problem = attempt(lambda: read_log(log).run(sha256_of(log)))
+    return str(problem) if run is None else run
 
 
 @dataclass(frozen=True)
@@ -195,8 +178,8 @@ class Comparison:
 def gather(
     paths: Sequence[Path],
     cache: RunCache,
-    starting: Told = lambda logs: None,
-    told: Told = lambda logs: None,
+    starting: Callable[[int], None] = lambda logs: None,
+    told: Callable[[int], None] = lambda logs: None,
 ) -> Comparison:
     """All BERT results in trees of results or archives of some.
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from podium.comparison.result import Result
 from podium.config.run_folder import RunFolder
-from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.core.errors import UsageError, attempt
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER
 from podium.core.text import listed, one_line
 from podium.mllog.run import Run
@@ -111,7 +111,7 @@ def by_seeds(runs: Sequence[Run], system: str, home: Home) -> list[RunRecord]:
     wanted = {seed for run in runs for seed in run.seeds}
     found: dict[int, list[RunRecord]] = {}
     for record in runs_of_system(home.runs / system):
-        if record.seed is not None and record.seed in wanted and _is_readable(record):
+        if record.seed is not None and record.seed in wanted and attempt(getattr, record, "settings")[0]:
             found.setdefault(record.seed, []).append(record)
     chosen = []
     for run in runs:
@@ -138,15 +138,6 @@ def _is_of_code(source: Source | None, code: str, commit: str | None) -> bool:
     if source is None or commit is not None:
         return source is not None and source.commit == commit
     return source.code.startswith(code) or (source.commit or "").startswith(code)
-
-
-def _is_readable(record: RunRecord) -> bool:
-    try:
-        return bool(record.settings)
-    except Interrupted:
-        raise
-    except PodiumError:
-        return False
 
 
 def _is_of(run: Run, record: RunRecord) -> bool:
