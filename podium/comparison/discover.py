@@ -6,7 +6,7 @@ was cloned from, or by its dates.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,7 +106,7 @@ def places(path: Path) -> list[Place]:
     try:
         found = _part(path)
         if not found and path.is_dir():
-            found = list(_walk(path, LEVELS, _Budget()))
+            found = _packages(path)
     except OSError as error:
         raise WorkError(f"{printable(str(error.filename or path))}: cannot be read ({error.strerror})") from error
     placed = [_place(package, path, given) for package in found]
@@ -116,18 +116,6 @@ def places(path: Path) -> list[Place]:
             f"SYSTEM/bert/{LOGS}, or one log"
         )
     return [place for place in placed if place.results]
-
-
-class _Budget:
-    """Raises WorkError where more is looked into than any tree of results has."""
-
-    def __init__(self) -> None:
-        self.left = MAX_FOLDERS
-
-    def spend(self, folder: Path) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise WorkError(f"{folder}: more than {MAX_FOLDERS:,} folders before it hold no package; name a part of it")
 
 
 def _place(package: Package, top: Path, given: Path) -> Place:
@@ -161,23 +149,26 @@ def _within(result: ResultFolder, whole: Path) -> bool:
     return folder.is_relative_to(whole) or (whole.parent == folder and whole in {p.absolute() for p in result.logs})
 
 
-def _walk(folder: Path, levels: int, budget: _Budget) -> Iterator[Package]:
-    budget.spend(folder)
-    if is_package(folder):
-        yield read_package(folder)
-        return
-    whole = folder.absolute()
-    own = read_results(folder, whole.parent.name, whole.name)
-    if own.logs:
-        yield _loose(folder, (own,))
-        return
-    below = [path for path in folders(folder) if not path.name.startswith(".")]
-    sets = [read_results(path, whole.name, path.name) for path in below if BENCHMARK in path.name.lower()]
-    if any(one.logs for one in sets):
-        yield _loose(folder, tuple(sets))
-        return
-    for path in below if levels else ():
-        yield from _walk(path, levels - 1, budget)
+def _packages(top: Path) -> list[Package]:
+    """WorkError where more is looked into than any tree of results has."""
+    found, left, looked = list[Package](), [(top, LEVELS)], 0
+    while left:
+        folder, levels = left.pop()
+        looked += 1
+        if looked > MAX_FOLDERS:
+            raise WorkError(f"{folder}: more than {MAX_FOLDERS:,} folders before it hold no package; name a part of it")
+        if is_package(folder):
+            found.append(read_package(folder))
+            continue
+        whole = folder.absolute()
+        own = read_results(folder, whole.parent.name, whole.name)
+        below = [] if own.logs else [path for path in folders(folder) if not path.name.startswith(".")]
+        sets = [read_results(path, whole.name, path.name) for path in below if BENCHMARK in path.name.lower()]
+        if own.logs or any(one.logs for one in sets):
+            found.append(_loose(folder, (own,) if own.logs else tuple(sets)))
+        elif levels:
+            left += [(path, levels - 1) for path in reversed(below)]
+    return found
 
 
 def _loose(folder: Path, results: tuple[ResultFolder, ...]) -> Package:

@@ -97,12 +97,12 @@ def with_logs(own: Sequence[RunRecord], home: Home, read: ReadRuns) -> Found:
     notes = []
     for one in own:
         alike = list(by_seed.get(one.seed, {}).values()) if one.seed is not None else []
-        found = [run for run in alike if _is_of(run, one)] if len(alike) > 1 else alike
-        if len(found) == 1:
-            runs.append(found[0])
-            of.append(one)
-        else:
+        pair = _only_pair([(run, one) for run in alike])
+        if pair is None:
             notes.append(f"{one.name} is left out: {_why(one, len(alike), home)}")
+        else:
+            runs.append(pair[0])
+            of.append(one)
     return Found(tuple(runs), tuple(of), tuple(notes))
 
 
@@ -113,14 +113,8 @@ def by_seeds(runs: Sequence[Run], system: str, home: Home) -> list[RunRecord]:
     for record in runs_of_system(home.runs / system):
         if record.seed is not None and record.seed in wanted and attempt(getattr, record, "settings")[0]:
             found.setdefault(record.seed, []).append(record)
-    chosen = []
-    for run in runs:
-        alike = [own for seed in run.seeds for own in found.get(seed, ())]
-        if len(alike) > 1:
-            alike = [own for own in alike if _is_of(run, own)]
-        if len(alike) == 1:
-            chosen.append(alike[0])
-    return chosen
+    pairs = [_only_pair([(run, own) for seed in run.seeds for own in found.get(seed, ())]) for run in runs]
+    return [pair[1] for pair in pairs if pair is not None]
 
 
 def made_by(code: str, commit: str | None, home: Home) -> list[RunRecord]:
@@ -138,6 +132,12 @@ def _is_of_code(source: Source | None, code: str, commit: str | None) -> bool:
     if source is None or commit is not None:
         return source is not None and source.commit == commit
     return source.code.startswith(code) or (source.commit or "").startswith(code)
+
+
+def _only_pair(alike: Sequence[tuple[Run, RunRecord]]) -> tuple[Run, RunRecord] | None:
+    """Of a log and a folder with one seed: the only pair, or of several the only one whose totals agree."""
+    pairs = [pair for pair in alike if _is_of(*pair)] if len(alike) > 1 else alike
+    return pairs[0] if len(pairs) == 1 else None
 
 
 def _is_of(run: Run, record: RunRecord) -> bool:
@@ -284,10 +284,17 @@ def find_side(asked: str, results: Sequence[Result], readers: Readers) -> Side:
     parts of a result's name; COMMIT or COMMIT:SYSTEM, where COMMIT is a revision of the repository or begins the hash
     of a commit or of code. UsageError where nothing or more than one thing has the name.
     """
-    for find in (_by_name, _by_path, _by_parts, _by_code):
-        side = find(asked, results, readers)
-        if side is not None:
-            return side
+    words = _words(asked)
+    named = [result for result in results if words and words in _names(result)]
+    if named:
+        return _of_result(asked, named, readers)
+    side = _by_path(asked, readers)
+    if side is not None:
+        return side
+    named = [result for result in results if words and all(word in result.name.casefold() for word in words)]
+    side = _of_result(asked, named, readers) if named else _by_code(asked, readers)
+    if side is not None:
+        return side
     code = known_code(readers.home)
     made = f"; code with runs: {listed(code)}" if code else ""
     raise UsageError(
@@ -297,19 +304,7 @@ def find_side(asked: str, results: Sequence[Result], readers: Readers) -> Side:
     )
 
 
-def _by_name(asked: str, results: Sequence[Result], readers: Readers) -> Side | None:
-    words = _words(asked)
-    found = [result for result in results if words and words in _names(result)]
-    return _one_result(asked, found, readers) if found else None
-
-
-def _by_parts(asked: str, results: Sequence[Result], readers: Readers) -> Side | None:
-    words = _words(asked)
-    found = [result for result in results if words and all(word in result.name.casefold() for word in words)]
-    return _one_result(asked, found, readers) if found else None
-
-
-def _by_path(asked: str, results: Sequence[Result], readers: Readers) -> Side | None:
+def _by_path(asked: str, readers: Readers) -> Side | None:
     paths = _paths(asked)
     own = [run for path in paths for run in runs_in(path)]
     if own:
@@ -326,7 +321,7 @@ def _by_path(asked: str, results: Sequence[Result], readers: Readers) -> Side | 
             f"--ab {asked!r}: holds {len(sets):,} sets of runs; name one, or several with commas between them or by a "
             f"pattern: {listed(latest)}"
         )
-    return _one_result(asked, readers.results(path), readers)
+    return _of_result(asked, readers.results(path), readers)
 
 
 def _paths(asked: str) -> list[Path]:
@@ -336,7 +331,7 @@ def _paths(asked: str) -> list[Path]:
     return [Path(path) for some in found for path in some] if all(found) else []
 
 
-def _by_code(asked: str, results: Sequence[Result], readers: Readers) -> Side | None:
+def _by_code(asked: str, readers: Readers) -> Side | None:
     code, _, system = asked.partition(":")
     if not code or not code.isprintable():
         return None
@@ -385,15 +380,7 @@ def _require_one_configuration(asked: str, own: Sequence[RunRecord]) -> None:
         )
 
 
-def _one_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
-    if len(found) > 1:
-        names = listed(_told(found))
-        raise UsageError(f"--ab {asked!r}: is {len(found):,} results; name one of them: {names}")
-    result = found[0]
-    return _of_result(asked, result, readers)
-
-
-def _told(found: Sequence[Result]) -> list[str]:
+def _options(found: Sequence[Result]) -> list[str]:
     """What each can be named by: its folder, where results have the same name."""
     names = Counter(result.name for result in found)
     parts = ("/".join((result.round or "own", result.submitter, result.system)) for result in found)
@@ -403,21 +390,18 @@ def _told(found: Sequence[Result]) -> list[str]:
     ]
 
 
-def _of_result(asked: str, result: Result, readers: Readers) -> Side:
+def _of_result(asked: str, found: Sequence[Result], readers: Readers) -> Side:
+    if len(found) > 1:
+        names = listed(_options(found))
+        raise UsageError(f"--ab {asked!r}: is {len(found):,} results; name one of them: {names}")
+    result = found[0]
     runs, notes = _once(result.runs)
     system, home = place_of(Path(result.source)) or (result.system, readers.home)
     own = by_seeds(runs, system, home) if result.own or home == readers.home else []
-    known = len(own) == len(runs) and bool(own)
-    return Side(
-        asked,
-        f"{_titled(own)}, {system}" if known and system != result.system else result.name,
-        runs,
-        all(run.settings.get("size") == "large" for run in own) if known else result.full_size,
-        configured(run.settings for run in own) if known else logged(runs),
-        known,
-        {**facts(result.description), **_code(own if known else [])},
-        notes,
-    )
+    if not own or len(own) < len(runs):
+        return Side(asked, result.name, runs, result.full_size, logged(runs), False, facts(result.description), notes)
+    name = f"{_titled(own)}, {system}" if system != result.system else result.name
+    return _configured_side(asked, name, runs, own, result.description, notes)
 
 
 def _of_own(asked: str, own: Sequence[RunRecord], home: Home, readers: Readers) -> Side:
@@ -425,17 +409,26 @@ def _of_own(asked: str, own: Sequence[RunRecord], home: Home, readers: Readers) 
     if not found.runs:
         raise UsageError(f"--ab {asked!r}: no run of it has a log that is whole; {found.notes[0]}")
     runs, notes = _once(found.runs)
-    description = found.of[0].settings.get("description")
-    return Side(
-        asked,
-        f"{_titled(found.of)}, {own[0].system}",
-        runs,
-        all(run.settings.get("size") == "large" for run in found.of),
-        configured(run.settings for run in found.of),
-        True,
-        {**facts(description if isinstance(description, dict) else {}), **_code(found.of)},
-        (*found.notes, *notes),
-    )
+    described = found.of[0].settings.get("description")
+    description = described if isinstance(described, dict) else {}
+    name = f"{_titled(found.of)}, {own[0].system}"
+    return _configured_side(asked, name, runs, found.of, description, (*found.notes, *notes))
+
+
+def _configured_side(
+    asked: str,
+    name: str,
+    runs: tuple[Run, ...],
+    own: Sequence[RunRecord],
+    description: Mapping[str, Any],
+    notes: tuple[str, ...],
+) -> Side:
+    """Runs whose folders are known, those of `own`: their code, as a fact, where every run kept it."""
+    full_size = all(run.settings.get("size") == "large" for run in own)
+    codes = [run.source.code for run in own if run.source is not None]
+    code = {"code": tuple(sorted(set(codes)))} if len(codes) == len(own) else {}
+    settings = configured(run.settings for run in own)
+    return Side(asked, name, runs, full_size, settings, True, {**facts(description), **code}, notes)
 
 
 def _titled(own: Sequence[RunRecord]) -> str:
@@ -445,12 +438,6 @@ def _titled(own: Sequence[RunRecord]) -> str:
     where = f"set {sets.pop().name}" if len(sets) == 1 else f"{len(sets)} sets"
     source = own[0].source
     return where if source is None else f"{where} of {(source.commit or source.code)[:12]}"
-
-
-def _code(own: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
-    """The code as a fact, where every run kept it."""
-    codes = [run.source.code for run in own if run.source is not None]
-    return {"code": tuple(sorted(set(codes)))} if own and len(codes) == len(own) else {}
 
 
 def _once(runs: Sequence[Run]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
