@@ -15,7 +15,7 @@ from functools import cache
 from io import BytesIO, StringIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -66,19 +66,11 @@ SERIES: tuple[Colour, ...] = (
 # So many that colour and marker together tell 88 series apart.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 # Of the first series of each colour, of the second, and of others.
-LINES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
+LINES = ("-", "--", ":")
 
 
-class Style(TypedDict):
-    """matplotlib's keywords."""
-
-    color: str
-    marker: str
-    linestyle: Literal["-", "--", ":"]
-
-
-def series_style(number: int) -> Style:
-    """By which a series is told from all others."""
+def series_style(number: int) -> dict[str, Any]:
+    """matplotlib's keywords by which a series is told from all others."""
     return {
         "color": SERIES[number % len(SERIES)].light,
         "marker": MARKERS[number % len(MARKERS)],
@@ -86,6 +78,7 @@ def series_style(number: int) -> Style:
     }
 
 
+@cache
 def variables() -> Mapping[str, Colour]:
     """Each colour by its CSS variable's name."""
     return {**BASE, **{f"series-{number}": colour for number, colour in enumerate(SERIES)}}
@@ -165,12 +158,8 @@ def _plain(element: Element) -> None:
 
 def _page_style(style: str) -> str:
     style = _FONT.sub(r"font-size: \1", _FONT_FAMILY.sub("", style))
-    return _COLOUR.sub(lambda found: _variables().get(found.group(), found.group()), style)
-
-
-@cache
-def _variables() -> Mapping[str, str]:
-    return {colour.light: f"var(--{name})" for name, colour in variables().items()}
+    names = {colour.light: f"var(--{name})" for name, colour in variables().items()}
+    return _COLOUR.sub(lambda found: names.get(found.group(), found.group()), style)
 
 
 def _shortened(number: re.Match[str]) -> str:

@@ -132,7 +132,7 @@ def _draw_steps(canvas: Canvas, drawn: Drawn, runs: Sequence[tuple[Labelled, Cur
             at, drawn.factor * low, drawn.factor * high, color=BASE["quiet"].light, alpha=0.16, linewidth=0
         )
     for one, curve in runs:
-        style, mean = _style(one), drawn.factor * curve.mean
+        style, mean = series_style(one.number), drawn.factor * curve.mean
         if len(runs) <= MOST_SHADES and not curve.whole:
             shade = drawn.factor * curve.low, drawn.factor * curve.high
             axes.fill_between(curve.at, *shade, color=style["color"], alpha=0.16, linewidth=0)
@@ -143,10 +143,6 @@ def _draw_steps(canvas: Canvas, drawn: Drawn, runs: Sequence[tuple[Labelled, Cur
         handles.append(Line2D([], [], markersize=3.6, **style))
     axes.set_ylabel(drawn.axis)
     _over_samples(canvas, [one for one, _ in runs], handles)
-
-
-def _style(one: Labelled) -> dict[str, Any]:
-    return dict(series_style(one.number))
 
 
 def _step_text(one: Labelled, drawn: Drawn, curve: Curve, place: int) -> str:
@@ -247,7 +243,7 @@ def _line(
     canvas: Canvas, one: Labelled, points: Sequence[tuple[float, float]], text: Callable[[float, float], str]
 ) -> Artist:
     """Draw a run's line through points, each with a tooltip of the run's label and `text` of the point."""
-    (line,) = canvas.axes.plot(*zip(*points, strict=True), **_style(one))
+    (line,) = canvas.axes.plot(*zip(*points, strict=True), **series_style(one.number))
     canvas.tell(line, [f"{one.label}, {text(at, value)}" for at, value in points])
     return line
 

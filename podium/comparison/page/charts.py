@@ -6,9 +6,10 @@
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -64,10 +65,28 @@ def _by_size(
 ) -> Chart:
     """A chart of what results have by number of accelerators; both axes are logarithmic."""
 
+    beside = _side_by_side(families)
+
     def draw(canvas: Canvas) -> None:
-        points = [point for result in families.results if (point := _point(result, value)) is not None]
-        beside = _side_by_side(families)
         handles: dict[str, Artist] = {}
+
+        def points(name: str, results: Sequence[Result], marker: str, colour: str, **style: Any) -> None:
+            """Draws the results that have a value, by size."""
+            placed = [(point, result) for result in results if (point := _point(result, value)) is not None]
+            if not placed:
+                return
+            placed.sort(key=lambda one: (one[0], one[1].name))
+            (drawn,) = canvas.axes.plot(
+                [point[0] * beside[point[0], families.series_of(result)] for point, result in placed],
+                [point[1] for point, _ in placed],
+                marker=marker,
+                markeredgewidth=1.0,
+                linestyle="none",
+                **{"markersize": 6.0, "markerfacecolor": (colour, LIGHT), "markeredgecolor": colour, **style},
+            )
+            canvas.tell(drawn, [told(result) for _, result in placed])
+            handles.setdefault(name, drawn)
+
         for name, results in families.by_name.items():
             style = series_style(families.series[name])
             best = [point for one in best_at_each_size(results) if (point := _point(one, value)) is not None]
@@ -75,21 +94,17 @@ def _by_size(
                 sizes = [size * beside[size, families.series[name]] for size, _ in best]
                 values = [number for _, number in best]
                 canvas.axes.plot(sizes, values, color=style["color"], linestyle=style["linestyle"])
-            for division_is_open in (False, True):
-                chosen = [one for one in results if not one.own and (one.division == "open") == division_is_open]
-                drawn = _points(
-                    canvas, families, chosen, value, style["marker"], style["color"], beside, hollow=division_is_open
-                )
-                if drawn is not None:
-                    handles.setdefault(name, drawn)
-        own = [one for one in families.results if one.own]
-        for one in own:
+            published = [one for one in results if not one.own]
+            filled = [one for one in published if one.division != "open"]
+            hollow = [one for one in published if one.division == "open"]
+            points(name, filled, style["marker"], style["color"])
+            points(name, hollow, style["marker"], style["color"], markerfacecolor="none")
+        for one in (one for one in families.results if one.own):
             colour = series_style(families.series_of(one))["color"]
-            drawn = _points(canvas, families, [one], value, "*", colour, beside, size=13, edge=BASE["ink"].light)
-            if drawn is not None:
-                handles.setdefault("your own", drawn)
-        _logarithmic(canvas.axes, "x", [size for size, _ in points], 6 if canvas.narrow else 14, base=2)
-        _logarithmic(canvas.axes, "y", [number for _, number in points], 12, base=10)
+            points("your own", [one], "*", colour, markersize=13, markeredgecolor=BASE["ink"].light)
+        drawn = [point for result in families.results if (point := _point(result, value)) is not None]
+        _logarithmic(canvas.axes, "x", [size for size, _ in drawn], 6 if canvas.narrow else 14, base=2)
+        _logarithmic(canvas.axes, "y", [number for _, number in drawn], 12, base=10)
         canvas.axes.set_xlabel("accelerators")
         canvas.axes.set_ylabel(label)
         canvas.legend(list(handles.values()), list(handles))
@@ -120,37 +135,6 @@ def _side_by_side(families: Families) -> dict[tuple[int, int], float]:
         step = min(STEP, REACH ** (1 / max(middle, 1)))
         factors.update({(size, series): step ** (at - middle) for at, series in enumerate(sorted(there))})
     return factors
-
-
-def _points(
-    canvas: Canvas,
-    families: Families,
-    results: Sequence[Result],
-    value: Callable[[Result], float | None],
-    marker: str,
-    colour: str,
-    beside: Mapping[tuple[int, int], float],
-    hollow: bool = False,
-    size: float = 6.0,
-    edge: str | None = None,
-) -> Artist | None:
-    """Draws the results that have a value, by size; None where none has."""
-    placed = [(point, result) for result in results if (point := _point(result, value)) is not None]
-    if not placed:
-        return None
-    placed.sort(key=lambda one: (one[0], one[1].name))
-    (drawn,) = canvas.axes.plot(
-        [point[0] * beside[point[0], families.series_of(result)] for point, result in placed],
-        [point[1] for point, _ in placed],
-        marker=marker,
-        markersize=size,
-        markerfacecolor="none" if hollow else (colour, LIGHT),
-        markeredgecolor=edge or colour,
-        markeredgewidth=1.0,
-        linestyle="none",
-    )
-    canvas.tell(drawn, [told(result) for _, result in placed])
-    return drawn
 
 
 def _logarithmic(axes: Axes, axis: str, values: Sequence[float], most: int, base: int) -> None:
@@ -251,7 +235,10 @@ def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
                 positions[seen] / MILLION, median[seen], style["marker"], color=style["color"], markersize=4
             )
             at_points = zip(positions[seen], median[seen], low[seen], high[seen], strict=True)
-            canvas.tell(points, [_curve_label(result, *point) for point in at_points])
+            texts = [
+                f"after {at:,.0f} samples: {mid:.4f} ({least:.4f} to {most:.4f})" for at, mid, least, most in at_points
+            ]
+            canvas.tell(points, [told(result, text) for text in texts])
             lines.append(Line2D([], [], **style, linewidth=width, markersize=5))
             lows.append(float(low.min()))
             highs.append(float(high.max()))
@@ -271,10 +258,6 @@ def curves_chart(results: Sequence[Result], closely: bool) -> Chart:
         height=4.2 + LEGEND_ROW * -(-len(results) // 2),
         narrow_height=3.8 + LEGEND_ROW * len(results),
     )
-
-
-def _curve_label(result: Result, samples: float, median: float, low: float, high: float) -> str:
-    return told(result, f"after {samples:,.0f} samples: {median:.4f} ({low:.4f} to {high:.4f})")
 
 
 KINDS = ("starting", "training", "training and evaluation", "evaluation", "closing")
