@@ -61,16 +61,8 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress) -> dic
 
 
 def _as_json(prediction: Prediction) -> dict[str, Any]:
-    return {
-        "seconds": prediction.seconds,
-        "low": prediction.low,
-        "high": prediction.high,
-        "split": asdict(prediction.split),
-        "samples_to_target": prediction.samples_to_target,
-        "step_milliseconds": prediction.step_milliseconds,
-        "sequences_per_second": prediction.sequences_per_second,
-        "unsure": list(prediction.unsure),
-    }
+    rate = prediction.sequences_per_second
+    return asdict(prediction) | {"unsure": list(prediction.unsure), "sequences_per_second": rate}
 
 
 def _scaled(plan: Plan, gpus: list[int], constants: Constants) -> list[dict[str, Any]]:

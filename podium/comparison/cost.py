@@ -124,7 +124,6 @@ class Cost:
     to_train: float
     # Samples trained on for one unit of the currency, by what is billed; None where they are not known.
     samples_per_unit: float | None
-    entry: int  # the entry of the prices that counts, from 0 as in `prices.0`
 
 
 @dataclass(frozen=True)
@@ -144,17 +143,15 @@ def costs(results: Sequence[Result], prices: Prices, path: Path) -> Costs:
     counted: set[int] = set()
     for result in results:
         place = prices.entry_for(result)
-        cost = None
         if place is None:
             unpriced.append(result)
-        else:
-            counted.add(place)
-            told = _cost(result, prices, place)
-            if isinstance(told, str):
-                reasons.setdefault(told, []).append(result)
-            else:
-                cost = told
-        found.append(cost)
+            found.append(None)
+            continue
+        counted.add(place)
+        cost = _cost(result, prices, place)
+        if isinstance(cost, str):
+            reasons.setdefault(cost, []).append(result)
+        found.append(None if isinstance(cost, str) else cost)
     notes = [f"no price for {_results(unpriced)}; add entries to {path}"] if unpriced else []
     unscored = [one for one, cost in zip(results, found, strict=True) if cost is not None and one.score_minutes is None]
     if unscored:
@@ -189,7 +186,7 @@ def _cost(result: Result, prices: Prices, place: int) -> Cost | str:
     each = mean(samples) / to_train if known else None
     if not math.isfinite(to_train) or (each is not None and not math.isfinite(each)):
         return "its times are none that can be computed with"
-    return Cost(per_hour, to_train, each, place)
+    return Cost(per_hour, to_train, each)
 
 
 def _number(result: Result, entry: Entry) -> int | None:
@@ -255,8 +252,7 @@ def _table(known: Sequence[tuple[Cost, Result]], currency: str) -> Table:
     figures = ("minutes", "an hour", "to train", f"samples a\n{currency}")
     table = result_table(title, ("round, submitter, system", "accelerators"), figures)
     for cost, result in known:
-        count = "" if not result.accelerators else f"{result.accelerators:,}×"
-        names = (result.name, f"{count}{result.family or UNKNOWN}")
+        names = (result.name, result.hardware(result.family or UNKNOWN))
         minutes = UNKNOWN if result.minutes is None else f"{result.minutes:,.3f}"
         samples = UNKNOWN if cost.samples_per_unit is None else f"{cost.samples_per_unit:,.0f}"
         numbers = (minutes, money(cost.per_hour), money(cost.to_train), samples)

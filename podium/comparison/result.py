@@ -51,6 +51,12 @@ class Result:
         """The accelerator's usual name, such as NVIDIA A100 SXM; as the description has it for one not known."""
         return self.kind.name if self.kind is not None else self.accelerator
 
+    def hardware(self, unknown: str, none: str = "none (CPU)") -> str:
+        """Such as `8×NVIDIA A100 SXM`; `none` without accelerators, `unknown` where their number is not known."""
+        if not self.accelerators:
+            return unknown if self.accelerators is None else none
+        return f"{self.accelerators:,}×{self.family or 'unknown accelerator'}"
+
     @cached_property
     def score_minutes(self) -> float | None:
         """The olympic mean as measured; None where there is no score."""

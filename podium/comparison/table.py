@@ -67,7 +67,7 @@ def own_sentences(results: Sequence[Result], others: Sequence[Result] = ()) -> l
 
 
 def _sentence(result: Result, published: Sequence[Result]) -> str:
-    name = f"your {result.system} ({_size(result)})"
+    name = f"your {result.system} ({result.hardware('size not known', 'no accelerators')})"
     if not result.full_size:
         return f"{name} did not train BERT-large, and is not held against results that did"
     if result.minutes is None:
@@ -75,9 +75,9 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
     alike = [one for one in published if one.family == result.family and one.accelerators]
     if result.family is None or not result.accelerators or not alike:
         return f"{name}: none of the results is of this accelerator, or their sizes are not known"
-    told = f"{_length(result)}" + (
-        f"; {result.evaluation_share:.0%} of it is evaluation" if result.evaluation_share is not None else ""
-    )
+    told = _length(result)
+    if result.evaluation_share is not None:
+        told += f"; {result.evaluation_share:.0%} of it is evaluation"
     same = [one for one in alike if one.accelerators == result.accelerators]
     same = [one for one in same if one.division == result.division] or same
     if same:
@@ -94,12 +94,6 @@ def _sentence(result: Result, published: Sequence[Result]) -> str:
         f"{name} trains {rate:,.1f} sequences/s an accelerator, {rate / other:.2f}× as many as the nearest "
         f"published size, {nearest.accelerators:,} ({_named(nearest)}): {told}"
     )
-
-
-def _size(result: Result) -> str:
-    if result.accelerators:
-        return f"{result.accelerators:,}×{result.family or 'accelerator'}"
-    return "no accelerators" if result.accelerators == 0 else "size not known"
 
 
 def _length(result: Result) -> str:
@@ -165,7 +159,7 @@ def _table(results: Sequence[Result], per: str, width: int) -> Table:
     headings = [column.heading.format(per=per) for column in columns]
     table = result_table(title, ("submitter, system", "accelerators"), headings)
     for one in results:
-        table.add_row(_name(one), escape(accelerators(one)), *(column.cell(one, per) for column in columns))
+        table.add_row(_name(one), escape(one.hardware(UNKNOWN)), *(column.cell(one, per) for column in columns))
     return table
 
 
@@ -198,13 +192,6 @@ def _name(result: Result) -> str:
 def _rate_text(result: Result, per: str) -> str:
     rate = result.per_node if per == NODE else result.per_accelerator
     return _shown(rate(result.sequences_per_second), "{:,.1f}")
-
-
-def accelerators(result: Result) -> str:
-    """Such as 8×NVIDIA A100 SXM."""
-    if result.accelerators == 0:
-        return "none (CPU)"
-    return UNKNOWN if result.accelerators is None else f"{result.accelerators:,}×{result.family or 'unknown'}"
 
 
 def _minutes(result: Result) -> str:
@@ -328,28 +315,25 @@ def choose(
     """
     results = comparison.results
     wanted = {OWN if name.lower() == OWN else round_named(name) or name for name in rounds}
-    chosen = [one for one in results if not wanted or (one.round or OWN) in wanted]
     there = sorted({one.round or OWN for one in results})
-    _all_found("--round", wanted, {one.round or OWN for one in results}, there)
+    for name in sorted(wanted.difference(there)):
+        raise UsageError(f"--round {name}: no result is of it; there are {', '.join(there)}")
     parts = [part.lower() for part in accelerators]
     for part in parts:
         if not any(_has(one, part) for one in results):
             known = sorted({one.family for one in results if one.family is not None})
             raise UsageError(f"--accelerator {part}: no result has one; there are {', '.join(known) or 'none'}")
-    chosen = [one for one in chosen if not parts or any(_has(one, part) for part in parts)]
     for division in divisions:
         if division not in ("closed", "open"):
             raise UsageError(f"--division {division}: allowed is closed or open")
-    chosen = [one for one in chosen if not divisions or one.division in divisions]
-    numbers = {id(one) for one in chosen}
-    others = tuple(one for one in results if id(one) not in numbers)
-    return replace(comparison, results=tuple(chosen), others=(*comparison.others, *others))
+    chosen, others = list[Result](), list(comparison.others)
+    for one in results:
+        of_round = not wanted or (one.round or OWN) in wanted
+        of_accelerator = not parts or any(_has(one, part) for part in parts)
+        of_division = not divisions or one.division in divisions
+        (chosen if of_round and of_accelerator and of_division else others).append(one)
+    return replace(comparison, results=tuple(chosen), others=tuple(others))
 
 
 def _has(result: Result, part: str) -> bool:
     return any(part in name.lower() for name in (result.accelerator, result.family) if name is not None)
-
-
-def _all_found(option: str, wanted: set[str], found: set[str], there: Sequence[str]) -> None:
-    for name in sorted(wanted - found):
-        raise UsageError(f"{option} {name}: no result is of it; there are {', '.join(there)}")

@@ -7,7 +7,9 @@ from podium.comparison.result import Result
 def told(result: Result, *more: str) -> str:
     """What a chart tells of a result, a line each: its name, what it ran on, its time, `more`, and all else."""
     where = f"{result.round}, {result.division or 'division unknown'}" if result.round else "your own"
-    lines = [f"{result.short_name} ({where})", ran_on(result), time(result), *more]
+    cpus_only = f"{result.nodes or 'an unknown number of'} node(s), CPUs only"
+    hardware = result.hardware(result.family or "accelerators unknown", cpus_only)
+    lines = [f"{result.short_name} ({where})", hardware, time(result), *more]
     rate = rate_of(result)
     if rate is not None:
         lines.append(f"{rate:,.1f} sequences/s per {'accelerator' if result.accelerators else 'node'}")
@@ -20,14 +22,6 @@ def told(result: Result, *more: str) -> str:
     if result.repeats is not None:
         lines.append(f"the same runs as {result.repeats}")
     return "\n".join(lines)
-
-
-def ran_on(result: Result) -> str:
-    if result.accelerators is None:
-        return result.family or "accelerators unknown"
-    if result.accelerators == 0:
-        return f"{result.nodes or 'an unknown number of'} node(s), CPUs only"
-    return f"{result.accelerators:,} × {result.family or 'unknown accelerator'}"
 
 
 def time(result: Result) -> str:

@@ -123,7 +123,7 @@ def test_what_points_tell() -> None:
     words = told(sized(8, 60, scaling_factor=1.1, repeats="v1.1 ORG SYS"))
     assert words.split("\n") == [
         "ORG 8-60 (v2.0, closed)",
-        "8 × NVIDIA A100 SXM",
+        "8×NVIDIA A100 SXM",
         "1.100 min (measured 1.000 min, scaled)",
         "5,000.0 sequences/s per accelerator",
         f"{100 * 5000 * 497.5e9 / 312e12:.1f} % of the peak",

@@ -58,7 +58,7 @@ def test_every_result_is_told() -> None:
 def test_scaling_and_cost() -> None:
     few, many = make_result(), make_result([make_run(500.0)] * 10, accelerators=32, system="MANY")
     unpriced = make_result(round="v2.1", system="OTHER")
-    costs = Costs("EUR", (Cost(100.0, 12.5, 2_000.0, 0), Cost(1e3, 77.25, None, 0), None), ("no price for 1 result",))
+    costs = Costs("EUR", (Cost(100.0, 12.5, 2_000.0), Cost(1e3, 77.25, None), None), ("no price for 1 result",))
     html = comparison_page(compare(few, many, unpriced), costs)
     assert headings(html) == [*SECTIONS[:4], "Scaling", "Cost", *SECTIONS[4:]]
     scaling = html[html.index(">Scaling</h2>") :]
