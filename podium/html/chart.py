@@ -3,7 +3,6 @@
 - In a page, a chart takes the page's colours, fonts and ids, and its points have tooltips.
 - The colours of pages and charts, light and dark, can be distinguished by colour-blind readers. A chart is drawn in
   the light ones; in a page each becomes a CSS variable, which has another value in dark mode.
-- A chart of a store's sample lengths beside Wikipedia's.
 """
 
 import re
@@ -15,7 +14,7 @@ from functools import cache
 from io import BytesIO, StringIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -277,7 +276,6 @@ GROUP = "told-"
 
 @dataclass(frozen=True)
 class Chart:
-    kind: ClassVar[str] = "chart"
     title: str
     caption: str  # what is drawn, and how to read it; said to those who do not see the chart too
     draw: Callable[[Canvas], None]  # is called for each size. What it draws must follow from its numbers alone
@@ -320,7 +318,7 @@ OWN, WIKIPEDIA = "store", "wikipedia"  # the curves' ids in the SVG
 def plot_lengths(lengths: NDArray[np.int64], name: str, path: Path) -> None:
     """Draw samples by length, [longest + 1], as shares beside Wikipedia's; the same numbers give the same bytes.
 
-    Raises WorkError if the file cannot be written.
+    WorkError if the file cannot be written.
     """
     with picture(path, 8, 4.5) as axes:
         total = f"{lengths.sum():,} samples"

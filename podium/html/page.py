@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -24,7 +24,6 @@ LOOKED_AT = 4096  # bytes at its beginning
 
 @dataclass(frozen=True)
 class Text:
-    kind: ClassVar[str] = "text"
     paragraphs: Sequence[str]
 
 
@@ -32,7 +31,6 @@ class Text:
 class Facts:
     """What is called what: a list of names and values."""
 
-    kind: ClassVar[str] = "facts"
     pairs: Sequence[tuple[str, str]]
 
 
@@ -40,7 +38,6 @@ class Facts:
 class Points:
     """A list of sentences."""
 
-    kind: ClassVar[str] = "points"
     sentences: Sequence[str]
 
 
@@ -56,19 +53,9 @@ class Section:
 def page(title: str, lead: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
     """The whole HTML. Everything given is text, which is escaped; `notes` stand at the end."""
     style, script = style_sheet() + _beside("style.css"), _beside("script.js")
-    return (
-        _environment()
-        .get_template("template.html")
-        .render(
-            title=title,
-            lead=lead,
-            sections=sections,
-            notes=notes,
-            style=style,
-            script=script,
-            policy=_policy(style, script),
-        )
-    )
+    texts = {"title": title, "lead": lead, "notes": notes, "style": style, "script": script}
+    template = _environment().get_template("template.html")
+    return template.render(texts, sections=sections, policy=_policy(style, script))
 
 
 def write_page(path: Path, html: str) -> None:

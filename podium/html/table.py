@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 MISSING = "–"
 
@@ -66,7 +66,6 @@ def share(title: str, digits: int = 1, help: str = "", missing: str = MISSING) -
 
 @dataclass(frozen=True)
 class Table:
-    kind: ClassVar[str] = "table"
     title: str
     columns: Sequence[Column]
     # Each with one value a column. The first column is what a row is called, and stays in sight.
