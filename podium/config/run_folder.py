@@ -68,12 +68,7 @@ def facts_of(
     """
     known = {"batches": batches, "samples": samples, "ranks": ranks, "metrics_bytes": metrics_bytes, "log": log}
     facts = {"format": FORMAT, "version": VERSION, **known, "configuration": configuration, **rest}
-    return json.dumps({**facts, "digest": facts_digest(facts)}, indent=1) + "\n"
-
-
-def facts_digest(facts: Mapping[str, Any]) -> str:
-    """SHA-256 over all facts but the digest itself, in hexadecimal."""
-    return digest_of({key: value for key, value in facts.items() if key != "digest"})
+    return json.dumps({**facts, "digest": digest_of(facts)}, indent=1) + "\n"
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
@@ -243,7 +238,8 @@ def require_kept(checkpoint: Checkpoint, config: RunConfig, file: Path) -> None:
 
     `file` is where the configuration was read. Raises WorkError for the facts, UsageError for the configuration.
     """
-    if facts_digest(checkpoint.facts) != checkpoint.facts["digest"]:
+    facts = {key: value for key, value in checkpoint.facts.items() if key != "digest"}
+    if digest_of(facts) != checkpoint.facts["digest"]:
         raise WorkError(
             f"{checkpoint.path / FACTS}: is not as it was written; remove the folder {checkpoint.path}, and the run "
             "goes on from the checkpoint before it"
