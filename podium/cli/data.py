@@ -1,7 +1,4 @@
-"""`podium data …`: prepare, import, export, convert and verify the training data of BERT.
-
-`podium data verify` checks every byte of a store and prints its findings as a table or as JSON.
-"""
+"""`podium data …`: prepare, import, export, convert and verify the training data of BERT."""
 
 import json
 import os

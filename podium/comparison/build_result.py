@@ -1,9 +1,6 @@
 """Builds a result from the logs of a folder, the system's description, and the scaling of its score.
 
-- The configuration of local runs, for what no log contains, above all the model's size.
-- The factor by which the rules scale a score whose runs needed fewer samples than the reference: the published one,
-  or the one that the official checker computes.
-- Results that were submitted again, under another name or in a later round.
+The configuration of local runs is read for what no log contains, above all the model's size.
 """
 
 from collections import Counter
@@ -167,7 +164,7 @@ def mark_repeats(results: Sequence[Result]) -> list[Result]:
     marked = list(results)
     for number in sorted(range(len(results)), key=lambda n: (results[n].own, results[n].round or "", n)):
         result = results[number]
-        prints = [found for run in result.runs if (found := _print(run)) is not None]
+        prints = [(run.seconds, run.samples) for run in result.converged if run.seconds is not None]
         origins = Counter(first[one] for one in prints if one in first)
         origin, common = origins.most_common(1)[0] if origins else (number, 0)
         if common >= FEWEST and 2 * common >= len(prints):
@@ -181,7 +178,3 @@ def _named(origin: Result, result: Result) -> str:
     """With the package's folder where both have the same name."""
     package = Path(origin.source).parts[-4:-3]
     return f"{origin.name} (in {package[0]})" if origin.name == result.name and package else origin.name
-
-
-def _print(run: Run) -> tuple[float, float | None] | None:
-    return None if run.seconds is None or not run.converged else (run.seconds, run.samples)

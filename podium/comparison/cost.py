@@ -167,12 +167,13 @@ def costs(results: Sequence[Result], prices: Prices, path: Path) -> Costs:
 def _cost(result: Result, prices: Prices, place: int) -> Cost | str:
     """Or why it is not known, as a sentence fragment."""
     entry = prices.prices[place]
-    number = _number(result, entry)
+    number = {"accelerators": result.accelerators, "nodes": result.nodes, "system": 1}[UNITS[entry.per]]
     if not number:
         what = UNITS[entry.per]
         missing = f"has no {what}" if number == 0 else f"does not tell its number of {what}"
         return f"prices.{place} is per {entry.per}, and the description {missing}"
-    scored = _scored(result)
+    # the runs of which the score is the mean (`score_seconds`), else those that converged
+    scored = result.converged if result.score_minutes is None else sorted(result.runs, key=counted_seconds)[1:-1]
     if not scored:
         return "no run reached the target"
     times = [_billed(run, prices) for run in scored]
@@ -187,15 +188,6 @@ def _cost(result: Result, prices: Prices, place: int) -> Cost | str:
     if not math.isfinite(to_train) or (each is not None and not math.isfinite(each)):
         return "its times are none that can be computed with"
     return Cost(per_hour, to_train, each)
-
-
-def _number(result: Result, entry: Entry) -> int | None:
-    return {"accelerators": result.accelerators, "nodes": result.nodes, "system": 1}[UNITS[entry.per]]
-
-
-def _scored(result: Result) -> Sequence[Run]:
-    """The runs of which the score is the mean (`score_seconds`), else those that converged."""
-    return result.converged if result.score_minutes is None else sorted(result.runs, key=counted_seconds)[1:-1]
 
 
 def _billed(run: Run, prices: Prices) -> float | None:

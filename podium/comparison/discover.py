@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -62,11 +62,8 @@ def round_by_dates(starts_ms: Sequence[float]) -> str | None:
     if not starts_ms:
         return None
     newest = median(sorted(starts_ms)[len(starts_ms) // 2 :])
-    return next((name for name, day in ROUNDS.items() if newest < _milliseconds(day)), None)
-
-
-def _milliseconds(day: str) -> float:
-    return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1e3
+    published = {name: datetime.fromisoformat(f"{day}T00:00Z").timestamp() * 1e3 for name, day in ROUNDS.items()}
+    return next((name for name, time_ms in published.items() if newest < time_ms), None)
 
 
 def _cloned(folder: Path) -> str | None:

@@ -1,9 +1,4 @@
-"""The comparison as a table in the terminal, and its rows as JSON and CSV.
-
-- Which results are shown, by the user's filters.
-- How well a submitter's systems scale: throughput of an accelerator among many relative to that among few.
-- Local results relative to the published ones, one sentence each.
-"""
+"""The comparison as a table in the terminal, and its rows as JSON and CSV; filters, scaling, own against published."""
 
 import csv
 import io
@@ -309,9 +304,8 @@ def choose(
 ) -> Comparison:
     """The results of any of the rounds (`own` for those of none), accelerators and divisions; all where none is named.
 
-    The rest become the comparison's `others`.
-
-    An accelerator is named by a part of its name or of its family's. UsageError for a name that no result has.
+    The rest become the comparison's `others`. An accelerator is named by a part of its name or of its family's.
+    UsageError for a name that no result has.
     """
     results = comparison.results
     wanted = {OWN if name.lower() == OWN else round_named(name) or name for name in rounds}

@@ -1,7 +1,4 @@
-"""Charts of a report: curves over samples, one line a run, with tooltips, and the time of a step by phase.
-
-The phases are a bar a run, and the same as a table.
-"""
+"""Charts of a report: curves over samples, one line a run, and the time of a step by phase, a bar a run."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
@@ -264,18 +260,15 @@ def _over_samples(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Ar
 
 
 def _named(canvas: Canvas, runs: Sequence[Labelled], handles: Sequence[Artist]) -> None:
-    _plain(canvas.axes)
+    for axis in (canvas.axes.xaxis, canvas.axes.yaxis):
+        formatter = axis.get_major_formatter()
+        if hasattr(formatter, "set_useOffset"):
+            formatter.set_useOffset(
+                False
+            )  # no number apart from the axis, such as +1, to be added to what stands at it
     named = {one.group: handle for one, handle in zip(reversed(runs), reversed(handles), strict=True)}
     if len(runs) > 1:
         canvas.legend(list(named.values())[::-1], list(named)[::-1], columns=COLUMNS)
-
-
-def _plain(axes: Axes) -> None:
-    """No number apart from the axis, such as +1, to be added to what stands at it."""
-    for axis in (axes.xaxis, axes.yaxis):
-        formatter = axis.get_major_formatter()
-        if hasattr(formatter, "set_useOffset"):
-            formatter.set_useOffset(False)
 
 
 def short(value: float) -> str:

@@ -1,7 +1,4 @@
-"""`podium tune`: one or several searches of the same budget, the best of each repeated against the shipped settings.
-
-The results are printed as tables and drawn as a chart.
-"""
+"""`podium tune`: one or several searches of the same budget, the best of each repeated against the shipped settings."""
 
 import json
 import math

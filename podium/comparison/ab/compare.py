@@ -1,7 +1,4 @@
-"""A/B comparison of two operands: whether they differ, by how much, in what settings, and what limits the verdict.
-
-The verdict is in sentences; the comparison is printed as tables and as one JSON object.
-"""
+"""A/B comparison of two operands: whether they differ, by how much, in what settings, and what limits the verdict."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

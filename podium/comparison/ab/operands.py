@@ -71,10 +71,8 @@ def home_of(folder: Path) -> Home:
 
 
 def place_of(folder: Path) -> tuple[str, Home] | None:
-    """The system whose logs are in that folder, and where its runs are; None where Podium leaves none there.
-
-    The folder is results/SYSTEM/bert or runs/SYSTEM/DATE_TIME/replaced_results.
-    """
+    """The system whose logs are in a folder, results/SYSTEM/bert or runs/SYSTEM/DATE_TIME/replaced_results, and where
+    its runs are; None where Podium leaves no logs there."""
     above = folder.resolve().parents
     if folder.resolve().name == REPLACED and len(above) > 3:
         return above[1].name, Home(above[2], above[3] / "results")

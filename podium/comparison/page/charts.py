@@ -1,9 +1,4 @@
-"""Charts of a comparison: time, throughput, accuracy curves and phases of runs.
-
-- Time and throughput over the number of accelerators, by families of systems.
-- Accuracy over samples: for each result the median of its runs, and their spread.
-- Phases of runs: time lost at the start, in training, in evaluation, and after the target was reached.
-"""
+"""Charts of a comparison: time and throughput by number of accelerators, accuracy curves, and phases of runs."""
 
 import math
 from collections.abc import Callable, Sequence

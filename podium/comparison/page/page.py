@@ -66,7 +66,10 @@ def comparison_page(comparison: Comparison, costs: Costs | None = None, title: s
         sections.append(Section("Cost", [cost_table(comparison.results, costs)]))
     if any(result.converged for result in large):
         sections.append(Section("Where the time goes", [*time_spent_charts(families), time_table(large)]))
-    sections.append(Section("What is odd", _odd(comparison)))
+    odd: list[Part] = [Points(comparison.notes)] if comparison.notes else []
+    if any(result.oddities for result in comparison.results):
+        odd.append(oddities_table(comparison.results))
+    sections.append(Section("What is odd", odd or [Text(["Nothing."])]))
     return page(title, _lead(comparison.results), sections, NOTES)
 
 
@@ -143,12 +146,6 @@ def _left_out(large: Sequence[Result]) -> list[Part]:
     counts = ((unplaced, "do not tell how many accelerators they had"), (timeless, "have no run that converged"))
     told = [f"{count:,} result(s) {why}: they are in the table alone." for count, why in counts if count]
     return [Text(told)] if told else []
-
-
-def _odd(comparison: Comparison) -> list[Part]:
-    odd = [result for result in comparison.results if result.oddities]
-    parts: list[Part] = [Points(comparison.notes)] if comparison.notes else []
-    return [*parts, *([oddities_table(odd)] if odd else [])] or [Text(["Nothing."])]
 
 
 def charts_by_name(comparison: Comparison) -> Mapping[str, Chart]:
