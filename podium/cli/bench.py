@@ -54,10 +54,7 @@ class Options:
 
 
 def measure(config: RunConfig, options: Options, costs: bool, progress: Progress) -> dict[str, Any]:
-    """Run the implementation's bench in a folder of its own under runs/ and return what it measured.
-
-    `costs` has it fit step costs too. Raises WorkError or UsageError with what its processes told.
-    """
+    """Run the implementation's bench in a new folder under runs/; what it measured, with `costs` step costs too."""
     words = options.words(config.size) + (["--costs"] if costs else [])
     folder = RunFolder(make_folder(RUNS / config.system / f"bench_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
     if config.seed is None:

@@ -154,10 +154,7 @@ CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"  # ids in t
 
 
 def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
-    """Draw `scale` and `published` of a prediction; the same numbers give the same bytes.
-
-    Raises WorkError if the file cannot be written.
-    """
+    """Draw `scale` and `published` of a prediction. WorkError if the file cannot be written."""
     rows = predicted["scale"]
     with picture(path, 8, 5) as axes:
         gpus = [row["gpus"] for row in rows]

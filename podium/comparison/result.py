@@ -153,10 +153,7 @@ class Result:
 
     @property
     def utilization(self) -> float | None:
-        """MFU: the FLOPs that BERT-large needs for samples of the dataset's mean length, unpadded, by the peak.
-
-        None where the accelerator's peak is not known.
-        """
+        """MFU: the FLOPs that BERT-large needs for samples of the dataset's mean length, unpadded, by the peak."""
         rate = self.sequences_per_second_per_accelerator
         if rate is None or self.kind is None or self.kind.peak_flops is None or not self.full_size:
             return None

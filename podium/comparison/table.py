@@ -29,10 +29,7 @@ class Scaled:
 
 
 def families(results: Sequence[Result]) -> list[list[Scaled]]:
-    """The results of one round, submitter, division and kind of accelerator in two sizes or more, smallest first.
-
-    Results of other sizes of model, without accelerators or without a time are left out.
-    """
+    """Comparable results of one round, submitter, division and kind of accelerator in two sizes or more, by size."""
     groups: dict[tuple[str | None, ...], dict[int, Scaled]] = {}
     for result in results:
         rate = result.sequences_per_second_per_accelerator

@@ -42,10 +42,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file, whole or not at all; into a device or a pipe directly. Text is written as UTF-8.
-
-    Raises WorkError as `whole_file` does.
-    """
+    """Write a file as `whole_file` does, or into a device or a pipe directly; text is written as UTF-8."""
     whole = content.encode("utf-8") if isinstance(content, str) else content
     if _is_special(path):
         try:

@@ -19,7 +19,7 @@ FILE, FOLDER = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
 
 @contextmanager
 def _locked(path: Path, flags: int, operation: int, message: str) -> Iterator[int]:
-    """Open and lock a folder, or a file that is made if it is missing, and give the descriptor."""
+    """Lock a folder, or a file that is made if missing, and give the descriptor; WorkError if it is unwritable."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -37,10 +37,7 @@ def _locked(path: Path, flags: int, operation: int, message: str) -> Iterator[in
 
 
 def exclusive_lock(path: Path, message: str) -> AbstractContextManager[int]:
-    """Lock a file for this process alone.
-
-    UsageError with `message` if another process holds a lock, WorkError if the file cannot be written.
-    """
+    """Lock a file for this process alone; UsageError with `message` if another process holds a lock."""
     return _locked(path, FILE, ALONE, message)
 
 
@@ -51,10 +48,7 @@ def folder_lock(folder: Path, command: str) -> AbstractContextManager[int]:
 
 
 def shared_lock(path: Path) -> AbstractContextManager[int]:
-    """Lock together with other processes that do, and give the descriptor; waits for an exclusive lock to end.
-
-    WorkError if the file cannot be written.
-    """
+    """Lock together with other processes that do, and give the descriptor; waits for an exclusive lock to end."""
     return _locked(path, FILE, TOGETHER, "")
 
 

@@ -28,10 +28,7 @@ def processors() -> int:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Have the kernel end this process when its parent dies, however it dies. Does nothing where there is no prctl.
-
-    With the parent's process id it ends at once if that one has died already.
-    """
+    """Have the kernel, if it can, end this process when its parent dies; at once if the process `parent` is gone."""
     if _prctl is not None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if parent is not None and os.getppid() != parent:

@@ -316,10 +316,7 @@ OWN, WIKIPEDIA = "store", "wikipedia"  # the curves' ids in the SVG
 
 
 def plot_lengths(lengths: NDArray[np.int64], name: str, path: Path) -> None:
-    """Draw samples by length, [longest + 1], as shares beside Wikipedia's; the same numbers give the same bytes.
-
-    WorkError if the file cannot be written.
-    """
+    """Draw samples by length, [longest + 1], as shares beside Wikipedia's. WorkError if the file cannot be written."""
     with picture(path, 8, 4.5) as axes:
         total = f"{lengths.sum():,} samples"
         for identity, label, histogram, style in (

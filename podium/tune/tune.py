@@ -285,10 +285,7 @@ def verdicts(found: Sequence[Found], repeats: Sequence[Repeats]) -> Iterator[str
 
 
 def plot_tuned(tuned: Tuned, path: Path) -> None:
-    """Draw each search's trials and its best so far, and the repeats beside them; the same numbers give the same bytes.
-
-    Raises WorkError if the file cannot be written.
-    """
+    """Draw each search's trials, its best so far and its repeats. WorkError if the file cannot be written."""
     with picture(path, 9, 5) as axes:
         longest = max(len(one.trials) for one in tuned.found)
         for number, one in enumerate(tuned.found):

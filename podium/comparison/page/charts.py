@@ -273,20 +273,16 @@ class TimeSpent:
     @property
     def training(self) -> float | None:
         """What is left, where evaluation is known."""
-        return None if self.evaluation is None else max(self.rest - self.evaluation, 0.0)
-
-    @property
-    def rest(self) -> float:
-        """Training and evaluation."""
-        return max(self.seconds - max(self.starting or 0.0, 0.0) - max(self.closing or 0.0, 0.0), 0.0)
+        return None if self.evaluation is None else self.parts[1]
 
     @property
     def parts(self) -> tuple[float, ...]:
         """Seconds by KINDS; their sum is no less than `seconds`."""
         starting, closing = (max(part or 0.0, 0.0) for part in (self.starting, self.closing))
-        if self.evaluation is None or self.training is None:
-            return starting, 0.0, self.rest, 0.0, closing
-        return starting, self.training, 0.0, min(self.evaluation, self.rest), closing
+        rest = max(self.seconds - starting - closing, 0.0)
+        if self.evaluation is None:
+            return starting, 0.0, rest, 0.0, closing
+        return starting, max(rest - self.evaluation, 0.0), 0.0, min(self.evaluation, rest), closing
 
 
 def time_spent(result: Result) -> TimeSpent | None:
