@@ -1,6 +1,5 @@
 """`podium data …`: prepare, import, export, convert and verify the training data of BERT."""
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +8,12 @@ from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from benchmarks.bert.sizes import SIZES
 from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
 from benchmarks.bert.verification.evidence import Evidence
 from benchmarks.bert.verification.official_data import is_official_vocabulary
-from podium.cli.options import AsJson, Processes
+from podium.cli.options import AsJson, Processes, show
 from podium.core.console import print_findings, progress_bar, tell
 from podium.core.errors import UsageError
 from podium.core.finding import Finding, has_errors
@@ -209,10 +207,7 @@ def verify(
         plot_lengths(found.evidence.training.lengths, store.resolve().name, plot)
     elif plot is not None:
         tell(f"{plot}: not drawn, since no shard can be read")
-    if as_json:
-        print(json.dumps(found.as_json(), indent=2))
-    else:
-        print_findings(Console(), found.findings, found.verdict)
+    show(as_json, found.as_json(), lambda to: print_findings(to, found.findings, found.verdict))
     if not found.sound:
         raise typer.Exit(1)
 

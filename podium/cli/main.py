@@ -1,7 +1,6 @@
 """All commands with their options and help; groups of commands and longer ones have a module of their own."""
 
 import errno
-import json
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from podium.cli.compare import compare
 from podium.cli.data import data
-from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System
+from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, show
 from podium.cli.report import report
 from podium.cli.submit import submit
 from podium.core.console import errors, print_findings, tell
@@ -81,10 +80,8 @@ def run(
         for one in execute(request, Progress(errors)):
             finished.append(one)
     finally:
-        if finished and as_json:
-            print(json.dumps(summary_json(finished), indent=2))
-        elif finished:
-            print_table(Console(), request.config, finished)
+        if finished:
+            show(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
     config = request.config
     missed = config.target_accuracy is not None and not all(one.reached_target for one in finished)
     if missed:
@@ -118,10 +115,7 @@ def doctor(
     findings = diagnose(system, recipe, settings or [], Progress(errors).note, as_json, node_rank)
     if findings is None:
         return
-    if as_json:
-        print(json.dumps(findings_json(system, findings), indent=2))
-    else:
-        print_findings(Console(), findings, summary(findings))
+    show(as_json, findings_json(system, findings), lambda to: print_findings(to, findings, summary(findings)))
     if has_errors(findings):
         raise typer.Exit(1)
 
@@ -162,10 +156,7 @@ def bench(
     measured = measure(config, options, as_described, Progress(errors))
     if as_described:
         tell(f"what a token and a pair of tokens cost is in {keep_costs(config, measured)}")
-    if as_json:
-        print(json.dumps(measured, indent=2))
-    else:
-        print_measured(Console(), config, measured)
+    show(as_json, measured, lambda to: print_measured(to, config, measured))
 
 
 @app.command(
@@ -224,12 +215,9 @@ def balance(
     measured = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
     if plot is not None:
         plot_balance(cluster, measured, plot)
-    if as_json:
-        print(json.dumps(measured, indent=2))
-    else:
-        print_balance(Console(), cluster, measured)
-        if packing:
-            print_packing(Console(), measured)
+    show(as_json, measured, lambda to: print_balance(to, cluster, measured))
+    if packing and not as_json:
+        print_packing(Console(), measured)
 
 
 @app.command(
@@ -252,8 +240,7 @@ def predict(
     A step's cost is what `podium bench` measured there, or else is fitted on published A100 runs; samples to target are
     interpolated between published batch sizes.
     """
-    from podium.cli.predict import check_plot, plot_scale, print_prediction
-    from podium.cli.predict import predict_run as predict_run
+    from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
     from podium.config.load import load_system
     from podium.run.progress import Progress
 
@@ -262,10 +249,7 @@ def predict(
     predicted = predict_run(config, scale, Progress(errors))
     if plot is not None:
         plot_scale(predicted, config.system, plot)
-    if as_json:
-        print(json.dumps(predicted, indent=2))
-    else:
-        print_prediction(Console(), config, predicted)
+    show(as_json, predicted, lambda to: print_prediction(to, config, predicted))
 
 
 @app.command(
@@ -306,10 +290,7 @@ def tune(
     tuned = tune_system(system, recipe, settings or [], options, Progress(errors), told)
     keep_report(tuned)
     plot_tuned(tuned, tuned.folder / "tuning.svg")
-    if as_json:
-        print(json.dumps(tuned_json(tuned), indent=2))
-    else:
-        print_tuned(Console(), tuned)
+    show(as_json, tuned_json(tuned), lambda to: print_tuned(to, tuned))
 
 
 def main() -> None:

@@ -1,9 +1,12 @@
-"""Options that several commands have alike."""
+"""Options and output that several commands have alike."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 System = Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")]
 Recipe = Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")]
@@ -20,3 +23,11 @@ Lengths = Annotated[
     Path | None, typer.Option(help="A JSON list of how many samples have 1, 2, … tokens. Default: Wikipedia's.")
 ]
 Processes = Annotated[int, typer.Option(min=1, help="Processes to share the files.")]
+
+
+def show(as_json: bool, document: Any, print_tables: Callable[[Console], None]) -> None:
+    """Print one JSON object, or else tables, to standard output."""
+    if as_json:
+        print(json.dumps(document, indent=2))
+    else:
+        print_tables(Console())

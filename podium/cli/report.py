@@ -1,13 +1,11 @@
 """`podium report`: a report of local runs in the terminal, as JSON, and as an HTML page."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from podium.cli.options import AsJson
+from podium.cli.options import AsJson, show
 from podium.core.console import errors
 
 
@@ -48,7 +46,4 @@ def report(
 
         write_page(html, page_html(sets, found.notes))
         errors.print(f"The page is {html}", markup=False, highlight=False)
-    if as_json:
-        print(json.dumps(report_json(sets, found.notes), indent=2))
-    else:
-        print_sets(Console(), sets, found.notes)
+    show(as_json, report_json(sets, found.notes), lambda to: print_sets(to, sets, found.notes))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from podium.cli.options import AsJson, System
+from podium.cli.options import AsJson, System, show
 from podium.core.console import errors, progress_bar, tell
 
 submit = typer.Typer(no_args_is_help=True, help="Describe systems, and make and check submissions to MLPerf.")
@@ -96,10 +96,7 @@ def package(
         raise UsageError(f"--division: found {division!r}, allowed is closed or open")
     wish = Wish(tuple(systems), out, org, ruleset(ruleset_name), division, results, runs, allow_other_code)
     made = make_package(wish, lambda path, rules: check_path(path, rules).findings, Progress(errors).note)
-    if as_json:
-        print(json.dumps(packaged_json(made), indent=2))
-    else:
-        print_packaged(Console(), made)
+    show(as_json, packaged_json(made), lambda to: print_packaged(to, made))
 
 
 @submit.command(epilog="Example: [bold]podium submit check path/to/ORG --ruleset 5.0.0[/bold]")
@@ -140,9 +137,6 @@ def check(
             told=lambda logs: bar.advance(task, logs),
             runs=runs,
         )
-    if as_json:
-        print(json.dumps(report_json(report), indent=2))
-    else:
-        print_report(Console(), report)
+    show(as_json, report_json(report), lambda to: print_report(to, report))
     if not report.accepted:
         raise typer.Exit(1)
