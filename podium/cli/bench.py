@@ -15,7 +15,7 @@ from benchmarks.bert.sizes import SIZES
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.console import summary_table
+from podium.core.console import figure_table, summary_table
 from podium.core.errors import UsageError
 from podium.core.files import make_folder
 from podium.launch.launch import launch
@@ -121,9 +121,8 @@ def _figures(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _ablation_table(measured: Mapping[str, Any]) -> Table:
-    table = Table(title="A step takes so many times as long without …")
-    for heading in ("without", "times", "least to greatest", "that is"):
-        table.add_column(heading, justify="right" if heading in ("times", "least to greatest") else "left")
+    table = figure_table("A step takes so many times as long without …", "without", "times", "least to greatest")
+    table.add_column("that is")
     for row in measured["ablation"]:
         spread = row["ratio_by_step"]
         table.add_row(

@@ -1,7 +1,7 @@
 """Inconsistencies in a result: each is reported, and none is corrected by a guess."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from benchmarks.bert.rules import RUNS
 from podium.comparison.result import Result
@@ -14,7 +14,8 @@ APART = 0.01  # of the samples to the target: train_samples may be rounded to wh
 
 def inconsistencies(result: Result) -> list[str]:
     """A sentence fragment each."""
-    return [one for find in _ALL for one in find(result)]
+    finders = (_count, _failed, _refused, _size, _batches, _divisions, _samples, _copies, _logs)
+    return [one for find in finders for one in find(result)]
 
 
 def _count(result: Result) -> Iterator[str]:
@@ -98,16 +99,3 @@ def _logs(result: Result) -> Iterator[str]:
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:,.0f}"
-
-
-_ALL: tuple[Callable[[Result], Iterator[str]], ...] = (
-    _count,
-    _failed,
-    _refused,
-    _size,
-    _batches,
-    _divisions,
-    _samples,
-    _copies,
-    _logs,
-)

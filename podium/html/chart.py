@@ -334,9 +334,6 @@ def plot_lengths(lengths: NDArray[np.int64], name: str, path: Path) -> None:
 
 def _shares(histogram: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Percent of the samples of lengths 1–8, 9–16, …, and the edges between them."""
-    steps = -(-(len(histogram) - 1) // BIN)
-    padded = np.zeros(steps * BIN)
-    padded[: len(histogram) - 1] = histogram[1:]
-    percent: NDArray[np.float64] = 100 * padded.reshape(steps, BIN).sum(axis=1) / float(histogram.sum())
-    edges: NDArray[np.float64] = np.arange(steps + 1, dtype=np.float64) * BIN + 0.5
-    return percent, edges
+    edges = np.arange(0.5, len(histogram) + BIN - 0.5, BIN)
+    samples, _ = np.histogram(np.arange(len(histogram)), edges, weights=histogram)
+    return 100 * samples / float(histogram.sum()), edges

@@ -38,17 +38,13 @@ def main() -> int:
 
 def outcome_path(folder: Path, seed: int) -> Path:
     """Where the outcome of a repeat is kept."""
-    return _repeat_folder(folder, seed).path / "outcome.json"
+    return folder / f"seed_{seed}" / "outcome.json"
 
 
 def repeat(folder: Path, seed: int, threads: int) -> None:
     """Train a configuration that was found, under a seed, and keep what came of it."""
-    config = _placed(load_resolved(folder / CONFIG), seed, threads)
-    keep_outcome(train(config, _repeat_folder(folder, seed)), outcome_path(folder, seed))
-
-
-def _repeat_folder(folder: Path, seed: int) -> RunFolder:
-    return RunFolder(folder / f"seed_{seed}")
+    config, path = _placed(load_resolved(folder / CONFIG), seed, threads), outcome_path(folder, seed)
+    keep_outcome(train(config, RunFolder(path.parent)), path)
 
 
 def make_trial(folder: Path, number: int, seed: int, threads: int) -> None:
