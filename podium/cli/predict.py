@@ -1,7 +1,6 @@
 """`podium predict`: predicts a run's time-to-train and shows its parts, as a table, as JSON and as SVG.
 
-The chart has the predicted time over numbers of GPUs, with its interval and the published points. The prediction
-runs in this process, for any number of ranks; it needs no torch and no GPU.
+It runs in this process, for any number of ranks, and needs no torch and no GPU.
 """
 
 import json

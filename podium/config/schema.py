@@ -1,10 +1,4 @@
-"""The schema of a run's configuration: all of its sections, and the constraints between them.
-
-All sections forbid unknown keys and are frozen. They are: where samples come from (`data`); how gradients become new
-weights (optimizer, clipping, loss scaling); how and where the processes of a run are started (`launch`);
-checkpoints, evaluation and training phases; and MLPerf's description of a system, by its own field names, from which
-a submission's systems/NAME.json is made.
-"""
+"""The schema of a run's configuration: its sections, frozen and without unknown keys, and what fits together."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -145,8 +139,7 @@ class Container(Settings):
     runtime: Literal["docker", "pyxis", "apptainer"]
     # docker: an image's name; pyxis: an image's name or a .sqsh file; apptainer: a .sif file.
     image: str = Field(min_length=1)
-    # HERE:THERE or HERE:THERE:ro; HERE is relative to the repository, THERE absolute. results/, runs/ and data/ are
-    # mounted besides.
+    # HERE:THERE or HERE:THERE:ro, HERE relative to the repository; results/, runs/ and data/ are mounted besides
     mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
 
 
@@ -317,8 +310,7 @@ class RunConfig(Settings):
     # Phases of sequence length, one after the other; none: samples of all lengths from the start
     phases: tuple[TrainingPhase, ...] = ()
     attention: Literal["padded", "grouped", "flash", "nested"]
-    # Upper lengths of the groups of `grouped` attention, such as [128, 256, 384, 512]; None finds the cheapest cut of
-    # each batch.
+    # Upper lengths of the groups of `grouped` attention, such as [128, 256, 512]; None: the cheapest cut of each batch
     attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
     # Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU.
     kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = "auto"
@@ -351,8 +343,7 @@ class RunConfig(Settings):
     clipping: Clipping | None
     # What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is.
     gradient_wire: Literal["fp32", "fp16", "bf16"] = "fp32"
-    # Gradients are sent in buckets of about so many MiB of fp32; None: PyTorch's own, the first of 1 and the others of
-    # 25.
+    # Size of the buckets that gradients are sent in, MiB of fp32; None: PyTorch's own, the first of 1, the others of 25
     gradient_bucket_mib: float | None = Field(default=None, gt=0)
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpointing | None = None  # None makes no checkpoints: a run that is broken off is lost

@@ -13,8 +13,6 @@ from pathlib import Path
 from podium.core.errors import UsageError, WorkError
 
 UNFINISHED = ".partial"
-
-
 FEW_FILES = 256  # files that a process holds open besides the shards of a store
 
 

@@ -1,8 +1,4 @@
-"""Findings of checks, of a system before a run, of a sample store or of a submission package, and their rendering.
-
-A finding states what was found, what was expected, how severe that is and what to do; for a submission package also
-the file, the line, the rule and the tool that found it.
-"""
+"""Findings of checks: of a system before a run, of a sample store, or of a submission package."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -281,8 +281,6 @@ def short(value: float) -> str:
 
 BAR_INCHES = 0.34
 WIDE_ENOUGH = 0.09  # of the longest bar: a part that is as wide has its share written into it
-
-
 # Behind what is written into a part: no colour of a part suits every letter's, on light and on dark.
 LABEL = {"boxstyle": "round,pad=0.2", "facecolor": BASE["ground"].light, "edgecolor": "none"}
 

@@ -7,8 +7,6 @@ Curves of any number of points are downsampled into a bounded number of bins tha
 least and the greatest value of its points with their positions, their sum and their number. When there are too many
 bins, each is merged with its neighbour, so that memory does not grow with the number of points, one pass is enough,
 and a line drawn through the extremes looks like one drawn through all points.
-
-Statistics summarise the values of several runs, and of the steps of one.
 """
 
 import math

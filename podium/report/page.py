@@ -1,7 +1,6 @@
 """The HTML page of local runs: their outcome, curves, time by phase, and settings.
 
-The outcome comes first: a sentence, the figures, and a table of sets and of runs. The labels and formats of the
-figures are the same in the terminal and on the page.
+The labels and formats of the figures are the same in the terminal and on the page.
 """
 
 import math

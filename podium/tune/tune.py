@@ -288,9 +288,9 @@ def plot_tuned(tuned: Tuned, path: Path) -> None:
     """Draw each search's trials, its best so far and its repeats. WorkError if the file cannot be written."""
     with picture(path, 9, 5) as axes:
         longest = max(len(one.trials) for one in tuned.found)
-        for number, one in enumerate(tuned.found):
-            _draw_trials(axes, one, COLOURS[number % len(COLOURS)])
         colours = {one.space.name: COLOURS[number % len(COLOURS)] for number, one in enumerate(tuned.found)}
+        for one in tuned.found:
+            _draw_trials(axes, one, colours[one.space.name])
         for number, repeats in enumerate(tuned.repeats):
             colour = colours.get(repeats.name, SHIPPED_COLOUR)
             _draw_repeats(axes, repeats, longest + 2 + 2 * number, colour)
