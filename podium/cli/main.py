@@ -180,7 +180,7 @@ def balance(
         typer.Option(metavar="stride|snake", help="Without a system: how those that sort deal out. Default: theirs."),
     ] = None,
     strategy: Annotated[
-        str, typer.Option(metavar="STRATEGY|all", help="The way of sharing out samples to look at.")
+        str, typer.Option(metavar="STRATEGY|all", help="The strategy to show. Default: all, not the recipe's alone.")
     ] = "all",
     lengths: Lengths = None,
     steps: Annotated[int, typer.Option(min=1, help="Global batches to deal out.")] = 400,
@@ -192,7 +192,7 @@ def balance(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how evenly each strategy shares out samples over the ranks of a system, or of any number of ranks.
+    """Show how evenly each strategy assigns samples to the ranks of a system, or to any number of ranks.
 
     Strategies are run on samples of Wikipedia's lengths; nothing is trained and no GPU is needed.
     """
