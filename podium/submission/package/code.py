@@ -12,7 +12,7 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
 from podium.mllog.run import RunLog
 from podium.run.records import RunRecord
-from podium.run.source import Source, code_hash, commit_of, git, pins
+from podium.run.source import code_hash, commit_of, git, pins
 
 LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", "NOTICE")
 
@@ -39,8 +39,11 @@ def code_of(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_oth
             "the package where Podium was cloned"
         )
     sources = {records[run.path].source if run.path in records else None for run in runs}
-    doubt = _doubt(sources)
-    if not doubt:
+    if None in sources:
+        doubt = "at least one run did not record which code made it"
+    elif len({source.code for source in sources if source}) > 1:
+        doubt = "the runs were not all made by the same code"
+    else:
         (source,) = sources
         assert source is not None
         for commit in filter(None, (source.commit and commit_of(root, source.commit), head)):
@@ -56,14 +59,6 @@ def code_of(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_oth
     if archived_hash(head, root) != code_hash(root):
         doubt += "; files had been changed since the present commit when the package was made"
     return Code(head, False, doubt)
-
-
-def _doubt(sources: set[Source | None]) -> str:
-    if None in sources:
-        return "at least one run did not record which code made it"
-    if len({source.code for source in sources if source}) > 1:
-        return "the runs were not all made by the same code"
-    return ""
 
 
 def archived_hash(commit: str, root: Path) -> str:

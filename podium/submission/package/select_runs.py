@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from mlperf_logging.mllog import constants
 
@@ -82,24 +81,19 @@ def find_records(runs: Sequence[RunLog], folder: Path) -> dict[Path, RunRecord]:
 
     UsageError for a configuration that cannot be read, or not by this version of Podium.
     """
-    by_seed, found = newest_by_seed(runs_of_system(folder)), {}
-    for run in runs:
-        if len(run.seeds) == 1 and run.seeds[0] in by_seed:
-            found[run.path] = by_seed[run.seeds[0]]
-            _require_config(found[run.path])
+    by_seed = newest_by_seed(runs_of_system(folder))
+    found = {run.path: by_seed[run.seeds[0]] for run in runs if len(run.seeds) == 1 and run.seeds[0] in by_seed}
+    for record in found.values():
+        try:
+            record.config  # noqa: B018 — read here, where its errors can be explained
+        except UnknownConfiguration as error:
+            path = record.folder.config
+            reason = str(error).splitlines()[0].removeprefix(f"{path}: ")
+            raise UsageError(
+                f"{path}: another version of Podium made this run ({reason}), and this one cannot package it; package "
+                "it with the version that made it, or make a new set"
+            ) from None
     return found
-
-
-def _require_config(record: RunRecord) -> None:
-    try:
-        record.config  # noqa: B018 — read here, where its errors can be explained
-    except UnknownConfiguration as error:
-        path = record.folder.config
-        reason = str(error).splitlines()[0].removeprefix(f"{path}: ")
-        raise UsageError(
-            f"{path}: another version of Podium made this run ({reason}), and this one cannot package it; package "
-            "it with the version that made it, or make a new set"
-        ) from None
 
 
 def logged_settings(run: RunLog) -> dict[str, tuple[str, ...]]:
@@ -111,12 +105,6 @@ def logged_settings(run: RunLog) -> dict[str, tuple[str, ...]]:
         if event.kind == constants.POINT_IN_TIME and event.key != constants.SEED:
             settings[event.key] = (*settings.get(event.key, ()), json.dumps(event.value, sort_keys=True))
     return settings
-
-
-def _only_value(run: RunLog, key: str) -> Any:
-    """The value of a setting that is logged once, else None."""
-    values = logged_settings(run).get(key, ())
-    return json.loads(values[0]) if len(values) == 1 else None
 
 
 def refusals(runs: Sequence[RunLog], description: Description, org: str) -> list[str]:
@@ -207,9 +195,11 @@ def _logged_names(runs: Sequence[RunLog], description: Description, org: str) ->
         (constants.SUBMISSION_DIVISION, description.division, "set description.division before the runs"),
         (constants.SUBMISSION_STATUS, description.submission_status, "set description.status before the runs"),
     )
+    logged = {run.name: logged_settings(run) for run in runs}
     for key, allowed, advice in wanted:
-        found = [(run, _only_value(run, key)) for run in runs]
-        wrong = [(run.name, value) for run, value in found if value != allowed]
+        texts = {name: settings.get(key, ()) for name, settings in logged.items()}
+        found = {name: json.loads(text[0]) if len(text) == 1 else None for name, text in texts.items()}
+        wrong = [(name, value) for name, value in found.items() if value != allowed]
         if wrong:
             files = wrong[0][0] + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
             yield f"{files}: {key} is {wrong[0][1]!r}, wanted is {allowed!r}; logs are not edited: {advice}"
