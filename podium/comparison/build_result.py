@@ -18,12 +18,12 @@ from podium.core.errors import attempt
 from podium.core.text import one_line, printable
 from podium.mllog import system as system_module
 from podium.mllog.lines import parse
-from podium.mllog.package import Package, ResultFolder
+from podium.mllog.package import SCALING, Package, ResultFolder
 from podium.mllog.rulesets import LATEST, ruleset
 from podium.mllog.run import Run, as_number
 from podium.planning.accelerators import accelerator_named
 from podium.run.records import newest_by_seed, runs_of_system
-from podium.submission.rcp import SCALING, convergence
+from podium.submission.rcp import convergence
 
 
 def configured(system: str, runs: Sequence[Run], kept: Path, odd: list[str]) -> RunConfig | None:

@@ -15,6 +15,7 @@ from podium.mllog.lines import parse
 
 MAX_DESCRIPTION = 1 << 20
 LOGS = "result_*.txt"
+SCALING = "scaling.json"  # the factor by which a score is scaled for its convergence, beside the logs
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,17 @@ A result that needs fewer samples than the reference, but not significantly fewe
 reference mean / own mean, from ruleset 2.1.0 on. All of it is computed by the official checker, on a copy.
 """
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from podium.core.errors import WorkError
-from podium.core.paths import WORKING_FOLDER, process_environment
+from podium.mllog.package import SCALING
 from podium.mllog.rulesets import Ruleset
-
-SCALING = "scaling.json"
+from podium.submission.official.runner import FOLDER_SECONDS, ToolProcess
 
 
 @dataclass(frozen=True)
@@ -37,23 +33,16 @@ class Convergence:
 
 def convergence(logs: Sequence[Path], ruleset: Ruleset) -> Convergence:
     """Ask the official checker. WorkError where it fails."""
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, closing(ToolProcess()) as process:
         folder = Path(temporary) / "bert"
         folder.mkdir()
         for number, log in enumerate(logs):
             shutil.copyfile(log, folder / f"result_{number}.txt")
-        done = subprocess.run(
-            [sys.executable, "-m", "podium.submission.official.rcp", str(folder), ruleset.name],
-            cwd=WORKING_FOLDER,
-            env=os.environ | process_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise WorkError(f"{logs[0].parent}: the official RCP checker broke off ({last}); are these whole logs?")
-        told = json.loads(done.stdout.splitlines()[-1])
-        scaling = folder / SCALING
-        content = scaling.read_bytes() if ruleset.scaled and told["passed"] and scaling.is_file() else None
-    return Convergence(**told, scaling=content)
+        answer = process.ask("rcp_checker", folder, ruleset.name, FOLDER_SECONDS)
+        if answer["crash"]:
+            raise WorkError(
+                f"{logs[0].parent}: the official RCP checker broke off ({answer['crash']}); are these whole logs?"
+            )
+        found, scaling = answer["convergence"], folder / SCALING
+        content = scaling.read_bytes() if ruleset.scaled and found["passed"] and scaling.is_file() else None
+    return Convergence(**found, scaling=content)

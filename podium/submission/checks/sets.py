@@ -9,10 +9,10 @@ from typing import Any
 from benchmarks.bert.rules import RUNS
 from podium.core.finding import Finding
 from podium.core.text import quoted
+from podium.mllog.package import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import CheckedRun, CheckedSet, Findings
 from podium.submission.checks.runs import RANGES
-from podium.submission.rcp import SCALING
 
 ALLOWED_FAILED = 1
 NUMBERED = re.compile(r"result_(\d{1,6})\.txt", re.ASCII)

@@ -29,11 +29,10 @@ from podium.core.errors import PodiumError, WorkError
 from podium.core.files import make_folder
 from podium.core.finding import Finding
 from podium.core.processes import processors
-from podium.mllog.package import Package, ResultFolder
+from podium.mllog.package import SCALING, Package, ResultFolder
 from podium.mllog.read import read_log
 from podium.mllog.rulesets import Ruleset
 from podium.submission.official import parse_output, worker
-from podium.submission.rcp import SCALING
 
 MAX_ANSWER_BYTES = 8 << 20
 

@@ -39,12 +39,14 @@ class _Words(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.said: list[tuple[str, str]] = []
+        self.arguments: dict[str, Any] = {}  # of the messages that were kept, by the text before their colon
 
     def emit(self, record: logging.LogRecord) -> None:
         if len(self.said) < MAX_WORDS:
             words = record.getMessage()
             if record.levelno >= logging.WARNING or words.strip().startswith(_VERDICTS):
                 self.said.append((record.levelname, words[:MAX_WORD_LENGTH]))
+                self.arguments[words.strip().partition(":")[0]] = record.args
 
 
 _VERDICTS = (
@@ -103,6 +105,32 @@ def summary(job: Job) -> Answer:
     return {"minutes": scores[0] if scores else None}
 
 
+def convergence(job: Job) -> Answer:
+    """The RCP checker on a folder of logs; writes scaling.json into that folder.
+
+    The record that it compares with and the mean that it finds are in the arguments of its log messages alone.
+    """
+    from mlperf_logging.rcp_checker import rcp_checker
+
+    adapt_rcp()
+
+    points = {"rcp_pass": "pruned_rcps"}  # as the package checker asks
+    passed, words, factor = rcp_checker.check_directory(
+        job["path"], "training", job["ruleset"], False, False, set_scaling=True, **points
+    )
+    reference, mean = (_words.arguments.get(name) for name in ("RCP Record", "Submission mean epochs"))
+    found = {
+        "passed": bool(passed),
+        "words": words,
+        "factor": float(factor),
+        "samples": float(mean[0]) if mean else None,
+        "reference_samples": float(reference["RCP Mean"]) if reference else None,
+        "least_samples": float(reference["Min Epochs"]) if reference else None,
+        "reference_batch_size": int(reference["BS"]) if reference else None,
+    }
+    return {"convergence": found}
+
+
 def description(job: Job) -> Answer:
     """The system description checker on one systems/NAME.json."""
     from mlperf_logging.system_desc_checker import system_desc_checker
@@ -122,6 +150,7 @@ TOOLS: dict[str, Callable[[Job], Answer]] = {
     "compliance_checker": compliance,
     "package_checker": package,
     "result_summarizer": summary,
+    "rcp_checker": convergence,
     "system_desc_checker": description,
     "repo_checker": repository,
 }
@@ -130,6 +159,7 @@ TOOLS: dict[str, Callable[[Job], Answer]] = {
 def answer(job: Job) -> Answer:
     """What a tool said; `crash` where it broke off instead."""
     _words.said.clear()
+    _words.arguments.clear()
     printed = io.StringIO()
     found: Answer = {"crash": None}
     with warnings.catch_warnings(record=True) as warned, redirect_stdout(printed), redirect_stderr(io.StringIO()):

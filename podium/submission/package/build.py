@@ -18,6 +18,7 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import UNFINISHED, make_folder
 from podium.core.finding import Finding, has_errors
 from podium.core.paths import CODE_FOLDER, INSTALLED
+from podium.mllog.package import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
 from podium.mllog.write import PREFIX
@@ -44,7 +45,7 @@ from podium.submission.package.files import (
     write_script,
 )
 from podium.submission.package.select_runs import Choice, choose, contradictions, find_records, read_runs, refusals
-from podium.submission.rcp import SCALING, Convergence, convergence
+from podium.submission.rcp import Convergence, convergence
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
 
