@@ -30,7 +30,8 @@ from podium.submission.checks.runs import configurations_in
 from podium.submission.checks.table import check_package
 from podium.submission.describe import Field
 from podium.submission.official.runner import Official, Score, Verdict, ask_official
-from podium.submission.package.build import Chosen, Packaged
+from podium.submission.package.build import Packaged
+from podium.submission.package.files import Submitted
 from podium.submission.package.select_runs import Choice, scored_seconds
 from podium.submission.rcp import Convergence
 
@@ -295,11 +296,11 @@ def packaged_json(packaged: Packaged) -> dict[str, Any]:
     }
 
 
-def _json(one: Chosen) -> dict[str, Any]:
+def _json(one: Submitted) -> dict[str, Any]:
     choice, found = one.choice, one.convergence
     return {
-        "system": one.name,
-        "division": one.now.division,
+        "system": one.system,
+        "division": one.config.division,
         "score_seconds": choice.score,
         "scaled_score_seconds": choice.score * _factor(found),
         "runs": [{"file": str(run.path), "seconds": _finite(scored_seconds(run))} for run in choice.runs],
@@ -312,9 +313,9 @@ def _json(one: Chosen) -> dict[str, Any]:
     }
 
 
-def _windows(one: Chosen) -> Table:
+def _windows(one: Submitted) -> Table:
     choice = one.choice
-    title = f"{one.name}: {len(choice.scores)} windows of {RUNS} consecutive runs"
+    title = f"{one.system}: {len(choice.scores)} windows of {RUNS} consecutive runs"
     caption = "the median window is taken"
     if len(choice.scores) % 2 == 0:
         caption += "; of the two in the middle, the slower: the choice must never gain anything"
@@ -327,8 +328,8 @@ def _windows(one: Chosen) -> Table:
     return table
 
 
-def _system(one: Chosen) -> Table:
-    table = summary_table(f"{one.name}, {one.now.division} division")
+def _system(one: Submitted) -> Table:
+    table = summary_table(f"{one.system}, {one.config.division} division")
     choice, found = one.choice, one.convergence
     table.add_row("MLPerf score", _seconds(choice.score))
     if found is not None:

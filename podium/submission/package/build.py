@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,10 +28,10 @@ from podium.run.records import RunRecord
 from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
 from podium.submission.describe import stated, system_json
-from podium.submission.package.code import Code, code_of, licence_files, third_party, unpack
+from podium.submission.package.code import code_of, licence_files, third_party, unpack
 from podium.submission.package.files import (
+    IMPLEMENTATION,
     PROJECT_README,
-    Placed,
     Submitted,
     code_readme,
     implementation_json,
@@ -44,8 +44,8 @@ from podium.submission.package.files import (
     third_party_notice,
     write_script,
 )
-from podium.submission.package.select_runs import Choice, choose, contradictions, find_records, read_runs, refusals
-from podium.submission.rcp import Convergence, convergence
+from podium.submission.package.select_runs import choose, contradictions, find_records, read_runs, refusals
+from podium.submission.rcp import convergence
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
 
@@ -64,7 +64,6 @@ def checked_name(name: str, what: str) -> str:
 
 
 BENCHMARK = "bert"
-IMPLEMENTATION = "podium"
 Judge = Callable[[Path, Ruleset], Sequence[Finding]]
 
 
@@ -84,23 +83,11 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A system with what goes into the package of it."""
-
-    name: str  # MLPerf's system_name: of its folder and its file
-    now: RunConfig  # as its file says at present; the description is taken from here
-    config: RunConfig  # of the runs
-    choice: Choice
-    convergence: Convergence | None
-    code: Code
-
-
-@dataclass(frozen=True)
 class Packaged:
     """A package that was made, and what the checks said of it: no errors, warnings perhaps."""
 
     folder: Path  # ORG's
-    systems: tuple[Chosen, ...]
+    systems: tuple[Submitted, ...]
     findings: tuple[Finding, ...]
 
 
@@ -144,7 +131,8 @@ def _free(out: Path) -> Path:
     return out
 
 
-def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Chosen:
+def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Submitted:
+    """The system's runs and configuration, with the description that its file has at present."""
     now = load_system(system)
     description = now.description
     name = checked_name(description.system_name, f"{system}: description.system_name")
@@ -176,7 +164,8 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Chos
     if description.division == "closed":
         on_progress("Asking the official RCP checker")
         found = convergence([run.path for run in choice.chosen], wish.ruleset)
-    return Chosen(name, now, kept[0].config, choice, found, code)
+    config = submitted(kept[0].config.model_copy(update={"description": description}), now)
+    return Submitted(name, config, choice, found, code)
 
 
 def _unlike(configs: Sequence[RunConfig]) -> Iterable[str]:
@@ -198,8 +187,8 @@ def _not_as_configured(runs: Sequence[RunLog], records: Mapping[Path, RunRecord]
                 yield f"{finding.rule}: {run.name}: {finding.message}"
 
 
-def _distinct(systems: Sequence[Chosen]) -> None:
-    names = [one.name.lower() for one in systems]
+def _distinct(systems: Sequence[Submitted]) -> None:
+    names = [one.system.lower() for one in systems]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(
@@ -207,48 +196,41 @@ def _distinct(systems: Sequence[Chosen]) -> None:
         )
 
 
-def _write(folder: Path, systems: Sequence[Chosen], wish: Wish) -> None:
+def _write(folder: Path, systems: Sequence[Submitted], wish: Wish) -> None:
     """ORG's folder: systems/, results/ and benchmarks/."""
-    codes = list(dict.fromkeys(one.code for one in systems))
-    for number, code in enumerate(codes):
+    for number, code in enumerate(dict.fromkeys(one.code for one in systems)):
         implementation = IMPLEMENTATION if number == 0 else f"{IMPLEMENTATION}_{number + 1}"
-        made = [(one, _submitted(one, implementation)) for one in systems if one.code == code]
-        for one, told in made:
-            _write_system(folder, one, told)
-        place = folder / "benchmarks" / BENCHMARK / "implementations" / implementation
-        _write_code(place, code, [told for _, told in made], wish)
+        made = [replace(one, implementation=implementation) for one in systems if one.code == code]
+        for one in made:
+            _write_system(folder, one)
+        _write_code(folder / "benchmarks" / BENCHMARK / "implementations" / implementation, made, wish)
 
 
-def _submitted(one: Chosen, implementation: str) -> Submitted:
-    config = submitted(one.config.model_copy(update={"description": one.now.description}), one.now)
-    return Submitted(Placed(one.name, implementation), config, one.choice, one.convergence)
-
-
-def _write_system(folder: Path, one: Chosen, told: Submitted) -> None:
-    (make_folder(folder / "systems") / f"{one.name}.json").write_text(system_json(stated(one.now)), encoding="utf-8")
-    results = make_folder(folder / "results" / one.name / BENCHMARK)
+def _write_system(folder: Path, one: Submitted) -> None:
+    description = make_folder(folder / "systems") / f"{one.system}.json"
+    description.write_text(system_json(stated(one.config)), encoding="utf-8")
+    results = make_folder(folder / "results" / one.system / BENCHMARK)
     for number, run in enumerate(one.choice.chosen):
         (results / f"result_{number}.txt").write_bytes(stripped(run.path.read_bytes()))
     if one.convergence is not None and one.convergence.scaling is not None:
         (results / SCALING).write_bytes(one.convergence.scaling)
-    own = make_folder(folder / "benchmarks" / BENCHMARK / one.name)
-    (own / "README.md").write_text(system_readme(told), encoding="utf-8")
-    name = f"{one.name}_{told.placed.implementation}.json"
-    (own / name).write_text(implementation_json(told, one.code), encoding="utf-8")
-    write_script(own / "setup.sh", setup(told.placed))
-    write_script(own / "init_datasets.sh", init_datasets(told.placed, told.config))
-    write_script(own / "run_and_time.sh", run_and_time(told.placed))
+    own = make_folder(folder / "benchmarks" / BENCHMARK / one.system)
+    (own / "README.md").write_text(system_readme(one), encoding="utf-8")
+    (own / f"{one.system}_{one.implementation}.json").write_text(implementation_json(one), encoding="utf-8")
+    write_script(own / "setup.sh", setup(one))
+    write_script(own / "init_datasets.sh", init_datasets(one))
+    write_script(own / "run_and_time.sh", run_and_time(one))
 
 
-def _write_code(place: Path, code: Code, systems: Sequence[Submitted], wish: Wish) -> None:
-    left_out = unpack(code.commit, make_folder(place), wish.repository)
+def _write_code(place: Path, systems: Sequence[Submitted], wish: Wish) -> None:
+    left_out = unpack(systems[0].code.commit, make_folder(place), wish.repository)
     readme = place / "README.md"
     readme.rename(place / PROJECT_README)
-    readme.write_text(code_readme(systems, code, left_out, licence_files(place), wish.org), encoding="utf-8")
+    readme.write_text(code_readme(systems, left_out, licence_files(place), wish.org), encoding="utf-8")
     notice = third_party_notice(third_party(place / "pyproject.toml"))
     (place / "THIRD_PARTY.md").write_text(notice, encoding="utf-8")
     for one in systems:
-        file = place / one.placed.configuration
+        file = place / one.configuration
         make_folder(file.parent)
         file.write_text(system_file(one.config), encoding="utf-8")
 

@@ -78,15 +78,20 @@ def _place(key: str, path: Path, launch: Launch) -> Path:
     return path if on_host(path, launch) != path else Path(PLACES[key])
 
 
+IMPLEMENTATION = "podium"
 PODIUM = ".venv/bin/podium"
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Where a system's files are in a package."""
+class Submitted:
+    """A system with what goes into the package of it."""
 
-    system: str
-    implementation: str
+    system: str  # MLPerf's system_name: of its folder and its file
+    config: RunConfig  # as it goes into the package
+    choice: Choice
+    convergence: Convergence | None  # None in the open division, which is not compared with MLPerf's reference
+    code: Code
+    implementation: str = IMPLEMENTATION  # the name of the code's folder
 
     @property
     def configuration(self) -> str:
@@ -94,33 +99,33 @@ class Placed:
         return f"submitted/{self.system}.yaml"
 
     @property
-    def code(self) -> str:
-        """The code folder, from the system's own."""
+    def code_folder(self) -> str:
+        """From the system's own."""
         return f"../implementations/{self.implementation}"
 
 
-def setup(placed: Placed) -> str:
+def setup(one: Submitted) -> str:
     """Everything is installed into .venv of the code folder, once."""
-    return _script(placed, "setup.sh", "Python 3.11 or newer with venv is all that it needs.", 'source ./setup.sh ""\n')
+    return _script(one, "setup.sh", "Python 3.11 or newer with venv is all that it needs.", 'source ./setup.sh ""\n')
 
 
-def run_and_time(placed: Placed) -> str:
+def run_and_time(one: Submitted) -> str:
     says = f"run_and_time.sh [options of podium run]: makes {RUNS} runs, or what the options say."
-    command = f"exec ./run_and_time.sh {shlex.quote(placed.configuration)}"
-    return _script(placed, "run_and_time.sh", says, f'[ $# -gt 0 ] || set -- --runs {RUNS}\n{command} "$@"\n')
+    command = f"exec ./run_and_time.sh {shlex.quote(one.configuration)}"
+    return _script(one, "run_and_time.sh", says, f'[ $# -gt 0 ] || set -- --runs {RUNS}\n{command} "$@"\n')
 
 
-def init_datasets(placed: Placed, config: RunConfig) -> str:
+def init_datasets(one: Submitted) -> str:
     """Makes the samples, and the checkpoint, where the configuration wants them."""
-    if config.data.kind == "embedded":
+    if one.config.data.kind == "embedded":
         says = "nothing is to be done: the data is made from the text that is embedded in the code, at the first run."
-        return _script(placed, "init_datasets.sh", says, f"echo {shlex.quote(says)}\n")
+        return _script(one, "init_datasets.sh", says, f"echo {shlex.quote(says)}\n")
     says = (
         "init_datasets.sh INPUTS: makes samples and checkpoint of MLPerf's inputs in the folder INPUTS, which holds "
         "part-*, eval.txt, vocab.txt and model.ckpt-28252.*."
     )
-    commands = "".join(f"{line}\n" for line in _preparation(config))
-    return _script(placed, "init_datasets.sh", says, commands, before=INPUTS)
+    commands = "".join(f"{line}\n" for line in _preparation(one.config))
+    return _script(one, "init_datasets.sh", says, commands, before=INPUTS)
 
 
 # Read before the folder is changed, since it may be a relative path.
@@ -157,75 +162,51 @@ def _quoted(path: Path, config: RunConfig) -> str:
     return shlex.quote(on_host(path, config.launch).as_posix())
 
 
-def _script(placed: Placed, name: str, says: str, commands: str, before: str = "") -> str:
-    code = shlex.quote(placed.code)
-    head = f"#!/usr/bin/env bash\n# {name} of {placed.system}: {says.removeprefix(name + ' ')}\nset -euo pipefail\n"
+def _script(one: Submitted, name: str, says: str, commands: str, before: str = "") -> str:
+    code = shlex.quote(one.code_folder)
+    head = f"#!/usr/bin/env bash\n# {name} of {one.system}: {says.removeprefix(name + ' ')}\nset -euo pipefail\n"
     return f'{head}{before}cd "$(dirname "${{BASH_SOURCE[0]}}")"/{code}\n{commands}'
-
-
-EXECUTABLE = 0o755
 
 
 def write_script(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
-    path.chmod(EXECUTABLE)
+    path.chmod(0o755)
 
 
 # What the project's own README is called in a package, whose README says how the submitted runs are made.
 PROJECT_README = "README_PODIUM.md"
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """A system of a package with all that its texts speak of."""
-
-    placed: Placed
-    config: RunConfig  # as it goes into the package
-    choice: Choice
-    convergence: Convergence | None  # None in the open division, which is not held against MLPerf's reference
-
-
-def code_readme(
-    systems: Sequence[Submitted], code: Code, left_out: Sequence[str], licences: Sequence[str], org: str
-) -> str:
-    """Of a code folder."""
-    names = ", ".join(one.placed.system for one in systems)
-    return (
-        "\n\n".join(
-            [
-                f"# BERT by Podium, submitted by {org}",
-                f"Results: {names}. The code is that of Podium's commit {code.commit}. {_trust(code)}"
-                f"{_left_out(left_out)} Podium's own README is in {PROJECT_README}.",
-                "## Set up\n\nLinux and Python 3.11 or newer with venv; everything else is installed into .venv by\n\n"
-                '```console\n$ source ./setup.sh ""\n```\n\n'
-                "Libraries and their versions are in pyproject.toml, their licences in THIRD_PARTY.md.",
-                _licence(licences),
-                *(_system(one) for one in systems),
-            ]
-        )
-        + "\n"
-    )
+def code_readme(systems: Sequence[Submitted], left_out: Sequence[str], licences: Sequence[str], org: str) -> str:
+    """Of a code folder, whose code made the results of these systems."""
+    names, code = ", ".join(one.system for one in systems), systems[0].code
+    parts = [
+        f"# BERT by Podium, submitted by {org}",
+        f"Results: {names}. The code is that of Podium's commit {code.commit}. {_trust(code)}"
+        f"{_left_out(left_out)} Podium's own README is in {PROJECT_README}.",
+        "## Set up\n\nLinux and Python 3.11 or newer with venv; everything else is installed into .venv by\n\n"
+        '```console\n$ source ./setup.sh ""\n```\n\n'
+        "Libraries and their versions are in pyproject.toml, their licences in THIRD_PARTY.md.",
+        _licence(licences),
+        *(_system(one) for one in systems),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def system_readme(one: Submitted) -> str:
     """Of benchmarks/bert/SYSTEM."""
     config = one.config
-    return (
-        "\n\n".join(
-            [
-                f"# BERT on {one.placed.system}",
-                f"{config.description.framework}, {_processes(config)}, recipe {config.recipe}, "
-                f"{config.global_batch_size:,} samples a step. The code is in {one.placed.code}, the configuration in "
-                f"{one.placed.configuration} there.",
-                "```console\n$ ./setup.sh\n$ ./init_datasets.sh"
-                + ("" if config.data.kind == "embedded" else " INPUTS")
-                + "\n$ ./run_and_time.sh\n```",
-                _data(config),
-                _runs(one),
-            ]
-        )
-        + "\n"
-    )
+    inputs = "" if config.data.kind == "embedded" else " INPUTS"
+    parts = [
+        f"# BERT on {one.system}",
+        f"{config.description.framework}, {_processes(config)}, recipe {config.recipe}, "
+        f"{config.global_batch_size:,} samples a step. The code is in {one.code_folder}, the configuration in "
+        f"{one.configuration} there.",
+        f"```console\n$ ./setup.sh\n$ ./init_datasets.sh{inputs}\n$ ./run_and_time.sh\n```",
+        _data(config),
+        _runs(one),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def third_party_notice(libraries: Sequence[tuple[str, str, str]]) -> str:
@@ -237,17 +218,17 @@ def third_party_notice(libraries: Sequence[tuple[str, str, str]]) -> str:
     )
 
 
-def implementation_json(one: Submitted, code: Code) -> str:
+def implementation_json(one: Submitted) -> str:
     """SYSTEM_IMPLEMENTATION.json. MLPerf names this file without saying what is in it."""
     config = one.config
     content = {
-        "system": one.placed.system,
-        "implementation": one.placed.implementation,
+        "system": one.system,
+        "implementation": one.implementation,
         "benchmark": "bert",
         "framework": config.description.framework,
-        "commit": code.commit,
-        "commit_made_the_runs": code.made_the_runs,
-        "configuration": f"{one.placed.code}/{one.placed.configuration}",
+        "commit": one.code.commit,
+        "commit_made_the_runs": one.code.made_the_runs,
+        "configuration": f"{one.code_folder}/{one.configuration}",
         "starting_weights": str(config.initial_checkpoint or "drawn from the seed"),
         "recipe": config.recipe,
         "global_batch_size": config.global_batch_size,
@@ -259,9 +240,9 @@ def implementation_json(one: Submitted, code: Code) -> str:
 def _system(one: Submitted) -> str:
     config = one.config
     return (
-        f"## {one.placed.system}\n\n{_processes(config)}, recipe {config.recipe}; everything that was set is in "
-        f"{one.placed.configuration}. {_data(config)}\n\n"
-        f"```console\n$ ./run_and_time.sh {one.placed.configuration} --runs {RUNS}\n```\n\n{_runs(one)}"
+        f"## {one.system}\n\n{_processes(config)}, recipe {config.recipe}; everything that was set is in "
+        f"{one.configuration}. {_data(config)}\n\n"
+        f"```console\n$ ./run_and_time.sh {one.configuration} --runs {RUNS}\n```\n\n{_runs(one)}"
     )
 
 

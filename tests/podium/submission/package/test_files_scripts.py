@@ -12,12 +12,17 @@ import pytest
 from benchmarks.bert.store import SampleStore
 from podium.config.schema import Container, DataSettings, RunConfig
 from podium.core.paths import CODE_FOLDER
-from podium.submission.package.files import Placed, init_datasets, run_and_time, setup, write_script
+from podium.submission.package.code import Code
+from podium.submission.package.files import Submitted, init_datasets, run_and_time, setup, write_script
+from podium.submission.package.select_runs import Choice
 
-PLACED = Placed("mine", "podium")
 STORES = DataSettings(
     store=Path("data/wiki pedia"), evaluation_store=Path("data/evaluation"), vocabulary=Path("data/vocab.txt")
 )
+
+
+def one(config: RunConfig, name: str = "mine") -> Submitted:
+    return Submitted(name, config, Choice((), (), 0), None, Code("0123abc", True, ""))
 
 
 def place(tmp_path: Path) -> tuple[Path, Path]:
@@ -49,7 +54,7 @@ def test_data_is_prepared_and_verified(tmp_path: Path, open_config: RunConfig) -
     shutil.copy(text.vocabulary, inputs / "vocab.txt")
     evaluation = open_config.evaluation.model_copy(update={"samples": 30})
     config = open_config.model_copy(update={"data": STORES, "evaluation": evaluation})
-    write_script(system / "init_datasets.sh", init_datasets(PLACED, config))
+    write_script(system / "init_datasets.sh", init_datasets(one(config)))
     done = subprocess.run(
         [str(system / "init_datasets.sh"), "the inputs"],
         cwd=tmp_path,
@@ -68,7 +73,7 @@ def test_data_is_prepared_and_verified(tmp_path: Path, open_config: RunConfig) -
 
 def test_inputs_must_be_named(tmp_path: Path, open_config: RunConfig) -> None:
     _, system = place(tmp_path)
-    write_script(system / "init_datasets.sh", init_datasets(PLACED, open_config.model_copy(update={"data": STORES})))
+    write_script(system / "init_datasets.sh", init_datasets(one(open_config.model_copy(update={"data": STORES}))))
     done = subprocess.run([str(system / "init_datasets.sh")], capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "name the folder that holds part-*" in done.stderr
 
@@ -80,7 +85,7 @@ def test_a_closed_system_converts_the_checkpoint_and_is_held_to_official_data(cl
         store=Path("/data/wikipedia"), evaluation_store=Path("/data/evaluation"), vocabulary=Path("/data/vocab.txt")
     )
     update = {"launch": launch, "data": data, "initial_checkpoint": Path("/data/large.safetensors")}
-    script = init_datasets(PLACED, closed_config.model_copy(update=update))
+    script = init_datasets(one(closed_config.model_copy(update=update)))
     podium = [line.removeprefix(".venv/bin/") for line in script.splitlines() if line.startswith(".venv/bin/podium")]
     assert podium == [
         'podium data prepare --text "$inputs"/part-* --vocab data/vocab.txt --out data/wikipedia',
@@ -93,9 +98,9 @@ def test_a_closed_system_converts_the_checkpoint_and_is_held_to_official_data(cl
 
 @pytest.mark.parametrize("name", ["mine", "dgxa100_n8_ngc22.09"])
 def test_every_script_is_shell(tmp_path: Path, open_config: RunConfig, name: str) -> None:
-    placed = Placed(name, "podium")
+    system = one(open_config, name)
     stores = open_config.model_copy(update={"data": STORES})
-    texts: list[Any] = [setup(placed), run_and_time(placed), init_datasets(placed, open_config)]
-    for text in [*texts, init_datasets(placed, stores)]:
+    texts: list[Any] = [setup(system), run_and_time(system), init_datasets(system)]
+    for text in [*texts, init_datasets(one(stores, name))]:
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         assert text.startswith("#!/usr/bin/env bash\n") and "set -euo pipefail\n" in text
