@@ -1,19 +1,14 @@
 """Checks of the tree of a package: the code that made the results, the places of files, and names valid in git."""
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
 from podium.core.finding import Finding
 from podium.core.text import quoted
+from podium.mllog.package import folders
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import CheckedRun, Findings, Whole
 from podium.submission.checks.sets import fingerprints
 
-MAX_ENTRIES = 100_000
 MAX_PATH = 255
-LARGEST = 50 << 20  # bytes of a file; repo_checker's limit, from GitHub's
-FORBIDDEN = frozenset('<>:"|?*\\')  # what Windows cannot check out
+FORBIDDEN = frozenset('<>:"|?*')  # what Windows cannot check out
 RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))})
 CODE = (".py", ".sh", ".sub", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".cuh")
 READMES = ("readme.md", "readme.txt", "readme.rst", "readme")
@@ -30,7 +25,7 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
         return
     benchmark = root / "benchmarks" / "bert"
     implementations = benchmark / "implementations"
-    found = _folders(implementations)
+    found = list(folders(implementations))
     if not found:
         message = "there is no benchmarks/bert/implementations/NAME; the code that made the results belongs there"
         yield Finding.error("benchmarks", "code_missing", message)
@@ -38,7 +33,7 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
         if not any(path.name.lower() in READMES and path.is_file() for path in folder.iterdir()):
             message = "has no README; it gives the exact command that runs the benchmark"
             yield Finding.error(whole.relative(folder), "readme_missing", message)
-        if not any(path.suffix in CODE for path in _walk(folder)):
+        if not any(path.suffix in CODE for path in folder.rglob("*")):
             yield Finding.error(whole.relative(folder), "code_missing", "holds no code")
     for runs in whole.sets:
         folder = benchmark / runs.folder.system
@@ -48,49 +43,29 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
             yield Finding.warning("benchmarks/bert", "system_code_missing", message)
 
 
-def _folders(folder: Path) -> list[Path]:
-    """In the order of names; links are not followed."""
-    if not folder.is_dir() or folder.is_symlink():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-
-
 def _names(whole: Whole, ruleset: Ruleset) -> Findings:
-    """Names that break a checkout: with git and repo_checker an error, elsewhere a question."""
+    """Names that break a checkout: with git and repo_checker an error, elsewhere a question.
+
+    Links, large files, too many files and unprintable names were refused when the package was copied (`archive`).
+    """
     lower: dict[str, str] = {}
-    for number, path in enumerate(_walk(whole.package.root)):
-        if number == MAX_ENTRIES:
-            message = f"holds more than {MAX_ENTRIES:,} files; it was looked at no further"
-            yield Finding.error(".", "too_many_files", message)
-            return
+    for path in sorted(whole.package.root.rglob("*")):
         name, whole_name = path.name, whole.relative(path)
-        told = whole_name.encode("utf-8", "backslashreplace").decode()
         if name.startswith(".") or " " in name:
             message = "the name begins with a dot or has a space, which repo_checker refuses; rename it"
-            yield Finding.error(told, "file_name", message)
-        elif any(ord(letter) < 32 or letter in FORBIDDEN or 0xD800 <= ord(letter) < 0xE000 for letter in name):
+            yield Finding.error(whole_name, "file_name", message)
+        elif not FORBIDDEN.isdisjoint(name):
             message = "the name has characters that not every system can check out; rename it"
-            yield Finding.error(told, "file_name", message)
+            yield Finding.error(whole_name, "file_name", message)
         elif name.endswith(".") or name.split(".")[0].lower() in RESERVED:
-            yield Finding.warning(told, "file_name", "the name cannot be checked out on Windows; rename it")
+            yield Finding.warning(whole_name, "file_name", "the name cannot be checked out on Windows; rename it")
         if len(whole_name) > MAX_PATH:
             message = f"the path has {len(whole_name)} characters; keep it to {MAX_PATH}"
-            yield Finding.warning(told, "file_name", message)
+            yield Finding.warning(whole_name, "file_name", message)
         other = lower.setdefault(whole_name.lower(), whole_name)
         if other != whole_name:
             message = f"differs from {other} in case alone; some systems keep one of them"
-            yield Finding.warning(told, "file_name", message)
-        if path.is_symlink():
-            yield Finding.warning(told, "link", "is a symbolic link, which was not followed; put the file itself there")
-        elif path.is_file() and path.stat().st_size > LARGEST:
-            yield Finding.error(told, "file_size", f"is larger than {LARGEST >> 20} MiB; GitHub takes none")
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    """Everything below a folder, links not followed, in the order of names."""
-    for folder, folders, files in os.walk(root):
-        folders.sort()
-        yield from (Path(folder) / name for name in sorted([*folders, *files]))
+            yield Finding.warning(whole_name, "file_name", message)
 
 
 def _places(whole: Whole, ruleset: Ruleset) -> Findings:
@@ -103,7 +78,7 @@ def _places(whole: Whole, ruleset: Ruleset) -> Findings:
         if path.suffix != ".json":
             message = "is no description; systems/ holds NAME.json alone"
             yield Finding.warning(whole.relative(path), "unknown_file", message)
-    for above in (root / "results", *_folders(root / "results")):
+    for above in (root / "results", *folders(root / "results")):
         for path in sorted(above.iterdir()):
             if not path.is_dir() and path.name != "package_checker_params":
                 message = "lies among folders of results; results/SYSTEM/BENCHMARK holds the logs"

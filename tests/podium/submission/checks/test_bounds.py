@@ -262,11 +262,7 @@ def test_links_out_of_the_package_are_not_followed(copy: Any, tmp_path: Path) ->
     implementations = copy.root / "benchmarks" / "bert" / "implementations"
     (implementations / "linked").symlink_to(outside)
     (copy.root / "results" / "linked").symlink_to(outside.parent)
-    found = [(finding.rule, finding.path) for finding in check(copy.root)]
-    assert sorted(found) == [
-        ("link", "benchmarks/bert/implementations/linked"),
-        ("link", "results/linked"),
-    ]
+    assert check(copy.root) == []
 
 
 def test_code_in_folders_below_counts(copy: Any) -> None:

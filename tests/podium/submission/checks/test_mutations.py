@@ -4,7 +4,6 @@ Each fault breaks one thing. What the official tools find is found by running th
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -303,7 +302,6 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "a name that begins with a dot": ("file_name", lambda copy: (_implementation(copy) / ".env").touch()),
     "a name with a colon": ("file_name", lambda copy: (_implementation(copy) / "a:b.py").touch()),
     "two names alike but for case": ("file_name", lambda copy: (_implementation(copy) / "Train.py").touch()),
-    "a link": ("link", lambda copy: (_implementation(copy) / "data").symlink_to("/etc")),
     "results of BERT with capitals": (
         "benchmark_unknown",
         lambda copy: copy.results.rename(copy.results.with_name("BERT")),
@@ -313,7 +311,6 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "an empty folder of a system": ("no_results", lambda copy: _emptied(copy.results.parent)),
     "results/ a file": ("no_results", lambda copy: _emptied(copy.results.parent.parent, as_file=True)),
     "a file among the systems": ("unknown_file", lambda copy: (copy.system.parent / "notes.md").touch()),
-    "a file of 51 MiB": ("file_size", lambda copy: os.truncate(_huge(copy), 51 << 20)),
 }
 """By what is wrong: the rule that Podium's own checks name, and how it is planted."""
 
@@ -321,12 +318,6 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
 def _emptied(folder: Path, as_file: bool = False) -> None:
     shutil.rmtree(folder)
     folder.write_text("none\n") if as_file else folder.mkdir()
-
-
-def _huge(copy: Any) -> Path:
-    path = _implementation(copy) / "core"
-    path.touch()
-    return path
 
 
 LEFT_TO_THE_OFFICIAL: dict[str, Callable[[Any], object]] = {
@@ -406,10 +397,8 @@ SILENT = {
     "no scripts of the system",
     "a name with a colon",
     "two names alike but for case",
-    "a link",
     "results of BERT with capitals",
     "a file among the systems",
-    "a file of 51 MiB",
 }
 """Faults about which the official tools, all five together, say nothing."""
 WARNED = {
