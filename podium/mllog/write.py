@@ -4,12 +4,11 @@ What a log must contain to pass every ruleset from 1.1.0 to 5.0.0 is written her
 when each line is due.
 """
 
-import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,8 +19,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
 from podium.core.files import unwritable, write_whole
 from podium.core.paths import CODE_FOLDER
-
-PREFIX = ":::MLLOG "
+from podium.mllog.lines import Event, parse_stream
 
 # A key of our own, in the log of a run that was begun again from a checkpoint: no submission may include it.
 RESTARTED = "podium_restarted"
@@ -179,37 +177,16 @@ def close_as_aborted(path: Path, samples: int = 0) -> bool:
         return False
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
-    events = _events(whole)
-    keys = {event["key"] for event in events}
+    events = [item for item in parse_stream(BytesIO(whole)) if isinstance(item, Event)]
+    keys = {event.key for event in events}
     if constants.RUN_START not in keys:
         return False
     if whole != content:
         write_whole(path, whole)
-    samples = max(samples, *(event["metadata"].get("epoch_num", 0) for event in events))
+    samples = max(samples, *(event.metadata.get("epoch_num", 0) for event in events))
     with ResultLog(path) as log:
         if constants.RUN_STOP not in keys:
             log.run_stops(ABORTED, samples)
         elif constants.TRAIN_SAMPLES not in keys:
             log.event(constants.TRAIN_SAMPLES, samples)
     return True
-
-
-def run_status(path: Path) -> str | None:
-    """What a log's run_stop says: success or aborted; None where there is none."""
-    stops = [event for event in read_events(path) if event["key"] == constants.RUN_STOP]
-    return str(stops[-1]["metadata"]["status"]) if stops else None
-
-
-def read_events(path: Path) -> list[Mapping[str, Any]]:
-    """The events of one of our own logs, in order; what is no whole event is left out."""
-    return _events(path.read_bytes())
-
-
-def _events(content: bytes) -> list[Mapping[str, Any]]:
-    events = []
-    for line in content.decode("utf-8", "replace").splitlines():
-        _, prefix, text = line.rpartition(PREFIX)
-        if prefix:
-            with suppress(json.JSONDecodeError):
-                events.append(json.loads(text))
-    return events

@@ -9,7 +9,7 @@ from podium.config.run_folder import whole_checkpoints
 from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
 from podium.launch.container import seen_anywhere
 from podium.mllog.compliance import check_compliance
-from podium.mllog.write import run_status
+from podium.mllog.read import read_log
 from podium.run.prepare import PreparedRun
 from podium.run.results import ResultSet
 
@@ -66,7 +66,7 @@ def collect_failure(run: PreparedRun, results: ResultSet, error: PodiumError) ->
         return Saved(f"{error}; {hint}")
     try:
         result = results.add(run.folder)
-        place = f"its log says {run_status(result)}: {result}" if result else "it had not begun: no result file"
+        place = f"its log says {read_log(result).status}: {result}" if result else "it had not begun: no result file"
     except PodiumError as fault:
         place = str(fault)
     return type(error)("; ".join(filter(None, (str(error), place, hint))))

@@ -18,10 +18,10 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import UNFINISHED, make_folder
 from podium.core.finding import Finding, has_errors
 from podium.core.paths import CODE_FOLDER, INSTALLED
+from podium.mllog.lines import TOKEN
 from podium.mllog.package import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
-from podium.mllog.write import PREFIX
 from podium.run import results as results_module
 from podium.run import run_set
 from podium.run.records import RunRecord
@@ -237,9 +237,8 @@ def _write_code(place: Path, systems: Sequence[Submitted], wish: Wish) -> None:
 
 def stripped(log: bytes) -> bytes:
     """A log's MLLOG lines, each from its token on and with no other change."""
-    token = PREFIX.encode("ascii")
-    lines = (line.rpartition(token) for line in log.splitlines())
-    return b"".join(token + event + b"\n" for _, found, event in lines if found)
+    lines = (line.rpartition(TOKEN) for line in log.splitlines())
+    return b"".join(TOKEN + event + b"\n" for _, found, event in lines if found)
 
 
 def _rejection(findings: Sequence[Finding], ruleset: Ruleset) -> str:

@@ -10,17 +10,18 @@ from benchmarks.bert.rules import RULESETS
 from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
 from podium.mllog.compliance import check_compliance
-from podium.mllog.write import ResultLog, close_as_aborted, read_events, run_status
+from podium.mllog.read import read_log
+from podium.mllog.write import ResultLog, close_as_aborted
 
 ALL_ACCEPT = dict.fromkeys(RULESETS, "")
 
 
 def keys(path: Path) -> list[str]:
-    return [event["key"] for event in read_events(path)]
+    return [event.key for event in read_log(path).events]
 
 
 def value(path: Path, key: str) -> Any:
-    (found,) = [event["value"] for event in read_events(path) if event["key"] == key]
+    (found,) = [event.value for event in read_log(path).events if event.key == key]
     return found
 
 
@@ -35,7 +36,7 @@ def test_the_official_checker_accepts_a_run_under_every_ruleset(
 
 def test_the_official_checker_accepts_an_open_run_that_was_aborted(open_config: RunConfig, write_log: Any) -> None:
     path = write_log(open_config, accuracies=(0.1, 0.2))
-    assert [e["metadata"]["status"] for e in read_events(path) if e["key"] == "run_stop"] == ["aborted"]
+    assert [e.metadata["status"] for e in read_log(path).events if e.key == "run_stop"] == ["aborted"]
     assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
 
 
@@ -49,8 +50,8 @@ def test_a_run_that_was_begun_again_says_so_and_its_lines_are_accepted(
     with ResultLog(path) as log:
         log.restarts(2, 2048)
     path.write_text(path.read_text(encoding="utf-8") + whole[cut:], encoding="utf-8")
-    (event,) = [event for event in read_events(path) if event["key"] == "podium_restarted"]
-    assert (event["value"], event["metadata"]["epoch_num"]) == (2, 2048)
+    (event,) = [event for event in read_log(path).events if event.key == "podium_restarted"]
+    assert (event.value, event.metadata["epoch_num"]) == (2, 2048)
     assert set(check_compliance(path, ["1.1.0", "5.0.0"]).values()) == {""}
 
 
@@ -64,16 +65,16 @@ def test_the_lines_come_in_their_order(open_config: RunConfig, write_log: Any) -
 
 def test_what_is_logged_is_what_was_used(open_config: RunConfig, closed_config: RunConfig, write_log: Any) -> None:
     path = write_log(closed_config)
-    logged = {event["key"]: event["value"] for event in read_events(path)}
+    logged = {event.key: event.value for event in read_log(path).events}
     assert (logged["seed"], logged["global_batch_size"], logged["eval_samples"]) == (8, 448, 10_000)
     assert logged["opt_lamb_weight_decay_rate"] == 0.01
     assert logged["opt_epsilon"] == logged["opt_lamb_epsilon"] == 1e-6
     assert (logged["opt_name"], logged["opt_learning_rate_training_steps"]) == ("lamb", 7100)
     assert (logged["submission_org"], logged["submission_status"]) == ("Podium", "onprem")
-    tensors = [e["metadata"]["tensor"] for e in read_events(path) if e["key"] == "weights_initialization"]
+    tensors = [e.metadata["tensor"] for e in read_log(path).events if e.key == "weights_initialization"]
     assert len(tensors) == len(set(tensors)) == 398
     path = write_log(open_config, name="open.txt")
-    logged = {event["key"]: event["value"] for event in read_events(path)}
+    logged = {event.key: event.value for event in read_log(path).events}
     assert (logged["opt_name"], logged["opt_adamw_weight_decay"], logged["seed"]) == ("adamw", 0.01, 7)
     assert "weights_initialization" not in logged
 
@@ -81,10 +82,10 @@ def test_what_is_logged_is_what_was_used(open_config: RunConfig, closed_config: 
 def test_samples_so_far_are_the_epochs(open_config: RunConfig, write_log: Any) -> None:
     path = write_log(open_config)
     assert value(path, "train_samples") == 4_096
-    events = read_events(path)
-    assert [e["metadata"]["first_epoch_num"] for e in events if e["key"] == "block_start"] == [0, 2048]
-    assert {e["metadata"]["epoch_count"] for e in events if e["key"] == "block_start"} == {2048}
-    assert [e["metadata"]["epoch_num"] for e in events if e["key"] == "eval_accuracy"] == [2048, 4096]
+    events = read_log(path).events
+    assert [e.metadata["first_epoch_num"] for e in events if e.key == "block_start"] == [0, 2048]
+    assert {e.metadata["epoch_count"] for e in events if e.key == "block_start"} == {2048}
+    assert [e.metadata["epoch_num"] for e in events if e.key == "eval_accuracy"] == [2048, 4096]
 
 
 def test_every_line_is_on_the_disk_at_once(tmp_path: Path) -> None:
@@ -95,13 +96,13 @@ def test_every_line_is_on_the_disk_at_once(tmp_path: Path) -> None:
             assert len(path.read_text(encoding="utf-8").splitlines()) == number + 1
     with ResultLog(path) as log:
         log.event("seed", 3)
-    assert [event["value"] for event in read_events(path)] == [0, 1, 2, 3]
+    assert [event.value for event in read_log(path).events] == [0, 1, 2, 3]
 
 
 def test_a_line_tells_where_it_was_logged(tmp_path: Path) -> None:
     with ResultLog(tmp_path / "log.txt") as log:
         log.run_stops("success", 3)
-    assert {event["metadata"]["file"] for event in read_events(tmp_path / "log.txt")} == {
+    assert {event.metadata["file"] for event in read_log(tmp_path / "log.txt").events} == {
         "tests/podium/mllog/test_write.py"
     }
 
@@ -134,11 +135,10 @@ def cuts(lines: list[bytes]) -> list[tuple[str, bytes]]:
 def wrongly_closed(path: Path) -> list[str]:
     """Close the log as it is cut off in one way after another, and tell of what is wrong then."""
     whole = path.read_bytes().splitlines(keepends=True)
-    begun = json.loads(whole[[b'"run_start"' in line for line in whole].index(True)].partition(b":::MLLOG ")[2])
     wrong = []
     for where, content in cuts(whole):
         path.write_bytes(content[: content.rfind(b"\n") + 1])  # a line without its end is cut off
-        had_begun = begun in read_events(path)
+        had_begun = "run_start" in keys(path)
         path.write_bytes(content)
         closed = close_as_aborted(path)
         found = keys(path)
@@ -151,8 +151,8 @@ def wrongly_closed(path: Path) -> list[str]:
         whole_lines = all(line.startswith(b":::MLLOG {") and line.count(b":::MLLOG") == 1 for line in lines)
         if not closed or once or len(found) != len(lines) or not whole_lines:
             wrong.append(f"{where}: {closed=} {whole_lines=} not exactly once: {once}")
-        stops = [event for event in read_events(path) if event["key"] == "run_stop"]
-        if where.startswith(("after run_stop", "inside train_samples")) and stops[0]["metadata"]["status"] != "success":
+        stops = [event for event in read_log(path).events if event.key == "run_stop"]
+        if where.startswith(("after run_stop", "inside train_samples")) and stops[0].metadata["status"] != "success":
             wrong.append(f"{where}: the run had reached its target")
         again = path.read_bytes()
         if not close_as_aborted(path) or path.read_bytes() != again:
@@ -167,21 +167,21 @@ def test_a_log_cut_off_anywhere_is_closed_as_aborted(open_config: RunConfig, wri
 @pytest.mark.parametrize("tail", [b"\xff\xfe", b":::MLLOG \xc3", b":::MLLOG {}\0", "\u2028".encode()])
 def test_what_is_no_line_of_ours_is_removed_from_the_end(open_config: RunConfig, write_log: Any, tail: bytes) -> None:
     path = write_log(open_config)
-    before, events = path.read_bytes(), read_events(path)
+    before, events = path.read_bytes(), read_log(path).events
     path.write_bytes(before + tail)
-    assert read_events(path) == events
+    assert read_log(path).events == events
     assert close_as_aborted(path)
     assert path.read_bytes() == before
 
 
 def test_the_status_is_that_of_run_stop(open_config: RunConfig, write_log: Any) -> None:
-    assert run_status(write_log(open_config, accuracies=(0.1,), name="aborted.txt")) == "aborted"
+    assert read_log(write_log(open_config, accuracies=(0.1,), name="aborted.txt")).status == "aborted"
     path = write_log(open_config)
-    assert run_status(path) == "success"
+    assert read_log(path).status == "success"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-7]))
-    assert run_status(path) is None
+    assert read_log(path).status is None
     assert close_as_aborted(path)
-    assert run_status(path) == "aborted"
+    assert read_log(path).status == "aborted"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
@@ -202,9 +202,9 @@ def test_the_samples_are_those_of_the_last_event_that_names_them(
     assert close_as_aborted(path)
     samples = {"eval_accuracy": 4096, "block_start": 2048, "run_start": 0, "eval_stop": 4096}[end]
     assert value(path, "train_samples") == samples
-    (stop,) = [event for event in read_events(path) if event["key"] == "run_stop"]
-    assert stop["metadata"]["status"] == "aborted"
-    assert stop["metadata"]["epoch_num"] == samples
+    (stop,) = [event for event in read_log(path).events if event.key == "run_stop"]
+    assert stop.metadata["status"] == "aborted"
+    assert stop.metadata["epoch_num"] == samples
 
 
 def test_a_log_that_was_closed_is_still_accepted(open_config: RunConfig, write_log: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
-from podium.mllog.write import read_events
+from podium.mllog.read import read_log
 from podium.run.results import ResultSet
 
 
@@ -33,7 +33,7 @@ def ended(tmp_path: Path, write_log: Any, open_config: RunConfig) -> Any:
 
 
 def submitter(path: Path) -> str:
-    return str(next(event["value"] for event in read_events(path) if event["key"] == "submission_org"))
+    return str(next(event.value for event in read_log(path).events if event.key == "submission_org"))
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -81,7 +81,7 @@ def test_a_run_that_broke_off_is_a_result_that_says_aborted(set_of: Any, ended: 
     text = run.log.read_text(encoding="utf-8")
     run.log.write_text(text[: text.rindex('"key": "run_stop"')], encoding="utf-8")
     path = set_of("one").add(run)
-    assert [e["metadata"]["status"] for e in read_events(path) if e["key"] == "run_stop"] == ["aborted"]
+    assert [e.metadata["status"] for e in read_log(path).events if e.key == "run_stop"] == ["aborted"]
 
 
 def test_a_run_that_was_restarted_is_no_result_and_moves_nothing(tmp_path: Path, set_of: Any, ended: Any) -> None:
@@ -144,7 +144,7 @@ def test_samples_of_an_aborted_run_are_those_of_its_last_step(
     run.metrics.write_text('{"event": "step", "samples": 77777777}\n{"event": "st', encoding="utf-8")
     path = ResultSet("mine", replaced=tmp_path / "replaced", root=tmp_path / "results").add(run)
     assert path is not None
-    samples = [event["value"] for event in read_events(path) if event["key"] == "train_samples"]
+    samples = [event.value for event in read_log(path).events if event.key == "train_samples"]
     assert samples == [77777777]
 
 

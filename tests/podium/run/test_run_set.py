@@ -24,7 +24,7 @@ from podium.core.locks import shared_lock
 from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
-from podium.mllog.write import read_events
+from podium.mllog.read import read_log
 from podium.run.collect import FinishedRun
 from podium.run.progress import Progress
 from podium.run.results import ResultSet
@@ -105,7 +105,7 @@ def test_a_run_that_breaks_off_is_among_the_results_as_aborted(
     result = place / "results/laptop/bert/result_0.txt"
     with pytest.raises(WorkError, match=f"ended with exit code 3, .*; its log says aborted: {result}$"):
         list(run_set(open_config, 3, QUIET))
-    assert [e["metadata"]["status"] for e in read_events(result) if e["key"] == "run_stop"] == ["aborted"]
+    assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["aborted"]
 
 
 def test_a_run_that_had_not_begun_leaves_the_results_alone(
@@ -124,7 +124,7 @@ def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
     with pytest.raises(WorkError) as caught:
         list(run_set(open_config, 1, QUIET))
     (result,) = (place / "results").rglob("result_0.txt")
-    assert [e["metadata"]["status"] for e in read_events(result) if e["key"] == "run_stop"] == ["success"]
+    assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["success"]
     assert str(caught.value).endswith(f"; its log says success: {result}")
 
 
