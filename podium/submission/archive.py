@@ -19,15 +19,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
+from posixpath import normpath
 from typing import IO, Any, cast
 
 from podium.core.errors import UsageError, WorkError
 from podium.core.finding import Finding
 from podium.core.text import is_printable, printable
 
-MAX_FILES = 50_000  # files and folders of a whole round are far fewer
-MAX_FILE_BYTES = 50 << 20  # as the official repo_checker has it, since Git hosts refuse larger files
-MAX_TOTAL_BYTES = 2 << 30
 MAX_DEPTH = 40  # folders within folders
 MAX_NAME_BYTES = 255
 
@@ -38,9 +36,9 @@ _CHUNK = 1 << 20
 class Limits:
     """How much of a package is copied at most."""
 
-    files: int = MAX_FILES
-    file_bytes: int = MAX_FILE_BYTES
-    total_bytes: int = MAX_TOTAL_BYTES
+    files: int = 50_000  # and folders; those of a whole round are far fewer
+    file_bytes: int = 50 << 20  # as the official repo_checker has it, since Git hosts refuse larger files
+    total_bytes: int = 2 << 30
 
 
 @dataclass
@@ -166,14 +164,7 @@ def refuse_link(place: PurePosixPath, goal: str, tally: Tally) -> None:
 
 def within(place: PurePosixPath, goal: str) -> bool:
     """Whether a link at `place` that says `goal` stays in the package by its letters."""
-    if goal.startswith("/"):
-        return False
-    depth = len(place.parent.parts)
-    for part in PurePosixPath(goal).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            return False
-    return True
+    return not goal.startswith("/") and ".." not in PurePosixPath(normpath(place.parent / goal)).parts
 
 
 def open_new(target: Path) -> IO[bytes]:
@@ -318,7 +309,7 @@ def _unpack_member(member: _Member, place: PurePosixPath, target: Path, tally: T
 
 
 @contextmanager
-def _tar(path: Path, tally: Tally, decompress: Callable[[Path], IO[bytes]]) -> Iterator[Iterator[_Member]]:
+def _tar(path: Path, tally: Tally, decompress: Callable[[Path], Any]) -> Iterator[Iterator[_Member]]:
     limit = tally.limits.total_bytes + SLACK
     with decompress(path) as stream, tarfile.open(fileobj=cast(Any, _Bounded(stream, limit)), mode="r:") as tar:
 
@@ -326,7 +317,7 @@ def _tar(path: Path, tally: Tally, decompress: Callable[[Path], IO[bytes]]) -> I
             for info in tar:
                 kind = stat.S_IFREG if info.isreg() else stat.S_IFDIR if info.isdir() else 0
                 goal = info.linkname if info.issym() or info.islnk() else None
-                yield _Member(info.name, kind, info.size, goal, partial(_tar_file, tar, info))
+                yield _Member(info.name, kind, info.size, goal, cast(Any, partial(tar.extractfile, info)))
 
         yield members()
 
@@ -338,21 +329,14 @@ def _zip(path: Path, tally: Tally) -> Iterator[Iterator[_Member]]:
         def members() -> Iterator[_Member]:
             for info in archive.infolist():
                 mode = info.external_attr >> 16
-                link = stat.S_ISLNK(mode)
-                kind = stat.S_IFDIR if info.is_dir() else stat.S_IFREG if mode == 0 or not stat.S_IFMT(mode) else mode
+                kind = stat.S_IFDIR if info.is_dir() else mode if stat.S_IFMT(mode) else stat.S_IFREG
                 goal = None
-                if link:
+                if stat.S_ISLNK(mode):
                     with archive.open(info) as file:
                         goal = os.fsdecode(file.read(4096))
                 yield _Member(info.filename, kind, info.file_size, goal, partial(archive.open, info))
 
         yield members()
-
-
-def _tar_file(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
-    file = tar.extractfile(info)
-    assert file is not None
-    return file
 
 
 class _Bounded:
@@ -434,26 +418,16 @@ class _Xz(io.RawIOBase):
         super().close()
 
 
-def _plain(path: Path) -> IO[bytes]:
-    return path.open("rb")
-
-
-def _gz(path: Path) -> IO[bytes]:
-    return cast(IO[bytes], gzip.open(path, "rb"))
-
-
-def _xz(path: Path) -> IO[bytes]:
-    return io.BufferedReader(_Xz(path), 1 << 18)
-
-
+_gz = partial(_tar, decompress=gzip.open)
+_xz = partial(_tar, decompress=lambda path: io.BufferedReader(_Xz(path), 1 << 18))
 # How to open an archive, by how its name ends.
 _OPENERS: dict[str, Callable[[Path, Tally], Any]] = {
     ".zip": _zip,
     ".tar": partial(_tar, decompress=lambda path: path.open("rb")),
-    ".tar.gz": partial(_tar, decompress=_gz),
-    ".tgz": partial(_tar, decompress=_gz),
-    ".tar.xz": partial(_tar, decompress=_xz),
-    ".txz": partial(_tar, decompress=_xz),
+    ".tar.gz": _gz,
+    ".tgz": _gz,
+    ".tar.xz": _xz,
+    ".txz": _xz,
 }
 
 

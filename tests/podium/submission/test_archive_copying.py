@@ -8,7 +8,6 @@ import pytest
 
 from podium.core.errors import UsageError
 from podium.core.text import printable
-from podium.submission import archive
 from podium.submission.archive import Limits, Tally, copy_file, copy_tree, within
 
 
@@ -122,7 +121,7 @@ def test_other_names_are_copied(source: Path, tmp_path: Path, name: str) -> None
 
 def test_a_large_file_is_left_out_and_the_rest_is_copied(source: Path, tmp_path: Path) -> None:
     with (source / "large").open("wb") as file:
-        file.truncate(archive.MAX_FILE_BYTES + 1)
+        file.truncate(Limits().file_bytes + 1)
     found, tally = copied(source, tmp_path / "copy")
     assert "large" not in found and "two.txt" in found and tally.whole
     assert rules(tally) == {("large", "large_file")}
