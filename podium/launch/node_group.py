@@ -29,15 +29,15 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}  # seco
 LONGEST_MESSAGE = 1 << 20
 
 
-class LostError(Exception):
+class LostError(WorkError):
     """The other side has closed the connection, died, or said something that is no message."""
 
 
 class Wire:
-    """One end of a connection."""
+    """One end of a connection; `name` is the node's at the other end."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket, self._received = connection, b""
+    def __init__(self, connection: socket.socket, name: str = "node 0") -> None:
+        self._socket, self._received, self.name = connection, b"", name
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE.items():
@@ -53,7 +53,7 @@ class Wire:
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise LostError(str(error)) from None
+            raise self._lost(error) from None
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
         """The next message; None if none has come whole after so many seconds (0: is there one?). Waits for ever
@@ -64,9 +64,9 @@ class Wire:
             try:
                 more = self._socket.recv(1 << 16)
             except OSError as error:
-                raise LostError(str(error)) from None
+                raise self._lost(error) from None
             if not more or len(self._received) > LONGEST_MESSAGE:
-                raise LostError("it closed the connection")
+                raise self._lost("it closed the connection")
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         try:
@@ -74,11 +74,21 @@ class Wire:
         except ValueError:
             message = None
         if not isinstance(message, dict):
-            raise LostError("it sent something that is no message")
+            raise self._lost("it sent something that is no message")
         return message
+
+    def answer(self, seconds: float) -> dict[str, Any] | None:
+        """As `receive`; WorkError for an answer that says that the node could not do what it was told to."""
+        answer = self.receive(seconds)
+        if answer is not None and "failed" in answer:
+            raise WorkError(f"{self.name}: {answer['failed']}")
+        return answer
 
     def close(self) -> None:
         self._socket.close()
+
+    def _lost(self, why: object) -> LostError:
+        return LostError(f"{self.name} was lost ({why}); see what Podium said there")
 
 
 GATHERING_SECONDS = 600.0  # how long nodes wait for each other before the first run: a job's nodes start minutes apart
@@ -89,18 +99,23 @@ ENDING_SECONDS = 30.0  # how long the first node's processes may go on after ano
 class Crew:
     """The nodes of a set of runs. Without others every method does what a machine by itself needs."""
 
-    def __init__(self, node: Node = ALONE, others: Mapping[int, tuple[str, Wire]] | None = None) -> None:
-        """others: name and connection by node rank."""
-        self.node, self._others = node, dict(others or {})
-        self._at_work: set[int] = set()
-        self._ended: dict[int, tuple[str, float]] = {}
+    def __init__(self, node: Node = ALONE, others: Sequence[Wire] = ()) -> None:
+        self.node, self._others = node, others
+        self._at_work: list[Wire] = []
+        self._ended: dict[Wire, tuple[str, float]] = {}
 
     def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
         """Clear caches on all nodes; what was done is what was done on the one where least was."""
-        self._tell_all({"do": "clear", "config": str(config_path)})
-        own = clear_caches(config)
-        others = [Cleared(bool(a["samples"]), f"{self._name(rank)}: {a['words']}") for rank, a in self._answers()]
-        return min([own, *others], key=lambda cleared: cleared.samples)
+        for wire in self._others:
+            wire.send({"do": "clear", "config": str(config_path)})
+        cleared = [clear_caches(config)]
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for wire in self._others:
+            answer = wire.answer(max(0.0, deadline - time.monotonic()))
+            if answer is None:
+                raise WorkError(f"{wire.name} has not answered for {ANSWER_SECONDS:.0f} s; see what it does")
+            cleared.append(Cleared(bool(answer["samples"]), f"{wire.name}: {answer['words']}"))
+        return min(cleared, key=lambda one: one.samples)
 
     def launch(
         self, config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], on_tick: Callable[[], None]
@@ -121,19 +136,20 @@ class Crew:
 
     def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
         """Have the other nodes start their processes."""
-        self._tell_all({"do": "run", "folder": str(folder.path), "entry": entry, "options": list(options)})
-        self._at_work, self._ended = set(self._others), {}
+        for wire in self._others:
+            wire.send({"do": "run", "folder": str(folder.path), "entry": entry, "options": list(options)})
+        self._at_work, self._ended = list(self._others), {}
 
     def watch(self) -> None:
         """WorkError if a node was lost, or if its processes ended a while ago and ours go on without them."""
-        for rank in sorted(self._at_work):
-            answer = self._receive(rank, 0)
+        for wire in list(self._at_work):
+            answer = wire.answer(0)
             if answer is not None:
-                self._at_work.remove(rank)
-                self._ended[rank] = (str(answer["words"]), time.monotonic())
-        for rank, (words, when) in self._ended.items():
+                self._at_work.remove(wire)
+                self._ended[wire] = (str(answer["words"]), time.monotonic())
+        for wire, (words, when) in self._ended.items():
             if words and time.monotonic() - when > ENDING_SECONDS:
-                raise WorkError(f"{self._name(rank)}: {words}")
+                raise WorkError(f"{wire.name}: {words}")
 
     def finish(self) -> None:
         """Our processes ended by themselves: let the others' do so too."""
@@ -145,51 +161,21 @@ class Crew:
 
     def stop(self) -> None:
         """See to it that no node's processes go on."""
-        for rank in sorted(self._at_work):
+        for wire in self._at_work:
             with suppress(LostError):
-                self._others[rank][1].send({"do": "stop"})
+                wire.send({"do": "stop"})
         deadline = time.monotonic() + ANSWER_SECONDS
-        for rank in sorted(self._at_work):
+        for wire in self._at_work:
             with suppress(LostError):
-                self._others[rank][1].receive(max(0.0, deadline - time.monotonic()))
-        self._at_work = set()
+                wire.receive(max(0.0, deadline - time.monotonic()))
+        self._at_work = []
 
     def dismiss(self) -> None:
         """There are no more runs."""
-        for _, wire in self._others.values():
+        for wire in self._others:
             with suppress(LostError):
                 wire.send({"do": "end"})
             wire.close()
-
-    def _tell_all(self, message: Mapping[str, Any]) -> None:
-        for rank, (_, wire) in self._others.items():
-            try:
-                wire.send(message)
-            except LostError as error:
-                raise self._lost(rank, error) from None
-
-    def _answers(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        deadline = time.monotonic() + ANSWER_SECONDS
-        for rank in self._others:
-            answer = self._receive(rank, max(0.0, deadline - time.monotonic()))
-            if answer is None:
-                raise WorkError(f"{self._name(rank)} has not answered for {ANSWER_SECONDS:.0f} s; see what it does")
-            yield rank, answer
-
-    def _receive(self, rank: int, seconds: float) -> dict[str, Any] | None:
-        try:
-            answer = self._others[rank][1].receive(seconds)
-        except LostError as error:
-            raise self._lost(rank, error) from None
-        if answer is not None and "failed" in answer:
-            raise WorkError(f"{self._name(rank)}: {answer['failed']}")
-        return answer
-
-    def _lost(self, rank: int, error: LostError) -> WorkError:
-        return WorkError(f"{self._name(rank)} was lost ({error}); see what Podium said there")
-
-    def _name(self, rank: int) -> str:
-        return f"node {rank} ({self._others[rank][0]})"
 
 
 @contextmanager
@@ -223,7 +209,7 @@ def meeting_place(config: RunConfig) -> tuple[str, int]:
 def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
     host, port = meeting_place(config)
     missing = set(range(1, config.launch.nodes))
-    others: dict[int, tuple[str, Wire]] = {}
+    others: dict[int, Wire] = {}
     address = host
     try:
         both = socket.has_dualstack_ipv6()
@@ -239,7 +225,7 @@ def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
             try:
                 connection, _ = server.accept()
             except TimeoutError:
-                for _, wire in others.values():
+                for wire in others.values():
                     wire.close()
                 which = ", ".join(map(str, sorted(missing)))
                 raise WorkError(
@@ -247,16 +233,16 @@ def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
                     "command there with its --node-rank"
                 ) from None
             wire = Wire(connection)
-            rank, name = _welcome(wire, config, missing)
+            rank = _welcome(wire, config, missing)
             if rank is not None:
                 missing.remove(rank)
-                others[rank] = (name, wire)
+                others[rank] = wire
                 address = wire.own_address
-    return Crew(Node(0, address), dict(sorted(others.items())))
+    return Crew(Node(0, address), [others[rank] for rank in sorted(others)])
 
 
-def _welcome(wire: Wire, config: RunConfig, missing: set[int]) -> tuple[int | None, str]:
-    """Rank and name of the node that has called, or None after telling it why it is not taken."""
+def _welcome(wire: Wire, config: RunConfig, missing: set[int]) -> int | None:
+    """Rank of the node that has called, or None after telling it why it is not taken."""
     try:
         hello = wire.receive(10.0) or {}
         rank = hello.get("node")
@@ -270,8 +256,9 @@ def _welcome(wire: Wire, config: RunConfig, missing: set[int]) -> tuple[int | No
         why = "lost"
     if why or not isinstance(rank, int):
         wire.close()
-        return None, ""
-    return rank, str(hello.get("host"))
+        return None
+    wire.name = f"node {rank} ({hello.get('host')})"
+    return rank
 
 
 # How long a file that the first node has written may take to be seen here: network file systems cache folders.
@@ -289,14 +276,11 @@ def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
     """
     if not 0 < rank < config.launch.nodes:
         raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
-    try:
-        with closing(_met(config, rank, note)) as wire:
-            node = Node(rank, wire.own_address)
-            while (order := wire.receive() or {}).get("do") != "end":
-                if order["do"] != "stop":  # one that came after all had ended has nothing to stop
-                    wire.send(_obeyed(order, node, wire))
-    except LostError as error:
-        raise WorkError(f"node 0 was lost ({error}); see what Podium said there") from None
+    with closing(_met(config, rank, note)) as wire:
+        node = Node(rank, wire.own_address)
+        while (order := wire.receive() or {}).get("do") != "end":
+            if order["do"] != "stop":  # one that came after all had ended has nothing to stop
+                wire.send(_obeyed(order, node, wire))
 
 
 def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
