@@ -73,15 +73,6 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
         yield from run_set(config, request.runs, progress)
 
 
-@dataclass(frozen=True)
-class Session:
-    """What the runs of a set have in common."""
-
-    nodes: Crew
-    results: ResultSet
-    progress: Progress
-
-
 def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[FinishedRun]:
     """Make `runs` consecutive runs and yield each as it ends.
 
@@ -91,13 +82,12 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
     results = ResultSet(config.system, replaced=folder / REPLACED)
     results.check_place()
     with gathered(config, progress.note) as nodes, _alone(make_folder(folder.parent)):
-        session = Session(nodes, results, progress)
         config = prepare_set(config, progress.note)
         for number in range(runs):
             run = prepare_run(config, folder / f"run_{number}", nodes)
             if number == 0:
                 progress.note(run.caches.words)
-            yield _launch_and_collect(run, f"Run {number + 1} of {runs}", session)
+            yield _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, results, progress)
 
 
 def resume(run: RunFolder, system: str, progress: Progress, settings: Sequence[str] = ()) -> FinishedRun:
@@ -114,18 +104,20 @@ def resume(run: RunFolder, system: str, progress: Progress, settings: Sequence[s
             "`podium run` was killed; wait for their end",
         )
         with gathered(config, progress.note) as nodes:
-            session = Session(nodes, ResultSet(name, replaced=run.path / REPLACED), progress)
-            return _launch_and_collect(prepare_resumed(config, run), "Resumed run", session)
+            results = ResultSet(name, replaced=run.path / REPLACED)
+            return _launch_and_collect(prepare_resumed(config, run), "Resumed run", nodes, results, progress)
 
 
-def _launch_and_collect(run: PreparedRun, title: str, session: Session) -> FinishedRun:
+def _launch_and_collect(
+    run: PreparedRun, title: str, nodes: Crew, results: ResultSet, progress: Progress
+) -> FinishedRun:
     """Run its processes on all nodes to the end and show their progress, then collect what they leave."""
     try:
-        with session.progress.run(run.config, run.folder, title) as on_tick:
-            session.nodes.launch(run.config, run.folder, "train", run.options, on_tick)
+        with progress.run(run.config, run.folder, title) as on_tick:
+            nodes.launch(run.config, run.folder, "train", run.options, on_tick)
     except PodiumError as error:
-        raise collect_failure(run, session.results, error) from None
-    return collect(run, session.results, session.progress.note)
+        raise collect_failure(run, results, error) from None
+    return collect(run, results, progress.note)
 
 
 def new_set_folder(config: RunConfig) -> Path:
