@@ -230,10 +230,15 @@ def _jiffies() -> list[tuple[int, int]]:
     return [(sum(times), sum(times[column] for column in IDLE)) for times in counts]
 
 
+def memory_bytes(meminfo: Path, key: str) -> int:
+    """What /proc/meminfo reports under a key such as MemTotal."""
+    lines = dict(line.split(":") for line in meminfo.read_text(encoding="ascii").splitlines())
+    return 1024 * int(lines[key].split()[0])
+
+
 def _available_memory() -> int:
     """Bytes that can be had without swapping, no more than a container's limit."""
-    lines = dict(line.split(":") for line in MEMORY.read_text(encoding="ascii").splitlines())
-    available = 1024 * int(lines["MemAvailable"].split()[0])
+    available = memory_bytes(MEMORY, "MemAvailable")
     with suppress(OSError, ValueError):  # ValueError: "max"
         available = min(available, int(CGROUP_MEMORY.read_text(encoding="ascii")))
     return available

@@ -27,13 +27,18 @@ class Needed:
     systems: int
 
 
+def is_stated(text: str) -> bool:
+    """Whether a field of a description says something."""
+    return text.strip().lower() not in NOT_STATED
+
+
 def check_description(examination: Examination) -> Iterable[Finding]:
     """Fields that say nothing."""
     described = examination.config.description.model_dump(by_alias=True)
     silent = [
         key
         for key, value in described.items()
-        if str(value).strip().lower() in NOT_STATED and not (key in MAY_BE_EMPTY and not str(value).strip())
+        if not is_stated(str(value)) and (str(value).strip() or key not in MAY_BE_EMPTY)
     ]
     found = f"{len(silent)} fields say nothing: {', '.join(silent)}" if silent else f"all {len(described)} fields"
     advice = "fill them in under description: before a result is published"

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from podium.config.schema import RunConfig
-from podium.doctor.devices import MEMORY
-from podium.doctor.rules import MAY_BE_EMPTY, NOT_STATED
+from podium.doctor.devices import MEMORY, memory_bytes
+from podium.doctor.rules import MAY_BE_EMPTY, is_stated
 from podium.submission.checks.systems import FIELDS
 
 CPUINFO, CPUS, RELEASE = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu"), Path("/etc/os-release")
@@ -46,7 +46,7 @@ def detect(device: Mapping[str, Any] | None) -> Detected:
     driver, clock = _nvidia_smi()
     fields = processor_fields(CPUINFO, CPUS) | {"host_processor_vcpu_count": str(os.cpu_count() or "")}
     with suppress(OSError, ValueError, KeyError):
-        fields["host_memory_capacity"] = _capacity(total_memory(MEMORY))
+        fields["host_memory_capacity"] = _capacity(memory_bytes(MEMORY, "MemTotal"))
     with suppress(OSError, KeyError):
         fields["operating_system"] = os_name(RELEASE)
     software = {"kernel": platform.release(), "python": platform.python_version()}
@@ -79,12 +79,6 @@ def processor_fields(cpuinfo: Path, cpus: Path) -> dict[str, str]:
         found["host_processor_frequency"] = f"{kilohertz / 1e6:.2f} GHz"
     caches = _caches(cpus / "cpu0" / "cache")
     return found | ({"host_processor_caches": caches} if caches else {})
-
-
-def total_memory(meminfo: Path) -> int:
-    """Bytes of memory that the kernel manages: a little less than what is installed."""
-    lines = dict(line.split(":") for line in meminfo.read_text(encoding="ascii").splitlines())
-    return 1024 * int(lines["MemTotal"].split()[0])
 
 
 def os_name(release: Path) -> str:
@@ -197,10 +191,6 @@ def filled(config: RunConfig, fields: Sequence[Field]) -> tuple[dict[str, str], 
         description["other_software_stack"] = ", ".join([*([was] if is_stated(was) else []), *parts])
         taken.append("other_software_stack")
     return description, taken
-
-
-def is_stated(text: str) -> bool:
-    return text.strip().lower() not in NOT_STATED
 
 
 def differing(fields: Sequence[Field]) -> list[Field]:

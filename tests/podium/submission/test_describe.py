@@ -15,6 +15,7 @@ import pytest
 from podium.cli import submit
 from podium.config.load import load_system, system_names
 from podium.core.errors import Interrupted
+from podium.doctor.devices import memory_bytes
 from podium.submission.describe import (
     WAYS,
     Detected,
@@ -29,7 +30,6 @@ from podium.submission.describe import (
     same_text,
     stated,
     system_json,
-    total_memory,
 )
 
 
@@ -201,7 +201,7 @@ def test_what_the_kernel_does_not_tell_is_left_out(tmp_path: Path) -> None:
 def test_memory_and_system(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("MemTotal:       2113370624 kB\nMemFree: 1 kB\n", encoding="ascii")
-    assert total_memory(path) == 2113370624 * 1024
+    assert memory_bytes(path, "MemTotal") == 2113370624 * 1024
     path.write_text('NAME="Ubuntu"\nPRETTY_NAME="Ubuntu 24.04.1 LTS"\n', encoding="ascii")
     assert os_name(path) == "Ubuntu 24.04.1 LTS"
 
