@@ -1,7 +1,4 @@
-"""Checks of GPUs, memory and load of this machine, and of the communication between ranks.
-
-The free resources of the machine are those that the kernel reports.
-"""
+"""Checks of GPUs, memory and load of this machine, as the kernel reports them, and of communication between ranks."""
 
 import os
 import re
@@ -122,10 +119,7 @@ def check_possible(examination: Examination) -> Iterable[Finding]:
 
 
 def check_ranks(examination: Examination) -> Iterable[Finding]:
-    """As many as configured, on as many nodes, all alike and equally fast.
-
-    Nodes that share a host make a run, if no result for a submission.
-    """
+    """As many as configured, on as many nodes, all alike and equally fast; nodes that share a host are a warning."""
     if examination.ranks is None:
         return
     ranks, launch = examination.ranks["ranks"], examination.config.launch
@@ -200,10 +194,7 @@ IDLE = (3, 4)  # the columns of /proc/stat in which a processor waits: idle and 
 
 
 def machine() -> dict[str, float]:
-    """`busy` share of our processors, `processors`, `memory` available in bytes, `limit` of open files.
-
-    What the system does not tell is left out.
-    """
+    """`busy` share of our processors, `processors`, `memory` available in bytes, `limit` of open files, where known."""
     found: dict[str, float] = {"processors": processors(), "limit": _open_files()}
     with suppress(OSError, ValueError, IndexError):
         found["busy"] = busy_share(SECONDS)

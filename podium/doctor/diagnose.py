@@ -81,11 +81,7 @@ def findings_of(examination: Examination, checks: Iterable[Check] = CHECKS) -> l
 def go_on_elsewhere(
     config: RunConfig, places: Places, system: str, options: Sequence[str], node_rank: int
 ) -> list[Finding]:
-    """Be `podium doctor` there from now on, or wait for it and end as it does.
-
-    Comes back only where that cannot be started, with why, and with what is found without it. UsageError for a node's
-    number where the launcher numbers nodes itself.
-    """
+    """Be `podium doctor` there from now on; where that cannot be started, return why and what is found without it."""
     words = wrapped(config, system, options, node_rank, "doctor")
     found = findings_of(Examination(config, places, None, None, None, "", None, ""), CHECKS_HERE)
     if any((finding.rule, finding.severity) == ("mounts", "error") for finding in found):
@@ -155,10 +151,7 @@ def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None
 
 
 def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tuple[RunConfig | None, PodiumError | None]:
-    """The configuration with its data verified, or why it cannot be; neither for text that is to be prepared.
-
-    Embedded text is prepared here, as it takes seconds; a user's own may take hours and is not.
-    """
+    """The data verified, or why they cannot be; neither for a user's own text, whose preparation may take hours."""
     if config.data.kind == "text" and not data_module.is_prepared(config):
         return None, None
     return attempt(data_module.with_data, config, on_progress)

@@ -1,8 +1,4 @@
-"""Checks of folders and files: existence, permissions, space, speed, container mounts, and the data of a run.
-
-Read and write speeds are measured without the page cache. Mounts of a container are checked before it starts. The
-data and the initial checkpoint are those that a run would use.
-"""
+"""Checks of folders and files: existence, permissions, space, speed, container mounts, and the data of a run."""
 
 import errno
 import os

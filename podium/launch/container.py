@@ -69,10 +69,7 @@ def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json:
 
 
 def resume_options(config: RunConfig, folder: Path, settings: Sequence[str], as_json: bool) -> list[str]:
-    """The options of `podium run` that go on with the run in this folder, wherever it goes on.
-
-    UsageError for a folder that the container does not see.
-    """
+    """The options of `podium run` that resume the run in this folder; UsageError where the container cannot see it."""
     seen = seen_anywhere(folder)
     if seen.is_absolute() and config.launch.container is not None:
         raise UsageError(

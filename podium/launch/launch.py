@@ -1,8 +1,4 @@
-"""Starts the processes of a run by torchrun, on one machine or as one node of several, and waits for their end.
-
-It builds torchrun's command line and environment, with its rendezvous where there are several nodes, forwards
-signals, and turns a failure into an error message.
-"""
+"""Starts the processes of a run by torchrun, on one machine or as one node of several, and waits for their end."""
 
 import fcntl
 import os
@@ -65,10 +61,7 @@ def interface_of(address: str) -> str | None:
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine that it would reach the other from. Nothing is sent.
-
-    Raises OSError for a name that is not known or a network that is not reached.
-    """
+    """The address of this machine from which it would reach the host; OSError where that is unknown or unreachable."""
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(place)
@@ -133,10 +126,7 @@ INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
 def command(
     config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str] = (), node: Node = ALONE
 ) -> list[str]:
-    """The command line that runs an entry point of the configured implementation in this folder, on this node.
-
-    Raises UsageError where the configuration's processes cannot be started from here.
-    """
+    """The command line of an implementation's entry point in this folder; UsageError if it cannot start here."""
     module = [f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
     if config.launch.binding == "cores":
         module = ["podium.launch.cpu_affinity", *module]

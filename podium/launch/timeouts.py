@@ -27,10 +27,7 @@ def asked(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def torchrun_seconds(environment: Mapping[str, str] = os.environ) -> int:
-    """What the installed torchrun gives processes in this environment between SIGTERM and SIGKILL.
-
-    UsageError where the variable is set to what is no number of seconds.
-    """
+    """Seconds that torchrun gives processes between SIGTERM and SIGKILL; UsageError where the variable is none."""
     given = environment.get(VARIABLE)
     if given is None or not variable_is_known(_torch()):
         return FIXED_SECONDS

@@ -23,10 +23,7 @@ MAX_DIGITS = 20  # of an integer: those of 2^64
 
 
 def parse(text: str) -> tuple[Any, Sequence[str]]:
-    """The value of a JSON text, and what is odd about it, as sentence fragments.
-
-    Raises ValueError with a fragment that says why it is no JSON, or is larger or deeper than anything sensible.
-    """
+    """The value of a JSON text and what is odd about it, as sentence fragments; ValueError with one where refused."""
     opened = text.count("[") + text.count("{")
     if opened + text.count(",") > MAX_VALUES:
         raise ValueError(f"holds more than {MAX_VALUES:,} values")

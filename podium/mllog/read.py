@@ -1,7 +1,4 @@
-"""Reads the log of one run: its events, its run, and the anomalies of its lines and of the log as a whole.
-
-Anomalies of the whole log are things that occur in published logs and that a reader should know. None breaks a rule.
-"""
+"""Reads the log of one run: its events, its run, and anomalies that a reader should know; none breaks a rule."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

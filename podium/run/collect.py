@@ -57,10 +57,7 @@ def collect(run: PreparedRun, results: ResultSet, note: Callable[[str], None]) -
 
 
 def collect_failure(run: PreparedRun, results: ResultSet, error: PodiumError) -> PodiumError:
-    """The error of a run that broke off, with where its log is and how to resume.
-
-    A run that was stopped and has a checkpoint to resume from is not over, and its log gets no place: Saved.
-    """
+    """The error of a run that broke off, with where its log is and how to resume; Saved where the run is not over."""
     hint = _resume_hint(run, str(error))
     if isinstance(error, Saved | Interrupted) and hint:
         return Saved(f"{error}; {hint}")

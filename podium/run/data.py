@@ -33,11 +33,7 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
 
 
 def verify(data: DataSettings, division: str) -> None:
-    """Check the vocabulary, and every byte of both stores against its hash.
-
-    UsageError for another vocabulary than the stores' and for samples that the division does not allow, WorkError
-    for a damaged shard.
-    """
+    """Check the vocabulary, the division's rule for samples, and every byte of both stores: UsageError or WorkError."""
     assert data.store and data.evaluation_store and data.vocabulary
     vocabulary = Vocabulary.read(data.vocabulary)
     for store in (data.store, data.evaluation_store):

@@ -13,10 +13,7 @@ from podium.run.run_set import RunRequest, new_set_folder
 
 
 def commands(request: RunRequest) -> list[str]:
-    """One line a command, in the order in which they would be run; a line that begins with # is a comment.
-
-    Folders are named for the time, so that a run a moment later has another. Several nodes: this node's commands.
-    """
+    """This node's commands in order, one a line; a line that begins with # is a comment. Folder names hold the time."""
     config = request.config
     if config.launch.launcher != "torchrun":
         return [shlex.join(request.launcher_command())]

@@ -1,7 +1,4 @@
-"""Entry points of an implementation that need no ranks, run as a process whose answer is JSON.
-
-The accuracy of the initial checkpoint, measured before training, is one of these answers.
-"""
+"""Entry points of an implementation that need no ranks, run as a process whose answer is JSON."""
 
 import json
 import os
@@ -21,10 +18,7 @@ from podium.launch.launch import SPIN_COUNT, require_torch
 
 
 def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, Any]:
-    """The JSON object that `implementations.IMPLEMENTATION.ENTRY OPTIONS` prints.
-
-    Raises UsageError (exit code 2) or WorkError with the sentence that it ends with.
-    """
+    """The JSON object that an entry point prints; UsageError or WorkError, by its exit code, with its last line."""
     require_torch()
     done = subprocess.run(
         [sys.executable, "-m", f"implementations.{implementation}.{entry}", *options],

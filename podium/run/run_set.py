@@ -74,10 +74,7 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
 
 
 def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[FinishedRun]:
-    """Make `runs` consecutive runs and yield each as it ends.
-
-    Raises what broke a run off, after its log was closed as aborted and put among the results.
-    """
+    """Make consecutive runs and yield each as it ends. Raises what broke one off once its log is among the results."""
     folder = new_set_folder(config)
     results = ResultSet(config.system, replaced=folder / REPLACED)
     results.check_place()
@@ -91,10 +88,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
 
 
 def resume(run: RunFolder, system: str, progress: Progress, settings: Sequence[str] = ()) -> FinishedRun:
-    """Resume a run that broke off, from its last checkpoint, in its own folder, as `resumable` configures it.
-
-    Raises what `resumable` and `run_set` do.
-    """
+    """Resume a run from its last checkpoint, in its own folder. Raises what `resumable` and `run_set` raise."""
     name = system_path(system).stem
     with _alone(make_folder(RUNS / name)):
         config = resumable(run, system, settings)
@@ -131,9 +125,6 @@ def run_folder(folder: Path) -> RunFolder:
 
 
 def _alone(folder: Path) -> AbstractContextManager[int]:
-    """Lock this system's runs: results of two sets made at once would mix.
-
-    UsageError if another process holds the lock, WorkError if nothing can be written there.
-    """
+    """Lock this system's runs, since results of two sets made at once would mix; UsageError if they are locked."""
     message = f"{folder}: another `podium run` is at work on this system; wait for its end"
     return exclusive_lock(folder / ".lock", message)

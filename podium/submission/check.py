@@ -1,8 +1,4 @@
-"""`podium submit check`: runs all checks on a package, with a verdict for every file, and prints the reports.
-
-The checks are those of the official tools and Podium's own for what these let through. The results of describing,
-packaging and checking are printed as tables or as one JSON object each.
-"""
+"""`podium submit check`: runs the official and Podium's own checks on a package; prints what `podium submit` finds."""
 
 import math
 import os

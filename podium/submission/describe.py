@@ -39,10 +39,7 @@ class Detected:
 
 
 def detect(device: Mapping[str, Any] | None) -> Detected:
-    """Everything that this machine tells; `device` is what the implementation's process sees, None where it fails.
-
-    What is of no use to a CPU system, such as its accelerators, is told as the number 0 alone.
-    """
+    """Everything that this machine tells; `device` is what the implementation's process sees, None where it fails."""
     driver, clock = _nvidia_smi()
     fields = processor_fields(CPUINFO, CPUS) | {"host_processor_vcpu_count": str(os.cpu_count() or "")}
     with suppress(OSError, ValueError, KeyError):

@@ -44,10 +44,7 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
 
 
 def _names(whole: Whole, ruleset: Ruleset) -> Findings:
-    """Names that break a checkout: with git and repo_checker an error, elsewhere a question.
-
-    Links, large files, too many files and unprintable names were refused when the package was copied (`archive`).
-    """
+    """Names that break a checkout; `archive` has refused links, large files and unprintable names before."""
     lower: dict[str, str] = {}
     for path in sorted(whole.package.root.rglob("*")):
         name, whole_name = path.name, whole.relative(path)

@@ -1,10 +1,4 @@
-"""Checks of single runs: evaluations, logged settings, the configuration, and the integrity of the log.
-
-- Evaluations: on which samples, how often, to which target; and the samples that the log states were trained on.
-- Settings: submitter, seeds, hyper-parameters, and contradictions between them.
-- Configuration: logged values that differ from the configured ones, for runs of Podium whose folders still exist.
-- Integrity: anomalies of the log's lines that affect its content become findings; harmless ones do not.
-"""
+"""Checks of single runs: evaluations, logged settings, the configuration, and the integrity of the log."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
@@ -286,10 +280,7 @@ SETTINGS = (_division, _names, _seeds, _twice, _ranges, _weight_decay, _contradi
 
 
 def configurations_in(runs: Path) -> dict[int, RunConfig]:
-    """The configurations of the runs under a folder such as runs/SYSTEM, by seed; of two with one seed the newest.
-
-    A folder that cannot be read as a run of Podium's is none of ours and left out.
-    """
+    """The configurations of Podium's runs under a folder such as runs/SYSTEM, by seed; of two with one the newest."""
     found = {}
     for record in runs_of_system(runs):
         try:

@@ -69,10 +69,7 @@ def archived_hash(commit: str, root: Path) -> str:
 
 
 def unpack(commit: str, folder: Path, root: Path) -> list[str]:
-    """Write a commit's files below a folder, and return those that MLPerf's repositories do not take.
-
-    These are links and whatever has a name, or lies in a folder, that begins with a dot or contains a space.
-    """
+    """Write a commit's files below a folder, and return the links and names that MLPerf's repositories do not take."""
     archive = git(root, "archive", "--format=tar", commit)
     if archive is None:
         raise WorkError(f"{root}: git cannot archive commit {commit}; see `git fsck`")

@@ -1,9 +1,4 @@
-"""The text files of a package: READMEs, shell scripts and the configuration.
-
-- READMEs: how to set up, prepare data and run, with which code, and third-party notices.
-- The shell scripts of a system: set up, prepare the data, run. Each can be called from any folder.
-- The resolved configuration of the runs, so that they can be repeated from the package alone.
-"""
+"""The text files of a package: READMEs, shell scripts, and the configuration from which the runs can be repeated."""
 
 import json
 import shlex

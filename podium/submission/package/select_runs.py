@@ -62,10 +62,7 @@ def scored_seconds(run: RunLog) -> float:
 
 
 def read_runs(results: Path) -> list[RunLog]:
-    """All result_*.txt of a folder, in the order in which the runs began.
-
-    UsageError where there are none, and where one is no plain file.
-    """
+    """All result_*.txt of a folder, the earliest run first; UsageError for none, and for what is no plain file."""
     logs = sorted(results.glob("result_*.txt"))
     if not logs:
         raise UsageError(f"{results}: holds no result_*.txt; make ten runs with `podium run SYSTEM --runs 10`")
