@@ -98,18 +98,19 @@ def check_judged(whole: Whole, judged_elsewhere: bool) -> Findings:
         yield Finding("no_results", "warning" if judged_elsewhere else "error", message, path=".")
 
 
-def _shared(whole: Whole, ruleset: Ruleset) -> Findings:
-    """One run submitted for two systems."""
+def _copies(whole: Whole, ruleset: Ruleset) -> Findings:
+    """One run submitted twice, in a set or for two systems."""
     seen: dict[tuple[object, ...], CheckedRun] = {}
     for runs in whole.sets:
-        marks = [(fingerprints(run), run) for run in runs.runs]
-        for own, run in marks:
-            first = next((seen[mark] for mark in own if mark in seen), None)
-            if first is not None:
+        in_set: dict[tuple[object, ...], CheckedRun] = {}
+        for run in runs.runs:
+            marks = fingerprints(run)
+            if first := next((in_set[mark] for mark in marks if mark in in_set), None):
+                yield run.error("copied", f"is the same run as {first.log.name}; every result is a run of its own")
+            if first := next((seen[mark] for mark in marks if mark in seen), None):
                 yield run.error("copied", f"is the same run as {first.path}; a run is submitted for one system")
-        for own, run in marks:
-            for mark in own:
-                seen.setdefault(mark, run)
+            in_set = dict.fromkeys(marks, run) | in_set
+        seen = in_set | seen
 
 
-LAYOUT = (_code, _names, _places, _shared)
+LAYOUT = (_code, _names, _places, _copies)

@@ -88,17 +88,6 @@ def _canonical(value: Any) -> str:
     return json.dumps(float(value) if isinstance(value, int) and abs(value) < 1 << 53 else value, sort_keys=True)
 
 
-def _copies(runs: CheckedSet, ruleset: Ruleset) -> Findings:
-    seen: dict[tuple[Any, ...], CheckedRun] = {}
-    for run in runs.runs:
-        marks = fingerprints(run)
-        first = next((seen[mark] for mark in marks if mark in seen), None)
-        if first is not None:
-            yield run.error("copied", f"is the same run as {first.log.name}; every result is a run of its own")
-        for mark in marks:
-            seen.setdefault(mark, run)
-
-
 # So many equal accuracies are no chance; fewer can be, as an accuracy has a few thousand values at most. Nor are so
 # many equal times from run_start on, in milliseconds: no two of the 1,000 published logs have them.
 TELLING = 3
@@ -159,4 +148,4 @@ def _scaling(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     yield Finding.error(path, "scaling", message)
 
 
-SETS = (_count, _numbers, _failed, _seeds, _same_settings, _copies, _overlaps, _others, _scaling)
+SETS = (_count, _numbers, _failed, _seeds, _same_settings, _overlaps, _others, _scaling)
