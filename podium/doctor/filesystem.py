@@ -158,7 +158,8 @@ def check_space(examination: Examination) -> Iterable[Finding]:
         texts = sum(path.stat().st_size for path in config.data.text if path.is_file())
         needs.append(("data", places.data, round(SHARD_BYTES_A_TEXT_BYTE * texts)))
     for what, folder, wanted in needs:
-        free = shutil.disk_usage(_existing(folder)).free
+        existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+        free = shutil.disk_usage(existing).free
         found = f"{free / GIB:,.1f} GiB free for {folder}"
         advice = "make space there, or have the folder on another disk"
         yield check_result(f"{what} space", free >= wanted, found, f"{wanted / GIB:,.1f} GiB", advice)
@@ -215,11 +216,6 @@ def _fault(path: Path) -> str:
     return "" if os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)) else "cannot be read"
 
 
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
-    return next(path for path in (folder, *folder.parents) if path.is_dir())
-
-
 IMAGE_FILES = (".sqsh", ".sif")
 
 
@@ -256,9 +252,6 @@ def _is_missing(name: str, config: RunConfig) -> bool:
     return is_seen and not (WORKING_FOLDER / name).exists()
 
 
-PROVE = "prove all of it with `podium data verify`"
-
-
 def check_data(examination: Examination) -> Iterable[Finding]:
     """Headers, vocabulary and the hash of every byte; what a run itself would refuse."""
     wanted = "shards of one vocabulary, every byte as written"
@@ -288,7 +281,8 @@ def check_closed_data(examination: Examination) -> Iterable[Finding]:
     )
     found = "; ".join(faults) or "MLPerf's vocabulary, no subset"
     wanted = f"MLPerf's vocab.txt (md5 {VOCABULARY.md5}) and all samples"
-    yield check_result("closed data", not faults, found, wanted, f"prepare the official text; {PROVE} --official")
+    advice = "prepare the official text; prove all of it with `podium data verify --official`"
+    yield check_result("closed data", not faults, found, wanted, advice)
 
 
 def check_initial_checkpoint(examination: Examination) -> Iterable[Finding]:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
@@ -104,13 +103,8 @@ def check_max_samples(examination: Examination) -> Iterable[Finding]:
     good = config.max_samples >= known.greatest
     fault: Severity = "error" if config.max_samples < known.least else "warning"
     yield check_result("max_samples", good, f"{config.max_samples:,}", wanted, advice, fault)
-    yield from _check_schedule(examination, known)
-
-
-def _check_schedule(examination: Examination, known: Needed) -> Iterable[Finding]:
-    config, optimizer = examination.config, examination.config.optimizer
-    decayed = optimizer.decay_steps * config.global_batch_size
-    if optimizer.end_learning_rate == 0 and decayed < known.mean:
+    decayed = config.optimizer.decay_steps * config.global_batch_size
+    if config.optimizer.end_learning_rate == 0 and decayed < known.mean:
         found = f"the rate is 0 from {decayed:,} samples on"
         advice = "set optimizer.decay_steps to more, or optimizer.end_learning_rate above 0"
         yield Finding("schedule", "error", found, f"a rate until {known.mean:,.0f} samples", advice)
@@ -146,8 +140,3 @@ def needed_samples(size: str, batch: int) -> Needed | None:
         median(one.greatest for one in near),
         len(near),
     )
-
-
-def breaks_closed_rule(sentence: str) -> bool:
-    """Whether a configuration was refused by a rule of the closed division."""
-    return re.search(r"\bclosed division, ", sentence) is not None

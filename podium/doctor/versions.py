@@ -51,8 +51,9 @@ def check_torch(examination: Examination) -> Iterable[Finding]:
     range_ = f"{'.'.join(map(str, OLDEST_TORCH))} to {'.'.join(map(str, NEWEST_TORCH))}"
     good = OLDEST_TORCH <= _numbers(version)[:2] <= NEWEST_TORCH
     yield check_result("torch", good, version, range_, "install a version of torch in that range")
-    named = re.search(r"\d+\.\d+[\d.]*", examination.config.description.framework)
-    if named and not _is_of(_numbers(version), _numbers(named[0])):
+    match = re.search(r"\d+\.\d+[\d.]*", examination.config.description.framework)
+    named = _numbers(match[0]) if match else ()
+    if _numbers(version)[: len(named)] != named:  # 2.13.0 is of 2.13, and not of 2.1
         yield Finding(
             "framework",
             "error",
@@ -60,11 +61,6 @@ def check_torch(examination: Examination) -> Iterable[Finding]:
             f"the version that runs, {version}",
             "write the version that runs into description.framework",
         )
-
-
-def _is_of(version: tuple[int, ...], named: tuple[int, ...]) -> bool:
-    """Whether a version is one that is named by its first numbers: 2.13.0 is of 2.13, and not of 2.1."""
-    return version[: len(named)] == named
 
 
 def installed(name: str) -> str | None:

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -96,7 +96,8 @@ def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: i
             f"launch.launcher is {config.launch.launcher}, which needs a clone of Podium's repository to share with "
             "the container or the nodes; run it there, or set launch.launcher=torchrun"
         )
-    return WRAPPERS[config.launch.launcher](config, system_path(system), options, node_rank, command)
+    wrap = _docker if config.launch.launcher == "docker" else _slurm
+    return wrap(config, system_path(system), options, node_rank, command)
 
 
 def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
@@ -109,12 +110,6 @@ def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
     if config.launch.launcher == "slurm":
         sys.exit(attend(config.system, words))
     os.execvp(words[0], list(words))  # noqa: S606 — nothing of it goes through a shell
-
-
-def _inner(command: str, system: str, options: Sequence[str]) -> list[str]:
-    """The arguments of `podium` where it goes on: what was asked for, started by torchrun."""
-    direct = ("launch.launcher=torchrun", "launch.container=null", "launch.slurm_options=[]")
-    return [command, system, *options, *(word for setting in direct for word in ("--set", setting))]
 
 
 def _mounts(config: RunConfig, system: Path) -> list[str]:
@@ -137,7 +132,9 @@ def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: 
     words += [f"--device={INFINIBAND}"] if INFINIBAND.exists() else []
     words += [f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp", "--env=USER=podium"]
     words += [f"--volume={mount}" for mount in _mounts(config, system)]
-    return [*words, config.launch.container.image, "podium", *_inner(command, system.stem, [*options, *rank])]
+    words += [config.launch.container.image, "podium", command, system.stem, *options, *rank]
+    direct = ("launch.launcher=torchrun", "launch.container=null", "launch.slurm_options=[]")
+    return [*words, *(word for setting in direct for word in ("--set", setting))]
 
 
 def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: int, command: str) -> list[str]:
@@ -157,9 +154,3 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
         words += [word for mount in _mounts(config, system) for word in ("--mount", mount)]
     named = system.stem if container is not None or system.parent == SYSTEMS else str(system.resolve())
     return [*words, "--", named, *options]
-
-
-WRAPPERS: dict[str, Callable[[RunConfig, Path, Sequence[str], int, str], list[str]]] = {
-    "docker": _docker,
-    "slurm": _slurm,
-}

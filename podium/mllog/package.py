@@ -96,7 +96,11 @@ def is_package(folder: Path) -> bool:
 
 def read_package(root: Path) -> Package:
     """The package of that ORG folder. OSError where a folder of it cannot be listed."""
-    systems = [_system(path) for path in _entries(root / "systems") if path.suffix == ".json" and _is_file(path)]
+    systems = [
+        SystemFile(path, path.stem, *_description(path))
+        for path in _entries(root / "systems")
+        if path.suffix == ".json" and _is_file(path)
+    ]
     results = [
         read_results(benchmark, system.name, benchmark.name)
         for system in folders(root / "results")
@@ -112,11 +116,6 @@ def read_results(folder: Path, system: str, benchmark: str) -> ResultFolder:
     for path in _entries(folder):
         (logs if path.match(LOGS) and _is_file(path) else others).append(path)
     return ResultFolder(folder, system, benchmark, in_order(logs), tuple(others))
-
-
-def _system(path: Path) -> SystemFile:
-    fields, problem = _description(path)
-    return SystemFile(path, path.stem, fields, problem)
 
 
 def _description(path: Path) -> tuple[Mapping[str, Any] | None, str | None]:
@@ -155,8 +154,4 @@ def _is_file(path: Path) -> bool:
 
 def in_order(logs: Iterable[Path]) -> tuple[Path, ...]:
     """result_2.txt before result_10.txt."""
-    return tuple(sorted(logs, key=_number))
-
-
-def _number(path: Path) -> tuple[list[int], str]:
-    return [int(digits) for digits in re.findall(r"\d{1,4000}", path.stem)], path.name
+    return tuple(sorted(logs, key=lambda path: ([int(n) for n in re.findall(r"\d{1,4000}", path.stem)], path.name)))

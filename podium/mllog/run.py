@@ -324,6 +324,7 @@ def run_log(path: Path, events: Sequence[Event], oddities: Sequence[Oddity]) -> 
     log = Log(path, tuple(events))
     start, stop = log.first_ms(constants.RUN_START), log.first_ms(constants.RUN_STOP)
     evaluations, trained = tuple(_evaluations(log)), _count(log.number(constants.TRAIN_SAMPLES))
+    seeds = [as_number(event.value) for event in log.all(constants.SEED)]
     return RunLog(
         path=path,
         events=log.events,
@@ -341,7 +342,7 @@ def run_log(path: Path, events: Sequence[Event], oddities: Sequence[Oddity]) -> 
         global_batch_size=_count(log.number(constants.GLOBAL_BATCH_SIZE)),
         hyperparameters=_hyperparameters(log),
         tensors=len(log.all(constants.WEIGHTS_INITIALIZATION)),
-        seeds=tuple(int(number) for number in _seeds(log) if number is not None and number == int(number)),
+        seeds=tuple(int(seed) for seed in seeds if seed is not None and seed == int(seed)),
         benchmark=_text(log, constants.SUBMISSION_BENCHMARK),
         division=_text(log, constants.SUBMISSION_DIVISION),
         org=_text(log, constants.SUBMISSION_ORG),
@@ -396,10 +397,6 @@ def _samples(point: Point) -> float:
 def _count(number: float | None) -> float | None:
     """A number of samples; None for what can be none."""
     return number if number is not None and 0 < number <= MOST_SAMPLES else None
-
-
-def _seeds(log: Log) -> Iterator[float | None]:
-    return (as_number(event.value) for event in log.all(constants.SEED))
 
 
 def _text(log: Log, key: str) -> str | None:

@@ -37,26 +37,23 @@ def _status(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if stop is None:
         return
     if log.status not in (SUCCESS, ABORTED):
-        found = shown_status(stop.metadata.get("status"))
+        status = stop.metadata.get("status")
+        found = "none" if status is None else repr(status)[:40]
         message = f"run_stop has the status {found}; allowed are {SUCCESS} and {ABORTED}"
-        yield run.error("run_stop_status", message, stop)
     elif log.status == SUCCESS and log.passing is None:
         best = max((evaluation.accuracy for evaluation in log.evaluations), default=0.0)
         message = (
             f"run_stop says success, but no evaluation reaches {TARGET_ACCURACY} (the best is {best:.6g}); such a run "
             f"is aborted"
         )
-        yield run.error("run_stop_status", message, stop)
     elif log.status == ABORTED and log.passing is not None:
         message = (
             f"run_stop says aborted, but the evaluation in line {log.passing.line} reaches {TARGET_ACCURACY} with "
             f"{log.passing.accuracy:.6g}; a run that reached the target says success"
         )
-        yield run.error("run_stop_status", message, stop)
-
-
-def shown_status(status: object) -> str:
-    return "none" if status is None else repr(status)[:40]
+    else:
+        return
+    yield run.error("run_stop_status", message, stop)
 
 
 def _skew_ms(run: CheckedRun) -> float:

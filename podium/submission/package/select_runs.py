@@ -21,7 +21,7 @@ from benchmarks.bert.rules import RUNS
 from podium.config.load import UnknownConfiguration
 from podium.config.run_folder import RunFolder
 from podium.config.schema import Description
-from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.core.errors import UsageError, attempt
 from podium.mllog.lines import DAMAGED
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog
@@ -320,9 +320,5 @@ def _began(folder: RunFolder) -> bool:
 
 
 def _start_ms(log: Path) -> float | None:
-    try:
-        return read_log(log).start_ms
-    except Interrupted:
-        raise
-    except PodiumError:
-        return None
+    run, _ = attempt(read_log, log)
+    return None if run is None else run.start_ms
