@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
@@ -111,7 +112,7 @@ class ToolProcess:
             process.communicate()
 
 
-TOKEN = b":::MLLOG"
+EVENT = ":::MLLOG"
 MAX_LINE_BYTES = 1 << 20
 # Of a line that holds an event: published ones have up to 377 bytes, and the official parser's regular expression takes
 # time by the square of a line's length: 0.2 s for this many bytes, ten minutes for a MiB.
@@ -122,18 +123,19 @@ MAX_DESCRIPTION_BYTES = 1 << 20
 
 def screen_log(path: Path, shown_path: str) -> Finding | None:
     """The first thing in a log that keeps the official tools from reading it; None where they may."""
-    for number, line in _lines(path):
-        message = None
-        if len(line) > MAX_LINE_BYTES:
-            message = f"this line has more than {MAX_LINE_BYTES:,} bytes; see what was written into the log here"
-        elif TOKEN in line and len(line) > MAX_EVENT_BYTES:
-            message = f"this event has {len(line):,} bytes and may have {MAX_EVENT_BYTES:,}; shorten its value"
-        elif TOKEN in line and is_deep(line):
-            message = f"this event has more than {MAX_DEPTH} brackets within brackets; log a flat value"
-        if message is not None:
-            return Finding.error(
-                shown_path, "unsafe_log", message + "; the official tools were not run on it", line=number
-            )
+    with path.open(encoding="latin-1") as file:  # a character a byte, and line ends as the tools have them
+        for number, whole_line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), ""), 1):
+            line = whole_line.removesuffix("\n")
+            if len(line) > MAX_LINE_BYTES:
+                message = f"this line has more than {MAX_LINE_BYTES:,} bytes; see what was written into the log here"
+            elif EVENT in line and len(line) > MAX_EVENT_BYTES:
+                message = f"this event has {len(line):,} bytes and may have {MAX_EVENT_BYTES:,}; shorten its value"
+            elif EVENT in line and is_deep(line.encode("latin-1")):
+                message = f"this event has more than {MAX_DEPTH} brackets within brackets; log a flat value"
+            else:
+                continue
+            message += "; the official tools were not run on it"
+            return Finding.error(shown_path, "unsafe_log", message, line=number)
     return None
 
 
@@ -163,26 +165,6 @@ def is_deep(text: bytes) -> bool:
         elif byte in b"]}":
             depth = max(depth - 1, 0)
     return False
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines from 1, ended as Python's universal newlines have it; a longer one than MAX_LINE_BYTES ends it."""
-    number = 0
-    with path.open("rb") as file:
-        rest = b""
-        while piece := file.read(MAX_LINE_BYTES):
-            rest += piece
-            if rest.endswith(b"\r"):
-                rest += file.read(1)
-            *whole, rest = rest.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-            for line in whole:
-                number += 1
-                yield number, line
-            if len(rest) > MAX_LINE_BYTES:
-                yield number + 1, rest
-                return
-    if rest:
-        yield number + 1, rest
 
 
 # `unread`: the tool broke off; `not run`: it was not given the file, for a reason that is a finding.
