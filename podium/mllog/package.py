@@ -51,6 +51,10 @@ class Package:
     def system(self, name: str) -> SystemFile | None:
         return next((system for system in self.systems if system.name == name), None)
 
+    def relative(self, path: Path) -> str:
+        """As findings name a file of the package."""
+        return path.relative_to(self.root).as_posix()
+
 
 def find_packages(path: Path) -> list[Package]:
     """The packages in `path`, in the order of their names.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from podium.core.finding import Finding
@@ -62,14 +61,6 @@ class Whole:
     package: Package
     sets: tuple[CheckedSet, ...]
 
-    def relative(self, path: Path) -> str:
-        return relative_to(self.package, path)
-
-
-def relative_to(package: Package, path: Path) -> str:
-    """As findings name a file of the package."""
-    return path.relative_to(package.root).as_posix()
-
 
 def whole(package: Package) -> Whole:
     """Read every log of a package's BERT results."""
@@ -78,8 +69,8 @@ def whole(package: Package) -> Whole:
         if folder.benchmark == "bert" or not package.systems:
             system = package.system(folder.system)
             fields = system.fields if system is not None else None
-            runs = tuple(CheckedRun(relative_to(package, path), read_log(path), fields) for path in folder.logs)
-            sets.append(CheckedSet(relative_to(package, folder.path), folder, system, runs))
+            runs = tuple(CheckedRun(package.relative(path), read_log(path), fields) for path in folder.logs)
+            sets.append(CheckedSet(package.relative(folder.path), folder, system, runs))
     return Whole(package, tuple(sets))
 
 

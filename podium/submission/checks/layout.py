@@ -32,9 +32,9 @@ def _code(whole: Whole, ruleset: Ruleset) -> Findings:
     for folder in found:
         if not any(path.name.lower() in READMES and path.is_file() for path in folder.iterdir()):
             message = "has no README; it gives the exact command that runs the benchmark"
-            yield Finding.error(whole.relative(folder), "readme_missing", message)
+            yield Finding.error(whole.package.relative(folder), "readme_missing", message)
         if not any(path.suffix in CODE for path in folder.rglob("*")):
-            yield Finding.error(whole.relative(folder), "code_missing", "holds no code")
+            yield Finding.error(whole.package.relative(folder), "code_missing", "holds no code")
     for runs in whole.sets:
         folder = benchmark / runs.folder.system
         if not folder.is_dir():
@@ -47,7 +47,7 @@ def _names(whole: Whole, ruleset: Ruleset) -> Findings:
     """Names that break a checkout; `archive` has refused links, large files and unprintable names before."""
     lower: dict[str, str] = {}
     for path in sorted(whole.package.root.rglob("*")):
-        name, whole_name = path.name, whole.relative(path)
+        name, whole_name = path.name, whole.package.relative(path)
         if name.startswith(".") or " " in name:
             message = "the name begins with a dot or has a space, which repo_checker refuses; rename it"
             yield Finding.error(whole_name, "file_name", message)
@@ -74,14 +74,14 @@ def _places(whole: Whole, ruleset: Ruleset) -> Findings:
     for path in sorted(systems.iterdir()) if systems.is_dir() else ():
         if path.suffix != ".json":
             message = "is no description; systems/ holds NAME.json alone"
-            yield Finding.warning(whole.relative(path), "unknown_file", message)
+            yield Finding.warning(whole.package.relative(path), "unknown_file", message)
     for above in (root / "results", *folders(root / "results")):
         for path in sorted(above.iterdir()):
             if not path.is_dir() and path.name != "package_checker_params":
                 message = "lies among folders of results; results/SYSTEM/BENCHMARK holds the logs"
-                yield Finding.warning(whole.relative(path), "unknown_file", message)
+                yield Finding.warning(whole.package.relative(path), "unknown_file", message)
     for folder in whole.package.results:
-        name, place = folder.benchmark, whole.relative(folder.path)
+        name, place = folder.benchmark, whole.package.relative(folder.path)
         if name != "bert" and name.strip().casefold() == "bert":
             message = f"{quoted(name)} is not checked as results of BERT; rename the folder to bert"
             yield Finding.error(place, "benchmark_unknown", message)

@@ -34,7 +34,7 @@ WHOLE_NUMBER = re.compile(r"\d{1,9}(\.0+)?")
 
 def _systems(whole: Whole, ruleset: Ruleset) -> Findings:
     for system in whole.package.systems:
-        path = whole.relative(system.path)
+        path = whole.package.relative(system.path)
         if system.problem:
             severity: Severity = "error" if system.fields is None else "warning"
             yield Finding("system_json", severity, f"the description {system.problem}", path=path)
