@@ -1,7 +1,7 @@
 """Findings from the output of the official tools, by its text, never by their exit codes."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def of_package(answer: dict[str, Any], path: str, folder: Path, ruleset: Ruleset
     if answer["crash"]:
         return [crashed(tool, _plain(answer["crash"], folder), path)]
     found = [f for level, words in answer["words"] for f in _package(level, _plain(words, folder), path, ruleset)]
-    found = [replace(f, message=f.message + _figures(answer["words"])) if f.rule == "rcp" else f for f in found]
+    found = [replace(f, message=f.message + _figures(answer["figures"])) if f.rule == "rcp" else f for f in found]
     verdicts = [words for _, words in answer["words"] if words.startswith("PACKAGE CHECKER FOUND")]
     if not verdicts:
         found.append(crashed(tool, "it ended without a verdict", path))
@@ -173,15 +173,11 @@ def _package(level: str, words: str, path: str, ruleset: Ruleset) -> Iterator[Fi
     yield Finding("package", "error" if level == "ERROR" else "warning", _short(words), path=path, source=tool)
 
 
-def _figures(said: Sequence[tuple[str, str]]) -> str:
-    """What the RCP checker compared, of what it said."""
-    text = "\n".join(words for _, words in said)
-    figures = [
-        re.search(rf"{name}'?: (?:np\.float64\()?([0-9.]+)", text) for name in ("mean epochs", "RCP Mean", "Min Epochs")
-    ]
-    if not all(figures):
+def _figures(figures: Mapping[str, float | None]) -> str:
+    """What the RCP checker compared; nothing where it did not come so far."""
+    found, mean, least = (figures[name] for name in ("samples", "reference_samples", "least_samples"))
+    if found is None or mean is None or least is None:
         return ""
-    found, mean, least = (float(match[1]) for match in figures if match)
     return f": {found:,.0f} samples on average; the reference takes {mean:,.0f}, and the least accepted is {least:,.0f}"
 
 

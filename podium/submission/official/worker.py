@@ -91,7 +91,7 @@ def package(job: Job) -> Answer:
     package_checker.check_training_package(
         job["path"], "training", job["ruleset"], False, False, False, job["train_samples"], False, os.devnull
     )
-    return {}
+    return {"figures": _rcp_figures()}
 
 
 def summary(job: Job) -> Answer:
@@ -106,10 +106,7 @@ def summary(job: Job) -> Answer:
 
 
 def convergence(job: Job) -> Answer:
-    """The RCP checker on a folder of logs; writes scaling.json into that folder.
-
-    The record that it compares with and the mean that it finds are in the arguments of its log messages alone.
-    """
+    """The RCP checker on a folder of logs; writes scaling.json into that folder."""
     from mlperf_logging.rcp_checker import rcp_checker
 
     adapt_rcp()
@@ -118,17 +115,18 @@ def convergence(job: Job) -> Answer:
     passed, words, factor = rcp_checker.check_directory(
         job["path"], "training", job["ruleset"], False, False, set_scaling=True, **points
     )
+    return {"convergence": {"passed": bool(passed), "words": words, "factor": float(factor), **_rcp_figures()}}
+
+
+def _rcp_figures() -> dict[str, float | None]:
+    """What the RCP checker found and compared with, which is in the arguments of its log messages alone."""
     reference, mean = (_words.arguments.get(name) for name in ("RCP Record", "Submission mean epochs"))
-    found = {
-        "passed": bool(passed),
-        "words": words,
-        "factor": float(factor),
+    return {
         "samples": float(mean[0]) if mean else None,
         "reference_samples": float(reference["RCP Mean"]) if reference else None,
         "least_samples": float(reference["Min Epochs"]) if reference else None,
         "reference_batch_size": int(reference["BS"]) if reference else None,
     }
-    return {"convergence": found}
 
 
 def description(job: Job) -> Answer:

@@ -109,9 +109,6 @@ def refusals(runs: Sequence[RunLog], description: Description, org: str) -> list
     return [f"{rule}: {sentence}" for rule, check in SET_RULES.items() for sentence in check(runs, description, org)]
 
 
-SetRule = Callable[[Sequence[RunLog], Description, str], Iterator[str]]
-
-
 def _ten_runs(runs: Sequence[RunLog], description: Description, org: str) -> Iterator[str]:
     if len(runs) < RUNS:
         yield (
@@ -203,7 +200,7 @@ def _logged_names(runs: Sequence[RunLog], description: Description, org: str) ->
 
 
 # What a check may say more than once, it says once for every file or key that is concerned.
-SET_RULES: dict[str, SetRule] = {
+SET_RULES: dict[str, Callable[[Sequence[RunLog], Description, str], Iterator[str]]] = {
     "ten runs": _ten_runs,
     "whole logs": _whole_logs,
     "no restarted run": _restarted,
@@ -225,7 +222,6 @@ SHARE_APART = 0.01
 NO_ACCELERATORS = ("", "0", "n/a", "none", "-")
 
 Records = Mapping[Path, RunRecord]
-RecordRule = Callable[[Sequence[RunLog], Records, Description], Iterator[str]]
 
 
 def contradictions(runs: Sequence[RunLog], records: Records, description: Description) -> list[str]:
@@ -305,7 +301,7 @@ def _own_machine(runs: Sequence[RunLog], records: Records, description: Descript
             yield f"description.accelerators_per_node is {stated!r}, and the runs used {used}; mend it"
 
 
-RECORD_RULES: dict[str, RecordRule] = {
+RECORD_RULES: dict[str, Callable[[Sequence[RunLog], Records, Description], Iterator[str]]] = {
     "one set": _one_set,
     "no run left out": _none_left_out,
     "no restarted run": _not_restarted,
