@@ -12,6 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -28,21 +29,13 @@ def parse(text: str) -> tuple[Any, Sequence[str]]:
     if opened + text.count(",") > MAX_VALUES:
         raise ValueError(f"holds more than {MAX_VALUES:,} values")
     try:
-        value = _PLAIN.decode(text)
-    except _OutOfRangeError:
-        value = None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON ({error.msg} at character {error.pos:,})") from None
-    except RecursionError:
-        raise ValueError(f"is nested more than {MAX_DEPTH} deep") from None
-    else:
-        if opened > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-            raise ValueError(f"is nested more than {MAX_DEPTH} deep")
-        if text.count('":') + text.count('" :') == _key_count(value):
-            return value, ()
-    try:
+        with suppress(_OutOfRangeError):
+            value = _PLAIN.decode(text)
+            is_flat = opened <= MAX_DEPTH or _depth(value) <= MAX_DEPTH
+            if is_flat and text.count('":') + text.count('" :') == _key_count(value):
+                return value, ()
         return _parse_odd(text)
-    except json.JSONDecodeError as error:  # an odd number stood before what makes the text no JSON
+    except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON ({error.msg} at character {error.pos:,})") from None
     except RecursionError:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep") from None

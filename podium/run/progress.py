@@ -54,6 +54,7 @@ class Progress:
         with bar:
             task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="")
             news, told = News(folder.metrics), 0
+            target = "" if config.target_accuracy is None else f" of {config.target_accuracy:.3f}"
 
             def tick() -> None:
                 nonlocal told
@@ -63,17 +64,13 @@ class Progress:
                         speed = bar.tasks[0].speed
                         bar.update(task, speed_text=f"{speed:,.0f}/s" if speed else "")
                     elif line["event"] == "evaluation":
-                        text = _accuracy(line["accuracy"], config.target_accuracy)
+                        text = f"accuracy {line['accuracy']:.4f}{target}"
                         bar.update(task, accuracy=text)
                         if not self._console.is_terminal and line["samples"] > told:
                             told = line["samples"]
                             self._console.print(f"{title}: {line['samples']:,} samples, {text}", highlight=False)
 
             yield tick
-
-
-def _accuracy(found: float, target: float | None) -> str:
-    return f"accuracy {found:.4f}" + (f" of {target:.3f}" if target is not None else "")
 
 
 class News:

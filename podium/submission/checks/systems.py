@@ -7,7 +7,6 @@ from typing import Any, get_args
 from podium.config.schema import Description, Status
 from podium.core.finding import Finding, Severity
 from podium.core.text import quoted
-from podium.mllog.package import SystemFile
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import Findings, Whole
 from podium.submission.checks.runs import DIVISIONS
@@ -39,11 +38,15 @@ def _systems(whole: Whole, ruleset: Ruleset) -> Findings:
             severity: Severity = "error" if system.fields is None else "warning"
             yield Finding("system_json", severity, f"the description {system.problem}", path=path)
         if system.fields is not None:
-            for check in (_missing, _kinds, _values, _name):
-                yield from check(path, system, system.fields, ruleset)
+            for check in (_missing, _kinds, _values):
+                yield from check(path, system.fields, ruleset)
+            found = system.fields.get("system_name")
+            if isinstance(found, str) and found != system.name:
+                named = f"the file is named {system.name}.json; all three names are one"
+                yield Finding.warning(path, "system_name", f"system_name is {quoted(found)}, but {named}")
 
 
-def _missing(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
+def _missing(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     missing = [name for name in FIELDS if name not in fields]
     if missing:
         names = ", ".join(missing[:5]) + " …" * (len(missing) > 5)
@@ -51,7 +54,7 @@ def _missing(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: 
         yield Finding.error(path, "system_field_missing", message)
 
 
-def _kinds(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
+def _kinds(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     for name in FIELDS:
         value = fields.get(name, "")
         if not isinstance(value, str):
@@ -59,7 +62,7 @@ def _kinds(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ru
             yield Finding("system_not_text", "error" if name in READ_AS_TEXT else "warning", message, path=path)
 
 
-def _values(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
+def _values(path: str, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
     division, status = fields.get("division"), fields.get("status")
     if isinstance(division, str) and division not in DIVISIONS:
         message = f"division is {quoted(division)}; allowed are closed and open, so spelled: otherwise the reference "
@@ -77,13 +80,6 @@ def _values(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: R
         value = fields.get(name)
         if isinstance(value, str) and not WHOLE_NUMBER.fullmatch(value.strip()):
             yield Finding.warning(path, "system_number", f"{name} is {quoted(value)}, not a whole number")
-
-
-def _name(path: str, system: SystemFile, fields: Mapping[str, Any], ruleset: Ruleset) -> Findings:
-    found = fields.get("system_name")
-    if isinstance(found, str) and found != system.name:
-        message = f"system_name is {quoted(found)}, but the file is named {system.name}.json; all three names are one"
-        yield Finding.warning(path, "system_name", message)
 
 
 def _described(whole: Whole, ruleset: Ruleset) -> Findings:
