@@ -116,7 +116,9 @@ def test_where_runs_cannot_be_written_the_rest_is_still_found(
     as_implementation("(folder / 'summary.json').write_text('{\"ranks\": []}')")
     monkeypatch.setattr("podium.doctor.diagnose.ask", lambda *_: {"torch": "2.13.0"})
     places.runs.write_text("in the way", encoding="utf-8")
-    examination = examine(load_system("laptop", settings=LAPTOP), places, lambda _: None)
+    progress: list[str] = []
+    examination = examine(load_system("laptop", settings=LAPTOP), places, progress.append)
+    assert progress[-2:] == ["Trying a step on this machine", "Having 2 ranks meet"]
     assert examination.ranks == {"ranks": []}
     assert examination.device == {"torch": "2.13.0"}
 
