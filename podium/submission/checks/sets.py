@@ -133,7 +133,7 @@ def _others(runs: CheckedSet, ruleset: Ruleset) -> Findings:
 
 
 def _scaling(runs: CheckedSet, ruleset: Ruleset) -> Findings:
-    """The summarizer multiplies any score by it; where it may be, `official.asking` compares it with what is due."""
+    """The summarizer multiplies any score by it; where it may be, `official.runner` compares it with what is due."""
     if not any(path.name == SCALING for path in runs.folder.others):
         return
     path, fields = f"{runs.path}/{SCALING}", runs.system.fields if runs.system is not None else None

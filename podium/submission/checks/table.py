@@ -26,10 +26,8 @@ def check_package(
 ) -> list[Finding]:
     """Everything that Podium finds in a package, in the order of files and lines.
 
-    `configurations` are those of Podium's own runs, by their seeds (`configured.configurations_in`): a log of such a
-    run is compared with what was configured. `judged_elsewhere` says that another package of the same check has BERT
-    results, so that one without is an organisation that took part in other benchmarks.
-    Raises WorkError for a file that cannot be read.
+    `configurations` are those of Podium's own runs by their seeds, with which their logs are compared. With
+    `judged_elsewhere` another package of the same check has BERT results, and this one needs none. Raises WorkError.
     """
     everything = whole(package)
     found = list(check_judged(everything, judged_elsewhere))
