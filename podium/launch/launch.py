@@ -18,8 +18,7 @@ from typing import IO
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted as Interrupted
-from podium.core.errors import PodiumError, Saved, UsageError, WorkError
+from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
 from podium.core.files import require_room, unwritable
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment

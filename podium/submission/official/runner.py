@@ -30,7 +30,8 @@ from podium.core.errors import PodiumError, WorkError
 from podium.core.files import make_folder
 from podium.core.finding import Finding
 from podium.core.processes import processors
-from podium.mllog.package import SCALING, Package, ResultFolder
+from podium.mllog.lines import MAX_LINE
+from podium.mllog.package import MAX_DESCRIPTION, SCALING, Package, ResultFolder
 from podium.mllog.read import read_log
 from podium.mllog.rulesets import Ruleset
 from podium.submission.official import parse_output, worker
@@ -113,21 +114,19 @@ class ToolProcess:
 
 
 EVENT = ":::MLLOG"
-MAX_LINE_BYTES = 1 << 20
 # Of a line that holds an event: published ones have up to 377 bytes, and the official parser's regular expression takes
 # time by the square of a line's length: 0.2 s for this many bytes, ten minutes for a MiB.
 MAX_EVENT_BYTES = 16 << 10
 MAX_DEPTH = 100  # brackets within brackets: Python's JSON recurses, and stops at about a thousand
-MAX_DESCRIPTION_BYTES = 1 << 20
 
 
 def screen_log(path: Path, shown_path: str) -> Finding | None:
     """The first thing in a log that keeps the official tools from reading it; None where they may."""
     with path.open(encoding="latin-1") as file:  # a character a byte, and line ends as the tools have them
-        for number, whole_line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), ""), 1):
+        for number, whole_line in enumerate(iter(partial(file.readline, MAX_LINE + 1), ""), 1):
             line = whole_line.removesuffix("\n")
-            if len(line) > MAX_LINE_BYTES:
-                message = f"this line has more than {MAX_LINE_BYTES:,} bytes; see what was written into the log here"
+            if len(line) > MAX_LINE:
+                message = f"this line has more than {MAX_LINE:,} bytes; see what was written into the log here"
             elif EVENT in line and len(line) > MAX_EVENT_BYTES:
                 message = f"this event has {len(line):,} bytes and may have {MAX_EVENT_BYTES:,}; shorten its value"
             elif EVENT in line and is_deep(line.encode("latin-1")):
@@ -142,8 +141,8 @@ def screen_log(path: Path, shown_path: str) -> Finding | None:
 def screen_description(path: Path, shown_path: str) -> Finding | None:
     """What in a system's JSON keeps the official tools from reading it; None where they may."""
     size = path.stat().st_size
-    if size > MAX_DESCRIPTION_BYTES:
-        message = f"has {size:,} bytes and may have {MAX_DESCRIPTION_BYTES:,}"
+    if size > MAX_DESCRIPTION:
+        message = f"has {size:,} bytes and may have {MAX_DESCRIPTION:,}"
     elif is_deep(path.read_bytes()):
         message = f"has more than {MAX_DEPTH} brackets within brackets"
     else:

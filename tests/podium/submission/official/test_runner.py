@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from podium.core.finding import Finding
+from podium.mllog.lines import MAX_LINE
 from podium.mllog.package import find_packages
 from podium.mllog.rulesets import ruleset
 from podium.submission.official import runner
@@ -274,8 +275,8 @@ def line_and_words(path: Path, content: bytes) -> tuple[int | None, str] | None:
         b"",
         b"\xff\xfe\r\r\n",
         EVENT + b"1}\n" * 5,
-        b"x" * runner.MAX_LINE_BYTES + b"\n" + EVENT + b"2}",
-        b"x" * runner.MAX_LINE_BYTES,
+        b"x" * MAX_LINE + b"\n" + EVENT + b"2}",
+        b"x" * MAX_LINE,
         b"a line\r" * 300_000,  # lone carriage returns end lines too
         b"a line\r\n" * 300_000,
         EVENT + b"[" * 99 + b"]" * 99,
@@ -290,8 +291,8 @@ def test_logs_that_may_be_given(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "line", "words"),
     [
-        (b"a\nb\r\nc\r" + b"x" * (runner.MAX_LINE_BYTES + 1), 4, "1,048,576 bytes"),
-        (b"x" * (runner.MAX_LINE_BYTES + 1) + b"\n", 1, "1,048,576 bytes"),
+        (b"a\nb\r\nc\r" + b"x" * (MAX_LINE + 1), 4, "1,048,576 bytes"),
+        (b"x" * (MAX_LINE + 1) + b"\n", 1, "1,048,576 bytes"),
         (b"a\n" + EVENT.ljust(runner.MAX_EVENT_BYTES + 1, b"x"), 2, "16,385 bytes"),
         (b"a\n" + EVENT + b"[" * 101 + b"\n" + b"x\n", 2, "100 brackets"),
         (b"\n" * (1 << 20) + EVENT + b'{"a":[' * 51, (1 << 20) + 1, "100 brackets"),
