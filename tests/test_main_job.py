@@ -138,11 +138,15 @@ def test_nothing_but_overflow_is_a_sentence(train: Train) -> None:
     assert str(told).startswith("loss_scaling.initial: with 1e+30 all 2 steps overflowed in fp16; lower it")
 
 
-def test_an_interval_below_the_batch_evaluates_after_every_step(train: Train) -> None:
-    settings = (SHORT[0], "max_samples=64", "evaluation.samples=16", "evaluation.interval_samples=10", "seed=3")
-    folder = train("indexed", 1, *settings)
+@pytest.mark.parametrize(("interval", "expected"), [(10, [16, 32, 48, 64]), (24, [32, 48, 64])])
+def test_an_evaluation_comes_after_the_step_that_reaches_a_multiple_of_the_interval(
+    train: Train, interval: int, expected: list[int]
+) -> None:
+    """A step is of 16 samples; where it is more than the interval, every one is followed by an evaluation."""
+    settings = (SHORT[0], "max_samples=64", "evaluation.samples=16", f"evaluation.interval_samples={interval}")
+    folder = train("indexed", 1, *settings, "seed=3")
     evaluated = [line["samples"] for line in lines_of(folder.metrics) if line["event"] == "evaluation"]
-    assert evaluated == [16, 32, 48, 64]
+    assert evaluated == expected
     assert not any(check_compliance(folder.log).values())
 
 

@@ -133,6 +133,18 @@ def test_runs_that_ended_are_reported_when_a_later_one_fails(
         assert "time-to-train" in shown.out
 
 
+@pytest.mark.parametrize(("verdict", "code"), [("", 0), ("FAILED", 1)])
+def test_a_result_that_does_not_comply_is_an_exit_code_of_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, summary: dict[str, Any], verdict: str, code: int
+) -> None:
+    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": verdict})
+    monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: iter([finished]))
+    monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--json"])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == code
+
+
 def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Path, Path]) -> None:
     done = run_podium(
         "data", "prepare", "--text", "one", "--vocab", "vocab.txt", "--out", "new/out", "two", cwd=tmp_path

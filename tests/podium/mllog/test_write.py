@@ -76,7 +76,15 @@ def test_what_is_logged_is_what_was_used(open_config: RunConfig, closed_config: 
     path = write_log(open_config, name="open.txt")
     logged = {event.key: event.value for event in read_log(path).events}
     assert (logged["opt_name"], logged["opt_adamw_weight_decay"], logged["seed"]) == ("adamw", 0.01, 7)
+    assert (logged["opt_adamw_beta_1"], logged["opt_adamw_beta_2"]) == (0.9, 0.98)
     assert "weights_initialization" not in logged
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_caches_are_said_to_be_cleared_where_they_were(open_config: RunConfig, tmp_path: Path, cleared: bool) -> None:
+    with ResultLog(tmp_path / "log.txt") as log:
+        log.submission(open_config, caches_cleared=cleared)
+    assert value(tmp_path / "log.txt", "cache_clear") is cleared
 
 
 def test_samples_so_far_are_the_epochs(open_config: RunConfig, write_log: Any) -> None:

@@ -92,10 +92,11 @@ def test_runs_become_results_with_seeds_of_their_own(place: Path, open_config: R
     assert len(list((place / "runs").rglob("replaced_results/result_*.txt"))) == 2
 
 
-def test_a_fixed_seed_is_used(open_config: RunConfig, implementation: Any) -> None:
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_fixed_seed_is_used(open_config: RunConfig, implementation: Any, seed: int) -> None:
     implementation()
-    (run,) = run_set(open_config, 1, QUIET)
-    assert run.seed == open_config.seed == 7
+    (run,) = run_set(open_config.model_copy(update={"seed": seed}), 1, QUIET)
+    assert run.seed == load_resolved(run.folder / "config.yaml").seed == seed
 
 
 def test_a_run_that_breaks_off_is_among_the_results_as_aborted(

@@ -137,7 +137,15 @@ def test_round_1_1_has_half_an_hour_in_open_too(copy: Any) -> None:
 
 @pytest.mark.parametrize(
     ("more", "severity"),
-    [(-1_580, None), (-80, None), (1_420, None), (1_421, "warning"), (25_800, "warning"), (25_900, "error")],
+    [
+        (-1_581, "warning"),
+        (-1_580, None),
+        (-80, None),
+        (1_420, None),
+        (1_421, "warning"),
+        (25_800, "warning"),
+        (25_900, "error"),
+    ],
 )
 def test_the_first_evaluation_is_a_hundredth_off_at_most(copy: Any, more: int, severity: str | None) -> None:
     """The first one is 80 samples late, at the end of a batch; all others follow as before."""
@@ -399,3 +407,30 @@ def test_the_folder_is_named_after_the_submitter_however_spelled(copy: Any) -> N
     copy.root.with_name("org").rename(copy.root.with_name("other"))
     found = check(copy.root.with_name("other"))
     assert [(finding.path, finding.rule, finding.severity) for finding in found] == [(".", "folder_name", "warning")]
+
+
+def test_one_cache_clear_of_several_that_is_false_is_an_error(copy: Any) -> None:
+    copy.edit(lambda events: events.insert(0, {**at(events, "cache_clear"), "value": False}))
+    assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("cache_clear", "error")}
+
+
+@pytest.mark.parametrize(("value", "right"), [(0, True), (0.9999, True), (1, False)])
+def test_a_beta_is_below_1(copy: Any, value: float, right: bool) -> None:
+    copy.edit(lambda events: at(events, "opt_lamb_beta_2").update(value=value), range(10))
+    assert (not any("opt_lamb_beta_2" in finding.message for finding in check(copy.root))) == right
+
+
+@pytest.mark.parametrize(("value", "right"), [(448.0, True), (449, False)])
+def test_runs_of_a_set_have_one_setting_however_it_is_written(copy: Any, value: float, right: bool) -> None:
+    copy.edit(lambda events: at(events, "global_batch_size").update(value=value))
+    assert ("settings_differ" not in rules_of(copy.root)) == right
+
+
+@pytest.mark.parametrize(("more", "right"), [(0, True), (1, False)])
+def test_a_path_is_as_long_as_windows_takes(copy: Any, more: int, right: bool) -> None:
+    folder = "benchmarks/bert/implementations/podium/long"
+    name = folder + "/" + "a" * (200 - len(folder)) + "/" + "b" * (53 + more)
+    assert len(name) == 255 + more
+    (copy.root / name).parent.mkdir(parents=True)
+    (copy.root / name).write_text("", encoding="utf-8")
+    assert (not any("characters; keep it to 255" in finding.message for finding in check(copy.root))) == right

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from podium.mllog.read import read_log
-from podium.mllog.run import Point, Run, run_from_json
+from podium.mllog.run import Point, Run, as_number, run_from_json
 from podium.mllog.score import counted_seconds, score_seconds
 from tests.podium.comparison.conftest import START, evaluations_at, event, log_text, make_run
 
@@ -144,3 +144,15 @@ def test_what_evaluations_tell_of_throughput() -> None:
 def test_what_evaluations_do_not_tell(changes: dict[str, Any]) -> None:
     run = make_run(**changes)
     assert run.steady_rate is None and run.startup_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(1, 1), (0.5, 0.5), ([448], 448), (True, None), ([False], None), ("1", None), ([1, 2], None), (None, None)],
+)
+def test_a_number_is_no_truth_and_no_text(value: Any, number: float | None) -> None:
+    assert as_number(value) == number
+
+
+def test_what_is_not_finite_is_no_number() -> None:
+    assert as_number(float("nan")) is as_number(float("inf")) is None
