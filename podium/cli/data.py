@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from benchmarks.bert.sizes import SIZES
-from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
-from benchmarks.bert.verification.evidence import Evidence
+from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
+from benchmarks.bert.verification.evidence import Evidence, Subject
 from benchmarks.bert.verification.official_data import is_official_vocabulary
 from podium.cli.options import AsJson, Processes, show
 from podium.core.console import print_findings, progress_bar, tell

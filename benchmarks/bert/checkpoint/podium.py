@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.checkpoint.names import PODIUM, podium_shapes
-from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, check_shapes, read_finite, write_safetensors
+from benchmarks.bert.checkpoint.weights import SafetensorsFile, Weights, check_shapes, require_finite, write_safetensors
 from benchmarks.bert.sizes import SIZES, Size
 from podium.core.errors import UsageError, WorkError
 
@@ -15,19 +15,18 @@ FORMAT_VERSION = "1"
 ADVICE = "make one with `podium data checkpoint SOURCE OUT`"
 
 
-class PodiumCheckpoint:
+class PodiumCheckpoint(SafetensorsFile):
     """A checkpoint in Podium's format. Opening checks everything but the values.
 
     Raises UsageError if there is no such file or it is something else, WorkError if it is damaged.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         if not path.is_file():
             found = "is a folder" if path.is_dir() else "there is no such checkpoint"
             raise UsageError(f"{path}: {found}; {ADVICE}")
-        self._file = SafetensorsFile(path)
-        metadata = self._file.metadata
+        super().__init__(path)
+        metadata = self.metadata
         if metadata.get("format") != FORMAT:
             raise UsageError(f"{path}: is no checkpoint of Podium's; {ADVICE} from it")
         if metadata.get("format_version") != FORMAT_VERSION:
@@ -36,27 +35,19 @@ class PodiumCheckpoint:
         name, vocabulary = metadata.get("size", "missing"), metadata.get("vocabulary", "missing")
         if name not in SIZES:
             raise WorkError(f"{path}: its size is {name}, allowed is {', '.join(SIZES)}; {ADVICE} again")
-        words = self._file.shape(PODIUM.words)[:1] if PODIUM.words in self._file.names else ()
+        words = self.shape(PODIUM.words)[:1] if PODIUM.words in self.names else ()
         if words and vocabulary != str(words[0]):
             raise WorkError(f"{path}: its vocabulary is {vocabulary}, and {words[0]} words are in it; {ADVICE} again")
         self.size = SIZES[name]
         self.vocabulary: int = words[0] if words else 0
-        check_shapes(self._file, PODIUM, self.size, self.vocabulary)
-        more = sorted(set(self._file.names) - set(podium_shapes(self.size, self.vocabulary)))
+        check_shapes(self, PODIUM, self.size, self.vocabulary)
+        more = sorted(set(self.names) - set(podium_shapes(self.size, self.vocabulary)))
         if more:
             raise WorkError(f"{path}: holds {more[0]}, which size {name} does not have; {ADVICE} again")
 
-    @property
-    def names(self) -> list[str]:
-        """The project's names of all tensors."""
-        return self._file.names
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._file.shape(name)
-
     def read(self, name: str) -> NDArray[np.float32]:
         """A tensor, whose values are finite. Raises WorkError otherwise."""
-        return read_finite(self._file, name)
+        return require_finite(self.path, name, super().read(name))
 
     def require(self, size: Size, vocabulary: int | None = None) -> None:
         """Raise UsageError unless the weights are of this size and, where one is given, this number of words."""

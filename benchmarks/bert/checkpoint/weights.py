@@ -94,14 +94,11 @@ def check_shapes(source: Source, layout: Layout, size: Size, vocabulary: int) ->
     return parts
 
 
-def read_finite(source: Source, name: str) -> NDArray[np.float32]:
-    """A tensor, none of whose values is infinite or not a number. Raises WorkError otherwise."""
-    values = source.read(name)
+def require_finite(path: Path, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The values of a tensor; WorkError if one is infinite or not a number."""
     bad = values.size - int(np.count_nonzero(np.isfinite(values)))
     if bad:
-        raise WorkError(
-            f"{source.path}: {name} has values that are infinite or no numbers, {bad:,} in all; use another"
-        )
+        raise WorkError(f"{path}: {name} has values that are infinite or no numbers, {bad:,} in all; use another")
     return values
 
 
@@ -117,7 +114,7 @@ def gather(
     parts = check_shapes(source, layout, size, vocabulary)
     tensors = {name: np.empty(shape, np.float32) for name, shape in podium_shapes(size, vocabulary).items()}
     for number, part in enumerate(parts, start=1):
-        values = read_finite(source, part.name)
+        values = require_finite(source.path, part.name, source.read(part.name))
         tensors[part.podium][part.rows] = values.T if part.transposed else values
         on_tensor(number, len(parts))
     return Weights(size, vocabulary, tensors)

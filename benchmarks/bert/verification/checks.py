@@ -1,8 +1,6 @@
 """All checks of a sample store, in the order of the report, and the evidence that they need."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.bert.lengths import wikipedia_histogram
@@ -24,7 +22,7 @@ from benchmarks.bert.verification.content import (
     mean_length,
 )
 from benchmarks.bert.verification.duplicates import find_duplicates
-from benchmarks.bert.verification.evidence import Evidence
+from benchmarks.bert.verification.evidence import Evidence, Subject
 from benchmarks.bert.verification.official_data import check_evaluation_samples, check_texts, check_vocabulary
 from benchmarks.bert.verification.shard_stats import Survey, survey_store
 from podium.core.errors import UsageError
@@ -51,21 +49,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is to be proved right, and with what."""
-
-    store: Path
-    evaluation: Path | None = None
-    vocabulary: Path | None = None
-    texts: tuple[Path, ...] = ()
-    official: bool = False
-
-    @property
-    def stores(self) -> tuple[Path, ...]:
-        return (self.store,) if self.evaluation is None else (self.store, self.evaluation)
-
-
 def gather_evidence(subject: Subject, processors: int = 1, on_read: Callable[[int], None] | None = None) -> Evidence:
     """Read everything once, on so many processors; `on_read` is told of the bytes of each shard that was read.
 
@@ -81,15 +64,7 @@ def gather_evidence(subject: Subject, processors: int = 1, on_read: Callable[[in
     training, *evaluation = [survey_store(store, vocabulary, processors, on_read) for store in subject.stores]
     shards = [shard for survey in (training, *evaluation) for shard in survey.shards]
     duplicates = find_duplicates([shard.path for shard in shards], [shard.hashes for shard in shards])
-    return Evidence(
-        training=training,
-        evaluation=evaluation[0] if evaluation else None,
-        duplicates=duplicates,
-        vocabulary=vocabulary,
-        vocabulary_file=subject.vocabulary,
-        texts=subject.texts,
-        official=subject.official,
-    )
+    return Evidence(subject, training, evaluation[0] if evaluation else None, duplicates, vocabulary)
 
 
 def findings_of(evidence: Evidence) -> list[Finding]:

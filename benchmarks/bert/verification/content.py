@@ -27,13 +27,11 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import ADVICE, RANDOM
+from benchmarks.bert.store import ADVICE, ALIKE, RANDOM
 from benchmarks.bert.verification.evidence import SIGMAS, Evidence, tolerance
 from benchmarks.bert.verification.shard_stats import FAULTS, WORD_FAULTS, Survey
 from podium.core.finding import Finding, check_result
 
-# Attributes that all shards of a store have in common.
-ALIKE = ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256")
 TRAINING_SAMPLES = 156_726_829
 EVALUATION_SAMPLES = 10_000
 
@@ -47,31 +45,21 @@ def check_content(evidence: Evidence) -> Iterator[Finding]:
     """Whether every shard can be read and has the bytes that were written; every broken one is named."""
     for prefix, survey in evidence.surveys:
         broken = [*survey.unreadable, *(shard.damage for shard in survey.shards if shard.damage)]
-        shards = len(survey.shards) + len(survey.unreadable)
-        expected = "every byte as it was written"
+        shards = counted(len(survey.shards) + len(survey.unreadable))
+        found = f"{shards}, every SHA-256 right"
         if broken:
-            found = "\n".join([f"{len(broken)} of {counted(shards)} cannot be trusted", *broken])
-            advice = "copy these shards again from where they are whole, or do as their sentences say"
-            yield Finding(f"{prefix}content", "error", found, expected, advice)
-        else:
-            yield Finding(f"{prefix}content", "ok", f"{counted(shards)}, every SHA-256 right", expected)
+            found = "\n".join([f"{len(broken)} of {shards} cannot be trusted", *broken])
+        advice = "copy these shards again from where they are whole, or do as their sentences say"
+        yield check_result(f"{prefix}content", not broken, found, "every byte as it was written", advice)
 
 
 def check_alike(evidence: Evidence) -> Iterator[Finding]:
     """Whether the shards of each store were made with one vocabulary, one length and one selection."""
     for prefix, survey in evidence.readable:
         odd = differences(survey)
-        expected = "one vocabulary, length and selection"
-        if odd:
-            yield Finding(
-                f"{prefix}shards",
-                "error",
-                "\n".join([f"{len(odd)} differ from the first", *odd]),
-                expected,
-                f"take out what is alien, or {ADVICE}",
-            )
-        else:
-            yield Finding(f"{prefix}shards", "ok", "all made alike", expected)
+        found = "\n".join([f"{len(odd)} differ from the first", *odd]) if odd else "all made alike"
+        advice = f"take out what is alien, or {ADVICE}"
+        yield check_result(f"{prefix}shards", not odd, found, "one vocabulary, length and selection", advice)
 
 
 def differences(survey: Survey) -> list[str]:
@@ -93,41 +81,25 @@ def check_counts(evidence: Evidence) -> Iterator[Finding]:
             f"{survey.samples:,} samples, {survey.total('tokens'):,} tokens, {survey.total('masked_tokens'):,} masked, "
             f"{counted(len(survey.shards))}"
         )
-        if not evidence.official:
-            yield Finding(f"{prefix}counts", "ok", found, "any number")
-        elif survey is evidence.training:
-            yield _official_count(f"{prefix}counts", found, survey.samples == TRAINING_SAMPLES, f"{TRAINING_SAMPLES:,}")
-        else:  # a run picks its evaluation samples from more
-            enough = survey.samples >= EVALUATION_SAMPLES
-            yield _official_count(
-                f"{prefix}counts", found, enough, f"{EVALUATION_SAMPLES:,}, or more to pick them from"
-            )
-
-
-def _official_count(check: str, found: str, right: bool, expected: str) -> Finding:
-    advice = "samples are missing or too many; prepare all 500 parts of the text, and eval.txt"
-    return check_result(check, right, found, f"{expected} samples", advice)
+        right, expected = True, "any number"
+        if evidence.subject.official and survey is evidence.training:
+            right, expected = survey.samples == TRAINING_SAMPLES, f"{TRAINING_SAMPLES:,} samples"
+        elif evidence.subject.official:
+            right = survey.samples >= EVALUATION_SAMPLES
+            expected = f"{EVALUATION_SAMPLES:,}, or more to pick them from samples"
+        advice = "samples are missing or too many; prepare all 500 parts of the text, and eval.txt"
+        yield check_result(f"{prefix}counts", right, found, expected, advice)
 
 
 def check_selection(evidence: Evidence) -> Iterator[Finding]:
     """Whether samples were left out at random, which is not the whole data set."""
     for prefix, survey in evidence.readable:
-        drawn_from = _random_subset(survey)
-        if drawn_from is None:
-            kind = survey.shards[0].attributes["selection"]
-            yield Finding(f"{prefix}selection", "ok", kind, "no random subset")
-        else:
-            found = f"a random subset of {drawn_from:,} samples"
-            advice = "it is for trials, not for the closed division; prepare it without --samples for that"
-            yield Finding(f"{prefix}selection", evidence.fault, found, "no random subset", advice)
-
-
-def _random_subset(survey: Survey) -> int | None:
-    """How many samples there were to draw from; None for no random subset."""
-    for shard in survey.shards:
-        if shard.attributes["selection"] == RANDOM:
-            return int(shard.attributes["selected_from"])
-    return None
+        random = [shard for shard in survey.shards if shard.attributes["selection"] == RANDOM]
+        found = survey.shards[0].attributes["selection"]
+        if random:
+            found = f"a random subset of {random[0].attributes['selected_from']:,} samples"
+        advice = "it is for trials, not for the closed division; prepare it without --samples for that"
+        yield check_result(f"{prefix}selection", not random, found, "no random subset", advice, evidence.fault)
 
 
 USUAL = (0.5, 0.6)
@@ -242,9 +214,8 @@ def check_shared(evidence: Evidence) -> Iterator[Finding]:
         ]
         more = [f"and {len(pairs) - SHOWN:,} more"] if len(pairs) > SHOWN else []
         found = "\n".join([f"{len(pairs):,} {'pair' if len(pairs) == 1 else 'pairs'} of shards", *lines, *more])
-    yield Finding(
-        "shared samples", "error", found, expected, f"see that each shard has a text of its own, and {ADVICE}"
-    )
+    advice = f"see that each shard has a text of its own, and {ADVICE}"
+    yield Finding("shared samples", "error", found, expected, advice)
 
 
 def check_in_a_row(evidence: Evidence) -> Iterator[Finding]:
@@ -271,18 +242,12 @@ def check_structure(evidence: Evidence) -> Iterator[Finding]:
     """Whether every sample is [CLS] A [SEP] B [SEP] with masks where they may be; first offender and number of each."""
     for prefix, survey in evidence.readable:
         faults = [line for fault in range(len(FAULTS)) if (line := _offenders(survey, fault))]
-        expected = "[CLS] A [SEP] B [SEP], masked as its length says"
+        found = f"{survey.samples:,} samples, all well-formed"
         if faults:
-            advice = f"these shards were made wrongly, so {ADVICE}, or import them again"
-            yield Finding(
-                f"{prefix}structure",
-                "error",
-                "\n".join([f"{len(faults)} of {len(FAULTS)} kinds of fault", *faults]),
-                expected,
-                advice,
-            )
-        else:
-            yield Finding(f"{prefix}structure", "ok", f"{survey.samples:,} samples, all well-formed", expected)
+            found = "\n".join([f"{len(faults)} of {len(FAULTS)} kinds of fault", *faults])
+        expected = "[CLS] A [SEP] B [SEP], masked as its length says"
+        advice = f"these shards were made wrongly, so {ADVICE}, or import them again"
+        yield check_result(f"{prefix}structure", not faults, found, expected, advice)
         if not survey.words_seen:
             found = f"not looked at: {'; '.join(FAULTS[WORD_FAULTS:])}"
             why = "name the store's own vocabulary" if evidence.vocabulary else "give --vocab"

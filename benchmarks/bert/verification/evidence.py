@@ -11,22 +11,35 @@ from benchmarks.bert.verification.shard_stats import Survey
 from podium.core.finding import Severity
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is to be proved right, and with what."""
+
+    store: Path
+    evaluation: Path | None = None
+    vocabulary: Path | None = None
+    texts: tuple[Path, ...] = ()
+    official: bool = False  # whether it has to be MLPerf's own data
+
+    @property
+    def stores(self) -> tuple[Path, ...]:
+        return (self.store,) if self.evaluation is None else (self.store, self.evaluation)
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Two stores that were read, what they share, and what else was given to compare them with."""
+    """Two stores that were read, and what they share."""
 
+    subject: Subject
     training: Survey
     evaluation: Survey | None
     duplicates: Duplicates  # among all readable shards, the training store's first
     vocabulary: Vocabulary | None
-    vocabulary_file: Path | None
-    texts: tuple[Path, ...]
-    official: bool  # whether it has to be MLPerf's own data
 
     @property
     def fault(self) -> Severity:
         """Of what is wrong with MLPerf's own data, and only another choice elsewhere."""
-        return "error" if self.official else "note"
+        return "error" if self.subject.official else "note"
 
     @property
     def surveys(self) -> Iterator[tuple[str, Survey]]:

@@ -50,7 +50,7 @@ def _md5(text: str) -> str:
 
 def check_vocabulary(evidence: Evidence) -> Iterator[Finding]:
     """Whether the vocabulary given is the stores' own, and whether it is MLPerf's."""
-    vocabulary, file = evidence.vocabulary, evidence.vocabulary_file
+    vocabulary, file = evidence.vocabulary, evidence.subject.vocabulary
     if vocabulary is None or file is None:
         return
     for prefix, survey in evidence.readable:
@@ -81,7 +81,7 @@ def check_texts(evidence: Evidence) -> Iterator[Finding]:
         for _, survey in evidence.surveys
         for shard in survey.shards
     }
-    for text in evidence.texts:
+    for text in evidence.subject.texts:
         if text.name in made_from:
             same = sha256_of(text) == made_from[text.name]
             said = "is what its shard was made from" if same else "is not what its shard was made from"

@@ -15,7 +15,8 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Origin, SampleStore, write_shard
 from benchmarks.bert.verification import content as content_module
-from benchmarks.bert.verification.checks import Subject, findings_of, gather_evidence, statistics_of
+from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
+from benchmarks.bert.verification.evidence import Subject
 from podium.core.errors import UsageError, WorkError
 from podium.core.finding import Finding, has_errors
 
