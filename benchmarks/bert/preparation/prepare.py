@@ -138,7 +138,14 @@ def prepare(
 
 def check_inputs(texts: Sequence[Path], vocabulary: Path, processes: int) -> Vocabulary:
     """Raise UsageError unless the texts can be opened and have names of their own, and the vocabulary can be used."""
-    _check_texts(texts)
+    if not texts:
+        raise UsageError("no text files were given; give the parts of the text, one sentence a line")
+    require_readable(texts, "text file")
+    name, occurrences = Counter(text.name for text in texts).most_common(1)[0]
+    if occurrences > 1:
+        raise UsageError(
+            f"{occurrences} text files have the name {name}; a shard is named for its text, so rename them"
+        )
     if processes < 1:
         raise UsageError(f"{processes} processes were asked for; give 1 or more")
     return Vocabulary.read(vocabulary)
@@ -176,7 +183,10 @@ def prepare_text(
     selection: Selection,
 ) -> Prepared:
     """Make the shard of one text file, unless it is there; WorkError if the text or the disk does not allow it."""
-    content = read_text(text)
+    try:
+        content = text.read_bytes()
+    except OSError as error:
+        raise WorkError(f"{text}: the text cannot be read ({error.strerror})") from error
     note = None if content.endswith(b"\n") else "does not end with a line feed; was it cut off?"
     digest = hashlib.sha256(content).hexdigest()
     origin = selection.mark(Origin.of_text(text.name, digest, vocabulary_sha256, settings))
@@ -191,14 +201,6 @@ def prepare_text(
     chosen = selection.of(samples, text)
     write_shard(shard, chosen, replace(origin, selected_from=0 if chosen is samples else len(samples)))
     return Prepared(text, shard, kept=False, note=note)
-
-
-def read_text(text: Path) -> bytes:
-    """The bytes of a text file; WorkError if it cannot be read."""
-    try:
-        return text.read_bytes()
-    except OSError as error:
-        raise WorkError(f"{text}: the text cannot be read ({error.strerror})") from error
 
 
 def is_whole(path: Path, origin: Origin) -> bool:
@@ -222,18 +224,6 @@ def _reader(vocabulary: Path, sha256: str) -> tuple[Vocabulary, Reader]:
     if words.sha256 != sha256:
         raise WorkError(f"{vocabulary}: the vocabulary was changed while it was used; begin again")
     return words, Reader(words)
-
-
-def _check_texts(texts: Sequence[Path]) -> None:
-    """Raise UsageError unless there are texts, all can be opened, and each has a name of its own."""
-    if not texts:
-        raise UsageError("no text files were given; give the parts of the text, one sentence a line")
-    require_readable(texts, "text file")
-    name, occurrences = Counter(text.name for text in texts).most_common(1)[0]
-    if occurrences > 1:
-        raise UsageError(
-            f"{occurrences} text files have the name {name}; a shard is named for its text, so rename them"
-        )
 
 
 SAMPLES_A_BYTE = 0.0074  # of Wikipedia's text with MLPerf's vocabulary and settings; a wrong guess costs time only
@@ -266,9 +256,10 @@ def prepare_subset(
     digest = _digest((samples, seed, *sorted(map(repr, origins.values()))))
     marked = {text: replace(origin, selection=RANDOM, selection_sha256=digest) for text, origin in origins.items()}
     with folder_lock(make_folder(out), "podium data prepare"):
-        finished = _finished(marked, out)
-        if sum(len(Shard(shard)) for shard in finished.values()) == samples:
-            return list(finished.values())
+        shards = {out / f"{text.name}{SUFFIX}": origin for text, origin in marked.items()}
+        finished = [shard for shard, origin in shards.items() if is_whole(shard, origin)]
+        if sum(len(Shard(shard)) for shard in finished) == samples:
+            return finished
         aside = make_folder(out / CANDIDATES)
         size = sum(text.stat().st_size for text in texts)
         selection = _likely(samples, size * SAMPLES_A_BYTE, seed)
@@ -283,9 +274,9 @@ def prepare_subset(
                 break
             selection = _likely(samples, whole, seed)
         origins = {text: replace(origin, selected_from=whole) for text, origin in marked.items()}
-        shards = _choose(candidates, samples, selection, origins, out)
+        chosen = _choose(candidates, samples, selection, origins, out)
         _remove(candidates, aside)
-    return shards
+    return chosen
 
 
 def _likely(samples: int, whole: float, seed: int) -> SmallestKeys:
@@ -297,12 +288,6 @@ def _likely(samples: int, whole: float, seed: int) -> SmallestKeys:
 def _digest(selected: object) -> str:
     """SHA-256 of everything that decides what is selected, in hexadecimal."""
     return hashlib.sha256(repr(selected).encode()).hexdigest()
-
-
-def _finished(marked: dict[Path, Origin], out: Path) -> dict[Path, Path]:
-    """The shards of this very subset that are there and whole."""
-    shards = {text: out / f"{text.name}{SUFFIX}" for text in marked}
-    return {text: shard for text, shard in shards.items() if is_whole(shard, marked[text])}
 
 
 def _choose(
