@@ -4,8 +4,6 @@ What the official checkers check is left to them. Here is what a run needs in or
 evaluation schedule, the closed division's limits and the rulesets that include BERT.
 """
 
-from dataclasses import dataclass
-
 TARGET_ACCURACY = 0.72  # Masked-LM accuracy to reach (≥), over all masked tokens of the evaluation samples
 
 # The rulesets whose compliance one log can have; 5.0.0 was BERT's last.
@@ -24,52 +22,34 @@ def evaluation_interval(global_batch_size: int) -> int:
     return int(0.05 * (230.23 * global_batch_size + 3_000_000) / 25_000) * 25_000
 
 
-@dataclass(frozen=True)
-class Breach:
-    """A rule of the closed division that a configuration breaks."""
-
-    rule: str
-    key: str
-    found: object
-    allowed: object
-
-    def __str__(self) -> str:
-        return f"closed division, {self.rule}: {self.key} is {self.found}, allowed is {self.allowed}"
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What the closed division's rules speak of, in a configuration."""
-
-    size: str
-    optimizer: str
-    dropout: float
-    target_accuracy: float | None
-    evaluation_samples: int
-    evaluation_interval: int
-    global_batch_size: int
-    initial_checkpoint: bool  # whether training starts from one
-
-
-def closed_breaches(terms: Terms) -> list[Breach]:
-    """Every rule of the closed division that the terms break, in the order of the rules; none means that it may run."""
-    checks = (
-        ("Model", "size", terms.size, "large"),
-        ("Optimizer", "optimizer.algorithm", terms.optimizer, "lamb"),
-        ("Hyper-parameters", "dropout", terms.dropout, CLOSED_DROPOUT),
-        ("Quality target", "target_accuracy", terms.target_accuracy, TARGET_ACCURACY),
-        ("Evaluation", "evaluation.samples", terms.evaluation_samples, CLOSED_EVALUATION_SAMPLES),
+def closed_breaches(
+    *,
+    size: str,
+    optimizer: str,
+    dropout: float,
+    target_accuracy: float | None,
+    evaluation_samples: int,
+    interval_samples: int,
+    global_batch_size: int,
+    initial_checkpoint: bool,
+) -> list[str]:
+    """Every rule of the closed division that such a configuration breaks, in the order of the rules."""
+    checks: tuple[tuple[str, str, object, object], ...] = (
+        ("Model", "size", size, "large"),
+        ("Optimizer", "optimizer.algorithm", optimizer, "lamb"),
+        ("Hyper-parameters", "dropout", dropout, CLOSED_DROPOUT),
+        ("Quality target", "target_accuracy", target_accuracy, TARGET_ACCURACY),
+        ("Evaluation", "evaluation.samples", evaluation_samples, CLOSED_EVALUATION_SAMPLES),
         (
             "Evaluation frequency",
             "evaluation.interval_samples",
-            terms.evaluation_interval,
-            evaluation_interval(terms.global_batch_size),
+            interval_samples,
+            evaluation_interval(global_batch_size),
         ),
-        (
-            "Initial checkpoint",
-            "initial_checkpoint",
-            CLOSED_START if terms.initial_checkpoint else "missing",
-            CLOSED_START,
-        ),
+        ("Initial checkpoint", "initial_checkpoint", CLOSED_START if initial_checkpoint else "missing", CLOSED_START),
     )
-    return [Breach(rule, key, found, allowed) for rule, key, found, allowed in checks if found != allowed]
+    return [
+        f"closed division, {rule}: {key} is {found}, allowed is {allowed}"
+        for rule, key, found, allowed in checks
+        if found != allowed
+    ]

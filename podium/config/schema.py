@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, Terms, closed_breaches, evaluation_interval
+from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, closed_breaches, evaluation_interval
 from benchmarks.bert.sizes import SIZES, Size
 from podium.core.processes import processors
 
@@ -469,17 +469,15 @@ class RunConfig(Settings):
         if self.division != "closed":
             return self
         breaches = closed_breaches(
-            Terms(
-                size=self.size,
-                optimizer=self.optimizer.algorithm,
-                dropout=self.dropout,
-                target_accuracy=self.target_accuracy,
-                evaluation_samples=self.evaluation_samples,
-                evaluation_interval=self.evaluation_interval,
-                global_batch_size=self.global_batch_size,
-                initial_checkpoint=self.initial_checkpoint is not None,
-            )
+            size=self.size,
+            optimizer=self.optimizer.algorithm,
+            dropout=self.dropout,
+            target_accuracy=self.target_accuracy,
+            evaluation_samples=self.evaluation_samples,
+            interval_samples=self.evaluation_interval,
+            global_batch_size=self.global_batch_size,
+            initial_checkpoint=self.initial_checkpoint is not None,
         )
         if breaches:
-            raise ValueError("; ".join(str(breach) for breach in breaches))
+            raise ValueError("; ".join(breaches))
         return self

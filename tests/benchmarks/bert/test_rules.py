@@ -1,19 +1,19 @@
 """MLPerf's rules for BERT: when to evaluate, and what the closed division refuses."""
 
-from dataclasses import replace
 from math import floor
+from typing import Any
 
 import pytest
 
-from benchmarks.bert.rules import RULESETS, Terms, closed_breaches, evaluation_interval
+from benchmarks.bert.rules import RULESETS, closed_breaches, evaluation_interval
 
-CLOSED = Terms(
+CLOSED: dict[str, Any] = dict(
     size="large",
     optimizer="lamb",
     dropout=0.1,
     target_accuracy=0.72,
     evaluation_samples=10_000,
-    evaluation_interval=150_000,
+    interval_samples=150_000,
     global_batch_size=448,
     initial_checkpoint=True,
 )
@@ -44,8 +44,8 @@ def test_the_evaluation_interval_is_the_formula_for_every_batch_size() -> None:
 
 
 def test_a_configuration_within_the_rules_has_no_breach() -> None:
-    assert closed_breaches(CLOSED) == []
-    assert closed_breaches(replace(CLOSED, global_batch_size=16384, evaluation_interval=325_000)) == []
+    assert closed_breaches(**CLOSED) == []
+    assert closed_breaches(**CLOSED | {"global_batch_size": 16384, "interval_samples": 325_000}) == []
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,21 @@ def test_a_configuration_within_the_rules_has_no_breach() -> None:
     ],
 )
 def test_a_broken_rule_is_named(change: dict[str, object], words: str) -> None:
-    (breach,) = closed_breaches(replace(CLOSED, **change))  # type: ignore[arg-type]
-    assert str(breach) == words
+    assert closed_breaches(**CLOSED | change) == [words]
 
 
 def test_all_broken_rules_are_named_in_the_order_of_the_rules() -> None:
-    worst = Terms("tiny", "adamw", 0.2, None, 1, 1, 448, False)
-    assert [breach.rule for breach in closed_breaches(worst)] == [
+    breaches = closed_breaches(
+        size="tiny",
+        optimizer="adamw",
+        dropout=0.2,
+        target_accuracy=None,
+        evaluation_samples=1,
+        interval_samples=1,
+        global_batch_size=448,
+        initial_checkpoint=False,
+    )
+    assert [breach.removeprefix("closed division, ").partition(":")[0] for breach in breaches] == [
         "Model",
         "Optimizer",
         "Hyper-parameters",
