@@ -38,20 +38,11 @@ VOWELS = ("a", "e", "i", "o", "u")
 CODAS = ("", "l", "n", "r", "s")
 
 
-@dataclass(frozen=True)
-class LanguageSettings:
-    """How rich the language is and how strict its habits; the defaults are the embedded benchmark's."""
-
-    topics: int = 8
-    nouns: int = 4
-    adjectives: int = 3
-    verbs: int = 3
-    places: int = 2
-    connectives: int = 4
-    prepositions: int = 4
-    habit: float = 0.9  # probability that a word keeps its preferred company
-    mean_log_sentences: float = 3.25
-    spread_log_sentences: float = 1.25
+TOPICS, CONNECTIVES, PREPOSITIONS = 8, 4, 4
+NOUNS, ADJECTIVES, VERBS, PLACES = 4, 3, 3, 2  # of a topic
+HABIT = 0.9  # probability that a word keeps its preferred company
+# Of the logarithm of an article's number of sentences: mean and standard deviation.
+MEAN_LOG_SENTENCES, SPREAD_LOG_SENTENCES = 3.25, 1.25
 
 
 @dataclass(frozen=True)
@@ -81,22 +72,22 @@ class Topic:
 class Language:
     """Words and habits drawn once from a seed; articles are then drawn from the language."""
 
-    def __init__(self, seed: int, settings: LanguageSettings = LanguageSettings()) -> None:
-        self.settings = settings
+    def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
         self._words: set[str] = set()
-        s = settings
         self.determiners = tuple(self._word(1) for _ in range(2))
-        self.connectives = tuple(self._word(2) for _ in range(s.connectives))
-        self.prepositions = tuple(self._word(1) for _ in range(s.prepositions))
-        self.topics = tuple(self._topic() for _ in range(s.topics))
+        self.connectives = tuple(self._word(2) for _ in range(CONNECTIVES))
+        self.prepositions = tuple(self._word(1) for _ in range(PREPOSITIONS))
+        self.topics = tuple(self._topic() for _ in range(TOPICS))
 
     def articles(self, count: int, seed: int) -> Iterator[list[str]]:
         """`count` articles, each a list of sentences, from a seed of their own."""
         self._rng = Random(seed)
         for _ in range(count):
             topic = self._pick(self.topics)
-            sentences = self._log_normal(self.settings.mean_log_sentences, self.settings.spread_log_sentences)
+            radius = math.sqrt(-2.0 * math.log(1.0 - self._rng.random()))
+            angle = 2.0 * math.pi * self._rng.random()
+            sentences = math.exp(MEAN_LOG_SENTENCES + SPREAD_LOG_SENTENCES * radius * math.cos(angle))
             yield [self._sentence(topic) for _ in range(max(2, round(sentences)))]
 
     # Words
@@ -110,19 +101,17 @@ class Language:
                 return word
 
     def _noun(self) -> Noun:
-        s = self.settings
-        return Noun(self._word(2), self._below(len(GENDERS)), self._below(s.adjectives), self._below(s.verbs))
+        return Noun(self._word(2), self._below(len(GENDERS)), self._below(ADJECTIVES), self._below(VERBS))
 
     def _topic(self) -> Topic:
-        s = self.settings
         return Topic(
-            nouns=tuple(self._noun() for _ in range(s.nouns)),
-            adjectives=tuple(self._word(2) for _ in range(s.adjectives)),
+            nouns=tuple(self._noun() for _ in range(NOUNS)),
+            adjectives=tuple(self._word(2) for _ in range(ADJECTIVES)),
             verbs=tuple(
-                Verb(self._word(2), self._below(s.nouns), self._below(s.prepositions), self._below(s.places))
-                for _ in range(s.verbs)
+                Verb(self._word(2), self._below(NOUNS), self._below(PREPOSITIONS), self._below(PLACES))
+                for _ in range(VERBS)
             ),
-            places=tuple(self._noun() for _ in range(s.places)),
+            places=tuple(self._noun() for _ in range(PLACES)),
         )
 
     # Sentences
@@ -160,11 +149,7 @@ class Language:
         return options[self._below(len(options))]
 
     def _habitual(self, options: Sequence[T], preferred: int) -> T:
-        return options[preferred] if self._chance(self.settings.habit) else self._pick(options)
-
-    def _log_normal(self, mean: float, spread: float) -> float:
-        radius = math.sqrt(-2.0 * math.log(1.0 - self._rng.random()))
-        return math.exp(mean + spread * radius * math.cos(2.0 * math.pi * self._rng.random()))
+        return options[preferred] if self._chance(HABIT) else self._pick(options)
 
 
 CONTINUATION = "##"

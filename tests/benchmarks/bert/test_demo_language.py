@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from benchmarks.bert.demo_text import GENDERS, Language, LanguageSettings, Noun, Topic
+from benchmarks.bert import demo_text
+from benchmarks.bert.demo_text import GENDERS, Language, Noun, Topic
 
 SEED = 7
 LANGUAGE = Language(SEED)
@@ -133,9 +134,9 @@ def test_half_of_the_sentences_have_a_place_and_a_quarter_a_connective(sentences
     assert share([bool(s.connective) for s in sentences]) == pytest.approx(0.25, abs=0.03)
 
 
-def test_a_strict_language_keeps_every_habit() -> None:
-    strict = Language(SEED, LanguageSettings(habit=1.0))
-    for article in strict.articles(20, seed=3):
+def test_a_strict_language_keeps_every_habit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_text, "HABIT", 1.0)
+    for article in LANGUAGE.articles(20, seed=3):
         for sentence in article:
             read = Reader(sentence, topic_of(article))
             assert read.topic.verbs[read.subject.noun.verb] is read.verb
