@@ -15,14 +15,27 @@ RUNS, SAMPLES, TINY, SCORES = (
 )
 
 
-class _System:
-    """What any published system has, beside its fields."""
+@dataclass(frozen=True)
+class _Result:
+    """What every published result has."""
 
     round: str
     submitter: str
     system: str
+    optimizer: str
+    global_batch_size: int
+
+
+@dataclass(frozen=True)
+class _System(_Result):
+    """What every system has whose runs were published one by one, or as their mean."""
+
+    family: str  # whose training code was run; many submitters ran NVIDIA's
+    gpu: str  # kind of GPU: a100_sxm, a100_pcie
     nodes: int
     gpus_per_node: int
+    adapters: tuple[int, float] | None  # a node's network adapters for training and the Gb/s of each; None for one node
+    accumulation_steps: int
 
     @property
     def name(self) -> str:
@@ -37,19 +50,8 @@ class _System:
 class PublishedRun(_System):
     """One system's set of BERT runs in one round of MLPerf Training."""
 
-    round: str
-    submitter: str
-    system: str
     division: str
-    family: str  # whose training code was run; many submitters ran NVIDIA's
-    gpu: str  # kind of GPU: a100_sxm, a100_pcie
     gpu_memory_gb: int
-    nodes: int
-    gpus_per_node: int
-    adapters: tuple[int, float] | None  # a node's network adapters for training and the Gb/s of each; None for one node
-    global_batch_size: int
-    accumulation_steps: int
-    optimizer: str
     republished_from: str | None  # ROUND/SYSTEM of the earlier round whose very runs these are, else None
     seconds: tuple[float, ...]  # run_start to run_stop of each run
     samples: tuple[int | None, ...]  # samples to target of each run; None for a run that did not reach it
@@ -85,15 +87,10 @@ class PublishedRun(_System):
 
 
 @dataclass(frozen=True)
-class SamplesToTarget:
+class SamplesToTarget(_Result):
     """How many samples a system's runs trained on until the target, at a global batch size."""
 
-    round: str
-    submitter: str
-    system: str
     division: str
-    optimizer: str
-    global_batch_size: int
     mean: float
     least: float
     greatest: float
@@ -103,9 +100,9 @@ class SamplesToTarget:
     @classmethod
     def of(cls, run: PublishedRun) -> "SamplesToTarget":
         samples = [samples for _, samples in run.converged]
-        same = ("round", "submitter", "system", "division", "optimizer", "global_batch_size")
         return cls(
-            **{name: getattr(run, name) for name in same},
+            **{field.name: getattr(run, field.name) for field in fields(_Result)},
+            division=run.division,
             mean=mean(samples),
             least=min(samples),
             greatest=max(samples),
@@ -118,17 +115,6 @@ class SamplesToTarget:
 class PublishedScore(_System):
     """A system of several nodes of round 1.1, of which only the mean of its runs is kept."""
 
-    round: str
-    submitter: str
-    system: str
-    family: str
-    optimizer: str
-    gpu: str
-    nodes: int
-    gpus_per_node: int
-    adapters: tuple[int, float]
-    global_batch_size: int
-    accumulation_steps: int
     mean_samples: float
     score_seconds: float
 

@@ -73,7 +73,7 @@ def places(tmp_path: Path) -> Places:
 
 def samples_to_target(batch: int) -> SamplesToTarget:
     """What is known of a batch size."""
-    return SamplesToTarget("own", "Podium", "laptop", "open", "adamw", batch, 400, 300, 500, 10, 10)
+    return SamplesToTarget("own", "Podium", "laptop", "adamw", batch, "open", 400, 300, 500, 10, 10)
 
 
 def device_of(config: RunConfig) -> dict[str, Any]:

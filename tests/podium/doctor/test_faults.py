@@ -443,7 +443,7 @@ def test_a_target_below_mlperfs(examine: Examine) -> None:
 
 
 def known(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    one = SamplesToTarget("own", "Podium", "laptop", "open", "adamw", batch, 400, 300, 500, 10, 10)
+    one = SamplesToTarget("own", "Podium", "laptop", "adamw", batch, "open", 400, 300, 500, 10, 10)
     monkeypatch.setattr("podium.doctor.rules.read_tiny_samples", lambda: [one])
 
 

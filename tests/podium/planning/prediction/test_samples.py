@@ -12,7 +12,7 @@ def row(
     batch: int, mean: float, round: str = "1.1", division: str = "closed", optimizer: str = "lamb"
 ) -> SamplesToTarget:
     return SamplesToTarget(
-        round, "S", f"{batch}-{mean}", division, optimizer, batch, mean, 0.9 * mean, 1.2 * mean, 10, 10
+        round, "S", f"{batch}-{mean}", optimizer, batch, division, mean, 0.9 * mean, 1.2 * mean, 10, 10
     )
 
 
