@@ -3,7 +3,6 @@
 import json
 import secrets
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ TIED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 COUNTED = "bert.embeddings.position_ids"  # 0, 1, 2, …, which older versions kept with the weights
-# Names of the parameters of LayerNorm in files of the first versions.
-OLD_WORDS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
 LARGEST_CONFIG = 2**20
 LAYER_NORM_EPS = 1e-12
 # Names of GELU's approximation with tanh, which is what MLPerf's BERT uses.
@@ -44,13 +41,18 @@ class HuggingFaceCheckpoint:
             path = _model_in(path)
         self.path = path
         self._file = SafetensorsFile(path)
-        self._own_names = {_as_today(name): name for name in self._file.names if name not in (*TIED, COUNTED)}
-        self._check_tied()
-
-    @property
-    def names(self) -> list[str]:
-        """By today's names; what is tied to another tensor is left out."""
-        return list(self._own_names)
+        # By today's name; files of the first versions have gamma and beta in LayerNorm.
+        self._own_names = {
+            name.replace(".LayerNorm.gamma", ".LayerNorm.weight").replace(".LayerNorm.beta", ".LayerNorm.bias"): name
+            for name in self._file.names
+            if name not in (*TIED, COUNTED)
+        }
+        self.names = list(self._own_names)
+        for name, tied_to in TIED.items():
+            if name not in self._file.names or tied_to not in self._file.names:
+                continue
+            if not np.array_equal(self._file.read(name).view(np.uint32), self._file.read(tied_to).view(np.uint32)):
+                raise WorkError(f"{path}: {name} differs from {tied_to}; in this BERT they are one")
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._file.shape(self._own_names[name])
@@ -69,18 +71,27 @@ class HuggingFaceCheckpoint:
         path = self.path.with_name(CONFIG)
         if not path.is_file():
             return [f"there is no {CONFIG} beside it, so {size.heads} heads and GELU with tanh are assumed"]
-        config = _read_config(path)
+        try:
+            with path.open("rb") as file:
+                config = json.loads(file.read(LARGEST_CONFIG))
+        except (OSError, ValueError, RecursionError) as error:
+            raise WorkError(f"{path}: cannot be read as JSON ({error}); correct it") from error
+        if not isinstance(config, dict):
+            raise WorkError(f"{path}: holds no keys; a mapping of keys to values is expected")
         heads = config.get("num_attention_heads", size.heads)
         if heads != size.heads:
             raise WorkError(f"{path}: num_attention_heads is {heads!r}, allowed for size {size.name} is {size.heads}")
-        return [*_about_activation(path, config), *_about_epsilon(config)]
-
-    def _check_tied(self) -> None:
-        for name, tied_to in TIED.items():
-            if name not in self._file.names or tied_to not in self._file.names:
-                continue
-            if not np.array_equal(self._file.read(name).view(np.uint32), self._file.read(tied_to).view(np.uint32)):
-                raise WorkError(f"{self.path}: {name} differs from {tied_to}; in this BERT they are one")
+        notes = []
+        activation = config.get("hidden_act", EXACT_GELU[0])  # transformers' default
+        if activation not in TANH_GELU + EXACT_GELU:
+            raise WorkError(f"{path}: hidden_act is {activation!r}, allowed is {', '.join(TANH_GELU + EXACT_GELU)}")
+        if activation in EXACT_GELU:
+            found = f"{CONFIG} says hidden_act {activation}"
+            notes.append(f"{found}; here GELU is approximated with tanh, so scores differ a little")
+        epsilon = config.get("layer_norm_eps", LAYER_NORM_EPS)
+        if epsilon != LAYER_NORM_EPS:
+            notes.append(f"{CONFIG} says layer_norm_eps {epsilon}; here it is {LAYER_NORM_EPS}")
+        return notes
 
 
 def write_huggingface(folder: Path, weights: Weights) -> Path:
@@ -140,36 +151,3 @@ def _model_in(folder: Path) -> Path:
             "save it with transformers 5, which writes model.safetensors"
         )
     raise UsageError(f"{folder}: there is neither {MODEL} nor a TensorFlow checkpoint's *.index in it; name another")
-
-
-def _as_today(name: str) -> str:
-    for old, new in OLD_WORDS.items():
-        name = name.removesuffix(old) + new if name.endswith(old) else name
-    return name
-
-
-def _read_config(path: Path) -> Mapping[str, Any]:
-    try:
-        with path.open("rb") as file:
-            config = json.loads(file.read(LARGEST_CONFIG))
-    except (OSError, ValueError, RecursionError) as error:
-        raise WorkError(f"{path}: cannot be read as JSON ({error}); mend it") from error
-    if not isinstance(config, dict):
-        raise WorkError(f"{path}: holds no keys; a mapping of keys to values is expected")
-    return config
-
-
-def _about_activation(path: Path, config: Mapping[str, Any]) -> list[str]:
-    activation = config.get("hidden_act", EXACT_GELU[0])  # transformers' default
-    if activation in TANH_GELU:
-        return []
-    if activation in EXACT_GELU:
-        return [
-            f"{CONFIG} says hidden_act {activation}; here GELU is approximated with tanh, so scores differ a little"
-        ]
-    raise WorkError(f"{path}: hidden_act is {activation!r}, allowed is {', '.join(TANH_GELU + EXACT_GELU)}")
-
-
-def _about_epsilon(config: Mapping[str, Any]) -> list[str]:
-    epsilon = config.get("layer_norm_eps", LAYER_NORM_EPS)
-    return [] if epsilon == LAYER_NORM_EPS else [f"{CONFIG} says layer_norm_eps {epsilon}; here it is {LAYER_NORM_EPS}"]

@@ -26,11 +26,7 @@ class Source(Protocol):
     """A checkpoint of some format, opened."""
 
     path: Path
-
-    @property
-    def names(self) -> list[str]:
-        """Of every tensor in it."""
-        ...
+    names: list[str]  # of every tensor in it, an optimizer's too
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
@@ -122,6 +118,7 @@ def gather(
 
 SUFFIX = ".safetensors"
 FLOAT = "F32"
+_open: Any = safe_open  # whose methods have no types
 
 
 class SafetensorsFile:
@@ -138,7 +135,7 @@ class SafetensorsFile:
         if not path.is_file():
             raise UsageError(f"{path}: there is no such file; name a {SUFFIX} file that exists")
         try:
-            self._file = _opened(path)
+            self._file = _open(path, framework="np", backend="pread")
         except (SafetensorError, OSError) as error:
             raise WorkError(f"{path}: cannot be read as safetensors ({error}); make it or copy it again") from error
         self.names: list[str] = list(self._file.keys())
@@ -160,10 +157,6 @@ class SafetensorsFile:
         except (SafetensorError, OSError) as error:
             raise WorkError(f"{self.path}: {name} cannot be read ({error}); make it or copy it again") from error
         return values
-
-
-def _opened(path: Path) -> Any:
-    return safe_open(path, framework="np", backend="pread")
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, NDArray[np.float32]], metadata: Mapping[str, str]) -> None:
