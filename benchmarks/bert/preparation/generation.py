@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.preparation.documents import Documents
 from benchmarks.bert.preparation.mt19937 import State, draw_below, draw_float, shuffle, state_of
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings, masked_counts
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import FlatArrays, Samples, gather
 from podium.core.jit import compiled, compiled_leaf
@@ -35,7 +35,7 @@ def generate_samples(
         settings.duplicates,
         settings.max_sequence_length,
         settings.short_sequence_probability,
-        _masked_counts(settings),
+        masked_counts(settings.masked_lm_probability, settings.max_predictions, settings.max_sequence_length),
         vocabulary.ids[CLASSIFICATION],
         vocabulary.ids[SEPARATOR],
         vocabulary.ids[MASK],
@@ -44,17 +44,6 @@ def generate_samples(
     order = np.arange(len(made[-1]))
     shuffle(state, order, len(order))
     return gather(Samples(*made), order)
-
-
-def _masked_counts(settings: GenerationSettings) -> NDArray[np.int64]:
-    """Tokens to mask in a sample of each length from 0 to the longest; halves are rounded to even, as in Python."""
-    return np.array(
-        [
-            min(settings.max_predictions, max(1, round(settings.masked_lm_probability * length)))
-            for length in range(settings.max_sequence_length + 1)
-        ],
-        np.int64,
-    )
 
 
 @compiled

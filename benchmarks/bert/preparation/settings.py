@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
 from podium.core.errors import UsageError
 
@@ -37,3 +40,8 @@ class GenerationSettings:
     def max_text_tokens(self) -> int:
         """Tokens of a sample without [CLS] and the two [SEP]."""
         return self.max_sequence_length - SPECIAL_TOKENS
+
+
+def masked_counts(probability: float, most: int, longest: int) -> NDArray[np.int64]:
+    """Tokens to mask in a sample of each length from 0 to `longest`; halves are rounded to even, as Python does."""
+    return np.array([min(most, max(1, round(probability * length))) for length in range(longest + 1)], np.int64)

@@ -5,25 +5,9 @@ from typing import Any
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.verification.content import (
-    check_alike,
-    check_content,
-    check_counts,
-    check_in_a_row,
-    check_labels,
-    check_lengths,
-    check_masked_share,
-    check_repeated,
-    check_replacements,
-    check_selection,
-    check_shared,
-    check_structure,
-    distance,
-    mean_length,
-)
+from benchmarks.bert.verification import content, official_data
 from benchmarks.bert.verification.duplicates import find_duplicates
 from benchmarks.bert.verification.evidence import Evidence, Subject
-from benchmarks.bert.verification.official_data import check_evaluation_samples, check_texts, check_vocabulary
 from benchmarks.bert.verification.shard_stats import Survey, survey_store
 from podium.core.errors import UsageError
 from podium.core.finding import Finding
@@ -31,21 +15,21 @@ from podium.core.finding import Finding
 Check = Callable[[Evidence], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
-    check_content,
-    check_alike,
-    check_counts,
-    check_selection,
-    check_structure,
-    check_shared,
-    check_repeated,
-    check_in_a_row,
-    check_masked_share,
-    check_replacements,
-    check_labels,
-    check_lengths,
-    check_vocabulary,
-    check_texts,
-    check_evaluation_samples,
+    content.check_content,
+    content.check_alike,
+    content.check_counts,
+    content.check_selection,
+    content.check_structure,
+    content.check_shared,
+    content.check_repeated,
+    content.check_in_a_row,
+    content.check_masked_share,
+    content.check_replacements,
+    content.check_labels,
+    content.check_lengths,
+    official_data.check_vocabulary,
+    official_data.check_texts,
+    official_data.check_evaluation_samples,
 )
 
 
@@ -94,7 +78,7 @@ def _store_statistics(survey: Survey) -> dict[str, Any]:
         "masked_tokens": survey.total("masked_tokens"),
         "masked_share": survey.total("masked_tokens") / max(1, survey.text_tokens),
         "random_next_share": survey.total("random_next") / survey.samples,
-        "mean_length": mean_length(lengths),
-        "distance_from_wikipedia": distance(lengths, wikipedia) if len(lengths) == len(wikipedia) else None,
+        "mean_length": content.mean_length(lengths),
+        "distance_from_wikipedia": content.distance(lengths, wikipedia) if len(lengths) == len(wikipedia) else None,
         "lengths": lengths.tolist(),
     }

@@ -256,13 +256,13 @@ def check_structure(evidence: Evidence) -> Iterator[Finding]:
 
 def _offenders(survey: Survey, fault: int) -> str:
     """How many samples have a fault and the first of them; empty where none has."""
-    offending = [shard for shard in survey.shards if shard.structure.faults[fault]]
+    offending = [shard for shard in survey.shards if shard.faults[fault]]
     if not offending:
         return ""
-    count = sum(int(shard.structure.faults[fault]) for shard in offending)
+    count = sum(int(shard.faults[fault]) for shard in offending)
     first = offending[0]
     which = "sample has" if count == 1 else "samples have"
-    return f"{count:,} {which} {FAULTS[fault]}; the first is {first.path}, sample {first.structure.first[fault]}"
+    return f"{count:,} {which} {FAULTS[fault]}; the first is {first.path}, sample {first.first_offenders[fault]}"
 
 
 def check_masked_share(evidence: Evidence) -> Iterator[Finding]:
@@ -290,8 +290,8 @@ def check_replacements(evidence: Evidence) -> Iterator[Finding]:
             continue
         masked = survey.total("masked_tokens")
         counts = (
-            ("[MASK] share", sum(shard.structure.masked_as_mask for shard in survey.shards), AS_MASK + by_chance),
-            ("kept share", sum(shard.structure.masked_kept for shard in survey.shards), KEPT + by_chance),
+            ("[MASK] share", survey.total("masked_as_mask"), AS_MASK + by_chance),
+            ("kept share", survey.total("masked_kept"), KEPT + by_chance),
         )
         for name, count, expected in counts:
             allowed = tolerance(expected, masked)

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bert.preparation.prepare import evaluation_pick
-from benchmarks.bert.samples import Sample
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification.content import EVALUATION_SAMPLES, differences
 from benchmarks.bert.verification.evidence import Evidence
 from podium.core.files import has_md5, sha256_of
-from podium.core.finding import Finding, check_result
+from podium.core.finding import Finding, Severity, check_result
 
 EVALUATION_TEXT_NAME = "eval.txt"
 # NVIDIA's md5 of the 10,000 evaluation samples in HDF5 of fixed length, over their token ids; see `input_ids_md5`.
@@ -63,14 +62,18 @@ def check_vocabulary(evidence: Evidence) -> Iterator[Finding]:
             f"{vocabulary.sha256[:16]}… of {file}",
             "name the vocabulary that the shards were made with",
         )
-    official = is_official_vocabulary(file)
-    yield check_result(
-        "official vocabulary",
+    yield _check_official("official vocabulary", file, VOCABULARY, "the vocab.txt of MLPerf's BERT", evidence.fault)
+
+
+def _check_official(check: str, file: Path, published: Published, wanted: str, otherwise: Severity) -> Finding:
+    official = has_md5(file, *published)
+    return check_result(
+        check,
         official,
         f"{file} {'is' if official else 'is not'} MLPerf's, to the byte",
-        f"md5 {VOCABULARY.md5}",
-        "take the vocab.txt of MLPerf's BERT, if results are to be compared with others'",
-        evidence.fault,
+        f"md5 {published.md5}",
+        f"take {wanted}, if results are to be compared with others'",
+        otherwise,
     )
 
 
@@ -91,15 +94,8 @@ def check_texts(evidence: Evidence) -> Iterator[Finding]:
             advice = "a shard names the file that it was made from; imported ones name that of the samples"
             yield Finding("text", evidence.fault, f"{text}: no shard was made from it", "a shard of that name", advice)
         if text.name == EVALUATION_TEXT_NAME or text.stat().st_size == EVALUATION_TEXT.size:
-            official = has_md5(text, *EVALUATION_TEXT)
-            yield check_result(
-                "official evaluation text",
-                official,
-                f"{text} {'is' if official else 'is not'} MLPerf's, to the byte",
-                f"md5 {EVALUATION_TEXT.md5}",
-                "take MLPerf's eval.txt, if results are to be compared with others'",
-                evidence.fault,
-            )
+            check = "official evaluation text"
+            yield _check_official(check, text, EVALUATION_TEXT, "MLPerf's eval.txt", evidence.fault)
 
 
 def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
@@ -111,7 +107,7 @@ def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
         return
     store = SampleStore([shard.path for shard in survey.shards])
     picked = evaluation_pick(len(store), EVALUATION_SAMPLES)
-    found = input_ids_md5(_token_ids(store.read(int(index))) for index in picked)
+    found = input_ids_md5(store.read(int(index)).token_ids.tolist() for index in picked)
     same = found == EVALUATION_MD5
     yield check_result(
         "official evaluation samples",
@@ -121,8 +117,3 @@ def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
         "expect this of another text; of MLPerf's eval.txt prepare them again with its vocab.txt",
         evidence.fault,
     )
-
-
-def _token_ids(sample: Sample) -> list[int]:
-    ids: list[int] = sample.token_ids.tolist()
-    return ids

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings, masked_counts
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, PAD, SEPARATOR, Vocabulary
-from benchmarks.bert.samples import FlatArrays, Samples
+from benchmarks.bert.samples import FlatArrays
 from benchmarks.bert.store import Origin, Shard, shard_paths
 from benchmarks.bert.verification.duplicates import hash_samples
 from podium.core.errors import UsageError, WorkError
@@ -42,41 +42,14 @@ SEGMENT, LABEL, POSITIONS, SPECIAL_MASKED, MASKED_COUNT, BEYOND, START, ENDS, IN
 WORD_FAULTS = BEYOND
 
 
-@dataclass(frozen=True, eq=False)
-class Structure:
-    """What the pass over one shard found."""
-
-    faults: NDArray[np.int64]  # [faults] samples that have each of FAULTS
-    first: NDArray[np.int64]  # [faults] the first sample with it, −1 where there is none
-    masked_as_mask: int  # masked positions where [MASK] stands; 0 without the vocabulary
-    masked_kept: int  # masked positions where the original token stands
-
-
 def expected_masked_counts(origin: Origin) -> NDArray[np.int64]:
-    """Masked tokens of a sample of each length, i8 [max_sequence_length + 1].
+    """Masked tokens of a sample of each length, i8 [max_sequence_length + 1]: never more than it has tokens of text.
 
-    min(max_predictions, max(1, round(probability · length))) with Python's rounding (half to even), but never more
-    than there are tokens of text. The probability of imported samples is not known: 0.15 as in all published data.
+    The probability of imported samples is not known: 0.15 as in all published data.
     """
     probability = (origin.generation or GenerationSettings()).masked_lm_probability
-    return np.array(
-        [
-            max(0, min(origin.max_predictions, max(1, round(probability * length)), length - SPECIAL_TOKENS))
-            for length in range(origin.max_sequence_length + 1)
-        ],
-        dtype=np.int64,
-    )
-
-
-def examine(samples: Samples, expected_masked: NDArray[np.int64], vocabulary: Vocabulary | None) -> Structure:
-    """Look at every sample; `expected_masked` is the number of masked tokens by length, [longest + 1] or more.
-
-    Without a vocabulary the words themselves are not looked at. Allocates one sample's tokens and no more.
-    """
-    special = np.array([vocabulary.ids[word] if vocabulary else 0 for word in SPECIAL], dtype=np.uint16)
-    words = len(vocabulary.words) if vocabulary else 0
-    faults, first, tallies = _examine_flat(samples.arrays, expected_masked, special, words)
-    return Structure(faults, first, int(tallies[0]), int(tallies[1]))
+    counts = masked_counts(probability, origin.max_predictions, origin.max_sequence_length)
+    return np.minimum(counts, np.maximum(0, np.arange(len(counts)) - SPECIAL_TOKENS))
 
 
 @compiled
@@ -102,8 +75,8 @@ def _special_words(text: NDArray[np.uint16], length: int, special: NDArray[np.ui
 @compiled
 def _examine_flat(
     arrays: FlatArrays, expected_masked: NDArray[np.int64], special: NDArray[np.uint16], words: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Faults [9], their first samples [9], masked positions with [MASK] and with the original [2].
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int, int]:
+    """Faults [9], their first samples [9], numbers of masked positions with [MASK] and with the original token.
 
     `special` are the ids of [CLS], [SEP], [MASK] and [PAD]; they count only where `words`, the size of the vocabulary,
     is not 0.
@@ -153,7 +126,7 @@ def _examine_flat(
                 faults[fault] += 1
                 if first[fault] < 0:
                     first[fault] = sample
-    return faults, first, np.array([as_mask if words > 0 else 0, kept])
+    return faults, first, as_mask if words > 0 else 0, kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +143,10 @@ class ShardSurvey:
     random_next: int
     lengths: NDArray[np.int64]  # [max_sequence_length + 1] samples of each length
     words_seen: bool  # whether the vocabulary was there, the shard's own, so that the words were looked at
-    structure: Structure
+    faults: NDArray[np.int64]  # [faults] samples that have each of FAULTS
+    first_offenders: NDArray[np.int64]  # [faults] the first sample with it, −1 where there is none
+    masked_as_mask: int  # masked positions where [MASK] stands; 0 without the vocabulary
+    masked_kept: int  # masked positions where the original token stands
     hashes: NDArray[np.uint64]  # [samples]
     repeats_in_a_row: int  # samples that equal the one before them
     # What chance gives in random order: Σ m·(m − 1) / samples over the samples that occur m times.
@@ -181,7 +157,6 @@ class ShardSurvey:
 class Survey:
     """What a store holds."""
 
-    folder: Path
     shards: tuple[ShardSurvey, ...]
     unreadable: tuple[str, ...]  # a sentence for each shard that could not be read
 
@@ -231,7 +206,6 @@ def survey_store(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return Survey(
-        folder,
         tuple(survey for survey in surveys if isinstance(survey, ShardSurvey)),
         tuple(survey for survey in surveys if isinstance(survey, str)),
     )
@@ -267,7 +241,13 @@ def survey_shard(path: Path, vocabulary: Vocabulary | None) -> ShardSurvey:
         damage = str(error)
     own = vocabulary if vocabulary and vocabulary.sha256 == shard.attributes["vocabulary_sha256"] else None
     samples = shard.samples
+    # Without the vocabulary the words themselves are not looked at.
+    special = np.array([own.ids[word] if own else 0 for word in SPECIAL], dtype=np.uint16)
+    faults, first_offenders, as_mask, kept = _examine_flat(
+        samples.arrays, expected_masked, special, len(own.words) if own else 0
+    )
     hashes = hash_samples(samples)
+    _, occurrences = np.unique(hashes, return_counts=True)
     lengths = np.bincount(shard.lengths, minlength=len(expected_masked)).astype(np.int64)
     return ShardSurvey(
         path=path,
@@ -280,14 +260,11 @@ def survey_shard(path: Path, vocabulary: Vocabulary | None) -> ShardSurvey:
         random_next=int(np.count_nonzero(samples.next_sentence_labels)),
         lengths=lengths,
         words_seen=own is not None,
-        structure=examine(samples, expected_masked, own),
+        faults=faults,
+        first_offenders=first_offenders,
+        masked_as_mask=as_mask,
+        masked_kept=kept,
         hashes=hashes,
         repeats_in_a_row=int(np.count_nonzero(hashes[1:] == hashes[:-1])),
-        expected_repeats_in_a_row=_expected_repeats_in_a_row(hashes),
+        expected_repeats_in_a_row=float((occurrences * (occurrences - 1)).sum()) / len(hashes),
     )
-
-
-def _expected_repeats_in_a_row(hashes: NDArray[np.uint64]) -> float:
-    """Pairs of equal samples, in both orders, over the number of samples."""
-    _, occurrences = np.unique(hashes, return_counts=True)
-    return float((occurrences * (occurrences - 1)).sum()) / len(hashes)

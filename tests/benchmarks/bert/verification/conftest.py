@@ -12,7 +12,7 @@ import pytest
 from benchmarks.bert.lengths import WIKIPEDIA
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Vocabulary
-from benchmarks.bert.samples import Samples
+from benchmarks.bert.samples import Samples, gather, offsets_of
 from benchmarks.bert.store import Origin, write_shard
 from benchmarks.bert.verification.checks import findings_of, gather_evidence
 from benchmarks.bert.verification.evidence import Subject
@@ -44,30 +44,12 @@ def make_sound(count: int, seed: int, short: bool = False) -> Samples:
         positions.append(chosen)
     return Samples(
         np.concatenate(tokens).astype(np.uint16),
-        np.cumsum([0, *lengths]).astype(np.int64),
+        offsets_of(lengths),
         np.array(firsts, dtype=np.uint16),
         np.concatenate(positions).astype(np.uint16),
         np.concatenate(originals).astype(np.uint16),
-        np.cumsum([0, *map(len, positions)]).astype(np.int64),
+        offsets_of([*map(len, positions)]),
         (random.random(count) < 0.53).astype(np.uint8),
-    )
-
-
-def gathered(samples: Samples, order: Any) -> Samples:
-    """Samples in another order, or some of them more than once."""
-    o, m, order = samples.sample_offsets, samples.masked_offsets, list(order)
-
-    def pick(values: Any, offsets: Any) -> Any:
-        return np.concatenate([values[offsets[i] : offsets[i + 1]] for i in order])
-
-    return Samples(
-        pick(samples.token_ids, o),
-        np.cumsum([0, *np.diff(o)[order]]).astype(np.int64),
-        samples.first_segment_lengths[order],
-        pick(samples.masked_positions, m),
-        pick(samples.masked_token_ids, m),
-        np.cumsum([0, *np.diff(m)[order]]).astype(np.int64),
-        samples.next_sentence_labels[order],
     )
 
 
@@ -106,7 +88,8 @@ def sound() -> Callable[[int], Samples]:
 
 @pytest.fixture
 def reorder() -> Callable[[Samples, Any], Samples]:
-    return gathered
+    """Samples in another order, or some of them more than once."""
+    return lambda samples, order: gather(samples, np.array(order, dtype=np.int64))
 
 
 @pytest.fixture(scope="session")

@@ -88,92 +88,78 @@ def test_the_real_sample_is_sound(tmp_path: Path) -> None:
     assert findings["text"].severity == "ok"
 
 
-Plant = Callable[[dict[str, Any]], None]
+Where = Callable[[Samples, int], int]
+"""A place in an array, or a value, for a sample by its number."""
 
 
-def at(samples: Samples, index: int) -> tuple[int, int, int, int]:
-    """Where sample `index` starts and ends, its own arrays and those of its masks."""
-    o, m = samples.sample_offsets, samples.masked_offsets
-    return int(o[index]), int(o[index + 1]), int(m[index]), int(m[index + 1])
+def start(samples: Samples, index: int) -> int:
+    return int(samples.sample_offsets[index])
+
+
+def last(samples: Samples, index: int) -> int:
+    return int(samples.sample_offsets[index + 1]) - 1
+
+
+def first_mask(samples: Samples, index: int) -> int:
+    return int(samples.masked_offsets[index])
+
+
+def last_mask(samples: Samples, index: int) -> int:
+    return int(samples.masked_offsets[index + 1]) - 1
+
+
+def length(samples: Samples, index: int) -> int:
+    return last(samples, index) + 1 - start(samples, index)
 
 
 def plain_place(samples: Samples, index: int) -> int:
     """A place of a sample's text that is not masked."""
-    start, end, masked_start, masked_end = at(samples, index)
-    taken = {*samples.masked_positions[masked_start:masked_end].tolist(), samples.first_segment_lengths[index] - 1}
-    return next(start + place for place in range(1, end - start - 1) if place not in taken)
+    masked = samples.masked_positions[first_mask(samples, index) : last_mask(samples, index) + 1]
+    taken = {*masked.tolist(), samples.first_segment_lengths[index] - 1}
+    return next(start(samples, index) + n for n in range(1, length(samples, index) - 1) if n not in taken)
 
 
-def set_token(place: Callable[[Samples, int], int], word: int) -> Callable[[Samples, dict[str, Any], int], None]:
+def put(name: str, place: Where, value: int | Where) -> Callable[[Samples, dict[str, Any], int], None]:
     def plant(samples: Samples, arrays: dict[str, Any], index: int) -> None:
-        arrays["token_ids"][place(samples, index)] = word
-
-    return plant
-
-
-def set_value(name: str, value: Callable[[Samples, int], int]) -> Callable[[Samples, dict[str, Any], int], None]:
-    def plant(samples: Samples, arrays: dict[str, Any], index: int) -> None:
-        arrays[name][index] = value(samples, index)
+        arrays[name][place(samples, index)] = value if isinstance(value, int) else value(samples, index)
 
     return plant
 
 
 def swap_positions(samples: Samples, arrays: dict[str, Any], index: int) -> None:
-    first = at(samples, index)[2]
-    positions = arrays["masked_positions"]
+    first, positions = first_mask(samples, index), arrays["masked_positions"]
     positions[first], positions[first + 1] = positions[first + 1], positions[first]
 
 
-def repeat_position(samples: Samples, arrays: dict[str, Any], index: int) -> None:
-    first = at(samples, index)[2]
-    arrays["masked_positions"][first + 1] = arrays["masked_positions"][first]
-
-
-def last_position(place: Callable[[Samples, int], int]) -> Callable[[Samples, dict[str, Any], int], None]:
-    def plant(samples: Samples, arrays: dict[str, Any], index: int) -> None:
-        arrays["masked_positions"][at(samples, index)[3] - 1] = place(samples, index)
-
-    return plant
-
-
-def mask_start(samples: Samples, arrays: dict[str, Any], index: int) -> None:
-    arrays["masked_positions"][at(samples, index)[2]] = 0
-
-
-def original(word: int) -> Callable[[Samples, dict[str, Any], int], None]:
-    def plant(samples: Samples, arrays: dict[str, Any], index: int) -> None:
-        arrays["masked_token_ids"][at(samples, index)[2]] = word
-
-    return plant
-
-
-def length(samples: Samples, index: int) -> int:
-    start, end, _, _ = at(samples, index)
-    return end - start
-
-
 FAULTS = [
-    (set_value("first_segment_lengths", lambda s, i: 2), "1 sample has a first segment", False),
-    (set_value("first_segment_lengths", lambda s, i: length(s, i) - 1), "1 sample has a first segment", False),
-    (set_value("first_segment_lengths", lambda s, i: 0), "1 sample has a first segment", False),
-    (set_value("first_segment_lengths", lambda s, i: 65_535), "1 sample has a first segment", False),
-    (set_value("next_sentence_labels", lambda s, i: 2), "1 sample has a next-sentence label", False),
+    *(
+        (put("first_segment_lengths", lambda s, i: i, value), "1 sample has a first segment", False)
+        for value in (2, lambda s, i: length(s, i) - 1, 0, 65_535)
+    ),
+    (put("next_sentence_labels", lambda s, i: i, 2), "1 sample has a next-sentence label", False),
     (swap_positions, "1 sample has masked positions", False),
-    (repeat_position, "1 sample has masked positions", False),
-    (last_position(length), "1 sample has masked positions", False),
-    (last_position(lambda s, i: length(s, i) - 1), "1 sample has a mask on [CLS] or [SEP]", False),
-    (mask_start, "1 sample has a mask on [CLS] or [SEP]", False),
-    (set_token(plain_place, 400), "1 sample has a token id beyond the vocabulary", True),
-    (original(400), "1 sample has a token id beyond the vocabulary", True),
-    (set_token(lambda s, i: at(s, i)[0], 7), "1 sample has no [CLS] at its start", True),
-    (set_token(lambda s, i: at(s, i)[1] - 1, 7), "1 sample has no [SEP] at the end", True),
     (
-        set_token(lambda s, i: at(s, i)[0] + int(s.first_segment_lengths[i]) - 1, 7),
+        put("masked_positions", lambda s, i: first_mask(s, i) + 1, lambda s, i: s.masked_positions[first_mask(s, i)]),
+        "1 sample has masked positions",
+        False,
+    ),
+    (put("masked_positions", last_mask, length), "1 sample has masked positions", False),
+    (put("masked_positions", last_mask, lambda s, i: length(s, i) - 1), "1 sample has a mask on [CLS] or [SEP]", False),
+    (put("masked_positions", first_mask, 0), "1 sample has a mask on [CLS] or [SEP]", False),
+    (put("token_ids", plain_place, 400), "1 sample has a token id beyond the vocabulary", True),
+    (put("masked_token_ids", first_mask, 400), "1 sample has a token id beyond the vocabulary", True),
+    (put("token_ids", start, 7), "1 sample has no [CLS] at its start", True),
+    (put("token_ids", last, 7), "1 sample has no [SEP] at the end", True),
+    (
+        put("token_ids", lambda s, i: start(s, i) + int(s.first_segment_lengths[i]) - 1, 7),
         "1 sample has no [SEP] at the end",
         True,
     ),
-    *((set_token(plain_place, word), "1 sample has [CLS], [SEP], [MASK] or [PAD]", True) for word in (0, 2, 3, 4)),
-    (original(3), "1 sample has [CLS], [SEP], [MASK] or [PAD]", True),
+    *(
+        (put("token_ids", plain_place, word), "1 sample has [CLS], [SEP], [MASK] or [PAD]", True)
+        for word in (0, 2, 3, 4)
+    ),
+    (put("masked_token_ids", first_mask, 3), "1 sample has [CLS], [SEP], [MASK] or [PAD]", True),
 ]
 
 
@@ -207,9 +193,9 @@ def test_special_words_may_stand_at_masked_positions_and_unknown_ones_anywhere(
     stores: Any, sound: Sound, look: Look
 ) -> None:
     arrays = {name: np.copy(array) for name, array in vars(sound(1)).items()}
-    start, _, masked, _ = at(sound(1), 5)
     for number, word in enumerate((0, 2, 3)):
-        arrays["token_ids"][start + int(arrays["masked_positions"][masked + number])] = word
+        position = int(arrays["masked_positions"][first_mask(sound(1), 5) + number])
+        arrays["token_ids"][start(sound(1), 5) + position] = word
     arrays["token_ids"][plain_place(sound(1), 6)] = 1
     assert look(stores(Samples(**arrays)))["structure"].severity == "ok"
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.bert.formats.rows import joined
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Shard
 from benchmarks.bert.verification import duplicates, shard_stats
@@ -22,16 +23,6 @@ CHECKS = ("shared samples", "repeated samples", "repeats in a row")
 
 def levels(findings: dict[str, Finding]) -> list[str]:
     return [findings[check].severity for check in CHECKS]
-
-
-def join(one: Samples, other: Samples) -> Samples:
-    def offsets(a: Any, b: Any) -> Any:
-        return np.concatenate([a, b[1:] + a[-1]])
-
-    both = {name: np.concatenate([vars(one)[name], vars(other)[name]]) for name in vars(one)}
-    both["sample_offsets"] = offsets(one.sample_offsets, other.sample_offsets)
-    both["masked_offsets"] = offsets(one.masked_offsets, other.masked_offsets)
-    return Samples(**both)
 
 
 def test_two_shards_alike_are_found(stores: Any, sound: Sound, look: Look) -> None:
@@ -52,7 +43,7 @@ def test_a_shuffled_copy_is_found(stores: Any, sound: Sound, look: Look, reorder
 def test_an_overlap_of_three_in_a_hundred_is_found(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     order = np.random.default_rng(7).permutation(1_500)
     small = reorder(sound(1), order[:1_000])
-    mixed = join(reorder(small, range(30)), reorder(sound(2), range(1_470)))
+    mixed = joined([reorder(small, range(30)), reorder(sound(2), range(1_470))])
     store = stores(small, mixed, *map(sound, range(3, 10)))
     findings = look(store)
     assert levels(findings) == ["error", "error", "ok"]
@@ -61,12 +52,12 @@ def test_an_overlap_of_three_in_a_hundred_is_found(stores: Any, sound: Sound, lo
 
 def test_an_overlap_below_the_limit_is_none(stores: Any, sound: Sound, look: Look, reorder: Reorder) -> None:
     """15 of 1,500 are a hundredth, which is allowed, and one of 12,001 in all."""
-    mixed = join(sound(1), reorder(sound(2), range(15)))
+    mixed = joined([sound(1), reorder(sound(2), range(15))])
     findings = look(stores(mixed, sound(2)))
     assert findings["shared samples"].severity == "ok"
-    more = join(sound(1), reorder(sound(2), range(16)))
+    more = joined([sound(1), reorder(sound(2), range(16))])
     assert look(stores(more, sound(2), name="more"))["shared samples"].severity == "error"
-    one = join(sound(1), reorder(sound(2), range(1)))
+    one = joined([sound(1), reorder(sound(2), range(1))])
     assert look(stores(one, sound(2), name="one"))["repeated samples"].severity == "ok"
     assert look(stores(mixed, sound(2), name="again"))["repeated samples"].severity == "error"
 
