@@ -117,26 +117,26 @@ def prepare(
     settings: GenerationSettings | None = None,
     processes: int = 1,
     selection: Selection = WHOLE_TEXT,
-    on_finished: Callable[[Prepared], None] | None = None,
+    on_finished: Callable[[Prepared], None] = lambda _: None,
 ) -> list[Path]:
     """Make the shard out/NAME.h5 of each text file NAME and return the shards in the order of the texts.
 
     A whole shard that was made from the same text, vocabulary, settings and selection is kept, any other of that name
     is replaced. At most `processes` worker processes share the texts; the shards do not depend on their number.
-    `on_finished` is told of each finished shard, in the order of finishing.
+    `on_finished` is called with each finished shard, in the order of finishing.
 
     Raises UsageError, before anything is written, for inputs that cannot serve, and WorkError for a text that is
     not UTF-8 or has no document, and for a disk that is full. After a failure the finished shards are whole and
     nothing half-written remains.
     """
-    words = check_inputs(texts, vocabulary, processes)
+    words = check_inputs(texts, vocabulary)
     with folder_lock(make_folder(out), "podium data prepare"):
         return prepare_shards(
             texts, vocabulary, words.sha256, out, settings or GenerationSettings(), processes, selection, on_finished
         )
 
 
-def check_inputs(texts: Sequence[Path], vocabulary: Path, processes: int) -> Vocabulary:
+def check_inputs(texts: Sequence[Path], vocabulary: Path) -> Vocabulary:
     """Raise UsageError unless the texts can be opened and have names of their own, and the vocabulary can be used."""
     if not texts:
         raise UsageError("no text files were given; give the parts of the text, one sentence a line")
@@ -146,8 +146,6 @@ def check_inputs(texts: Sequence[Path], vocabulary: Path, processes: int) -> Voc
         raise UsageError(
             f"{occurrences} text files have the name {name}; a shard is named for its text, so rename them"
         )
-    if processes < 1:
-        raise UsageError(f"{processes} processes were asked for; give 1 or more")
     return Vocabulary.read(vocabulary)
 
 
@@ -159,7 +157,7 @@ def prepare_shards(
     settings: GenerationSettings,
     processes: int,
     selection: Selection,
-    on_finished: Callable[[Prepared], None] | None,
+    on_finished: Callable[[Prepared], None],
 ) -> list[Path]:
     """`prepare` without its checks, in a folder that is there and held."""
     jobs = {}
@@ -169,8 +167,7 @@ def prepare_shards(
         remove_unfinished(shard)
     with closing(results_of(prepare_text, jobs, processes)) as results:
         for _, prepared in results:
-            if on_finished is not None:
-                on_finished(prepared)
+            on_finished(prepared)
     return list(jobs)
 
 
@@ -240,7 +237,7 @@ def prepare_subset(
     settings: GenerationSettings | None = None,
     processes: int = 1,
     seed: int = 0,
-    on_finished: Callable[[Prepared], None] | None = None,
+    on_finished: Callable[[Prepared], None] = lambda _: None,
 ) -> list[Path]:
     """Make shards of `samples` samples, drawn from all samples of the texts; where none is drawn there is no shard.
 
@@ -249,7 +246,7 @@ def prepare_subset(
     are raised; UsageError too if the texts have fewer samples.
     """
     settings = settings or GenerationSettings()
-    words = check_inputs(texts, vocabulary, processes)
+    words = check_inputs(texts, vocabulary)
     if samples < 1:
         raise UsageError(f"a subset of {samples} samples was asked for; give 1 or more")
     origins = {text: Origin.of_text(text.name, sha256_of(text), words.sha256, settings) for text in texts}

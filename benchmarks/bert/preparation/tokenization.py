@@ -8,6 +8,7 @@ import hashlib
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from podium.core.errors import UsageError
@@ -34,8 +35,11 @@ class Vocabulary:
     """The words of a vocabulary; the id of a word is its line in the file, counted from 0."""
 
     words: tuple[str, ...] = field(repr=False)
-    ids: Mapping[str, int] = field(repr=False)
     sha256: str  # of the bytes of the file, in hexadecimal
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
 
     @classmethod
     def read(cls, path: Path) -> "Vocabulary":
@@ -53,8 +57,7 @@ class Vocabulary:
             raise UsageError(f"{path}: the vocabulary is not UTF-8 at byte {error.start}; {advice}") from error
         words = tuple(line.strip() for line in text.removesuffix("\n").split("\n"))
         _check_words(path, words, advice)
-        ids = {word: number for number, word in enumerate(words)}
-        return cls(words=words, ids=ids, sha256=hashlib.sha256(content).hexdigest())
+        return cls(words, hashlib.sha256(content).hexdigest())
 
 
 def _check_words(path: Path, words: tuple[str, ...], advice: str) -> None:

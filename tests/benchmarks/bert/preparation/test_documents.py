@@ -41,12 +41,8 @@ WORDS = (
         "—",
     ),
 )
-VOCABULARY = Vocabulary(
-    tuple(dict.fromkeys(WORDS)), {word: number for number, word in enumerate(dict.fromkeys(WORDS))}, "0" * 64
-)
-WITHOUT_CONTINUATIONS = Vocabulary(
-    (*SPECIAL_WORDS, "a", "the"), {word: number for number, word in enumerate((*SPECIAL_WORDS, "a", "the"))}, "1" * 64
-)
+VOCABULARY = Vocabulary(tuple(dict.fromkeys(WORDS)), "0" * 64)
+WITHOUT_CONTINUATIONS = Vocabulary((*SPECIAL_WORDS, "a", "the"), "1" * 64)
 
 
 def nested(documents: Documents) -> list[list[list[int]]]:

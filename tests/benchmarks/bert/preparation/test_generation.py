@@ -19,7 +19,7 @@ from podium.core.errors import UsageError, WorkError
 REFERENCE = Path(__file__).parents[5] / "shared" / "data" / "wikipedia_sample"
 TEXT_WORDS = "abcdefghijklmnopqrstuvwxyz"
 WORDS = (*SPECIAL_WORDS, *TEXT_WORDS)
-VOCABULARY = Vocabulary(WORDS, {word: number for number, word in enumerate(WORDS)}, "0" * 64)
+VOCABULARY = Vocabulary(WORDS, "0" * 64)
 CLS, SEP, MASK = (VOCABULARY.ids[word] for word in ("[CLS]", "[SEP]", "[MASK]"))
 
 sentences = st.lists(st.sampled_from(TEXT_WORDS), min_size=1, max_size=30).map(" ".join)

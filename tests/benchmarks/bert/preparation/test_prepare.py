@@ -174,8 +174,6 @@ def test_wrong_inputs_are_refused_before_anything_is_written(
         prepare([*texts, other / "part-0"], vocabulary, out)
     with pytest.raises(UsageError, match="there is no such vocabulary"):
         prepare(texts, tmp_path / "none.txt", out)
-    with pytest.raises(UsageError, match="0 processes"):
-        prepare(texts, vocabulary, out, processes=0)
     with pytest.raises(UsageError, match="a file is in the way"):
         prepare(texts, vocabulary, vocabulary)
     with pytest.raises(UsageError, match="a file is in the way"):

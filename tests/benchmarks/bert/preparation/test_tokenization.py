@@ -14,12 +14,11 @@ from podium.core.errors import UsageError
 WORDS = [*SPECIAL_WORDS, "cat", "##s", "un", "##aff", "##able", "a", "##a", "cafe", "!", "$", "—", "中", "国"]
 
 
-def vocabulary_of(words: list[str]) -> Vocabulary:
-    return Vocabulary(tuple(words), {word: number for number, word in enumerate(words)}, "0" * 64)
+VOCABULARY = Vocabulary(tuple(WORDS), "0" * 64)
 
 
 def pieces(line: str) -> list[str]:
-    return [WORDS[token] for token in Tokenizer(vocabulary_of(WORDS)).tokenize(line)]
+    return [WORDS[token] for token in Tokenizer(VOCABULARY).tokenize(line)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_every_ascii_symbol_is_punctuation_and_other_symbols_are_not() -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8")))
 @settings(deadline=None)
 def test_any_text_gives_ids_and_the_cache_changes_nothing(line: str) -> None:
-    tokenizer = Tokenizer(vocabulary_of(WORDS))
+    tokenizer = Tokenizer(VOCABULARY)
     first = tokenizer.tokenize(line)
     assert tokenizer.tokenize(line) == first
     assert all(0 <= token < len(WORDS) for token in first)
