@@ -6,7 +6,7 @@ offsets are metadata: opening a store reads them and no other part of the sample
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,6 +93,11 @@ ATTRIBUTES: Mapping[str, type] = {
 }
 
 
+def stored_arrays(samples: Samples) -> dict[str, NDArray[Any]]:
+    """The arrays by name, as their bytes are stored."""
+    return {name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()}
+
+
 def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
     """SHA-256 over name, dtype, length and bytes of every array, in the order of SAMPLE_DTYPES."""
     digest = hashlib.sha256()
@@ -107,7 +112,7 @@ def write_shard(path: Path, samples: Samples, origin: Origin) -> None:
 
     It replaces a shard of that name. Raises WorkError if the disk or the permissions do not allow it.
     """
-    arrays = {name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()}
+    arrays = stored_arrays(samples)
     assert len(samples) > 0, "a shard has at least one sample"
     attributes = {
         "format": FORMAT,
@@ -153,6 +158,39 @@ def set_attribute(file: h5py.File, name: str, value: float | str) -> None:
         file.attrs[name] = value
 
 
+def attributes_of(file: h5py.File, prefix: str = "") -> dict[str, Any]:
+    """A shard's attributes by their names without the prefix, as int, float or str; None for one of another type."""
+    found: dict[str, Any] = {}
+    for name in (*ATTRIBUTES, *GENERATION_ATTRIBUTES):
+        if prefix + name not in file.attrs:
+            continue
+        stored = file.attrs.get_id(prefix + name)
+        value = file.attrs[prefix + name].item() if stored.shape == () and stored.dtype.kind in "ifS" else None
+        if isinstance(value, bytes):
+            try:
+                value = value.decode("utf-8")
+            except UnicodeDecodeError:
+                value = None
+        found[name] = value
+    return found
+
+
+def attribute_fault(found: Mapping[str, Any]) -> str:
+    """Why a shard of this format cannot have these attributes; empty where it can."""
+    expected = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    kinds = {**ATTRIBUTES, **(GENERATION_ATTRIBUTES if found.get("made_by") == TEXT else {})}
+    for name in (*expected, *kinds):
+        if name not in found:
+            return f"it has no attribute {name}"
+        if type(found[name]) is not kinds[name]:
+            return f"its attribute {name} is no {kinds[name].__name__}"
+        if found[name] != expected.get(name, found[name]):
+            return f"its {name} is {found[name]!r}, not {expected[name]!r}"
+    if found["selection"] not in (WHOLE, EVALUATION, RANDOM):
+        return f"its selection is {found['selection']!r}, not {WHOLE}, {EVALUATION} or {RANDOM}"
+    return ""
+
+
 class Shard:
     """One file of samples. Opening checks all but the content; `verify` checks that too.
 
@@ -166,18 +204,19 @@ class Shard:
             raise UsageError(f"{path}: there is no such shard; make it with `podium data prepare`")
         try:
             with h5py.File(path, "r", locking=False) as file:
-                self.attributes = self._check_attributes(file)
+                self.attributes = attributes_of(file)
+                if fault := attribute_fault(self.attributes):
+                    raise self._broken(fault)
+                # The bytes of the file in which each array lies.
                 self.places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
-                """The bytes of the file in which each array lies."""
                 self._check_counts()
                 sample_offsets, masked_offsets = file["sample_offsets"][:], file["masked_offsets"][:]
         except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise self._broken(f"it cannot be read as HDF5 ({error})") from error
         longest, most = self.attributes["max_sequence_length"], self.attributes["max_predictions"]
+        # Tokens and masked tokens of each sample, u2 [N].
         self.lengths = self._check_offsets("sample_offsets", sample_offsets, "tokens", longest)
-        """Tokens of each sample, u2 [N]."""
         self.masked_counts = self._check_offsets("masked_offsets", masked_offsets, "masked_tokens", most)
-        """Masked tokens of each sample, u2 [N]."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -230,27 +269,6 @@ class Shard:
     def _broken(self, found: str) -> WorkError:
         return WorkError(f"{self.path}: the shard cannot be used: {found}; {ADVICE}")
 
-    def _check_attributes(self, file: h5py.File) -> dict[str, Any]:
-        for name, expected in (("format", FORMAT), ("format_version", FORMAT_VERSION)):
-            value = self._check_attribute(file, name, type(expected))
-            if value != expected:
-                raise self._broken(f"its {name} is {value!r}, not {expected!r}")
-        found = {name: self._check_attribute(file, name, kind) for name, kind in ATTRIBUTES.items()}
-        if found["selection"] not in (WHOLE, EVALUATION, RANDOM):
-            raise self._broken(f"its selection is {found['selection']!r}, not {WHOLE}, {EVALUATION} or {RANDOM}")
-        if found["made_by"] == TEXT:
-            found |= {name: self._check_attribute(file, name, kind) for name, kind in GENERATION_ATTRIBUTES.items()}
-        return found
-
-    def _check_attribute(self, file: h5py.File, name: str, kind: type) -> Any:
-        if name not in file.attrs:
-            raise self._broken(f"it has no attribute {name}")
-        stored = file.attrs.get_id(name)
-        if stored.shape != () or stored.dtype.kind != {int: "i", float: "f", str: "S"}[kind]:
-            raise self._broken(f"its attribute {name} is no {kind.__name__}")
-        value = file.attrs[name].item()
-        return value.decode("utf-8") if kind is str else value
-
     def _check_dataset(self, file: h5py.File, name: str) -> slice:
         """The bytes of the file in which a dataset lies."""
         link = file.get(name, getlink=True)
@@ -297,15 +315,20 @@ class SampleStore:
         self.paths = shard_paths(source)
         allow_open_files(len(self.paths))
         self.shards = [Shard(path) for path in self.paths]
+        first = self.shards[0]
         for shard in self.shards[1:]:
-            _check_alike(self.shards[0], shard)
-        self.vocabulary_sha256: str = self.shards[0].attributes["vocabulary_sha256"]
-        self.max_sequence_length: int = self.shards[0].attributes["max_sequence_length"]
+            for name in ALIKE:
+                found, expected = shard.attributes[name], first.attributes[name]
+                if found != expected:
+                    raise WorkError(
+                        f"{shard.path}: its {name} is {found}, and that of {first.path} is {expected}; {ADVICE}"
+                    )
+        self.vocabulary_sha256: str = first.attributes["vocabulary_sha256"]
+        self.max_sequence_length: int = first.attributes["max_sequence_length"]
         self._starts = [0, *np.cumsum([len(shard) for shard in self.shards]).tolist()]
+        # Tokens and masked tokens of each sample, u2 [N]; metadata.
         self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self.shards])
-        """Tokens of each sample, u2 [N]; metadata."""
         self.masked_counts: NDArray[np.uint16] = np.concatenate([shard.masked_counts for shard in self.shards])
-        """Masked tokens of each sample, u2 [N]; metadata."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -345,12 +368,10 @@ class SampleStore:
                 f"{key} to at most {len(self)}"
             )
 
-    def verify(self, on_verified: Callable[[Path], None] | None = None) -> None:
-        """Read everything and compare with the content hashes; `on_verified` is told of each good shard."""
+    def verify(self) -> None:
+        """Read everything and compare with the content hashes; raises WorkError at the first shard that differs."""
         for shard in self.shards:
             shard.verify()
-            if on_verified is not None:
-                on_verified(shard.path)
 
 
 def shard_paths(source: Path | Sequence[Path]) -> list[Path]:
@@ -363,10 +384,3 @@ def shard_paths(source: Path | Sequence[Path]) -> list[Path]:
         place = "no shard was given" if isinstance(source, Sequence) else f"{source}: no *{SUFFIX} shard is in it"
         raise UsageError(f"{place}; make shards with `podium data prepare`")
     return paths
-
-
-def _check_alike(first: Shard, other: Shard) -> None:
-    for name in ALIKE:
-        one, two = first.attributes[name], other.attributes[name]
-        if one != two:
-            raise WorkError(f"{other.path}: its {name} is {two}, and that of {first.path} is {one}; {ADVICE}")

@@ -12,17 +12,15 @@ Sources: LevelDB, doc/table_format.md; TensorFlow, tensor_bundle.proto, tensor_s
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from benchmarks.bert.tensorflow_files import masked_crc, message_classes
 from podium.core.errors import UsageError, WorkError
 
 MAGIC = 0xDB4775248B80FB57
@@ -55,16 +53,10 @@ class TensorFlowCheckpoint:
         self.path = prefix
         self._index = prefix.with_name(f"{prefix.name}.index")
         entries = iter(_table(self._index, _read_index(self._index)))
-        self.shards = self._open_shards(next(entries, None))
-        """The files of data, in their order."""
+        self.shards = self._open_shards(next(entries, None))  # the files of data, in their order
         self._sizes = [shard.stat().st_size for shard in self.shards]
         self._entries = {key.decode("utf-8", "replace"): value for key, value in entries}
-        self._places: dict[str, _Place] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """Every tensor in it, an optimizer's too."""
-        return list(self._entries)
+        self.names = list(self._entries)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a tensor that is in `names`. Raises WorkError if it is no float32 tensor or has no place."""
@@ -94,10 +86,9 @@ class TensorFlowCheckpoint:
         if header.version.min_consumer > FIRST_VERSION:
             found = header.version.min_consumer
             raise WorkError(f"{self._index}: it is for readers of version {found}, this one has {FIRST_VERSION}")
-        count = header.num_shards
+        count, name = header.num_shards, self.path.name
         if not 1 <= count <= 99_999:
             raise _broken(self._index, f"it counts {count} files of data")
-        name = self.path.name
         shards = [self.path.with_name(f"{name}.data-{number:05d}-of-{count:05d}") for number in range(count)]
         for shard in shards:
             if not shard.is_file():
@@ -105,11 +96,6 @@ class TensorFlowCheckpoint:
         return shards
 
     def _place(self, name: str) -> _Place:
-        if name not in self._places:
-            self._places[name] = self._find(name)
-        return self._places[name]
-
-    def _find(self, name: str) -> _Place:
         entry = _parse(self._index, "Entry", name, self._entries[name])
         if entry.slices:
             raise WorkError(f"{self._index}: {name} is saved in slices; save it as one variable")
@@ -219,64 +205,38 @@ def _varint(path: Path, content: bytes, at: int) -> tuple[int, int]:
     raise _broken(path, "a number does not end")
 
 
-def masked_crc(content: bytes | NDArray[np.float32]) -> int:
-    """The CRC-32C as TensorFlow and LevelDB store it."""
-    crc = int(google_crc32c.value(content))
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-# Protocol buffers
-
-_FIELD = descriptor_pb2.FieldDescriptorProto
-# Message → field → (number, type): a scalar, the name of a message, or a list of one. Enums are read as int32.
-_MESSAGES: dict[str, dict[str, tuple[int, Any]]] = {
-    "Version": {"producer": (1, _FIELD.TYPE_INT32), "min_consumer": (2, _FIELD.TYPE_INT32)},
-    "Header": {
-        "num_shards": (1, _FIELD.TYPE_INT32),
-        "endianness": (2, _FIELD.TYPE_INT32),
-        "version": (3, "Version"),
-    },
-    "Dim": {"size": (1, _FIELD.TYPE_INT64)},
-    "Shape": {"dim": (2, ["Dim"]), "unknown_rank": (3, _FIELD.TYPE_BOOL)},
-    "Slice": {},
-    "Entry": {
-        "dtype": (1, _FIELD.TYPE_INT32),
-        "shape": (2, "Shape"),
-        "shard_id": (3, _FIELD.TYPE_INT32),
-        "offset": (4, _FIELD.TYPE_INT64),
-        "size": (5, _FIELD.TYPE_INT64),
-        "crc32c": (6, _FIELD.TYPE_FIXED32),
-        "slices": (7, ["Slice"]),
-    },
+# Protocol buffers, with the fields that are read; enums are read as int32. Source: TensorFlow's tensor_bundle.proto.
+_MESSAGES = message_classes("""
+name: "tensor_bundle.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "Version" field { name: "min_consumer" number: 2 type: TYPE_INT32 } }
+message_type {
+  name: "Header"
+  field { name: "num_shards" number: 1 type: TYPE_INT32 }
+  field { name: "endianness" number: 2 type: TYPE_INT32 }
+  field { name: "version" number: 3 type: TYPE_MESSAGE type_name: ".tensorflow.Version" }
 }
-
-
-@cache
-def _message_classes() -> dict[str, Any]:
-    package = "podium.tensorbundle"
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
-    for message, fields in _MESSAGES.items():
-        described = file.message_type.add(name=message)
-        for name, (number, kind) in fields.items():
-            repeated = isinstance(kind, list)
-            field = described.field.add(
-                name=name, number=number, label=_FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-            )
-            kind = kind[0] if repeated else kind
-            if isinstance(kind, str):
-                field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{kind}"
-            else:
-                field.type = kind
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in _MESSAGES
-    }
+message_type { name: "Dim" field { name: "size" number: 1 type: TYPE_INT64 } }
+message_type {
+  name: "Shape"
+  field { name: "dim" number: 2 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: ".tensorflow.Dim" }
+  field { name: "unknown_rank" number: 3 type: TYPE_BOOL }
+}
+message_type {
+  name: "Entry"
+  field { name: "dtype" number: 1 type: TYPE_INT32 }
+  field { name: "shape" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.Shape" }
+  field { name: "shard_id" number: 3 type: TYPE_INT32 }
+  field { name: "offset" number: 4 type: TYPE_INT64 }
+  field { name: "size" number: 5 type: TYPE_INT64 }
+  field { name: "crc32c" number: 6 type: TYPE_FIXED32 }
+  field { name: "slices" number: 7 label: LABEL_REPEATED type: TYPE_BYTES }
+}
+""")
 
 
 def _parse(path: Path, message: str, name: str, content: bytes) -> Any:
     try:
-        return _message_classes()[message].FromString(content)
+        return _MESSAGES[message].FromString(content)
     except DecodeError as error:
         raise _broken(path, f"the entry {name!r} is no {message} of a tensor bundle") from error
 

@@ -1,7 +1,7 @@
 """Import of other projects' sample files as shards, and export of shards in their formats."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import h5py
 from benchmarks.bert.formats import hdf5, tfrecord
 from benchmarks.bert.formats.hdf5 import has_dataset
 from benchmarks.bert.formats.rows import AllowedTokens, Contents, origin_of, unusable
-from benchmarks.bert.formats.tfrecord import begins_as_gzip, begins_as_tfrecord
+from benchmarks.bert.formats.tfrecord import COMPRESSED, begins_as_gzip, begins_as_tfrecord
 from benchmarks.bert.store import SUFFIX, SampleStore, Shard, write_shard
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
@@ -44,36 +44,26 @@ def import_files(
     vocabulary: Path,
     out: Path,
     processes: int = 1,
-    on_finished: Callable[[Path], None] | None = None,
+    on_finished: Callable[[Path], None] = lambda _: None,
 ) -> list[Path]:
     """Make the shard out/STEM.h5 of each file of a format, or of AUTO, and return them in the order of the files.
 
     A shard that is there already is replaced. At most `processes` worker processes share the files; there is always
-    one, since a corrupt HDF5 file can end the process that reads it. `on_finished` is told of each finished shard, in
-    the order of finishing.
+    one, since a corrupt HDF5 file can end the process that reads it. `on_finished` is called with each finished shard,
+    in the order of finishing.
 
     Raises UsageError, before anything is written, for arguments that cannot serve, and for a file that was exported
     from a shard of another vocabulary; WorkError for a file of which anything is not as its format has it, and for a
     full disk. After a failure the finished shards are whole and nothing half-written remains.
     """
-    _check_format(format_name, [AUTO, *FORMATS], "imported from")
     if not files:
         raise UsageError("no files were given; give the files of samples to import")
     require_readable(files, "sample file")
-    _check_processes(processes)
-    shards = {out / f"{_stem(file)}{SUFFIX}": file for file in files}
-    _check_distinct(files, [_stem(file) for file in files], "a shard is named for its file")
-    _check_apart(files, shards)
+    shards = _targets(files, [_stem(file) for file in files], out, SUFFIX, "a shard is named for its file")
     allowed = AllowedTokens.of(vocabulary)
     jobs = {shard: (file, format_name, allowed, shard) for shard, file in shards.items()}
     try:
-        with (
-            folder_lock(make_folder(out), "podium data import"),
-            closing(results_in_processes(import_file, jobs, processes)) as finished,
-        ):
-            for shard, _ in finished:
-                if on_finished is not None:
-                    on_finished(shard)
+        _make_files(results_in_processes(import_file, jobs, processes), out, "podium data import", on_finished)
     except WorkerDied as error:
         raise unusable(
             shards[error.file],
@@ -98,7 +88,7 @@ def detected_format(file: Path) -> str:
     if begins_as_tfrecord(file):
         return "tfrecord"
     if begins_as_gzip(file):
-        raise unusable(file, "it is compressed with gzip, so decompress it first (gunzip)")
+        raise unusable(file, COMPRESSED)
     raise unusable(file, f"it looks like none of {', '.join(FORMATS)}")
 
 
@@ -107,32 +97,22 @@ def export_store(
     format_name: str,
     out: Path,
     processes: int = 1,
-    on_finished: Callable[[Path], None] | None = None,
+    on_finished: Callable[[Path], None] = lambda _: None,
 ) -> list[Path]:
     """Write out/NAME.hdf5 of each shard NAME.h5 of a store and return them in the order of the shards.
 
     `store` is a folder or the paths of shards, as SampleStore takes them. A file that is there already is replaced.
-    At most `processes` processes share the shards. `on_finished` is told of each finished file.
+    At most `processes` processes share the shards. `on_finished` is called with each finished file.
 
     Raises UsageError for arguments that cannot serve and for samples that the format cannot hold, and WorkError for a
     shard whose content is not what was written and for a full disk. After a failure the finished files are whole and
     nothing half-written remains.
     """
-    _check_format(format_name, [name for name, one in FORMATS.items() if one.write], "exported to")
-    _check_processes(processes)
     shards = SampleStore(store).paths
     names = [shard.name.removesuffix(SUFFIX) for shard in shards]
-    _check_distinct(shards, names, "a file is named for its shard")
-    files = {out / f"{name}{EXPORTED_SUFFIX}": shard for name, shard in zip(names, shards, strict=True)}
-    _check_apart(shards, files)
+    files = _targets(shards, names, out, EXPORTED_SUFFIX, "a file is named for its shard")
     jobs = {file: (shard, format_name, file) for file, shard in files.items()}
-    with (
-        folder_lock(make_folder(out), "podium data export"),
-        closing(results_of(export_shard, jobs, processes)) as finished,
-    ):
-        for file, _ in finished:
-            if on_finished is not None:
-                on_finished(file)
+    _make_files(results_of(export_shard, jobs, processes), out, "podium data export", on_finished)
     return list(files)
 
 
@@ -151,27 +131,23 @@ def _stem(file: Path) -> str:
     return file.name
 
 
-def _check_format(name: str, allowed: Sequence[str], what: str) -> None:
-    if name not in allowed:
-        raise UsageError(f"there is no format {name!r} that samples are {what}; give one of {', '.join(allowed)}")
-
-
-def _check_processes(processes: int) -> None:
-    if processes < 1:
-        raise UsageError(f"{processes} processes were asked for; give 1 or more")
-
-
-def _check_distinct(sources: Sequence[Path], names: Sequence[str], why: str) -> None:
-    """Raise UsageError unless each source has a name of its own."""
+def _targets(sources: Sequence[Path], names: Sequence[str], out: Path, suffix: str, why: str) -> dict[Path, Path]:
+    """The file OUT/NAME to make of each source. UsageError if two have one name, or if a source would be replaced."""
     name, occurrences = Counter(names).most_common(1)[0]
     if occurrences > 1:
         same = " and ".join(str(source) for source, one in zip(sources, names, strict=True) if one == name)
         raise UsageError(f"{same} would both become {name}: {why}, so rename one or give another --out")
-
-
-def _check_apart(sources: Sequence[Path], targets: Mapping[Path, Path]) -> None:
-    """Raise UsageError if one of the sources would be replaced by what is made of another, or of itself."""
+    targets = {out / f"{name}{suffix}": source for name, source in zip(names, sources, strict=True)}
     given = {source.resolve() for source in sources}
     for target, source in targets.items():
         if target.resolve() in given:
             raise UsageError(f"{target}: would be replaced by what is made of {source}; give another folder as --out")
+    return targets
+
+
+def _make_files(
+    results: Generator[tuple[Path, None], None, None], out: Path, command: str, on_finished: Callable[[Path], None]
+) -> None:
+    with folder_lock(make_folder(out), command), closing(results) as finished:
+        for file, _ in finished:
+            on_finished(file)

@@ -9,11 +9,11 @@ of i1, masked_lm_positions rows of i2, masked_lm_ids rows of i2, next_sentence_l
 """
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -21,26 +21,27 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.formats.rows import (
     FIXED_DTYPES,
+    LABELS,
     MASKED,
     ROWS_A_BLOCK,
     WIDE,
     AllowedTokens,
     Contents,
     Place,
-    Rectangles,
     Rows,
     block_rows,
     check_widths,
     checked_samples,
     joined,
+    largest_counts,
     padded,
     segment_ids,
-    sliced,
     unpadded,
     unusable,
 )
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import SUFFIX, Shard, new_hdf5, set_attribute
+from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.store import SUFFIX, Shard, attributes_of, new_hdf5, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
 
 LARGEST = 32_767  # of the formats' i2
@@ -99,10 +100,10 @@ def has_dataset(path: Path, name: str) -> bool:
         return name in file.keys()  # noqa: SIM118 (`in file` would follow links)
 
 
-def dataset_of(file: h5py.File, path: Path, name: str) -> tuple[h5py.Dataset, np.dtype[Any]]:
-    """The dataset of that name, which lies in this file alone, and its type; type and shape are unchecked.
+def dataset_of(file: h5py.File, path: Path, name: str, rows: Literal["fixed", "variable"]) -> h5py.Dataset:
+    """The dataset of that name, integers in rows of fixed or of variable length that lie in this file alone.
 
-    Raises WorkError if there is none, or if reading it would read another file.
+    Raises WorkError if there is none, if it is something else, or if reading it would read another file.
     """
     with as_sentence(path):
         names = list(file.keys())
@@ -122,62 +123,65 @@ def dataset_of(file: h5py.File, path: Path, name: str) -> tuple[h5py.Dataset, np
         if not filters <= FILTERS:
             unknown = max(filters - FILTERS)
             raise unusable(path, f"{name} is compressed with the HDF5 filter {unknown}, which is not known here")
-        return dataset, dataset.dtype
+        dtype = dataset.dtype
+    _check_integers(path, name, dtype, list(dataset.shape), rows)
+    return dataset
 
 
-def require_integers(path: Path, name: str, dtype: np.dtype[Any]) -> None:
-    """Raise WorkError unless it is a plain integer type of any width."""
+def _check_integers(
+    path: Path, name: str, dtype: np.dtype[Any], shape: list[int], rows: Literal["fixed", "variable"]
+) -> None:
+    what = name
+    if name != LABELS and rows == "variable":
+        inside, what = h5py.check_vlen_dtype(dtype), f"a row of {name}"
+        if not isinstance(inside, np.dtype):
+            raise unusable(path, f"{name} is {dtype} {shape}, not integers in rows of variable length")
+        dtype = inside
     if dtype.kind not in "iu":
         found = "of variable length" if dtype.kind == "O" else dtype
-        raise unusable(path, f"{name} is {found}, not an integer type")
+        raise unusable(path, f"{what} is {found}, not an integer type")
+    if name == LABELS:
+        fits, expected = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1), "[rows] or [rows, 1]"
+    elif rows == "variable":
+        fits, expected = len(shape) == 1, "[rows]"
+    else:
+        fits, expected = len(shape) == 2, "[rows, columns]"
+    if not fits:
+        raise unusable(path, f"{name} is {shape}, not {expected}")
 
 
-def require_rows(path: Path, datasets: Mapping[str, h5py.Dataset], labels: h5py.Dataset) -> int:
-    """The number of rows on which all datasets agree; raises WorkError if they do not, or if there is none."""
-    rows: dict[str, int] = {
-        name: dataset.shape[0] for name, dataset in {**datasets, "next_sentence_labels": labels}.items()
-    }
-    first, count = next(iter(rows.items()))
-    for name, found in rows.items():
+def read_blocks(
+    path: Path,
+    datasets: Mapping[str, h5py.Dataset],
+    step: int,
+    rows_of: Callable[[Mapping[str, NDArray[Any]], Place], Rows],
+    allowed: AllowedTokens,
+) -> Samples:
+    """The samples that `rows_of` makes of the datasets, `step` rows at a time.
+
+    Raises WorkError if the datasets have different numbers of rows, or none, and for a row that is no sample.
+    """
+    counts = {name: len(dataset) for name, dataset in datasets.items()}
+    first, count = next(iter(counts.items()))
+    for name, found in counts.items():
         if found != count:
             raise unusable(path, f"{name} has {found} rows, and {first} has {count}")
     if count == 0:
         raise unusable(path, "there is no row in it")
-    return count
-
-
-def labels_of(file: h5py.File, path: Path) -> h5py.Dataset:
-    """next_sentence_labels, integers [N] or [N, 1]."""
-    labels, dtype = dataset_of(file, path, "next_sentence_labels")
-    require_integers(path, "next_sentence_labels", dtype)
-    if labels.ndim not in (1, 2) or labels.shape[1:] not in ((), (1,)):
-        raise unusable(path, f"next_sentence_labels is {list(labels.shape)}, not [rows] or [rows, 1]")
-    return labels
-
-
-def read_labels(path: Path, labels: h5py.Dataset, start: int, stop: int) -> NDArray[Any]:
-    """Those of the rows start..stop−1, [stop − start]."""
-    with as_sentence(path):
-        values: NDArray[Any] = labels[start:stop]
-    return values.reshape(stop - start)
+    blocks = []
+    for start in range(0, count, step):
+        with as_sentence(path):
+            block = {name: dataset[start : start + step] for name, dataset in datasets.items()}
+        block[LABELS] = block[LABELS].reshape(-1)
+        place = Place(path, start)
+        blocks.append(checked_samples(rows_of(block, place), allowed, place))
+    return joined(blocks)
 
 
 def notes_of(file: h5py.File, path: Path) -> dict[str, Any]:
-    """The attributes that an export left, as int, float or str; others of the same prefix are passed over."""
-    noted: dict[str, Any] = {}
+    """The attributes of the shard that the file was exported from, unchecked; empty where it was not."""
     with as_sentence(path):
-        for name in file.attrs:
-            if not (isinstance(name, str) and name.startswith(NOTE)):
-                continue  # a name that is not UTF-8 comes as bytes
-            stored = file.attrs.get_id(name)
-            if stored.shape != () or stored.dtype.kind not in "ifS":
-                continue
-            value = file.attrs[name].item()
-            try:
-                noted[name.removeprefix(NOTE)] = value.decode("utf-8") if isinstance(value, bytes) else value
-            except UnicodeDecodeError:
-                continue
-    return noted
+        return attributes_of(file, NOTE)
 
 
 @contextmanager
@@ -187,14 +191,6 @@ def exported(path: Path, shard: Shard) -> Iterator[h5py.File]:
     Raises UsageError if a number of the samples is too large for the format, WorkError if a [CLS] is masked or the disk
     does not allow the file.
     """
-    _check_exportable(shard)
-    with new_hdf5(path) as file:
-        for name, value in shard.attributes.items():
-            set_attribute(file, NOTE + name, value)
-        yield file
-
-
-def _check_exportable(shard: Shard) -> None:
     samples = shard.samples
     numbers = {
         "the token": samples.token_ids.max(),
@@ -213,6 +209,17 @@ def _check_exportable(shard: Shard) -> None:
             f"{shard.path}: cannot be exported: a sample masks its position 0, which is [CLS] and in the HDF5 formats "
             "of others means padding; prepare it again with `podium data prepare`"
         )
+    with new_hdf5(path) as file:
+        for name, value in shard.attributes.items():
+            set_attribute(file, NOTE + name, value)
+        yield file
+
+
+def blocks_of(samples: Samples, step: int) -> Iterator[tuple[slice, Samples]]:
+    """The samples, `step` at a time, and which ones these are."""
+    for start in range(0, len(samples), step):
+        place = slice(start, min(start + step, len(samples)))
+        yield place, gather(samples, np.arange(place.start, place.stop))
 
 
 ROWS_A_CHUNK = 1024  # of an exported file: half a megabyte to one of input_ids at the usual width
@@ -222,27 +229,10 @@ GZIP_LEVEL = 1  # mostly zeros: higher levels take several times as long for a f
 def read_fixed(path: Path, allowed: AllowedTokens) -> Contents:
     """The samples of a file. Raises WorkError that names what is wrong with it."""
     with opened(path) as file:
-        datasets = {name: _fixed_dataset(file, path, name) for name in (*WIDE, *MASKED)}
-        labels = labels_of(file, path)
-        count = require_rows(path, datasets, labels)
-        width, masked_width = check_widths(path, {name: dataset.shape[1] for name, dataset in datasets.items()})
-        step = block_rows(width, masked_width)
-        blocks = []
-        for start in range(0, count, step):
-            stop, place = min(start + step, count), Place(path, start)
-            with as_sentence(path):
-                arrays = {name: dataset[start:stop] for name, dataset in datasets.items()}
-            block = Rectangles(**arrays, next_sentence_labels=read_labels(path, labels, start, stop))
-            blocks.append(checked_samples(unpadded(block, place), allowed, place))
-        return Contents(joined(blocks), width, masked_width, notes_of(file, path))
-
-
-def _fixed_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
-    dataset, dtype = dataset_of(file, path, name)
-    require_integers(path, name, dtype)
-    if dataset.ndim != 2:
-        raise unusable(path, f"{name} is {list(dataset.shape)}, not [rows, columns]")
-    return dataset
+        datasets = {name: dataset_of(file, path, name, "fixed") for name in (*WIDE, *MASKED, LABELS)}
+        width, masked_width = check_widths(path, {name: datasets[name].shape[1] for name in (*WIDE, *MASKED)})
+        samples = read_blocks(path, datasets, block_rows(width, masked_width), unpadded, allowed)
+        return Contents(samples, width, masked_width, notes_of(file, path))
 
 
 def write_fixed(path: Path, shard: Shard) -> None:
@@ -251,7 +241,7 @@ def write_fixed(path: Path, shard: Shard) -> None:
     The widths are the shard's max_sequence_length and max_predictions. Raises UsageError for samples that the format
     cannot hold, and WorkError if the disk does not allow it.
     """
-    samples, count = shard.samples, len(shard)
+    count = len(shard)
     width, masked_width = shard.attributes["max_sequence_length"], shard.attributes["max_predictions"]
     columns = dict.fromkeys(WIDE, (width,)) | dict.fromkeys(MASKED, (masked_width,))
     with exported(path, shard) as file:
@@ -260,12 +250,9 @@ def write_fixed(path: Path, shard: Shard) -> None:
             chunk = (min(count, ROWS_A_CHUNK), *rest)
             packed = {"chunks": chunk, "compression": "gzip", "compression_opts": GZIP_LEVEL, "shuffle": True}
             file.create_dataset(name, (count, *rest), dtype, track_times=False, **packed)
-        step = block_rows(width, masked_width)
-        for start in range(0, count, step):
-            stop = min(start + step, count)
-            block = padded(sliced(samples, start, stop), width, masked_width)
-            for name in FIXED_DTYPES:
-                file[name][start:stop] = getattr(block, name)
+        for place, block in blocks_of(shard.samples, block_rows(width, masked_width)):
+            for name, values in padded(block, width, masked_width).items():
+                file[name][place] = values
 
 
 # The datasets of rows and the types of what is in the rows.
@@ -278,49 +265,23 @@ def read_variable(path: Path, allowed: AllowedTokens) -> Contents:
     Their greatest length and number of masked tokens are unknown: MLPerf's, unless a sample exceeds them.
     """
     with opened(path) as file:
-        datasets = {name: _variable_dataset(file, path, name) for name in ROW_DTYPES}
-        labels = labels_of(file, path)
-        count = require_rows(path, datasets, labels)
-        blocks = []
-        for start in range(0, count, ROWS_A_BLOCK):
-            stop, place = min(start + ROWS_A_BLOCK, count), Place(path, start)
-            flat = {name: _read(path, dataset, start, stop) for name, dataset in datasets.items()}
-            block = _rows(flat, read_labels(path, labels, start, stop), place)
-            blocks.append(checked_samples(block, allowed, place))
-        samples, usual = joined(blocks), GenerationSettings()
-        longest, most = (int(np.diff(offsets).max()) for offsets in (samples.sample_offsets, samples.masked_offsets))
+        datasets = {name: dataset_of(file, path, name, "variable") for name in (*ROW_DTYPES, LABELS)}
+        samples = read_blocks(path, datasets, ROWS_A_BLOCK, _flat_rows, allowed)
+        usual, (longest, most) = GenerationSettings(), largest_counts(samples)
         width, masked_width = max(usual.max_sequence_length, longest), max(usual.max_predictions, most)
         return Contents(samples, width, masked_width, notes_of(file, path))
 
 
-def _variable_dataset(file: h5py.File, path: Path, name: str) -> h5py.Dataset:
-    dataset, dtype = dataset_of(file, path, name)
-    inside = h5py.check_vlen_dtype(dtype)
-    if not isinstance(inside, np.dtype):
-        raise unusable(path, f"{name} is {dtype} {list(dataset.shape)}, not integers in rows of variable length")
-    require_integers(path, f"a row of {name}", inside)
-    if dataset.ndim != 1:
-        raise unusable(path, f"{name} is {list(dataset.shape)}, not [rows]")
-    return dataset
-
-
-def _read(path: Path, dataset: h5py.Dataset, start: int, stop: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """What is in the rows start..stop−1, flat, and their lengths."""
-    with as_sentence(path):
-        rows = dataset[start:stop]
-        return np.concatenate(list(rows)), np.fromiter(map(len, rows), np.int64, len(rows))
-
-
-def _rows(flat: Mapping[str, tuple[NDArray[Any], NDArray[np.int64]]], labels: NDArray[Any], place: Place) -> Rows:
+def _flat_rows(block: Mapping[str, NDArray[Any]], place: Place) -> Rows:
+    lengths = {name: np.fromiter(map(len, block[name]), np.int64, len(block[name])) for name in ROW_DTYPES}
     for name, like in (("segment_ids", "input_ids"), ("masked_lm_ids", "masked_lm_positions")):
-        lengths, expected = flat[name][1], flat[like][1]
-        for row in np.flatnonzero(lengths != expected)[:1]:
-            raise place.refuse(row, f"{name} has {lengths[row]} elements, and {like} has {expected[row]}")
+        for row in np.flatnonzero(lengths[name] != lengths[like])[:1]:
+            raise place.refuse(row, f"{name} has {lengths[name][row]} elements, and {like} has {lengths[like][row]}")
     return Rows(
-        **{name: values for name, (values, _) in flat.items()},
-        lengths=flat["input_ids"][1],
-        masked_counts=flat["masked_lm_positions"][1],
-        next_sentence_labels=labels,
+        **{name: np.concatenate(list(block[name])) for name in ROW_DTYPES},
+        lengths=lengths["input_ids"],
+        masked_counts=lengths["masked_lm_positions"],
+        next_sentence_labels=block[LABELS],
     )
 
 
@@ -335,15 +296,14 @@ def write_variable(path: Path, shard: Shard) -> None:
             name: file.create_dataset(name, (count,), h5py.vlen_dtype(dtype), track_times=False)
             for name, dtype in ROW_DTYPES.items()
         }
-        for start in range(0, count, ROWS_A_BLOCK):
-            samples = sliced(shard.samples, start, min(start + ROWS_A_BLOCK, count))
-            tokens, masked = samples.sample_offsets, samples.masked_offsets
-            _write(datasets["input_ids"], start, samples.token_ids, tokens)
-            _write(datasets["segment_ids"], start, segment_ids(samples), tokens)
-            _write(datasets["masked_lm_positions"], start, samples.masked_positions, masked)
-            _write(datasets["masked_lm_ids"], start, samples.masked_token_ids, masked)
-        labels = shard.samples.next_sentence_labels.astype("i1")
-        file.create_dataset("next_sentence_labels", data=labels, track_times=False)
+        for place, block in blocks_of(shard.samples, ROWS_A_BLOCK):
+            tokens, masked = block.sample_offsets, block.masked_offsets
+            _write(datasets["input_ids"], place.start, block.token_ids, tokens)
+            _write(datasets["segment_ids"], place.start, segment_ids(block), tokens)
+            _write(datasets["masked_lm_positions"], place.start, block.masked_positions, masked)
+            _write(datasets["masked_lm_ids"], place.start, block.masked_token_ids, masked)
+        labels = shard.samples.next_sentence_labels.astype(FIXED_DTYPES[LABELS])
+        file.create_dataset(LABELS, data=labels, track_times=False)
 
 
 def _write(dataset: h5py.Dataset, start: int, values: NDArray[Any], offsets: NDArray[np.int64]) -> None:

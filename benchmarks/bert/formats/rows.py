@@ -16,18 +16,7 @@ from benchmarks.bert.preparation.settings import SPECIAL_TOKENS
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, offsets_of
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import (
-    ATTRIBUTES,
-    EVALUATION,
-    FORMAT,
-    FORMAT_VERSION,
-    GENERATION_ATTRIBUTES,
-    RANDOM,
-    TEXT,
-    WHOLE,
-    Origin,
-    content_sha256,
-)
+from benchmarks.bert.store import Origin, attribute_fault, content_sha256, stored_arrays
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import sha256_of
 
@@ -120,26 +109,22 @@ def joined(blocks: list[Samples]) -> Samples:
     return Samples(**arrays)
 
 
-def sliced(samples: Samples, start: int, stop: int) -> Samples:
-    """Samples start..stop−1 of them; views, but for the offsets."""
-    tokens = slice(samples.sample_offsets[start], samples.sample_offsets[stop])
-    masked = slice(samples.masked_offsets[start], samples.masked_offsets[stop])
-    return Samples(
-        token_ids=samples.token_ids[tokens],
-        sample_offsets=samples.sample_offsets[start : stop + 1] - tokens.start,
-        first_segment_lengths=samples.first_segment_lengths[start:stop],
-        masked_positions=samples.masked_positions[masked],
-        masked_token_ids=samples.masked_token_ids[masked],
-        masked_offsets=samples.masked_offsets[start : stop + 1] - masked.start,
-        next_sentence_labels=samples.next_sentence_labels[start:stop],
-    )
+def largest_counts(samples: Samples) -> tuple[int, int]:
+    """The most tokens and the most masked tokens that one of them has."""
+    return int(np.diff(samples.sample_offsets).max()), int(np.diff(samples.masked_offsets).max())
 
 
 def segment_ids(samples: Samples) -> NDArray[np.int8]:
     """[tokens]: 0 in [CLS] A [SEP], 1 in B [SEP]."""
-    lengths = np.diff(samples.sample_offsets)
-    places = np.arange(len(samples.token_ids)) - np.repeat(samples.sample_offsets[:-1], lengths)
-    return (places >= np.repeat(samples.first_segment_lengths, lengths)).astype(np.int8)
+    return _in_second_segment(samples.sample_offsets, samples.first_segment_lengths).astype(np.int8)
+
+
+def _in_second_segment(starts: NDArray[np.int64], first_segments: NDArray[Any]) -> NDArray[np.bool_]:
+    """[tokens]: whether a token is in B [SEP], of rows that begin at starts [N + 1]."""
+    lengths = np.diff(starts)
+    places = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    behind: NDArray[np.bool_] = places >= np.repeat(first_segments, lengths)
+    return behind
 
 
 def _check_lengths(rows: Rows, place: Place) -> None:
@@ -155,19 +140,21 @@ def _check_token_ids(
     if token_ids.min() >= 0 and token_ids.max() < allowed.size:
         return
     index = int(((token_ids < 0) | (token_ids >= allowed.size)).argmax())
-    row = np.searchsorted(starts, index, side="right") - 1
     found = f"{key} has the token {token_ids[index]}, and {allowed.vocabulary} has 0 to {allowed.size - 1}"
-    raise place.refuse(int(row), found)
+    raise place.refuse(_row_of(index, starts), found)
+
+
+def _row_of(index: int | np.intp, starts: NDArray[np.int64]) -> int:
+    """The row of the element with this index in flat arrays whose rows begin at starts [N + 1]."""
+    return int(np.searchsorted(starts, index, side="right")) - 1
 
 
 def _first_segment_lengths(rows: Rows, starts: NDArray[np.int64], place: Place) -> NDArray[np.int64]:
     """The number of zeros in segment_ids, which are zeros and then ones."""
     first_segments = np.add.reduceat(rows.segment_ids == 0, starts[:-1], dtype=np.int64)
-    places = np.arange(len(rows.segment_ids)) - np.repeat(starts[:-1], rows.lengths)
-    wrong = rows.segment_ids != (places >= np.repeat(first_segments, rows.lengths))
+    wrong = rows.segment_ids != _in_second_segment(starts, first_segments)
     if wrong.any():
-        row = np.searchsorted(starts, wrong.argmax(), side="right") - 1
-        raise place.refuse(int(row), "segment_ids are not zeros and then ones")
+        raise place.refuse(_row_of(wrong.argmax(), starts), "segment_ids are not zeros and then ones")
     for row in np.flatnonzero((first_segments < 3) | (first_segments > rows.lengths - 2))[:1]:
         found = f"segment_ids have {first_segments[row]} zeros and {rows.lengths[row] - first_segments[row]} ones"
         raise place.refuse(row, f"{found}, and [CLS] A [SEP] has 3 or more tokens, B [SEP] 2 or more")
@@ -195,45 +182,32 @@ def _check_special_tokens(
 
 def _check_positions(rows: Rows, masked_starts: NDArray[np.int64], place: Place) -> None:
     positions, lengths = rows.masked_lm_positions, np.repeat(rows.lengths, rows.masked_counts)
-
-    def row_of(index: np.intp) -> int:
-        return int(np.searchsorted(masked_starts, index, side="right")) - 1
-
     outside = (positions < 1) | (positions >= lengths)
     if outside.any():
-        row = row_of(outside.argmax())
+        row = _row_of(outside.argmax(), masked_starts)
         found = f"masked_lm_positions has {positions[outside.argmax()]}, and {rows.lengths[row]} tokens have 1 to"
         raise place.refuse(row, f"{found} {rows.lengths[row] - 1} to mask")
     behind = positions[1:] <= positions[:-1]
     behind[masked_starts[1:-1] - 1] = False
     if behind.any():
-        raise place.refuse(row_of(behind.argmax()), "masked_lm_positions do not ascend")
+        raise place.refuse(_row_of(behind.argmax(), masked_starts), "masked_lm_positions do not ascend")
 
 
-@dataclass(frozen=True, eq=False)
-class Rectangles:
-    """N rows of any integer types, unchecked but for their shapes; what is left of a row is padded with zeros."""
-
-    input_ids: NDArray[Any]  # [N, width]
-    input_mask: NDArray[Any]  # [N, width] 1 where there is a token
-    segment_ids: NDArray[Any]  # [N, width] 0 in [CLS] A [SEP] and in padding, 1 in B [SEP]
-    masked_lm_positions: NDArray[Any]  # [N, masked width]
-    masked_lm_ids: NDArray[Any]  # [N, masked width]
-    next_sentence_labels: NDArray[Any]  # [N]
-
-
-WIDE = ("input_ids", "input_mask", "segment_ids")  # the keys whose rows are `width` wide
-MASKED = ("masked_lm_positions", "masked_lm_ids")  # those whose rows are `masked width` wide
+# Keys of N rows of fixed width, arrays of any integer type; what is left of a row is padded with zeros. input_mask is 1
+# where there is a token, segment_ids 0 in [CLS] A [SEP] and in padding, 1 in B [SEP].
+WIDE = ("input_ids", "input_mask", "segment_ids")  # [N, width]
+MASKED = ("masked_lm_positions", "masked_lm_ids")  # [N, masked width]
+LABELS = "next_sentence_labels"  # [N]
 NUMBERS_A_BLOCK = SEQUENCE_LENGTH * ROWS_A_BLOCK  # of one key that are held at a time: rows of the usual width
 
-# The keys of `Rectangles` and the types in which others keep them.
+# All keys and the types in which others keep them.
 FIXED_DTYPES: Mapping[str, np.dtype[Any]] = {
     "input_ids": np.dtype("<i2"),
     "input_mask": np.dtype("i1"),
     "segment_ids": np.dtype("i1"),
     "masked_lm_positions": np.dtype("<i2"),
     "masked_lm_ids": np.dtype("<i2"),
-    "next_sentence_labels": np.dtype("i1"),
+    LABELS: np.dtype("i1"),
 }
 
 
@@ -254,29 +228,29 @@ def block_rows(width: int, masked_width: int) -> int:
     return max(1, min(ROWS_A_BLOCK, NUMBERS_A_BLOCK // max(width, masked_width)))
 
 
-def unpadded(padded: Rectangles, place: Place, masked_counts: NDArray[np.int64] | None = None) -> Rows:
+def unpadded(padded: Mapping[str, NDArray[Any]], place: Place, masked_counts: NDArray[np.int64] | None = None) -> Rows:
     """The rows without their padding; raises WorkError for a mask or padding that is none.
 
     masked_counts [N] says how many positions of each row are real; where it is None the first position that is 0
     ends them, since position 0 is [CLS], which is never masked.
     """
-    lengths = np.count_nonzero(padded.input_mask, axis=1)
-    kept = np.arange(padded.input_mask.shape[1]) < lengths[:, None]
-    place.refuse_any((padded.input_mask != kept).any(axis=1), "input_mask is not ones and then zeros")
+    lengths = np.count_nonzero(padded["input_mask"], axis=1)
+    kept = np.arange(padded["input_mask"].shape[1]) < lengths[:, None]
+    place.refuse_any((padded["input_mask"] != kept).any(axis=1), "input_mask is not ones and then zeros")
     if masked_counts is None:
-        masked_counts = leading(padded.masked_lm_positions != 0)
-    masked = np.arange(padded.masked_lm_positions.shape[1]) < masked_counts[:, None]
+        masked_counts = leading(padded["masked_lm_positions"] != 0)
+    masked = np.arange(padded["masked_lm_positions"].shape[1]) < masked_counts[:, None]
     for key, real in {"input_ids": kept, "segment_ids": kept, **dict.fromkeys(MASKED, masked)}.items():
-        wrong = ((getattr(padded, key) != 0) & ~real).any(axis=1)
+        wrong = ((padded[key] != 0) & ~real).any(axis=1)
         place.refuse_any(wrong, f"the padding of {key} is not zero")
     return Rows(
-        input_ids=padded.input_ids[kept],
-        segment_ids=padded.segment_ids[kept],
+        input_ids=padded["input_ids"][kept],
+        segment_ids=padded["segment_ids"][kept],
         lengths=lengths,
-        masked_lm_positions=padded.masked_lm_positions[masked],
-        masked_lm_ids=padded.masked_lm_ids[masked],
+        masked_lm_positions=padded["masked_lm_positions"][masked],
+        masked_lm_ids=padded["masked_lm_ids"][masked],
         masked_counts=masked_counts,
-        next_sentence_labels=padded.next_sentence_labels,
+        next_sentence_labels=padded[LABELS],
     )
 
 
@@ -286,26 +260,20 @@ def leading(real: NDArray[np.bool_]) -> NDArray[np.int64]:
     return counts
 
 
-def padded(samples: Samples, width: int, masked_width: int) -> Rectangles:
+def padded(samples: Samples, width: int, masked_width: int) -> dict[str, NDArray[Any]]:
     """The samples in rows of these widths, in the types of FIXED_DTYPES, which have to hold their tokens."""
-    lengths = np.diff(samples.sample_offsets)
     columns = np.arange(width)
-    kept = columns < lengths[:, None]
+    kept = columns < np.diff(samples.sample_offsets)[:, None]
     masked = np.arange(masked_width) < np.diff(samples.masked_offsets)[:, None]
-
-    def spread(key: str, real: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
-        rectangle = np.zeros(real.shape, FIXED_DTYPES[key])
-        rectangle[real] = values
-        return rectangle
-
-    return Rectangles(
-        input_ids=spread("input_ids", kept, samples.token_ids),
-        input_mask=kept.astype(FIXED_DTYPES["input_mask"]),
-        segment_ids=(kept & (columns >= samples.first_segment_lengths[:, None])).astype(FIXED_DTYPES["segment_ids"]),
-        masked_lm_positions=spread("masked_lm_positions", masked, samples.masked_positions),
-        masked_lm_ids=spread("masked_lm_ids", masked, samples.masked_token_ids),
-        next_sentence_labels=samples.next_sentence_labels.astype(FIXED_DTYPES["next_sentence_labels"]),
-    )
+    shapes = {**dict.fromkeys(WIDE, kept.shape), **dict.fromkeys(MASKED, masked.shape), LABELS: (len(samples),)}
+    rows: dict[str, NDArray[Any]] = {name: np.zeros(shapes[name], dtype) for name, dtype in FIXED_DTYPES.items()}
+    rows["input_ids"][kept] = samples.token_ids
+    rows["input_mask"][kept] = 1
+    rows["segment_ids"][kept & (columns >= samples.first_segment_lengths[:, None])] = 1
+    rows["masked_lm_positions"][masked] = samples.masked_positions
+    rows["masked_lm_ids"][masked] = samples.masked_token_ids
+    rows[LABELS][:] = samples.next_sentence_labels
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,20 +313,12 @@ def origin_of(contents: Contents, path: Path, format_name: str, allowed: Allowed
 def _restored(contents: Contents) -> Origin | None:
     """The origin that was noted, or None unless every attribute of a shard was, and is that of these samples."""
     noted, samples = contents.noted, contents.samples
-    kinds = dict(ATTRIBUTES)
-    if noted.get("made_by") == TEXT:
-        kinds |= GENERATION_ATTRIBUTES
-    if any(type(noted.get(name)) is not kind for name, kind in kinds.items()):
+    if attribute_fault(noted):
         return None
-    if (noted["format"], noted["format_version"]) != (FORMAT, FORMAT_VERSION):
-        return None
-    if noted["selection"] not in (WHOLE, EVALUATION, RANDOM):
-        return None
-    longest, most = (int(np.diff(offsets).max()) for offsets in (samples.sample_offsets, samples.masked_offsets))
+    longest, most = largest_counts(samples)
     if longest > noted["max_sequence_length"] or most > noted["max_predictions"]:
         return None
-    arrays = {name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()}
-    if content_sha256(arrays) != noted["content_sha256"]:
+    if content_sha256(stored_arrays(samples)) != noted["content_sha256"]:
         return None
     try:
         return Origin.of_attributes(noted)

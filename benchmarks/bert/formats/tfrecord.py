@@ -10,23 +10,21 @@ is a tf.train.Example, TensorFlow's protocol buffer of named lists of numbers.
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from benchmarks.bert.checkpoint.tensorflow import masked_crc
 from benchmarks.bert.formats.rows import (
+    LABELS,
     MASKED,
     WIDE,
     AllowedTokens,
     Contents,
     Place,
-    Rectangles,
     block_rows,
     check_widths,
     checked_samples,
@@ -36,10 +34,11 @@ from benchmarks.bert.formats.rows import (
     unusable,
 )
 from benchmarks.bert.samples import Samples
-from podium.core.errors import WorkError
+from benchmarks.bert.tensorflow_files import masked_crc, message_classes
 
+# The class of the messages; to make one, set example.features.feature[name].int64_list.value.
 # Source: TensorFlow's example.proto and feature.proto.
-DESCRIPTION = """
+Example = message_classes("""
 name: "example.proto" package: "tensorflow" syntax: "proto3"
 message_type { name: "BytesList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
 message_type { name: "FloatList" field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
@@ -47,61 +46,33 @@ message_type { name: "Int64List" field { name: "value" number: 1 label: LABEL_RE
 message_type {
   name: "Feature"
   oneof_decl { name: "kind" }
-  field { name: "bytes_list" number: 1 label: LABEL_OPTIONAL
-          type: TYPE_MESSAGE type_name: ".tensorflow.BytesList" oneof_index: 0 }
-  field { name: "float_list" number: 2 label: LABEL_OPTIONAL
-          type: TYPE_MESSAGE type_name: ".tensorflow.FloatList" oneof_index: 0 }
-  field { name: "int64_list" number: 3 label: LABEL_OPTIONAL
-          type: TYPE_MESSAGE type_name: ".tensorflow.Int64List" oneof_index: 0 }
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".tensorflow.Int64List" oneof_index: 0 }
 }
 message_type {
   name: "Features"
   nested_type {
     name: "FeatureEntry"
     options { map_entry: true }
-    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
-    field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".tensorflow.Feature" }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".tensorflow.Feature" }
   }
   field { name: "feature" number: 1 label: LABEL_REPEATED
           type: TYPE_MESSAGE type_name: ".tensorflow.Features.FeatureEntry" }
 }
 message_type {
   name: "Example"
-  field { name: "features" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".tensorflow.Features" }
+  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".tensorflow.Features" }
 }
-"""
-
-
-def _message_class() -> Any:
-    """In a pool of its own, so that TensorFlow may be there as well."""
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(DESCRIPTION, descriptor_pb2.FileDescriptorProto()))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-# The class of the messages; to make one, set example.features.feature[name].int64_list.value.
-Example = _message_class()
-
-
-def features_of(data: bytes) -> Mapping[str, Any]:
-    """The features of a serialized Example by their names. Raises ValueError if it is none."""
-    try:
-        return dict(Example.FromString(data).features.feature)
-    except DecodeError as error:
-        raise ValueError(f"it is no tf.train.Example ({error})") from error
+""")["Example"]
 
 
 LENGTH = struct.Struct("<Q")
 CHECKSUM = struct.Struct("<I")
 HEAD = LENGTH.size + CHECKSUM.size
 GZIP = b"\x1f\x8b"
-
-
-class Record(NamedTuple):
-    """One record of a file."""
-
-    offset: int  # where it begins, in bytes
-    data: bytes
+COMPRESSED = "it is compressed with gzip, so decompress it first (gunzip)"
 
 
 def begins_as_tfrecord(path: Path) -> bool:
@@ -123,8 +94,8 @@ def _first_bytes(path: Path, count: int) -> bytes:
         raise unusable(path, f"it cannot be read ({error.strerror})") from error
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """The records of a file, checked. Raises WorkError that names the first byte of a broken one."""
+def read_records(path: Path) -> Iterator[bytes]:
+    """The data of every record of a file, checked. Raises WorkError that names the first byte of a broken one."""
     try:
         with path.open("rb") as file:
             size, offset = path.stat().st_size, 0
@@ -133,7 +104,11 @@ def read_records(path: Path) -> Iterator[Record]:
                 if len(head) < HEAD:
                     raise unusable(path, f"it has {size} bytes, and ends within the record that begins at {offset}")
                 if not has_checksum(head[: LENGTH.size], head[LENGTH.size :]):
-                    raise _no_record(path, offset)
+                    if offset == 0 and begins_as_gzip(path):
+                        raise unusable(path, COMPRESSED)
+                    raise unusable(
+                        path, f"no record begins at byte {offset}: the length there does not have its checksum"
+                    )
                 (length,) = LENGTH.unpack_from(head)
                 end = offset + HEAD + length + CHECKSUM.size
                 if end > size:
@@ -141,16 +116,10 @@ def read_records(path: Path) -> Iterator[Record]:
                 data = file.read(length)
                 if not has_checksum(data, file.read(CHECKSUM.size)):
                     raise unusable(path, f"the record that begins at byte {offset} does not have its checksum")
-                yield Record(offset, data)
+                yield data
                 offset = end
     except OSError as error:
         raise unusable(path, f"it cannot be read ({error.strerror})") from error
-
-
-def _no_record(path: Path, offset: int) -> WorkError:
-    if offset == 0 and begins_as_gzip(path):
-        return unusable(path, "it is compressed with gzip, so decompress it first (gunzip)")
-    return unusable(path, f"no record begins at byte {offset}: the length there does not have its checksum")
 
 
 def has_checksum(data: bytes, checksum: bytes) -> bool:
@@ -158,7 +127,7 @@ def has_checksum(data: bytes, checksum: bytes) -> bool:
     return checksum == CHECKSUM.pack(masked_crc(data))
 
 
-LABELS, WEIGHTS = "next_sentence_labels", "masked_lm_weights"
+WEIGHTS = "masked_lm_weights"
 # The features, and the kind of list that each is.
 LISTS = {**dict.fromkeys((*WIDE, *MASKED, LABELS), "int64_list"), WEIGHTS: "float_list"}
 ROWS_HELD = 1024  # at most, in eight bytes a number
@@ -170,8 +139,8 @@ def read(path: Path, allowed: AllowedTokens) -> Contents:
     rows: list[dict[str, NDArray[Any]]] = []
     widths: dict[str, int] = {}
     first = step = 0
-    for number, record in enumerate(read_records(path)):
-        row = _row(record.data, Place(path, number))
+    for number, data in enumerate(read_records(path)):
+        row = _row(data, Place(path, number))
         if not widths:
             widths = _widths(path, row)
             step = min(ROWS_HELD, block_rows(widths[WIDE[0]], widths[MASKED[0]]))
@@ -193,9 +162,9 @@ def read(path: Path, allowed: AllowedTokens) -> Contents:
 def _row(data: bytes, place: Place) -> dict[str, NDArray[Any]]:
     """The lists of one Example: int64 [n] and float32 [n]."""
     try:
-        features = features_of(data)
-    except ValueError as error:
-        raise place.refuse(0, str(error)) from error
+        features = Example.FromString(data).features.feature
+    except DecodeError as error:
+        raise place.refuse(0, f"it is no tf.train.Example ({error})") from error
     row = {}
     for key, kind in LISTS.items():
         if key not in features:
@@ -223,6 +192,5 @@ def _samples(rows: list[dict[str, NDArray[Any]]], allowed: AllowedTokens, place:
     counts = leading(real)
     wrong = (together[WEIGHTS] != (np.arange(real.shape[1]) < counts[:, None])).any(axis=1)
     place.refuse_any(wrong, f"{WEIGHTS} are not 1.0 for masked tokens and then 0.0")
-    arrays = {key: together[key] for key in (*WIDE, *MASKED)}
-    block = Rectangles(**arrays, next_sentence_labels=together[LABELS][:, 0])
-    return checked_samples(unpadded(block, place, counts), allowed, place)
+    together[LABELS] = together[LABELS][:, 0]
+    return checked_samples(unpadded(together, place, counts), allowed, place)

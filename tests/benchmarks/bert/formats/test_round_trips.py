@@ -103,16 +103,14 @@ def test_the_widths_of_variable_rows_grow_with_them(
     tmp_path: Path, make_samples: MakeSamples, write_foreign: WriteForeign, allowed: AllowedTokens
 ) -> None:
     samples = make_samples([700, 5], least=77, most=90)
-    rows = rows_module.padded(samples, 700, 90)
+    rows: dict[str, Any] = rows_module.padded(samples, 700, 90)
     lengths, counts = np.diff(samples.sample_offsets), np.diff(samples.masked_offsets)
     assert counts[0] > 76
-    arrays: dict[str, Any] = {
-        name: [getattr(rows, name)[row, :count] for row, count in enumerate(of)]
-        for name, of in (("input_ids", lengths), ("segment_ids", lengths), ("masked_lm_positions", counts))
-    }
-    arrays["masked_lm_ids"] = [rows.masked_lm_ids[row, :count] for row, count in enumerate(counts)]
-    arrays["next_sentence_labels"] = rows.next_sentence_labels[:, None]
-    import_file(write_foreign("hdf5-variable", tmp_path / "a", arrays), "hdf5-variable", allowed, tmp_path / "a.h5")
+    del rows["input_mask"]
+    for name, values in rows.items():
+        of = counts if name.startswith("masked") else lengths
+        rows[name] = [values[row, :count] for row, count in enumerate(of)] if values.ndim == 2 else values[:, None]
+    import_file(write_foreign("hdf5-variable", tmp_path / "a", rows), "hdf5-variable", allowed, tmp_path / "a.h5")
     shard = Shard(tmp_path / "a.h5")
     assert_equal(shard.samples, samples)
     assert (shard.origin.max_sequence_length, shard.origin.max_predictions) == (700, counts[0])
@@ -191,14 +189,14 @@ def test_blocks_of_rows_join(
         monkeypatch.setattr(module, name, 3)
     monkeypatch.setattr(hdf5, "ROWS_A_CHUNK", 2)
     blocks: list[list[int]] = []
-    for module in (hdf5, hdf5, tfrecord):
+    for module in (hdf5, tfrecord):
         monkeypatch.setattr(module, "joined", lambda parts: blocks.append([*map(len, parts)]) or joined(parts))
     for count in (3, 7):
         samples = make_samples([5 + 7 * row for row in range(count)], seed=count)
         write_shard(tmp_path / "a.h5", samples, of_text(allowed))
         file = tmp_path / "a.file"
         if format_name == "tfrecord":
-            arrays = vars(rows_module.padded(samples, 512, 76))
+            arrays = rows_module.padded(samples, 512, 76)
             arrays["masked_lm_weights"] = np.arange(76) < np.diff(samples.masked_offsets)[:, None]
             write_foreign(format_name, file, arrays)
         else:
