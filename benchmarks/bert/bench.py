@@ -12,10 +12,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -28,6 +30,8 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import Origin, SampleStore, write_shard
 from podium.core.errors import PodiumError
 from podium.core.files import sha256_of
+
+A = TypeVar("A")
 
 VARIABLE_KEYS = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels")
 
@@ -62,9 +66,6 @@ def bench_preparing(arguments: argparse.Namespace) -> dict[str, Any]:
     texts: list[Path] = arguments.text
     megabytes = sum(text.stat().st_size for text in texts) / 1e6
 
-    def compiled(folder: Path, processes: int) -> None:
-        prepare(texts, arguments.vocab, folder, processes=processes)
-
     def literal(folder: Path) -> None:
         vocabulary, settings = Vocabulary.read(arguments.vocab), GenerationSettings()
         for text in texts:
@@ -72,19 +73,19 @@ def bench_preparing(arguments: argparse.Namespace) -> dict[str, Any]:
             origin = Origin.of_text(text.name, sha256_of(text), vocabulary.sha256, settings)
             write_shard(folder / f"{text.name}.h5", samples, origin)
 
-    sides: dict[str, Callable[[Path], None]] = {"one process": lambda folder: compiled(folder, 1)}
+    sides: dict[str, Callable[[Path], object]] = {"one process": partial(prepare, texts, arguments.vocab)}
     if arguments.processes > 1:
-        sides[f"{arguments.processes} processes"] = lambda folder: compiled(folder, arguments.processes)
+        several = partial(prepare, texts, arguments.vocab, processes=arguments.processes)
+        sides[f"{arguments.processes} processes"] = several
     if arguments.literal:
         sides["literal"] = literal
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(arguments.repeat + 1):
         for name, side in sides.items():
             with tempfile.TemporaryDirectory() as folder:
-                taken = _seconds(lambda side=side, folder=folder: side(Path(folder)))  # type: ignore[misc]
+                taken = _seconds(side, Path(folder))
             if turn:
                 seconds[name].append(taken)
-    first = seconds["one process"]
     return {
         "megabytes": megabytes,
         "sides": {
@@ -92,8 +93,7 @@ def bench_preparing(arguments: argparse.Namespace) -> dict[str, Any]:
             for name, taken in seconds.items()
         },
         "one process ÷ side, median": {
-            name: median(one / other for one, other in zip(first, taken, strict=True))
-            for name, taken in seconds.items()
+            name: _median_ratio(seconds["one process"], taken) for name, taken in seconds.items()
         },
     }
 
@@ -106,42 +106,39 @@ def bench_reading(arguments: argparse.Namespace) -> dict[str, Any]:
         os.sync()
         order = np.random.default_rng(0)
         counts = [len(shard) for shard in store.shards]
+        formats: dict[str, tuple[Sequence[Path], Callable[[np.ndarray], int]]] = {
+            "store": (store.paths, partial(_read_store, store.paths)),
+            "variable": (files, partial(_read_variable, files, counts)),
+        }
         seconds: dict[str, list[float]] = {}
         for turn in range(arguments.repeat):
             indices = order.integers(0, len(store), arguments.samples)
             for state in ("cold", "warm"):
-                for name, paths, read in (
-                    ("store", store.paths, lambda i: _read_store(store.paths, i)),
-                    ("variable", files, lambda i: _read_variable(files, counts, i)),
-                ):
+                for name, (paths, read) in formats.items():
                     if state == "cold":
                         _forget(paths)
-                    seconds.setdefault(f"{state} {name}", []).append(
-                        _seconds(lambda read=read, indices=indices: read(indices))  # type: ignore[misc]
-                    )
+                    seconds.setdefault(f"{state} {name}", []).append(_seconds(read, indices))
             print(f"turn {turn + 1} of {arguments.repeat}", file=sys.stderr)
         return {
             "samples in the store": len(store),
-            "bytes": {
-                "store": sum(path.stat().st_size for path in store.paths),
-                "variable": sum(path.stat().st_size for path in files),
-            },
+            "bytes": {name: sum(path.stat().st_size for path in paths) for name, (paths, _) in formats.items()},
             "samples read": arguments.samples,
             "seconds": seconds,
             "variable ÷ store, median": {
-                state: median(
-                    other / one
-                    for one, other in zip(seconds[f"{state} store"], seconds[f"{state} variable"], strict=True)
-                )
+                state: _median_ratio(seconds[f"{state} variable"], seconds[f"{state} store"])
                 for state in ("cold", "warm")
             },
         }
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[A], object], argument: A) -> float:
     start = perf_counter()
-    work()
+    work(argument)
     return perf_counter() - start
+
+
+def _median_ratio(ones: Sequence[float], others: Sequence[float]) -> float:
+    return median(one / other for one, other in zip(ones, others, strict=True))
 
 
 def _read_store(paths: Sequence[Path], indices: np.ndarray) -> int:
@@ -155,8 +152,8 @@ def _read_store(paths: Sequence[Path], indices: np.ndarray) -> int:
 
 def _read_variable(paths: Sequence[Path], counts: Sequence[int], indices: np.ndarray) -> int:
     starts = np.cumsum([0, *counts])
-    files = [h5py.File(path, "r") for path in paths]
-    try:
+    with ExitStack() as stack:
+        files = [stack.enter_context(h5py.File(path, "r")) for path in paths]
         datasets = [[file[key] for key in VARIABLE_KEYS] for file in files]
         total = 0
         for index in indices.tolist():
@@ -164,18 +161,12 @@ def _read_variable(paths: Sequence[Path], counts: Sequence[int], indices: np.nda
             arrays = [dataset[index - starts[shard]] for dataset in datasets[shard]]
             total += sum(int(array.sum()) for array in (arrays[0], arrays[3], arrays[2]))
         return total
-    finally:
-        for file in files:
-            file.close()
 
 
 def _forget(paths: Sequence[Path]) -> None:
     for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 if __name__ == "__main__":
