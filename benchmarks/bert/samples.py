@@ -5,22 +5,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from podium.core.jit import compiled
 
-FlatArrays = tuple[
-    NDArray[np.uint16],
-    NDArray[np.int64],
-    NDArray[np.uint16],
-    NDArray[np.uint16],
-    NDArray[np.uint16],
-    NDArray[np.int64],
-    NDArray[np.uint8],
-]
+U1 = NDArray[np.uint8]
+U2 = NDArray[np.uint16]
+I8 = NDArray[np.int64]
+FlatArrays = tuple[U2, I8, U2, U2, U2, I8, U1]  # those of `Samples`
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +36,7 @@ class Samples:
     @property
     def arrays(self) -> FlatArrays:
         """The arrays in their order, for compiled functions."""
-        return (
-            self.token_ids,
-            self.sample_offsets,
-            self.first_segment_lengths,
-            self.masked_positions,
-            self.masked_token_ids,
-            self.masked_offsets,
-            self.next_sentence_labels,
-        )
+        return cast(FlatArrays, tuple(vars(self).values()))
 
 
 # The arrays of `Samples` as they are stored, in their order.

@@ -31,7 +31,6 @@ TEXT = "text"  # `Origin.made_by` of samples that were generated here
 # `Origin.selection`: every sample there is, the reference's pick of evaluation samples, a random subset.
 WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
 
-
 # Attributes that all shards of a store have in common.
 ALIKE = ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256")
 
@@ -56,14 +55,8 @@ class Origin:
     @classmethod
     def of_text(cls, source: str, source_sha256: str, vocabulary_sha256: str, settings: GenerationSettings) -> "Origin":
         """Of all samples of one text."""
-        return cls(
-            source,
-            source_sha256,
-            vocabulary_sha256,
-            settings.max_sequence_length,
-            settings.max_predictions,
-            generation=settings,
-        )
+        longest, most = settings.max_sequence_length, settings.max_predictions
+        return cls(source, source_sha256, vocabulary_sha256, longest, most, generation=settings)
 
     @classmethod
     def of_attributes(cls, kept: Mapping[str, Any]) -> "Origin":
@@ -191,6 +184,17 @@ def attribute_fault(found: Mapping[str, Any]) -> str:
     return ""
 
 
+def differences(shards: Mapping[Path, Mapping[str, Any]]) -> list[str]:
+    """Where a shard, given with its attributes, was made otherwise than the first one, a sentence each."""
+    first, expected = next(iter(shards.items()))
+    return [
+        f"{path}: its {name} is {attributes[name]!r}, that of {first} is {expected[name]!r}"
+        for path, attributes in shards.items()
+        for name in ALIKE
+        if attributes[name] != expected[name]
+    ]
+
+
 class Shard:
     """One file of samples. Opening checks all but the content; `verify` checks that too.
 
@@ -315,16 +319,11 @@ class SampleStore:
         self.paths = shard_paths(source)
         allow_open_files(len(self.paths))
         self.shards = [Shard(path) for path in self.paths]
-        first = self.shards[0]
-        for shard in self.shards[1:]:
-            for name in ALIKE:
-                found, expected = shard.attributes[name], first.attributes[name]
-                if found != expected:
-                    raise WorkError(
-                        f"{shard.path}: its {name} is {found}, and that of {first.path} is {expected}; {ADVICE}"
-                    )
-        self.vocabulary_sha256: str = first.attributes["vocabulary_sha256"]
-        self.max_sequence_length: int = first.attributes["max_sequence_length"]
+        attributes = {shard.path: shard.attributes for shard in self.shards}
+        if odd := differences(attributes):
+            raise WorkError(f"{odd[0]}; {ADVICE}")
+        self.vocabulary_sha256: str = self.shards[0].attributes["vocabulary_sha256"]
+        self.max_sequence_length: int = self.shards[0].attributes["max_sequence_length"]
         self._starts = [0, *np.cumsum([len(shard) for shard in self.shards]).tolist()]
         # Tokens and masked tokens of each sample, u2 [N]; metadata.
         self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self.shards])

@@ -45,8 +45,9 @@ class BulkReader:
         self._store = store
         self._starts = offsets_of([len(shard) for shard in store.shards])
         self._token_blocks, self._masked_blocks = _blocks(store.lengths), _blocks(store.masked_counts)
-        self._first_tokens = _first_elements(store, "tokens")
-        self._first_masks = _first_elements(store, "masked_tokens")
+        # Elements in all shards before each shard.
+        self._first_tokens = offsets_of([shard.attributes["tokens"] for shard in store.shards])
+        self._first_masks = offsets_of([shard.attributes["masked_tokens"] for shard in store.shards])
         self._addresses = np.zeros((len(store.shards), len(ARRAYS)), dtype=np.intp)
         self._files: dict[int, int] = {}
         self.gather(np.empty(0, dtype=np.int64))  # nothing is left to be compiled later
@@ -156,11 +157,6 @@ def byte_ranges(
     for start, end in zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True):
         for begin in range(start, end, piece):
             yield begin, min(piece, end - begin)
-
-
-def _first_elements(store: SampleStore, counted: str) -> NDArray[np.int64]:
-    """Elements in all shards before each shard [shards]."""
-    return offsets_of([shard.attributes[counted] for shard in store.shards])[:-1]
 
 
 def _blocks(counts: NDArray[np.uint16]) -> NDArray[np.int64]:

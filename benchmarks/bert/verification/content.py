@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import ADVICE, ALIKE, RANDOM
+from benchmarks.bert.store import ADVICE, RANDOM, differences
 from benchmarks.bert.verification.evidence import SIGMAS, Evidence, tolerance
 from benchmarks.bert.verification.shard_stats import FAULTS, WORD_FAULTS, Survey
 from podium.core.finding import Finding, check_result
@@ -56,22 +56,10 @@ def check_content(evidence: Evidence) -> Iterator[Finding]:
 def check_alike(evidence: Evidence) -> Iterator[Finding]:
     """Whether the shards of each store were made with one vocabulary, one length and one selection."""
     for prefix, survey in evidence.readable:
-        odd = differences(survey)
+        odd = differences({shard.path: shard.attributes for shard in survey.shards})
         found = "\n".join([f"{len(odd)} differ from the first", *odd]) if odd else "all made alike"
         advice = f"take out what is alien, or {ADVICE}"
         yield check_result(f"{prefix}shards", not odd, found, "one vocabulary, length and selection", advice)
-
-
-def differences(survey: Survey) -> list[str]:
-    """Where a shard was made otherwise than the first one, a sentence each."""
-    first = survey.shards[0]
-    return [
-        f"{shard.path}: its {name} is {shard.attributes[name]!r}, that of {first.path.name} is "
-        f"{first.attributes[name]!r}"
-        for shard in survey.shards
-        for name in ALIKE
-        if shard.attributes[name] != first.attributes[name]
-    ]
 
 
 def check_counts(evidence: Evidence) -> Iterator[Finding]:

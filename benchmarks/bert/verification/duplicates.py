@@ -67,11 +67,13 @@ def find_duplicates(paths: Sequence[Path], hashes: Sequence[NDArray[np.uint64]])
         values, shards, indices = _members(hashes, partition, bits)
         order = np.argsort(values, kind="stable")
         values, shards, indices = values[order], shards[order], indices[order]
-        if not step:
-            step = _step(_pair_work(values, shards) * 2**bits)
-        repeated += _count_repeated(values)
+        if not step:  # one hash of so many is counted, a power of 2
+            work = _pair_work(values, shards) * 2**bits
+            step = 1 << max(0, (-(-work // PAIR_WORK) - 1).bit_length())
         _count_shared(values, shards, np.uint64(step - 1), float(step), shared)
-        again = np.flatnonzero(values[1:] == values[:-1])[: max(1, CONFIRMED >> bits)]
+        again = np.flatnonzero(values[1:] == values[:-1])
+        repeated += len(again)
+        again = again[: max(1, CONFIRMED >> bits)]
         places.append(np.stack([shards[again], indices[again], shards[again + 1], indices[again + 1]], axis=1))
     compared = np.concatenate(places)
     unequal = _count_unequal(paths, compared)
@@ -88,19 +90,6 @@ def _members(
     values = np.concatenate([part[indices] for part, indices in zip(hashes, chosen, strict=True)])
     shards = np.repeat(np.arange(len(hashes), dtype=np.int32), [len(indices) for indices in chosen])
     return values, shards, np.concatenate(chosen)
-
-
-def _step(work: int) -> int:
-    """Of how many hashes one is counted: a power of 2."""
-    return 1 << max(0, (-(-work // PAIR_WORK) - 1).bit_length())
-
-
-@compiled
-def _count_repeated(values: NDArray[np.uint64]) -> int:
-    repeated = 0
-    for place in range(1, len(values)):
-        repeated += values[place] == values[place - 1]
-    return repeated
 
 
 @compiled

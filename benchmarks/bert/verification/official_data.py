@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from benchmarks.bert.preparation.prepare import evaluation_pick
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import SampleStore
-from benchmarks.bert.verification.content import EVALUATION_SAMPLES, differences
+from benchmarks.bert.store import SampleStore, differences
+from benchmarks.bert.verification.content import EVALUATION_SAMPLES
 from benchmarks.bert.verification.evidence import Evidence
 from podium.core.files import has_md5, sha256_of
 from podium.core.finding import Finding, Severity, check_result
@@ -103,9 +103,10 @@ def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
     survey = evidence.evaluation
     if survey is None or survey.unreadable or survey.samples < EVALUATION_SAMPLES:
         return
-    if len(survey.lengths) != SEQUENCE_LENGTH + 1 or differences(survey):
+    attributes = {shard.path: shard.attributes for shard in survey.shards}
+    if len(survey.lengths) != SEQUENCE_LENGTH + 1 or differences(attributes):
         return
-    store = SampleStore([shard.path for shard in survey.shards])
+    store = SampleStore([*attributes])
     picked = evaluation_pick(len(store), EVALUATION_SAMPLES)
     found = input_ids_md5(store.read(int(index)).token_ids.tolist() for index in picked)
     same = found == EVALUATION_MD5

@@ -126,7 +126,7 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     good = write(tmp_path / "a.h5")
     vocabulary = write(tmp_path / "b.h5", vocabulary="cd" * 32)
     length = write(tmp_path / "c.h5", chosen=GenerationSettings(max_sequence_length=600))
-    with pytest.raises(WorkError, match=r"b\.h5: its vocabulary_sha256 is cdcd.*a\.h5 is abab"):
+    with pytest.raises(WorkError, match=r"b\.h5: its vocabulary_sha256 is 'cdcd.*a\.h5 is 'abab"):
         SampleStore([good, vocabulary])
     with pytest.raises(WorkError, match=r"c\.h5: its max_sequence_length is 600.*a\.h5 is 512"):
         SampleStore([good, length])

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import Origin, SampleStore, write_shard
+from benchmarks.bert.store import ALIKE, Origin, SampleStore, write_shard
 from benchmarks.bert.verification import content as content_module
 from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
 from benchmarks.bert.verification.evidence import Subject
@@ -320,7 +320,7 @@ def test_shards_that_do_not_belong_together_are_found_as_the_store_does(
     finding = look(store, evaluation=store)["shards"]
     assert finding.severity == "error"
     assert f"{store / 'z.h5'}: its {name} is " in finding.message
-    assert name in content_module.ALIKE
+    assert name in ALIKE
 
 
 def test_another_vocabulary_is_found(stores: Any, sound: Sound, look: Look, tmp_path: Path) -> None:
