@@ -52,17 +52,16 @@ def convert(
     `size` is found from the shapes unless it is given. Every value stays as it is, bit for bit. Raises UsageError for
     what is missing or not of this size, WorkError for what is damaged or cannot be written.
     """
-    _check_place(out, to)
+    if to == "huggingface" and out.suffix == SUFFIX:
+        raise UsageError(f"{out}: with --to huggingface a folder is written; name one")
+    if to == "podium" and (out.suffix != SUFFIX or out.is_dir()):
+        raise UsageError(f"{out}: a file is written, and its name ends in {SUFFIX}; name one")
     kind, opened, layout = open_checkpoint(source)
     weights = gather(opened, layout, size, on_tensor)
     notes = opened.check(weights.size, weights.vocabulary) if isinstance(opened, HuggingFaceCheckpoint) else []
     official = isinstance(opened, TensorFlowCheckpoint) and is_official(opened.shards)
     make_folder(out.parent)
-    if to == "huggingface":
-        file = write_huggingface(out, weights)
-    else:
-        write_podium(out, weights)
-        file = out
+    file = (write_huggingface if to == "huggingface" else write_podium)(out, weights)
     return Converted(
         source=opened.path,
         kind=kind,
@@ -92,23 +91,14 @@ def open_checkpoint(source: Path) -> tuple[str, Source, Layout]:
         return "TensorFlow's checkpoint", TensorFlowCheckpoint(prefix), TENSORFLOW
     if source.is_dir():
         return "Hugging Face's folder", HuggingFaceCheckpoint(source), HUGGINGFACE
-    if source.exists():
-        raise UsageError(f"{source}: is no checkpoint that is known by its name; {_allowed()}")
-    raise UsageError(f"{source}: there is no such checkpoint; {_allowed()}")
+    found = "is no checkpoint that is known by its name" if source.exists() else "there is no such checkpoint"
+    allowed = f"a {SUFFIX} file, Hugging Face's folder, or a TensorFlow checkpoint by its prefix"
+    raise UsageError(f"{source}: {found}; allowed are {allowed}")
 
 
 def is_official(shards: list[Path]) -> bool:
     """Whether a TensorFlow checkpoint's data are MLPerf's; the MD5 is computed only where the size agrees."""
     return len(shards) == 1 and has_md5(shards[0], OFFICIAL_BYTES, OFFICIAL_MD5)
-
-
-def _check_place(out: Path, to: Target) -> None:
-    """Refuse before the work what could not be written or loaded afterwards."""
-    if to == "huggingface":
-        if out.suffix == SUFFIX:
-            raise UsageError(f"{out}: with --to huggingface a folder is written; name one")
-    elif out.suffix != SUFFIX or out.is_dir():
-        raise UsageError(f"{out}: a file is written, and its name ends in {SUFFIX}; name one")
 
 
 def _tensorflow_prefix(source: Path) -> Path | None:
@@ -125,7 +115,3 @@ def _tensorflow_prefix(source: Path) -> Path | None:
         return source.with_name(named[1])
     beside = map(TENSORFLOW_FILE.fullmatch, (path.name for path in source.parent.glob("*.*")))
     return source if any(found and found[1] == source.name for found in beside) else None
-
-
-def _allowed() -> str:
-    return f"allowed are a {SUFFIX} file, Hugging Face's folder, or a TensorFlow checkpoint by its prefix"

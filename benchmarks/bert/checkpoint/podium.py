@@ -60,8 +60,8 @@ class PodiumCheckpoint(SafetensorsFile):
             )
 
 
-def write_podium(path: Path, weights: Weights) -> None:
-    """Write weights as Podium's checkpoint, whole or not at all; WorkError if the disk does not allow it."""
+def write_podium(path: Path, weights: Weights) -> Path:
+    """Write weights as Podium's checkpoint, whole or not at all; the path. WorkError if the disk does not allow it."""
     metadata = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -69,3 +69,4 @@ def write_podium(path: Path, weights: Weights) -> None:
         "vocabulary": str(weights.vocabulary),
     }
     write_safetensors(path, weights.tensors, metadata)
+    return path
