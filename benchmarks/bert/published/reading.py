@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import mean
@@ -126,17 +125,7 @@ class PublishedScore(_System):
 
 def read_runs(path: Path = RUNS) -> list[PublishedRun]:
     """The A100 systems of rounds 2.0 and 2.1, in the file's order. ValueError for a file that holds anything else."""
-    return [
-        PublishedRun(
-            **{
-                **row,
-                "adapters": tuple(row["adapters"]) if row["adapters"] else None,
-                "seconds": tuple(row["seconds"]),
-                "samples": tuple(row["samples"]),
-            }
-        )
-        for row in _rows(path, "runs", PublishedRun)
-    ]
+    return [PublishedRun(**row) for row in _rows(path, "runs", PublishedRun)]
 
 
 def read_samples(path: Path = SAMPLES) -> list[SamplesToTarget]:
@@ -146,8 +135,7 @@ def read_samples(path: Path = SAMPLES) -> list[SamplesToTarget]:
 
 def read_scores() -> list[PublishedScore]:
     """A100 systems of several nodes in round 1.1."""
-    rows = _rows(SCORES, "systems", PublishedScore)
-    return [PublishedScore(**{**row, "adapters": tuple(row["adapters"])}) for row in rows]
+    return [PublishedScore(**row) for row in _rows(SCORES, "systems", PublishedScore)]
 
 
 def read_tiny_samples() -> list[SamplesToTarget]:
@@ -155,10 +143,11 @@ def read_tiny_samples() -> list[SamplesToTarget]:
     return read_samples(TINY)
 
 
-def _rows(path: Path, key: str, kind: type) -> list[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[key]
+def _rows(path: Path, key: str, kind: type) -> list[dict[str, Any]]:
+    """The rows of a file, which have the fields of `kind`; tuples for lists."""
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[key]
     wanted = {field.name for field in fields(kind)}
     for number, row in enumerate(rows):
         if set(row) != wanted:
             raise ValueError(f"{path}: {key}[{number}] has the keys {sorted(row)}, not {sorted(wanted)}")
-    return rows
+    return [{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows]
