@@ -1,5 +1,6 @@
 """Import of other projects' sample files as shards, and export of shards in their formats."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -35,7 +36,7 @@ FORMATS: Mapping[str, Format] = {
 AUTO = "auto"  # the format that a file looks like
 EXPORTED_SUFFIX = ".hdf5"
 # What a shard's name drops of the name of the file that it is imported from.
-STRIPPED_SUFFIXES = (".hdf5", ".h5", ".tfrecord")
+STRIPPED_SUFFIX = re.compile(r"(?<=.)\.(hdf5|h5|tfrecord)\Z")
 
 
 def import_files(
@@ -59,7 +60,8 @@ def import_files(
     if not files:
         raise UsageError("no files were given; give the files of samples to import")
     require_readable(files, "sample file")
-    shards = _targets(files, [_stem(file) for file in files], out, SUFFIX, "a shard is named for its file")
+    names = [STRIPPED_SUFFIX.sub("", file.name) for file in files]
+    shards = _targets(files, names, out, SUFFIX, "a shard is named for its file")
     allowed = AllowedTokens.of(vocabulary)
     jobs = {shard: (file, format_name, allowed, shard) for shard, file in shards.items()}
     try:
@@ -122,13 +124,6 @@ def export_shard(path: Path, format_name: str, file: Path) -> None:
     assert write is not None, f"{format_name} cannot be written"
     shard.verify()
     write(file, shard)
-
-
-def _stem(file: Path) -> str:
-    for suffix in STRIPPED_SUFFIXES:
-        if file.name.endswith(suffix) and file.name != suffix:
-            return file.name.removesuffix(suffix)
-    return file.name
 
 
 def _targets(sources: Sequence[Path], names: Sequence[str], out: Path, suffix: str, why: str) -> dict[Path, Path]:

@@ -109,10 +109,6 @@ def _is_punctuation(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
 
 
-def _without_accents(word: str) -> str:
-    return "".join(c for c in unicodedata.normalize("NFD", word) if unicodedata.category(c) != "Mn")
-
-
 def split_at_punctuation(word: str) -> list[str]:
     """The parts of a word, where each punctuation character is a part of its own."""
     parts: list[str] = []
@@ -149,7 +145,9 @@ class Tokenizer:
         return tokens
 
     def _pieces_of_word(self, word: str) -> tuple[int, ...]:
-        parts = split_at_punctuation(_without_accents(word.lower()))
+        decomposed = unicodedata.normalize("NFD", word.lower())
+        without_accents = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+        parts = split_at_punctuation(without_accents)
         return tuple(piece for part in parts for piece in self._pieces_of_part(part))
 
     def _pieces_of_part(self, part: str) -> list[int]:
