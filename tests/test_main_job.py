@@ -93,15 +93,12 @@ def test_a_run_leaves_a_compliant_result_and_says_where_the_time_went(reached: d
 
 
 def test_a_target_that_is_missed_is_an_aborted_run_with_the_same_numbers_up_to_there(
-    home: Path, reached: dict[str, Any]
+    train: Train, reached: dict[str, Any]
 ) -> None:
     """The seed is the same, and all else but the target."""
-    missed = start(home, settings=(*SHORT, "seed=5", "target_accuracy=0.99"))
-    _, words = missed.communicate(timeout=180)
-    assert missed.returncode == 1
-    assert "was not reached within max_samples 160" in words
-    assert statuses(home) == ["aborted"]
-    all_lines = lines_of(max((home / "runs").rglob("metrics.jsonl")))  # of the newest run: its folder is named by time
+    missed = train("indexed", 1, *SHORT, "seed=5", "target_accuracy=0.99")
+    assert '"status": "aborted"' in missed.log.read_text(encoding="utf-8")
+    all_lines = lines_of(missed.metrics)
     lines = metrics(reached)
     assert len(lines) == 6  # five steps and an evaluation
     assert lines == all_lines[:6]

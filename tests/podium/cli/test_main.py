@@ -145,6 +145,21 @@ def test_a_result_that_does_not_comply_is_an_exit_code_of_1(
     assert caught.value.code == code
 
 
+def test_a_target_that_is_missed_is_an_exit_code_of_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], summary: dict[str, Any]
+) -> None:
+    missed = summary | {"reached_target": False}
+    finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, missed, {"5.0.0": ""})
+    monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: iter([finished]))
+    monkeypatch.setattr(sys, "argv", ["podium", "run", "laptop", "--json"])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 1
+    assert (
+        "target accuracy of 0.72 was not reached within max_samples 60000, so the log says" in capsys.readouterr().err
+    )
+
+
 def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Path, Path]) -> None:
     done = run_podium(
         "data", "prepare", "--text", "one", "--vocab", "vocab.txt", "--out", "new/out", "two", cwd=tmp_path

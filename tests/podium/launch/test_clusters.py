@@ -130,8 +130,9 @@ def assert_examined(found: dict[str, Any]) -> None:
     assert "GB/s, all gradients in" in findings["gloo all-reduce"]["found"]
 
 
+@pytest.mark.exhaustive
 def test_two_nodes_are_examined_together(home: Path) -> None:
-    """`podium doctor` on both: the first one tells of all, the other says nothing."""
+    """`podium doctor` on both: the first one tells of all, the other says nothing. Two ranks of one node always are."""
     settings = (*SHORT, "launch.nodes=2", "description.number_of_nodes=2")
     with two_nodes(home, "--json", settings=settings, command="doctor") as nodes:
         outputs = [finished(node) for node in nodes]
@@ -204,6 +205,7 @@ def two_hosts() -> Iterator[Hosts]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
+@pytest.mark.exhaustive
 def test_two_hosts_make_the_same_run_over_the_network(
     home: Path, one_host: list[dict[str, Any]], two_hosts: Hosts
 ) -> None:
