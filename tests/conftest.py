@@ -18,13 +18,20 @@ from podium.planning.costs import with_measured_costs
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("benchmarks", "implementations", "podium")
-WITHOUT_KERNELS = ("podium/submission/package", "podium/comparison/page")
+COMPILED = (
+    "implementations/pytorch/kernels/cpu/",
+    "benchmarks/bert/preparation/",
+    "implementations/pytorch/data/test_batch",
+    "podium/planning/",
+    "benchmarks/bert/verification/",
+    "implementations/pytorch/optim/",
+)
 LONGEST_SECONDS = 240
 """After which a rank says where it is and ends: seconds on an idle machine, many more on one that is not."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker compiles all kernels first, while the other one runs tests that need none.
+    """Tests of what is compiled come first, so that no two processes compile the same function.
 
     Files with slow tests come next, so that no worker is left alone with one of them at the end.
     """
@@ -32,11 +39,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def turn(item: pytest.Item) -> int:
         folders = item.path.relative_to(ROOT / "tests").as_posix()
-        if folders.startswith("implementations/pytorch/kernels/cpu/"):
-            return 0
-        if folders.startswith(WITHOUT_KERNELS):
-            return 1
-        return 2 if item.path in slow else 3
+        for number, start in enumerate(COMPILED):
+            if folders.startswith(start) and item.path not in slow:
+                return number
+        return len(COMPILED) + (item.path not in slow)
 
     items.sort(key=turn)
 

@@ -307,7 +307,8 @@ def _drawn(chart: Chart, narrow: bool, transparent: bool) -> tuple[str, Canvas]:
             figure.set_facecolor("none")
             canvas.axes.set_facecolor("none")
         image = StringIO()
-        FigureCanvasSVG(figure).print_svg(image, metadata={"Date": None})  # Figure.savefig draws twice
+        svg = FigureCanvasSVG(figure)  # Figure.savefig would draw twice
+        svg.print_svg(image, metadata={"Date": None})  # type: ignore[no-untyped-call]
     return for_xml(image.getvalue()), canvas
 
 
