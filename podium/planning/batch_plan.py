@@ -17,7 +17,7 @@ import numpy as np
 from podium.core.errors import UsageError
 from podium.planning.balancing.assignment import Assignment, Deal, offsets_of
 from podium.planning.balancing.strategies import STRATEGIES, assign
-from podium.planning.samplers import Order, Phase, drawing_order, first_samples, phase_of, stratified_order
+from podium.planning.samplers import Order, Phase, StratifiedSampler, drawing_order, first_samples, phase_of
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class TrainingOrder:
         self.sampler: Order
         if STRATEGIES[strategy].strata:
             assert shards == "shared" and not phases, "strata are drawn from the whole dataset"
-            self.sampler = stratified_order(
+            self.sampler = StratifiedSampler(
                 store.lengths,
                 batch=local_batch // accumulation_steps,
                 seed=seed,

@@ -53,7 +53,7 @@ class Sampler:
         if start + count > self.size:
             epochs, positions = np.divmod(positions, _U64(self.size))
         numbers = range(epoch, epoch + (int(epochs[-1]) if count else 0) + 1)
-        keys = np.stack([round_keys(self.seed, number) for number in numbers])
+        keys = np.stack([_keys(self.seed, number) for number in numbers])
         return permute(positions, np.full(len(keys), self.size, dtype=np.uint64), self.size, keys, epochs)
 
 
@@ -75,8 +75,8 @@ class StratifiedSampler:
 
         `counts` are slots for each stratum in place of those that the lengths give. Holds one index of 4 bytes (8 from
         2³² samples on) for each sample. Raises ValueError where there are no samples or no slots, or counts that are
-        not whole batches or not of strata that have samples, and UsageError where a stratum that has samples gets no
-        slot: they would never be drawn.
+        not whole batches, and UsageError where a stratum that has samples gets no slot, as they would never be drawn,
+        or one that has none is given slots.
         """
         if batch < 1 or not len(lengths):
             raise ValueError("a stratified sampler needs at least one sample, and batches of at least one")
@@ -86,13 +86,12 @@ class StratifiedSampler:
         self.bounds = stratum_bounds(max_length)  # [strata] the longest length of each
         stratum_of = np.searchsorted(self.bounds, np.arange(max_length + 1)).astype(np.uint8)[lengths]
         sizes = np.bincount(stratum_of, minlength=len(self.bounds))
-        self.counts = shares(sizes, batch) if counts is None else np.array(counts, dtype=np.int64)  # [strata] slots
-        fitting = len(self.counts) == STRATA and self.counts.min() >= 0 and not self.counts[sizes == 0].any()
-        if not fitting or self.counts.sum() != batch:
-            raise ValueError(
-                f"slots {self.counts.tolist()} are no batch of {batch} of strata of {sizes.tolist()} samples"
-            )
-        self._require_slots(sizes)
+        if counts is None:
+            self.counts = shares(sizes, batch)  # [strata] slots
+            self._require_slots(sizes)
+        else:
+            self.counts = np.array(counts, dtype=np.int64)
+            self._require_fitting(sizes)
         kind = np.uint32 if len(lengths) < 2**32 else np.int64
         self._indices = [np.flatnonzero(stratum_of == stratum).astype(kind) for stratum in range(len(sizes))]
         self._samplers = [
@@ -121,6 +120,18 @@ class StratifiedSampler:
                 f"the {sizes[stratum]:,} samples of {shortest} to {self.bounds[stratum]} tokens; allowed are local "
                 f"batches with one of each stratum, such as {_next_batch(sizes, self.batch)}; "
                 "set global_batch_size, or use balancing=indexed"
+            )
+
+    def _require_fitting(self, sizes: np.ndarray) -> None:
+        """Whether counts as a user has given them go with strata of these sizes."""
+        counts = self.counts.tolist()
+        if len(counts) != STRATA or min(counts) < 0 or sum(counts) != self.batch:
+            raise ValueError(f"slots {counts} are no batch of {self.batch} of {STRATA} strata")
+        for stratum in np.flatnonzero((sizes > 0) != (self.counts > 0)):
+            raise UsageError(
+                f"strata_counts: found {counts}, but the {sizes[stratum]:,} samples of up to {self.bounds[stratum]} "
+                f"tokens in stratum {stratum + 1} and its {counts[stratum]} slots do not go together; give slots to "
+                "strata that have samples, and to no other, or leave strata_counts out"
             )
 
 
@@ -165,12 +176,6 @@ def permute(values: np.ndarray, sizes: np.ndarray, largest: int, keys: np.ndarra
     places = np.empty(len(values), dtype=np.int64)
     _permute(values, sizes, keys, which, _U64(half_bits), _U64((1 << half_bits) - 1), places)
     return places
-
-
-def round_keys(*entropy: int) -> np.ndarray:
-    """Keys [ROUNDS] uint64 of the permutation of a seed and an epoch, and of a rank's part where it has its own."""
-    keys: np.ndarray = np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
-    return keys
 
 
 @compiled
@@ -298,16 +303,18 @@ class ShardedSampler:
         numbers = (batches * self.batch + slots).astype(np.uint64)
         epochs, positions = np.divmod(numbers, self.sizes[rank_of])
         drawn, which = np.unique(np.stack([rank_of, epochs.astype(np.int64)]), axis=1, return_inverse=True)
-        keys = np.stack([_keys(self.seed, epoch, rank, ranks) for rank, epoch in drawn.T.tolist()])
+        # one rank alone has the order of `Sampler`
+        parts = [(epoch, 1 + rank) if ranks > 1 else (epoch,) for rank, epoch in drawn.T.tolist()]
+        keys = np.stack([_keys(self.seed, *part) for part in parts])
         places = permute(positions, self.sizes[drawn[0]], int(self.sizes.max()), keys, which.reshape(-1))
         indices: np.ndarray = self.bounds[rank_of] + places
         return indices
 
 
 @lru_cache(maxsize=4096)
-def _keys(seed: int, epoch: int, rank: int, ranks: int) -> np.ndarray:
-    """A rank's keys [rounds] of an epoch. One rank alone has the order of `Sampler`."""
-    return round_keys(seed, epoch) if ranks == 1 else round_keys(seed, epoch, 1 + rank)
+def _keys(*entropy: int) -> np.ndarray:
+    """Keys [ROUNDS] uint64 of the permutation of a seed and an epoch, and of a rank's part where it has its own."""
+    return np.random.SeedSequence(entropy).generate_state(ROUNDS, np.uint64)
 
 
 def drawing_order(
@@ -356,23 +363,3 @@ def _drawn(indices: np.ndarray | None, samples: int, seed: int, ranks: int, loca
     else:
         order = Sampler(samples if indices is None else len(indices), seed)
     return order if indices is None else Subset(order, indices)
-
-
-def stratified_order(
-    lengths: np.ndarray, *, batch: int, seed: int, max_length: int, counts: Sequence[int] | None
-) -> StratifiedSampler:
-    """`StratifiedSampler`, with counts as a user may have given them.
-
-    Raises UsageError where a stratum is to have slots and has no samples, or the other way round.
-    """
-    if counts is not None:
-        bounds = stratum_bounds(max_length)
-        sizes = np.bincount(np.searchsorted(bounds, lengths), minlength=len(counts))
-        for stratum, (size, slots) in enumerate(zip(sizes.tolist(), counts, strict=True)):
-            if bool(size) != bool(slots):
-                raise UsageError(
-                    f"strata_counts: found {list(counts)}, but the {size:,} samples of up to {bounds[stratum]} tokens "
-                    f"in stratum {stratum + 1} and its {slots} slots do not go together; give slots to strata that "
-                    "have samples, and to no other, or leave strata_counts out"
-                )
-    return StratifiedSampler(lengths, batch=batch, seed=seed, max_length=max_length, counts=counts)

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from podium.core.errors import UsageError
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
-from podium.planning.samplers import Phase, Sampler, ShardedSampler, drawing_order, part_bounds, stratified_order
+from podium.planning.samplers import (
+    Phase,
+    Sampler,
+    ShardedSampler,
+    StratifiedSampler,
+    drawing_order,
+    part_bounds,
+)
 
 MIXED = np.random.default_rng(0).choice([5, 100, 128, 129, 300, 512], 997).astype(np.uint16)
 
@@ -116,20 +123,20 @@ def test_what_has_no_sample_to_draw_is_said() -> None:
 
 def test_the_published_counts_of_strata_are_drawn() -> None:
     lengths = np.repeat([64, 200, 300, 500], [3694, 1969, 1173, 3164])  # Wikipedia's shares
-    own = stratified_order(lengths, batch=12, seed=0, max_length=512, counts=None)
-    published = stratified_order(lengths, batch=12, seed=0, max_length=512, counts=[4, 2, 2, 4])
+    own = StratifiedSampler(lengths, batch=12, seed=0, max_length=512)
+    published = StratifiedSampler(lengths, batch=12, seed=0, max_length=512, counts=[4, 2, 2, 4])
     assert own.counts.tolist() == [5, 2, 1, 4]
     drawn = (lengths[published.samples(0, 12 * 50)].astype(int) - 1) // 128
     assert (drawn.reshape(50, 12) == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 3, 3]).all()
 
 
-@pytest.mark.parametrize("counts", [[3, 1, 0, 0], [2, 0, 1, 1], [4, 0, 0, 0]])
+@pytest.mark.parametrize("counts", [[3, 1, 0, 0], [2, 0, 1, 1], [4, 0, 0, 0], [2, 1, 1, 0]])
 def test_counts_that_do_not_go_with_the_data_are_refused(counts: list[int]) -> None:
     lengths = np.array([10, 20, 200, 500] * 8)
     with pytest.raises(
         UsageError, match=r"strata_counts: found \[.*\], but the .* in stratum [234] and its [01] slots"
     ):
-        stratified_order(lengths, batch=4, seed=0, max_length=512, counts=counts)
+        StratifiedSampler(lengths, batch=4, seed=0, max_length=512, counts=counts)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

@@ -182,7 +182,7 @@ def test_samples_that_would_never_be_drawn_are_refused_with_a_batch_that_draws_t
     assert StratifiedSampler(lengths, batch=advised, seed=0, max_length=512).counts.min() == 1
     with pytest.raises(UsageError):
         StratifiedSampler(lengths, batch=advised - 1, seed=0, max_length=512)
-    with pytest.raises(UsageError, match="of 1 to 128 tokens"):
+    with pytest.raises(UsageError, match=r"strata_counts: .* up to 128 tokens in stratum 1 and its 0 slots"):
         StratifiedSampler(lengths, batch=4, seed=0, max_length=512, counts=[0, 1, 1, 2])
 
 
@@ -201,7 +201,6 @@ def test_one_rare_sample_is_refused_at_once() -> None:
         ([5, 513], 4, None),
         ([5, 200], 4, [3, 1]),
         ([5, 200], 4, [2, 1, 0, 0]),
-        ([5, 200], 4, [2, 1, 1, 0]),
         ([5, 200], 4, [5, -1, 0, 0]),
     ],
 )
