@@ -19,7 +19,7 @@ from statistics import median
 from benchmarks.bert.published.reading import PublishedRun, read_runs, read_scores
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.predict import Prediction, predict
-from podium.planning.prediction.published import is_fitted, is_tested, known_samples, plan_of
+from podium.planning.prediction.published import is_fitted, is_tested, known_samples, plan_of, predicted_rate
 
 LARGE_MISS = 0.15
 BETTER_SETTINGS = (
@@ -80,13 +80,11 @@ class Comparison:
 
 def compare(runs: Iterable[PublishedRun], constants: Constants) -> list[Comparison]:
     """All of these runs, by GPUs and then by name. Samples to target never come from a run that is tested."""
-    everything = read_runs()
-    published = known_samples(everything)
+    published = known_samples(read_runs())
     found = []
     for run in sorted(runs, key=lambda run: (run.gpus, run.name)):
-        plan = plan_of(run, constants, published)
-        rate = predict(plan, constants, run.mean_samples).sequences_per_second
-        found.append(Comparison(run, predict(plan, constants), rate))
+        prediction = predict(plan_of(run, constants, published), constants)
+        found.append(Comparison(run, prediction, predicted_rate(run, constants, published)))
     return found
 
 
@@ -163,7 +161,7 @@ def report_round_1_1(constants: Constants) -> str:
     published = known_samples(read_runs())
     lines, errors = ["", "round 1.1, several nodes: sequences/s published, predicted, error"], []
     for run in sorted(read_scores(), key=lambda run: (run.gpus, run.name)):
-        rate = predict(plan_of(run, constants, published), constants, run.mean_samples).sequences_per_second
+        rate = predicted_rate(run, constants, published)
         errors.append(rate / run.sequences_per_second - 1)
         lines.append(f"{run.gpus:>5,} {run.sequences_per_second:>9,.0f} {rate:>9,.0f} {errors[-1]:>+7.1%}   {run.name}")
     return "\n".join([*lines, f"median absolute error {median(map(abs, errors)):.1%}"])

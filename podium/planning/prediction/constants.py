@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,8 @@ class Constants:
 
 def load_constants(path: Path = PATH) -> Constants:
     """ValueError for a file with other constants than these."""
-    entries, names = _read(path)["constants"], {field.name for field in fields(Constants)}
+    entries = json.loads(path.read_text(encoding="utf-8"))["constants"]
+    names = {field.name for field in fields(Constants)}
     if set(entries) != names:
         raise ValueError(f"{path}: has the constants {sorted(entries)}, not {sorted(names)}")
     return Constants(**{name: float(entry["value"]) for name, entry in entries.items()})
@@ -50,12 +50,7 @@ def load_constants(path: Path = PATH) -> Constants:
 
 def save_constants(constants: Constants, path: Path, fitted_on: list[str]) -> None:
     """Write these values in place of the committed ones, and the names of the systems fitted on."""
-    document = _read(PATH) | {"fitted_on": fitted_on}
+    document = json.loads(PATH.read_text(encoding="utf-8")) | {"fitted_on": fitted_on}
     for name, entry in document["constants"].items():
         entry["value"] = float(f"{getattr(constants, name):.5g}")
     write_whole(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return document

@@ -14,8 +14,7 @@ import numpy as np
 
 from benchmarks.bert.published.reading import PublishedRun, SamplesToTarget, read_runs
 from podium.planning.prediction.constants import PATH, Constants, save_constants
-from podium.planning.prediction.predict import predict
-from podium.planning.prediction.published import is_fitted, known_samples, plan_of
+from podium.planning.prediction.published import is_fitted, known_samples, predicted_rate
 
 SEARCHED = ("sustained_flops_sxm", "sustained_flops_pcie", "host_path_switched", "host_path_direct")
 # Assumed constants, the starts that the logs tell, and where the search begins.
@@ -42,11 +41,7 @@ FIRST_STRIDE, LAST_STRIDE = 0.5, 1e-4
 
 def log_errors(runs: Sequence[PublishedRun], constants: Constants, published: Sequence[SamplesToTarget]) -> list[float]:
     """ln(predicted / published sequences per second) of each run, for the samples that it took."""
-    errors = []
-    for run in runs:
-        rate = predict(plan_of(run, constants, published), constants, run.mean_samples).sequences_per_second
-        errors.append(log(rate / run.sequences_per_second))
-    return errors
+    return [log(predicted_rate(run, constants, published) / run.sequences_per_second) for run in runs]
 
 
 def fit_constants(runs: Sequence[PublishedRun]) -> Constants:

@@ -11,12 +11,11 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.costs import TERMS, StepCosts, differing, load_costs
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.load import Lengths
 from podium.planning.prediction.plan import (
     FULL,
     HALF,
     PROCESSORS,
-    VOCABULARY,
+    Lengths,
     Machine,
     Plan,
     adapters_named,
@@ -30,7 +29,6 @@ from podium.planning.prediction.samples import Estimate, curve
 # Assumed of a node whose description names none.
 ADAPTERS = {"a100_sxm": (8, 200.0), "a100_pcie": (1, 100.0), "h100_sxm": (8, 400.0), "h200": (8, 400.0)}
 BETWEEN_NODES = "how much of their adapters' rate nodes reach is fitted on A100 systems alone"
-TINY_VOCABULARY = 512
 UNFITTED_ERROR = 0.3  # assumed of rates that no published run is fitted on
 FITTED_PRECISION = ("auto", "fp16", "bf16")
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
@@ -42,16 +40,18 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
     Raises UsageError where neither measured nor published figures say what a step takes, or how many samples the
     target needs.
     """
-    processor = _processor(config)
+    accelerator = config.description.accelerator_model_name
+    processor = "cpu" if config.launch.device == "cpu" else processor_named(accelerator)
     unsure: list[str] = []
     machine = _machine(config, processor or "cpu", unsure)
     samples = _samples(config, unsure)
     if costs_file is not None:
         costs = _measured_costs(config, costs_file, constants, unsure)
     elif processor is None or processor == "cpu":
+        device = "a CPU" if processor else f"accelerator {accelerator!r}"
         raise UsageError(
-            f"{config.system}: found no step costs, and no published runs to fit them on for "
-            f"{_device(config)}; measure them with `podium bench {config.system}`"
+            f"{config.system}: found no step costs, and no published runs to fit them on for {device}; measure them "
+            f"with `podium bench {config.system}`"
         )
     else:
         costs = _fitted_costs(config, processor, constants, unsure)
@@ -68,7 +68,6 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         sharing="whole_tensors" if sharded_from is not None and machine.ranks >= max(2, sharded_from) else "none",
         gradient_bytes=FULL if config.gradient_wire == "fp32" else HALF,
         size=config.model_size,
-        vocabulary=TINY_VOCABULARY if config.size == "tiny" else VOCABULARY,
         evaluation_samples=config.evaluation_samples,
         evaluation_interval=config.evaluation_interval,
         start_seconds=None if costs_file is None else 0.0,
@@ -78,14 +77,6 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         return plan
     without_optimizer = max(0.0, costs.step - optimizer_seconds(plan, constants))
     return replace(plan, costs=replace(costs, step=without_optimizer))
-
-
-def _device(config: RunConfig) -> str:
-    return "a CPU" if config.launch.device == "cpu" else f"accelerator {config.description.accelerator_model_name!r}"
-
-
-def _processor(config: RunConfig) -> str | None:
-    return "cpu" if config.launch.device == "cpu" else processor_named(config.description.accelerator_model_name)
 
 
 def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
@@ -107,13 +98,13 @@ def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
 
 def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
-    if config.data.store is not None and not config.data.store.exists():
-        unsure.append(f"data.store {config.data.store} is not on this machine, so lengths are taken to be Wikipedia's")
-        return wikipedia()
-    if config.data.store is not None:
-        store = SampleStore(config.data.store)
+    path = config.data.store
+    if path is not None and path.exists():
+        store = SampleStore(path)
         return Lengths(store.lengths.astype("int64"), store.masked_counts.astype("int64"), store.max_sequence_length)
-    if config.size == "tiny" or config.data.kind == "text":
+    if path is not None:
+        unsure.append(f"data.store {path} is not on this machine, so lengths are taken to be Wikipedia's")
+    elif config.size == "tiny" or config.data.kind == "text":
         unsure.append("the data is not prepared, so lengths are taken to be Wikipedia's")
     return wikipedia()
 

@@ -4,8 +4,7 @@ A machine is described by its GPUs, their number, and what connects them.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -13,11 +12,10 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.bert.rules import evaluation_interval
-from benchmarks.bert.sizes import LARGE, Size
+from benchmarks.bert.sizes import LARGE, SEQUENCE_LENGTH, VOCABULARY_SIZE, Size
 from podium.planning.accelerators import accelerator_named
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.load import Dealing, Lengths
 from podium.planning.prediction.samples import Estimate
 from podium.planning.tensor_partition import LEAST_SHARED, owners
 
@@ -54,10 +52,6 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"H100", "h100_sxm"),
 )
 
-# How a node's GPUs reach the network: a switch near each GPU and adapter (nodes of eight SXM GPUs), or through the
-# host's processors (nodes of up to four, and PCIe cards).
-Fabric = Literal["switched", "direct"]
-
 
 @dataclass(frozen=True)
 class Machine:
@@ -79,8 +73,10 @@ class Machine:
         return self.nodes * self.gpus_per_node
 
     @property
-    def fabric(self) -> Fabric:
-        return "switched" if self.gpus_per_node == 8 and not self.processor.endswith("pcie") else "direct"
+    def is_switched(self) -> bool:
+        """Whether GPUs reach the network by a switch near each GPU and adapter, as in nodes of eight SXM GPUs, and not
+        through the host's processors, as in nodes of up to four and PCIe cards."""
+        return self.gpus_per_node == 8 and not self.processor.endswith("pcie")
 
 
 def processor_named(text: str) -> str | None:
@@ -100,8 +96,6 @@ def adapters_named(text: str) -> tuple[int, float] | None:
 
 
 HALF, FULL = 2, 4  # bytes of a gradient on the wire
-VOCABULARY = 30_522
-LastLayer = Literal["all", "needed"]
 # Of the optimizer, over ranks: `slices`, as NVIDIA's code does: gradients are reduce-scattered, each rank updates its
 # share, and half-precision values are gathered then; `whole_tensors`, as Podium's LAMB does: gradients are reduced on
 # all ranks, and the values of each tensor are sent by the rank that owns it.
@@ -110,6 +104,31 @@ Sharing = Literal["none", "slices", "whole_tensors"]
 # written; half-precision values written 2. LAMB also reads the gradient for its norm, writes its update, and reads that
 # and the values once more.
 OPTIMIZER_BYTES = {"lamb": 42.0, "adamw": 28.0}
+
+
+Coefficients = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths:
+    """Tokens and masked tokens of the samples that a run draws from, int64 [N] each."""
+
+    tokens: np.ndarray
+    masked: np.ndarray
+    longest: int = SEQUENCE_LENGTH  # tokens of a padded sequence
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Means of tokens, tokens squared and masked tokens of a sample, and 1."""
+        squares = np.square(self.tokens.astype(np.float64))
+        return np.array([self.tokens.mean(), squares.mean(), self.masked.mean(), 1.0])
+
+    def costs(self, coefficients: Coefficients, padded: bool = False) -> np.ndarray:
+        """Seconds [N] of each sample, by the coefficients of a token, a pair, a masked token and a sequence."""
+        token, pair, masked, sequence = coefficients
+        tokens = np.full(len(self.tokens), self.longest) if padded else self.tokens
+        seconds: np.ndarray = token * tokens + pair * tokens.astype(np.float64) ** 2 + masked * self.masked + sequence
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -127,27 +146,19 @@ class Plan:
     sharing: Sharing = "none"
     gradient_bytes: int = FULL
     size: Size = LARGE
-    vocabulary: int = VOCABULARY
     evaluation_samples: int = LARGE.evaluation_samples
     evaluation_interval: int | None = None  # None: the benchmark's own at this batch size
     start_seconds: float | None = None  # None: what published systems of this many ranks took
-    unsure: tuple[str, ...] = field(default=())
-
-    @property
-    def dealing(self) -> Dealing:
-        machine = self.machine
-        return Dealing(
-            self.strategy, self.global_batch_size, machine.ranks, machine.gpus_per_node, self.accumulation_steps
-        )
+    unsure: tuple[str, ...] = ()
 
     @cached_property
     def parameters(self) -> int:
-        return self.size.parameters(self.vocabulary)
+        return self.size.parameters(self.size.vocabulary_size)
 
     @cached_property
     def shared_tensors(self) -> tuple[int, ...]:
         """Elements of each tensor that has one owner. Queries, keys and values of a layer are one."""
-        tensors = self.size.tensors(self.vocabulary).items()
+        tensors = self.size.tensors(self.size.vocabulary_size).items()
         fused = {"query": 3, "key": 0, "value": 0}
         sizes = [prod(shape) * fused.get(name.split("/")[-2], 1) for name, shape in tensors]
         return tuple(size for size in sizes if size >= LEAST_SHARED)
@@ -159,29 +170,22 @@ class Plan:
         return -(-interval // self.global_batch_size) * self.global_batch_size
 
 
-def _most_owned(plan: Plan) -> float:
-    """Elements that the busiest rank updates: its own tensors, and those too small to be shared."""
-    sizes = plan.shared_tensors
-    owned = np.bincount(owners(sizes, plan.machine.ranks), weights=sizes)
-    return float(owned.max()) + plan.parameters - sum(sizes)
-
-
-_updated_by_a_rank: dict[Sharing, Callable[[Plan], float]] = {
-    "none": lambda plan: plan.parameters,
-    "slices": lambda plan: plan.parameters / plan.machine.ranks,
-    "whole_tensors": _most_owned,
-}
-
-
 def optimizer_seconds(plan: Plan, constants: Constants) -> float:
     """Of one step: LAMB and AdamW are bound by memory bandwidth."""
     processor = PROCESSORS[plan.machine.processor]
-    size = OPTIMIZER_BYTES[plan.optimizer] * _updated_by_a_rank[plan.sharing](plan)
+    updated: float = plan.parameters  # elements that the busiest rank updates
+    if plan.sharing == "slices":
+        updated /= plan.machine.ranks
+    elif plan.sharing == "whole_tensors":  # its own tensors, and those too small to be shared
+        sizes = plan.shared_tensors
+        owned = np.bincount(owners(sizes, plan.machine.ranks), weights=sizes)
+        updated = float(owned.max()) + plan.parameters - sum(sizes)
+    size = OPTIMIZER_BYTES[plan.optimizer] * updated
     return size / (processor.memory_bytes_per_second * constants.memory_efficiency)
 
 
 def published_costs(
-    processor: str, constants: Constants, size: Size = LARGE, last_layer: LastLayer = "all"
+    processor: str, constants: Constants, size: Size = LARGE, last_layer: Literal["all", "needed"] = "all"
 ) -> StepCosts:
     """Step costs by the FLOPs of each part and the rate that published A100 systems sustain.
 
@@ -192,7 +196,7 @@ def published_costs(
     rate = rates.get(processor, constants.sustained_flops_sxm * share)
 
     def flops(length: int, masked: int) -> float:
-        return size.training_flops([length] if length else [], masked, VOCABULARY, last_layer)
+        return size.training_flops([length] if length else [], masked, VOCABULARY_SIZE, last_layer)
 
     one, two = flops(1, 0), flops(2, 0)
     pair = 12.0 * size.layers * size.hidden

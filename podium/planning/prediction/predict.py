@@ -52,7 +52,7 @@ def network_of(plan: Plan, constants: Constants) -> Network:
     """
     machine = plan.machine
     count, gigabits = machine.adapters or (8, 200.0)
-    path = constants.host_path_switched if machine.fabric == "switched" else constants.host_path_direct
+    path = constants.host_path_switched if machine.is_switched else constants.host_path_direct
     nominal = count * gigabits * 1e9 / 8
     return Network(
         nodes=machine.nodes,
@@ -66,7 +66,7 @@ def network_of(plan: Plan, constants: Constants) -> Network:
 
 def step_of(plan: Plan, network: Network, constants: Constants) -> Split:
     """Seconds of one training step."""
-    samples = load(plan.dealing, plan.costs, plan.lengths)
+    samples = load(plan)
     compute = plan.accumulation_steps * plan.costs.step + samples.mean
     gradients = plan.gradient_bytes * plan.parameters
     count = buckets(gradients)
@@ -84,7 +84,7 @@ def step_of(plan: Plan, network: Network, constants: Constants) -> Split:
 def evaluation_seconds(plan: Plan, constants: Constants) -> float:
     """Of one evaluation: every rank goes forward over its share of the samples."""
     share = -(-plan.evaluation_samples // plan.machine.ranks)
-    sample = load(plan.dealing, plan.costs, plan.lengths).slowest * plan.machine.ranks / plan.global_batch_size
+    sample = load(plan).slowest * plan.machine.ranks / plan.global_batch_size
     micro_batches = -(-share // EVALUATED_AT_ONCE)
     return constants.evaluation_share * (share * sample + micro_batches * plan.costs.step)
 

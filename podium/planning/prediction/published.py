@@ -8,15 +8,16 @@ are runs that were republished unchanged in 2.1, and MosaicML's two open systems
 from collections.abc import Sequence
 from functools import cache
 
-from benchmarks.bert.lengths import wikipedia_histogram
+from benchmarks.bert.lengths import quantiles, usual_masked_counts, wikipedia_histogram
 from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_samples
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.load import Lengths
-from podium.planning.prediction.plan import HALF, Machine, Plan, published_costs
+from podium.planning.prediction.plan import HALF, Lengths, Machine, Plan, published_costs
+from podium.planning.prediction.predict import predict
 from podium.planning.prediction.samples import curve
 
 ALSO_FITTED = ("2.0 NVIDIA dgxa100_n8_ngc22.04_pytorch", "2.0 NVIDIA dgxa100_n128_ngc22.04_pytorch")
 OTHER_CODE = ("mosaicml",)
+POOL = 262_144  # samples that stand for Wikipedia's
 # By family: Baidu's and Samsung's as they describe them; NVIDIA's and what is built on it are taken to be Baidu's.
 STRATEGY = {"nvidia": "exchanged", "baidu": "exchanged", "hazyresearch": "exchanged", "samsung": "presorted"}
 UNSHARDED = ("samsung",)  # families whose optimizer is not sharded over ranks: PyTorch DDP, as described
@@ -48,8 +49,9 @@ def all_samples(runs: Sequence[PublishedRun]) -> list[SamplesToTarget]:
 
 @cache
 def wikipedia() -> Lengths:
-    """The lengths of Wikipedia's samples."""
-    return Lengths.of_histogram(wikipedia_histogram())
+    """The lengths of Wikipedia's samples, for which those at evenly spaced quantiles stand."""
+    tokens = quantiles(wikipedia_histogram(), POOL)
+    return Lengths(tokens, usual_masked_counts(tokens))
 
 
 def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published: Sequence[SamplesToTarget]) -> Plan:
@@ -68,3 +70,10 @@ def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published:
         sharing="none" if run.family in UNSHARDED else "slices",
         gradient_bytes=HALF,
     )
+
+
+def predicted_rate(
+    run: PublishedRun | PublishedScore, constants: Constants, published: Sequence[SamplesToTarget]
+) -> float:
+    """Sequences per second of a published system, for the samples that it took."""
+    return predict(plan_of(run, constants, published), constants, run.mean_samples).sequences_per_second

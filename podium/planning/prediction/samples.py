@@ -83,7 +83,10 @@ def curve(published: Iterable[SamplesToTarget], optimizer: str) -> Curve | None:
     by_generation = [_points([row for row in rows if _generation(row.round) == name]) for name in generations]
     current: dict[int, Point] = {}
     for newer in by_generation:
-        current = {batch: _scaled(point, _gain(current, newer)) for batch, point in current.items()}
+        gain = _gain(current, newer)
+        for batch, point in current.items():
+            mean, least, greatest = gain * point.mean, gain * point.least, gain * point.greatest
+            current[batch] = replace(point, mean=mean, least=least, greatest=greatest)
         current |= newer
     order = {name: number for number, name in enumerate(generations)}
     kept = [point for point in current.values() if not _gives_way(point, current.values(), order)]
@@ -108,11 +111,6 @@ def _gain(older: dict[int, Point], newer: dict[int, Point]) -> float:
     """Samples of the newer round in those of the older, at the batch sizes that both have; 1 where there is none."""
     common = older.keys() & newer.keys()
     return median(newer[batch].mean / older[batch].mean for batch in common) if common else 1.0
-
-
-def _scaled(point: Point, factor: float) -> Point:
-    mean, least, greatest = factor * point.mean, factor * point.least, factor * point.greatest
-    return replace(point, mean=mean, least=least, greatest=greatest)
 
 
 def _gives_way(point: Point, points: Iterable[Point], order: dict[str, int]) -> bool:

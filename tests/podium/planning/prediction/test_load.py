@@ -4,12 +4,23 @@ import numpy as np
 import pytest
 
 from podium.planning.costs import StepCosts
-from podium.planning.prediction.load import Dealing, Lengths, Load, load
+from podium.planning.prediction.load import Load
+from podium.planning.prediction.load import load as load_of
+from podium.planning.prediction.plan import Lengths, Machine, Plan
 from podium.planning.prediction.published import wikipedia
+from podium.planning.prediction.samples import Estimate
 
 TOKENS = StepCosts(step=9.0, token=1e-6, pair=0.0, masked=0.0, sequence=0.0)
 MIXED = StepCosts(step=0.0, token=3e-6, pair=6e-9, masked=4e-6, sequence=1e-5)
 CONSTANT = Lengths(np.full(1000, 100), np.full(1000, 15))
+
+
+def load(
+    strategy: str, batch: int, ranks: int, costs: StepCosts, lengths: Lengths, accumulation_steps: int = 1
+) -> Load:
+    """On nodes of eight."""
+    machine, samples = Machine("a100_sxm", ranks // 8, 8), Estimate(1.0, 1.0, 1.0)
+    return load_of(Plan(machine, batch, lengths, costs, samples, strategy, accumulation_steps))
 
 
 def ratio(found: Load) -> float:
@@ -17,24 +28,24 @@ def ratio(found: Load) -> float:
 
 
 def test_a_load_by_hand_and_without_the_step() -> None:
-    found = load(Dealing("indexed", 64, 8, 8), MIXED, CONSTANT)
+    found = load("indexed", 64, 8, MIXED, CONSTANT)
     assert found.mean == pytest.approx(8 * (3e-4 + 6e-9 * 1e4 + 4e-6 * 15 + 1e-5))
     assert found.slowest == pytest.approx(found.mean)
 
 
 def test_what_costs_nothing_is_no_load() -> None:
-    assert load(Dealing("random", 64, 8, 8), StepCosts(1.0, 0, 0, 0, 0), wikipedia()) == Load(0.0, 0.0)
+    assert load("random", 64, 8, StepCosts(1.0, 0, 0, 0, 0), wikipedia()) == Load(0.0, 0.0)
 
 
 def test_padding_costs_the_longest_and_waits_for_nobody() -> None:
-    found = load(Dealing("padded", 64, 8, 8), TOKENS, wikipedia())
+    found = load("padded", 64, 8, TOKENS, wikipedia())
     assert found.mean == pytest.approx(8 * 512e-6)
     assert ratio(found) == pytest.approx(1.0)
 
 
 def test_wikipedia_has_the_published_mean_length() -> None:
     assert wikipedia().tokens.mean() == pytest.approx(255.83, abs=0.01)
-    assert load(Dealing("random", 64, 8, 8), TOKENS, wikipedia()).mean == pytest.approx(8 * 255.83e-6, rel=1e-4)
+    assert load("random", 64, 8, TOKENS, wikipedia()).mean == pytest.approx(8 * 255.83e-6, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -47,26 +58,26 @@ def test_wikipedia_has_the_published_mean_length() -> None:
     ],
 )
 def test_balance_is_that_of_the_published_systems(strategy: str, batch: int, ranks: int, published: float) -> None:
-    assert ratio(load(Dealing(strategy, batch, ranks, 8), TOKENS, wikipedia())) == pytest.approx(published, abs=0.012)
+    assert ratio(load(strategy, batch, ranks, TOKENS, wikipedia())) == pytest.approx(published, abs=0.012)
 
 
 def test_strata_are_drawn_where_the_strategy_asks_for_them() -> None:
-    presorted = load(Dealing("presorted", 16_384, 1024, 8), TOKENS, wikipedia())
+    presorted = load("presorted", 16_384, 1024, TOKENS, wikipedia())
     assert ratio(presorted) == pytest.approx(1.041, abs=0.01)
 
 
 def test_better_strategies_wait_less() -> None:
-    found = {s: ratio(load(Dealing(s, 4096, 512, 8), MIXED, wikipedia())) for s in ("random", "exchanged", "indexed")}
+    found = {s: ratio(load(s, 4096, 512, MIXED, wikipedia())) for s in ("random", "exchanged", "indexed")}
     assert 1 <= found["indexed"] < found["exchanged"] < found["random"]
 
 
 def test_ranks_wait_once_a_step_not_once_a_micro_batch() -> None:
-    whole = load(Dealing("random", 2048, 8, 8, 1), TOKENS, wikipedia())
-    parts = load(Dealing("random", 2048, 8, 8, 8), TOKENS, wikipedia())
+    whole = load("random", 2048, 8, TOKENS, wikipedia())
+    parts = load("random", 2048, 8, TOKENS, wikipedia(), 8)
     assert parts.mean == pytest.approx(whole.mean)
     assert parts.slowest == pytest.approx(whole.slowest, rel=1e-6)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ValueError, match="100"):
-        Dealing("indexed", 100, 8, 8)
+        load("indexed", 100, 8, TOKENS, CONSTANT)

@@ -41,9 +41,9 @@ def test_adapters(text: str, adapters: tuple[int, float] | None) -> None:
 
 
 def test_eight_sxm_gpus_reach_their_adapters_through_switches() -> None:
-    assert Machine("a100_sxm", 2, 8).fabric == "switched"
-    assert Machine("a100_sxm", 2, 4).fabric == "direct"
-    assert Machine("a100_pcie", 2, 8).fabric == "direct"
+    assert Machine("a100_sxm", 2, 8).is_switched
+    assert not Machine("a100_sxm", 2, 4).is_switched
+    assert not Machine("a100_pcie", 2, 8).is_switched
     assert Machine("a100_sxm", 3, 8).ranks == 24
 
 

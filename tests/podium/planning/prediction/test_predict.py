@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.sizes import LARGE
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.load import Dealing, load
+from podium.planning.prediction.load import load
 from podium.planning.prediction.network import Network, buckets, exposed
 from podium.planning.prediction.plan import Machine, Plan, optimizer_seconds, published_costs
 from podium.planning.prediction.predict import evaluation_seconds, network_of, predict, step_of
@@ -93,7 +93,7 @@ def test_more_gpus_never_lengthen_compute_at_the_same_batch(strategy: str) -> No
 def test_a_step_by_hand() -> None:
     network = network_of(PLAN, CONSTANTS)
     step = step_of(PLAN, network, CONSTANTS)
-    samples = load(Dealing("indexed", 3072, 64, 8), PLAN.costs, PLAN.lengths)
+    samples = load(PLAN)
     assert step.compute == pytest.approx(samples.mean + CONSTANTS.micro_batch_seconds)
     assert step.imbalance == pytest.approx(samples.slowest - samples.mean)
     assert step.optimizer == pytest.approx(42 * PARAMETERS / (2.039e12 * 0.8))
@@ -145,7 +145,7 @@ def test_evaluations_come_after_whole_steps() -> None:
     assert PLAN.samples_between_evaluations == 175_104
     assert replace(PLAN, evaluation_interval=3072).samples_between_evaluations == 3072
     one = evaluation_seconds(PLAN, CONSTANTS)
-    samples = load(PLAN.dealing, PLAN.costs, PLAN.lengths).slowest / 48
+    samples = load(PLAN).slowest / 48
     assert one == pytest.approx((157 * samples + 3 * CONSTANTS.micro_batch_seconds) / 3, rel=1e-4)
     assert predict(PLAN, CONSTANTS).split.evaluation == pytest.approx(one * 3e6 / 175_104)
 
