@@ -11,7 +11,8 @@ lengths of each way as a column. The problem is solved by projected gradients wi
 J. Imaging Sciences 2009; restarts by O'Donoghue and Candès, 2015), without storing a matrix.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,23 +27,11 @@ class Packs:
     """Rows of `row_tokens` tokens each, so many of each kind."""
 
     row_tokens: int
-    counts: dict[Kind, int]
-
-    @classmethod
-    def of(cls, row_tokens: int, kinds: Iterable[tuple[Kind, int]]) -> "Packs":
-        """From kinds with numbers, in which a kind may come several times; 0 and fewer rows are none."""
-        counts: dict[Kind, int] = {}
-        for kind, count in kinds:
-            if count > 0:
-                counts[kind] = counts.get(kind, 0) + count
-        return cls(row_tokens, counts)
-
-    def __add__(self, other: "Packs") -> "Packs":
-        return Packs.of(self.row_tokens, [*self.counts.items(), *other.counts.items()])
+    counts: Counter[Kind]
 
     @property
     def rows(self) -> int:
-        return sum(self.counts.values())
+        return self.counts.total()
 
     @property
     def sequences(self) -> int:
@@ -92,7 +81,7 @@ def shortest_pack_first(histogram: np.ndarray, row_tokens: int, depth: int | Non
 def _pack(histogram: np.ndarray, row_tokens: int, depth: int | None, fullest: bool) -> Packs:
     lengths, sizes, counts = pack_kinds(histogram, row_tokens, depth, fullest)
     kinds = (tuple(kind.tolist()) for kind in np.split(lengths, np.cumsum(sizes)[:-1]))
-    return Packs(row_tokens, dict(zip(kinds, counts.tolist(), strict=True)) if len(sizes) else {})
+    return Packs(row_tokens, Counter(dict(zip(kinds, counts.tolist(), strict=True)) if len(sizes) else {}))
 
 
 def pack_kinds(
@@ -209,12 +198,13 @@ def least_squares_packs(histogram: np.ndarray, row_tokens: int) -> Packs:
     wanted = np.zeros(row_tokens + 1, dtype=np.int64)
     wanted[: len(histogram[: row_tokens + 1])] = histogram[: row_tokens + 1]
     if not wanted.any():
-        return Packs(row_tokens, {})
+        return Packs(row_tokens, Counter())
     ways = full_rows(row_tokens)
     times = np.floor(non_negative_least_squares(ways, wanted)).astype(np.int64)
-    used = [(tuple(n for n in way if n), count) for way, count in zip(ways.tolist(), times.tolist(), strict=True)]
-    packs = _without_excess(Packs.of(row_tokens, used), wanted)
-    return packs + longest_pack_first(wanted - packs.histogram(), row_tokens, DEPTH)
+    kinds = (tuple(n for n in way if n) for way in ways.tolist())
+    packs = _without_excess(Packs(row_tokens, +Counter(dict(zip(kinds, times.tolist(), strict=True)))), wanted)
+    left_over = longest_pack_first(wanted - packs.histogram(), row_tokens, DEPTH)
+    return Packs(row_tokens, packs.counts + left_over.counts)
 
 
 def full_rows(row_tokens: int) -> np.ndarray:
@@ -229,63 +219,49 @@ def full_rows(row_tokens: int) -> np.ndarray:
 
 
 def non_negative_least_squares(ways: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """[ways] float64 x ≥ 0 of least ‖A·x − wanted‖, where A·x counts the lengths in x rows of each way but length 0."""
-    problem = _Problem(ways, wanted.astype(np.float64))
-    rate = 1.0 / problem.greatest_eigenvalue()
+    """[ways] float64 x ≥ 0 of least ‖A·x − wanted‖, where A·x counts the lengths in x rows of each way but length 0.
+
+    `wanted` has 0 of length 0.
+    """
+
+    def product(x: np.ndarray) -> np.ndarray:
+        """A·x."""
+        lengths: np.ndarray = np.bincount(ways.reshape(-1), np.repeat(x, ways.shape[1]), minlength=len(wanted))
+        lengths[0] = 0.0
+        return lengths
+
+    rate = 1.0 / _greatest_eigenvalue(ways, product)
     x = ahead = np.zeros(len(ways))
     momentum, last = 1.0, np.inf
     for iteration in range(1, MOST_ITERATIONS + 1):
-        following = np.maximum(ahead - rate * problem.transposed(-problem.missing(ahead)), 0.0)
+        gradient = (product(ahead) - wanted)[ways].sum(axis=1)  # Aᵀ of by how much each length is used too often
+        following = np.maximum(ahead - rate * gradient, 0.0)
         if (ahead - following) @ (following - x) > 0:
             momentum = 1.0
         grown = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
         ahead = following + (momentum - 1) / grown * (following - x)
         x, momentum = following, float(grown)
         if iteration % CHECKED_EVERY == 0:
-            error = float(np.linalg.norm(problem.missing(x)))
+            error = float(np.linalg.norm(product(x) - wanted))
             if error > last * (1 - LEAST_GAIN):
                 break
             last = error
     return x
 
 
-@dataclass(frozen=True)
-class _Problem:
-    ways: np.ndarray
-    wanted: np.ndarray
-
-    def missing(self, x: np.ndarray) -> np.ndarray:
-        """wanted − A·x."""
-        missing: np.ndarray = self.wanted - self._product(x)
-        missing[0] = 0.0
-        return missing
-
-    def transposed(self, lengths: np.ndarray) -> np.ndarray:
-        """Aᵀ of numbers [lengths] that has 0 for length 0."""
-        sums: np.ndarray = lengths[self.ways].sum(axis=1)
-        return sums
-
-    def greatest_eigenvalue(self) -> float:
-        """Of AᵀA, by power iteration; a little more, to be on the safe side."""
-        x, value = np.ones(len(self.ways)), 0.0
-        for _ in range(50):
-            lengths = self._product(x)
-            lengths[0] = 0.0
-            x = self.transposed(lengths)
-            value = float(np.linalg.norm(x))
-            x /= value
-        return 1.01 * value
-
-    def _product(self, x: np.ndarray) -> np.ndarray:
-        lengths: np.ndarray = np.bincount(
-            self.ways.reshape(-1), np.repeat(x, self.ways.shape[1]), minlength=len(self.wanted)
-        )
-        return lengths
+def _greatest_eigenvalue(ways: np.ndarray, product: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Of AᵀA, by power iteration; a little more, to be on the safe side."""
+    x, value = np.ones(len(ways)), 0.0
+    for _ in range(50):
+        x = product(x)[ways].sum(axis=1)
+        value = float(np.linalg.norm(x))
+        x /= value
+    return 1.01 * value
 
 
 def _without_excess(packs: Packs, wanted: np.ndarray) -> Packs:
     """Empty places where a length is used more often than there are sequences, in the kinds that use it most."""
-    counts = dict(packs.counts)
+    counts = packs.counts.copy()
     excess = packs.histogram() - wanted
     for length in np.flatnonzero(excess > 0).tolist():
         too_many = int(excess[length])
@@ -294,10 +270,11 @@ def _without_excess(packs: Packs, wanted: np.ndarray) -> Packs:
             shorter = list(kind)
             shorter.remove(length)
             counts[kind] -= changed
-            counts[tuple(shorter)] = counts.get(tuple(shorter), 0) + changed
+            counts[tuple(shorter)] += changed
             too_many -= changed
             if not too_many:
                 break
         if too_many:  # from kinds that have it twice or more, of which each round takes one
-            return _without_excess(Packs.of(packs.row_tokens, counts.items()), wanted)
-    return Packs.of(packs.row_tokens, ((kind, count) for kind, count in counts.items() if kind))
+            return _without_excess(Packs(packs.row_tokens, +counts), wanted)
+    del counts[()]
+    return Packs(packs.row_tokens, +counts)
