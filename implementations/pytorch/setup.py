@@ -96,7 +96,6 @@ def build_order(
     config: RunConfig, store: LengthIndex, words: int, device: torch.device, seed: int | None = None
 ) -> TrainingOrder:
     """Who trains on which sample when, under the configured seed unless another is given."""
-    pair_cost, sequence_cost = config.model_size.relative_costs(words)
     seed = config.seed if seed is None else seed
     assert seed is not None
     return TrainingOrder(
@@ -104,14 +103,7 @@ def build_order(
         seed=seed,
         strategy=config.balancing,
         global_batch_size=config.global_batch_size,
-        deal=Deal(
-            parts=config.launch.ranks,
-            parts_per_node=config.launch.processes_per_node,
-            pair_cost=pair_cost if config.pair_cost is None else config.pair_cost,
-            sequence_cost=sequence_cost if config.sequence_cost is None else config.sequence_cost,
-            row_tokens=store.max_sequence_length,
-            counts=config.balancing_counts,
-        ),
+        deal=Deal.of_config(config, config.model_size.relative_costs(words), store.max_sequence_length),
         accumulation_steps=config.gradient_accumulation_steps,
         shape_step=config.shape_step or SHAPE_STEPS[device.type],
         attention_widths=config.attention_widths,

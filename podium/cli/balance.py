@@ -93,5 +93,5 @@ def _bar(row: Mapping[str, Any]) -> str:
 
 
 def _title(cluster: Cluster) -> str:
-    ranks = "1 rank" if cluster.ranks == 1 else f"{cluster.ranks:,} ranks"
-    return f"{ranks} × {cluster.local_batch} samples"
+    ranks = cluster.deal.parts
+    return f"{ranks:,} rank{'s' if ranks > 1 else ''} × {cluster.local_batch} samples"

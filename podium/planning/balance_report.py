@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.bert.lengths import quantiles, read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import LARGE, VOCABULARY_SIZE
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Deal, bound_of_sorted
+from podium.planning.balancing.assignment import Deal, least_max_over_mean
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.packing import Packs, least_squares_packs, longest_pack_first, shortest_pack_first
 from podium.planning.samplers import Order, Sampler, StratifiedSampler
@@ -33,60 +33,36 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True)
 class Cluster:
-    """Who takes part, and how many samples each takes in a step."""
+    """Among whom samples are dealt out, with the costs of BERT-large's matrix products where none are known, and how
+    many each takes in a step."""
 
-    ranks: int
-    ranks_per_node: int
+    deal: Deal
     local_batch: int
     accumulation_steps: int = 1
-    counts: Literal["equal", "free"] = "equal"
-    pair_cost: float | None = None
-    sequence_cost: float | None = None
-    scan: Literal["stride", "snake"] | None = None
 
     @classmethod
     def of_system(cls, config: "RunConfig") -> "Cluster":
         """A system under its recipe, with the costs that were measured on it."""
-        from podium.planning.costs import (
-            with_measured_costs,  # here, since numbers of ranks need no configuration's library
-        )
+        # here, since numbers of ranks need no configuration's library
+        from podium.planning.costs import with_measured_costs
 
-        config = with_measured_costs(config)
-        return cls(
-            config.launch.ranks,
-            config.launch.processes_per_node,
-            config.local_batch_size,
-            config.gradient_accumulation_steps,
-            config.balancing_counts,
-            config.pair_cost,
-            config.sequence_cost,
-        )
+        deal = Deal.of_config(with_measured_costs(config), LARGE.relative_costs(VOCABULARY_SIZE))
+        return cls(deal, config.local_batch_size, config.gradient_accumulation_steps)
 
     @classmethod
     def of_ranks(
         cls, ranks: int, local_batch: int, ranks_per_node: int | None, counts: str | None, scan: str | None
     ) -> "Cluster":
         """Nodes of eight, unless said otherwise or there is one that is not full."""
-        usual = GPUS_PER_NODE if ranks % GPUS_PER_NODE == 0 else ranks
+        per_node = ranks_per_node or (GPUS_PER_NODE if ranks % GPUS_PER_NODE == 0 else ranks)
+        if ranks % per_node:
+            raise UsageError(f"--ranks-per-node: found {per_node}, allowed are divisors of --ranks {ranks}")
         if counts not in (None, "equal", "free"):
             raise UsageError(f"--counts: found {counts}, allowed are equal, free")
         if scan not in (None, "stride", "snake"):
             raise UsageError(f"--scan: found {scan}, allowed are stride, snake")
         allowed: dict[str, Any] = {"counts": counts or "equal", "scan": scan}
-        return cls(ranks, ranks_per_node or usual, local_batch, **allowed)
-
-    def deal(self, row_tokens: int) -> Deal:
-        """What a strategy is given, with the costs of BERT-large's matrix products where none are known."""
-        pair_cost, sequence_cost = LARGE.relative_costs(VOCABULARY_SIZE)
-        return Deal(
-            parts=self.ranks,
-            parts_per_node=self.ranks_per_node,
-            pair_cost=pair_cost if self.pair_cost is None else self.pair_cost,
-            sequence_cost=sequence_cost if self.sequence_cost is None else self.sequence_cost,
-            row_tokens=row_tokens,
-            counts=self.counts,
-            scan=self.scan,
-        )
+        return cls(Deal(ranks, per_node, *LARGE.relative_costs(VOCABULARY_SIZE), **allowed), local_batch)
 
 
 @dataclass(frozen=True)
@@ -120,20 +96,16 @@ def balance_report(
     Samples have the lengths of Wikipedia's, or of a file's histogram; `packing` packs a whole dataset too, in every
     way. Raises UsageError for what cannot be shared out.
     """
-    ranks, batch, per_node = cluster.ranks, cluster.local_batch, cluster.ranks_per_node
-    if ranks % per_node:
-        raise UsageError(f"--ranks-per-node: found {per_node}, allowed are divisors of --ranks {ranks}")
-    if ranks * batch > MOST_SAMPLES:
-        raise UsageError(
-            f"--ranks × --local-batch: found {ranks * batch:,}, allowed are up to {MOST_SAMPLES:,} samples"
-        )
+    size = cluster.deal.parts * cluster.local_batch
+    if size > MOST_SAMPLES:
+        raise UsageError(f"--ranks × --local-batch: found {size:,}, allowed are up to {MOST_SAMPLES:,} samples")
     unknown = [name for name in strategies if name not in STRATEGIES]
     if unknown:
         raise UsageError(f"--strategy: found {unknown[0]}, allowed are all, {', '.join(STRATEGIES)}")
     histogram = wikipedia_histogram() if lengths is None else read_histogram(lengths.resolve())
-    deal = cluster.deal(row_tokens=len(histogram) - 1)
+    deal = replace(cluster.deal, row_tokens=len(histogram) - 1)
     found, impossible = balances_of(
-        strategies or [*STRATEGIES], histogram, deal, batch, cluster.accumulation_steps, steps, seed
+        strategies or [*STRATEGIES], histogram, deal, cluster.local_batch, cluster.accumulation_steps, steps, seed
     )
     if not found:
         raise UsageError(next(iter(impossible.values())))
@@ -189,20 +161,9 @@ def _global_batches(order: Order, pool: np.ndarray, size: int, steps: int) -> It
         yield from pool[order.samples(first * size, min(at_once, steps - first) * size)].reshape(-1, size)
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """What is equal for several strategies in one step."""
-
-    real: int  # tokens that are not padding
-    beyond_tokens: np.ndarray  # cost of each sample without that of its tokens, padding included
-    least: float
-
-    @classmethod
-    def of(cls, lengths: np.ndarray, computed: np.ndarray, deal: Deal, cost_of: np.ndarray) -> "_Shared":
-        """Of samples of these lengths that are computed at others, where cost_of [longest + 1] is by length."""
-        longest_first = np.repeat(cost_of[::-1], np.bincount(computed, minlength=len(cost_of))[::-1])
-        least = bound_of_sorted(longest_first, deal)
-        return cls(int(lengths.sum(dtype=np.int64)), (cost_of - np.arange(len(cost_of)))[computed], least)
+# What is equal for several strategies in one step: tokens that are not padding; the cost of each sample without that of
+# its tokens, padding included; and the bound of max/mean of cost.
+_Shared = tuple[int, np.ndarray, float]
 
 
 class _Tally:
@@ -210,8 +171,7 @@ class _Tally:
 
     def __init__(self, name: str, deal: Deal, longest: int) -> None:
         self.name, self.strategy, self.deal, self.longest = name, STRATEGIES[name], deal, longest
-        counts: Literal["equal", "free"] = "equal" if self.strategy.has_equal_counts(deal) else "free"
-        self.bounded = replace(deal, counts=counts)
+        self.bounded = replace(deal, counts="equal" if self.strategy.has_equal_counts(deal) else "free")
         self.cost_of = deal.costs(np.arange(longest + 1))
         self.seconds: list[float] = []
         self.tokens: list[tuple[int, int]] = []
@@ -229,18 +189,20 @@ class _Tally:
         key = (kind.strata, kind.pads, self.bounded.counts)
         if key not in shared:
             computed = np.full_like(lengths, self.longest) if kind.pads else lengths
-            shared[key] = _Shared.of(lengths, computed, self.bounded, self.cost_of)
+            longest_first = np.repeat(self.cost_of[::-1], np.bincount(computed, minlength=len(self.cost_of))[::-1])
+            beyond_tokens = (self.cost_of - np.arange(len(self.cost_of)))[computed]
+            least = least_max_over_mean(longest_first, self.bounded)
+            shared[key] = int(lengths.sum(dtype=np.int64)), beyond_tokens, least
+        real, beyond_tokens, least = shared[key]
         self.tokens.append((slots.sum(), slots.max()))
-        cost = slots + self._by_rank(assignment.loads(shared[key].beyond_tokens))
+        cost = slots + self._by_rank(assignment.loads(beyond_tokens))
         self.costs.append(cost.max() / cost.mean())
-        self.least.append(shared[key].least)
-        self.real += shared[key].real
+        self.least.append(least)
+        self.real += real
         self.bytes_sent += kind.bytes_per_step(lengths, deal)
 
     def _by_rank(self, of_micro_batches: np.ndarray) -> np.ndarray:
         """Sums [ranks]."""
-        if len(of_micro_batches) == self.deal.parts:
-            return of_micro_batches
         sums: np.ndarray = of_micro_batches.reshape(self.deal.parts, -1).sum(axis=1)
         return sums
 

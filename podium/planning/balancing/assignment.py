@@ -5,11 +5,14 @@ An assignment states which rank takes which samples of a global batch. No assign
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from podium.core.jit import compiled
+
+if TYPE_CHECKING:
+    from podium.config.schema import RunConfig
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,18 @@ class Deal:
         if not (0 <= self.pair_cost < np.inf and 0 <= self.sequence_cost < np.inf):
             raise ValueError("costs are finite and not negative")
 
+    @classmethod
+    def of_config(cls, config: "RunConfig", costs: tuple[float, float], row_tokens: int = 512) -> "Deal":
+        """Among the ranks of a configuration; pair and sequence cost as in `costs` where the configuration has none."""
+        return cls(
+            config.launch.ranks,
+            config.launch.processes_per_node,
+            pair_cost=costs[0] if config.pair_cost is None else config.pair_cost,
+            sequence_cost=costs[1] if config.sequence_cost is None else config.sequence_cost,
+            row_tokens=row_tokens,
+            counts=config.balancing_counts,
+        )
+
     def costs(self, lengths: np.ndarray) -> np.ndarray:
         """What sequences of these lengths cost, in units of one token's cost: float64 of the same shape."""
         n = lengths.astype(np.float64)
@@ -101,18 +116,11 @@ def _loads(values: np.ndarray, order: np.ndarray, starts: np.ndarray, loads: np.
     return loads
 
 
-def least_max_over_mean(values: np.ndarray, deal: Deal) -> float:
-    """A lower bound of max/mean over the parts of any assignment of samples of these values [G], not negative.
+def least_max_over_mean(v: np.ndarray, deal: Deal) -> float:
+    """A lower bound of max/mean over the parts of any assignment of samples of these values [G].
 
-    It knows whether `deal` wants equal counts, and is 1 where all values are 0.
-    """
-    return bound_of_sorted(-np.sort(-values.astype(np.float64)), deal)
-
-
-def bound_of_sorted(v: np.ndarray, deal: Deal) -> float:
-    """As `least_max_over_mean`, of values in descending order.
-
-    The largest of, for P parts and v₁ ≥ v₂ ≥ …:
+    The values are not negative, in descending order. The bound knows whether `deal` wants equal counts, and is 1 where
+    all values are 0. It is the largest of, for P parts and v₁ ≥ v₂ ≥ …:
 
     - the mean part, and v₁;
     - for every m, the mean of m parts that between them hold at least 2m of v₁ … v_{P+m}. There are such parts, since

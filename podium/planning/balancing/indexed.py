@@ -12,13 +12,13 @@ longer sample goes to a part of less room than a shorter one, exchanging the two
 where such rounds have little to choose from, the busiest part then swaps samples with any other.
 """
 
-from heapq import heapreplace
 from typing import NamedTuple
 
 import numpy as np
 
 from podium.core.jit import compiled
-from podium.planning.balancing.assignment import Assignment, Deal, bound_of_sorted, offsets_of
+from podium.planning.balancing.assignment import Assignment, Deal, least_max_over_mean, offsets_of
+from podium.planning.tensor_partition import owners
 
 ROUNDS, ROUND_SAMPLES = 32, 2**17  # most rounds, and most samples in all: 0.1 ms for 4,096
 ROWS = 64  # rows that are dealt out one by one, at most
@@ -66,7 +66,7 @@ class Columns:
     def bound(self, count: int) -> float:
         """What no assignment of the first `count` samples can beat: the others are empty."""
         longest_first = self.lengths[self.descending[:count]]
-        return max(bound_of_sorted(longest_first, self.deal), bound_of_sorted(self.cost_of[longest_first], self.deal))
+        return max(least_max_over_mean(v, self.deal) for v in (longest_first, self.cost_of[longest_first]))
 
     def refine(self, enough: float) -> None:
         """Rounds of handing in and dealing out again, until the score is `enough`; the best of all columns stays."""
@@ -301,18 +301,8 @@ def indexed(lengths: np.ndarray, deal: Deal) -> Assignment:
 
 
 def longest_to_least(lengths: np.ndarray, deal: Deal) -> Assignment:
-    """Longest processing time: sample after sample, the costliest first, to the part that has least cost so far.
-
-    Counts are free. Source: Graham, SIAM J. Applied Mathematics 17 (1969).
-    """
-    costs = deal.costs(lengths).tolist()
-    loads = [(0.0, part) for part in range(deal.parts)]
-    part_of = np.empty(len(lengths), dtype=np.int64)
-    for sample in np.argsort(-lengths.astype(np.int64), kind="stable").tolist():
-        load, part = loads[0]
-        part_of[sample] = part
-        heapreplace(loads, (load + costs[sample], part))
-    return Assignment.grouped(part_of, deal.parts)
+    """Sample after sample, the costliest first, to the part that has least cost so far; counts are free."""
+    return Assignment.grouped(np.array(owners(deal.costs(lengths).tolist(), deal.parts)), deal.parts)
 
 
 def _with_least(assignment: Assignment, lengths: np.ndarray, least: int) -> Assignment:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.bert.lengths import usual_masked_counts
-from podium.planning.balancing.assignment import Assignment, Deal, offsets_of
+from podium.planning.balancing.assignment import Assignment, Deal
 from podium.planning.balancing.indexed import indexed
 from podium.planning.balancing.packed import packed
 from podium.planning.balancing.published import exchanged, in_order, presorted
@@ -111,5 +111,5 @@ def _micro_batches(by_rank: Assignment, lengths: np.ndarray, steps: int) -> Assi
     round_of, place = np.divmod(np.arange(len(order)) - by_rank.starts[ranks], steps)
     step = np.where(round_of % 2, steps - 1 - place, place)
     part = ranks * steps + step
-    starts = offsets_of(np.bincount(part, minlength=by_rank.parts * steps))
-    return Assignment(order[np.argsort(part, kind="stable")], starts)
+    grouped = Assignment.grouped(part, by_rank.parts * steps)
+    return Assignment(order[grouped.order], grouped.starts)

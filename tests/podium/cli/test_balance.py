@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.bert.sizes import LARGE, VOCABULARY_SIZE
 from podium.cli.balance import plot_balance, print_balance, print_packing
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning import costs
 from podium.planning.balance_report import Cluster, balance_report
+from podium.planning.balancing.assignment import Deal
 from podium.planning.costs import StepCosts, save_costs
+
+USUAL_COSTS = LARGE.relative_costs(VOCABULARY_SIZE)
 
 ROW = {
     "max_over_mean_tokens": 1.2,
@@ -43,7 +47,7 @@ def printed(cluster: Cluster) -> str:
 
 
 def test_the_table_fits_and_shows_every_figure() -> None:
-    text = printed(Cluster(64, 8, 48))
+    text = printed(Cluster(Deal(64, 8), 48))
     assert "64 ranks × 48 samples" in text
     assert re.search(r"padded +│ 1\.200 / 1\.300 │ 1\.250 / 1\.350 │ +50\.0% │ +– │ 0\.70", text)
     assert re.search(r"exchanged +│ .* 2\.50 MB │ 0\.70", text)
@@ -53,9 +57,9 @@ def test_the_table_fits_and_shows_every_figure() -> None:
 
 def test_the_project_s_own_is_held_against_the_bound() -> None:
     console = Console(width=80, record=True)
-    print_balance(console, Cluster(4, 4, 8), {"strategies": {"indexed": ROW}, "impossible": {}})
+    print_balance(console, Cluster(Deal(4, 4), 8), {"strategies": {"indexed": ROW}, "impossible": {}})
     assert "no assignment is below 1.1000 in cost; indexed has 1.2500" in console.export_text()
-    assert "no assignment" not in printed(Cluster(4, 4, 8))
+    assert "no assignment" not in printed(Cluster(Deal(4, 4), 8))
 
 
 def test_packing_is_a_table_of_its_own() -> None:
@@ -72,66 +76,68 @@ def test_packing_is_a_table_of_its_own() -> None:
 
 def test_bars_share_out_a_step() -> None:
     """1.25 times the mean: 20% waiting, and half of the rest on padding."""
-    lines = [line for line in printed(Cluster(1, 1, 48)).splitlines() if "working" in line]
+    lines = [line for line in printed(Cluster(Deal(1, 1), 48)).splitlines() if "working" in line]
     padded, exchanged = (line.split()[1] for line in lines[:2])
     assert (padded.count("█"), padded.count("▒"), padded.count("·")) == (19, 19, 10)
     assert set(exchanged) == {"█"}
-    assert "1 rank × 48 samples" in printed(Cluster(1, 1, 48))
+    assert "1 rank × 48 samples" in printed(Cluster(Deal(1, 1), 48))
 
 
 def test_a_system_is_dealt_out_as_it_is_described(laptop: RunConfig) -> None:
     cluster = Cluster.of_system(laptop)
-    assert cluster == Cluster(2, 2, 8, accumulation_steps=4)
+    assert cluster == Cluster(Deal(2, 2, *USUAL_COSTS), 8, accumulation_steps=4)
 
 
 def test_the_costs_are_those_that_were_measured(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {})
     token = 1e-6 + 0.15 * 2e-6
-    cluster = Cluster.of_system(laptop)
-    assert cluster.pair_cost == pytest.approx(3e-9 / token)
-    assert cluster.sequence_cost == pytest.approx(4e-6 / token)
-    assert Cluster.of_system(laptop.model_copy(update={"pair_cost": 0.5})).pair_cost == 0.5
+    deal = Cluster.of_system(laptop).deal
+    assert deal.pair_cost == pytest.approx(3e-9 / token)
+    assert deal.sequence_cost == pytest.approx(4e-6 / token)
+    assert Cluster.of_system(laptop.model_copy(update={"pair_cost": 0.5})).deal.pair_cost == 0.5
 
 
 def test_costs_of_another_model_are_not_this_one_s(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {"layers": 24})
-    assert Cluster.of_system(laptop).pair_cost is None
+    assert Cluster.of_system(laptop).deal == Deal(2, 2, *USUAL_COSTS)
 
 
 def test_tokens_that_cost_nothing_are_no_unit(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 0, 3e-9, 0, 4e-6), costs.costs_path("laptop"), {})
-    assert Cluster.of_system(laptop).pair_cost is None
+    assert Cluster.of_system(laptop).deal == Deal(2, 2, *USUAL_COSTS)
 
 
 def test_nodes_of_eight_unless_they_do_not_come_out_even() -> None:
-    assert Cluster.of_ranks(64, 4, None, None, None).ranks_per_node == 8
-    assert Cluster.of_ranks(12, 4, None, None, None).ranks_per_node == 12
-    assert Cluster.of_ranks(12, 4, 3, "free", "snake") == Cluster(12, 3, 4, counts="free", scan="snake")
+    assert Cluster.of_ranks(64, 4, None, None, None).deal.parts_per_node == 8
+    assert Cluster.of_ranks(12, 4, None, None, None).deal.parts_per_node == 12
+    assert Cluster.of_ranks(12, 4, 3, "free", "snake") == Cluster(
+        Deal(12, 3, *USUAL_COSTS, counts="free", scan="snake"), 4
+    )
 
 
 def test_the_report_is_of_the_cluster_described(tmp_path: Path) -> None:
     """Of ranks with two samples of 2 and 4 tokens, samples are assigned as the cluster and the options say."""
     lengths = tmp_path / "lengths.json"
     lengths.write_text("[0, 0, 1, 1]")
-    found = balance_report(Cluster(2, 1, 4, 2, "free", 0.25, 2.0), ["indexed", "padded"], lengths, 3)
+    found = balance_report(Cluster(Deal(2, 1, 0.25, 2.0, counts="free"), 4, 2), ["indexed", "padded"], lengths, 3)
     assert list(found["strategies"]) == ["indexed", "padded"]
     assert (found["pair_cost"], found["sequence_cost"]) == (0.25, 2.0)
     with pytest.raises(UsageError, match="--strategy: found best, allowed are all, padded"):
-        balance_report(Cluster(2, 2, 4), ["best"], None, 1)
+        balance_report(Cluster(Deal(2, 2), 4), ["best"], None, 1)
 
 
 def test_the_picture_is_an_svg_of_every_strategy(tmp_path: Path) -> None:
     path = tmp_path / "balance.svg"
-    plot_balance(Cluster(64, 8, 48), MEASURED, path)
+    plot_balance(Cluster(Deal(64, 8), 48), MEASURED, path)
     text = path.read_text(encoding="utf-8")
     assert text.startswith("<?xml")
     for words in ("padded", "exchanged", "64 ranks × 48 samples", "1.250", "waiting"):
         assert words in text
     before = path.read_bytes()
-    plot_balance(Cluster(64, 8, 48), MEASURED, path)
+    plot_balance(Cluster(Deal(64, 8), 48), MEASURED, path)
     assert path.read_bytes() == before
     with pytest.raises(UsageError, match=r"allowed is a path that ends with \.svg"):
-        plot_balance(Cluster(64, 8, 48), MEASURED, tmp_path / "balance.png")
+        plot_balance(Cluster(Deal(64, 8), 48), MEASURED, tmp_path / "balance.png")
 
 
 @pytest.mark.parametrize(("counts", "unequal"), [("equal", False), ("free", True)])

@@ -84,7 +84,7 @@ def tiny_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_strategy_is_reported() -> None:
-    found = balance_report(Cluster(8, 8, 16), steps=2)
+    found = balance_report(Cluster.of_ranks(8, 16, None, None, None), steps=2)
     assert list(found["strategies"]) == list(STRATEGIES)
     assert found["pair_cost"] == pytest.approx(PAIR_COST)
     assert json.loads(json.dumps(found)) == found
@@ -97,9 +97,9 @@ def test_every_strategy_is_reported() -> None:
 
 def test_strategies_are_measured_on_the_same_batches() -> None:
     """Together or alone, a strategy has the same figures; only its time is measured anew."""
-    together = balance_report(Cluster(8, 4, 16, accumulation_steps=2), steps=9)["strategies"]
+    together = balance_report(Cluster(Deal(8, 4), 16, accumulation_steps=2), steps=9)["strategies"]
     for name, row in together.items():
-        alone = balance_report(Cluster(8, 4, 16, accumulation_steps=2), [name], steps=9)["strategies"][name]
+        alone = balance_report(Cluster(Deal(8, 4), 16, accumulation_steps=2), [name], steps=9)["strategies"][name]
         assert {**alone, "milliseconds": 0} == {**row, "milliseconds": 0}
 
 
@@ -107,7 +107,7 @@ def test_packing_is_what_the_packers_find(tmp_path: Path) -> None:
     """40 sequences of 30 tokens and 40 of 34 fill rows of 64, the longest that there is, in pairs."""
     path = tmp_path / "lengths.json"
     path.write_text(json.dumps([0] * 29 + [40, 0, 0, 0, 40] + [0] * 29 + [1]))
-    rows = balance_report(Cluster(1, 1, 4), ["random"], path, steps=1, packing=True)["packing"]
+    rows = balance_report(Cluster(Deal(1, 1), 4), ["random"], path, steps=1, packing=True)["packing"]
     assert [(row["method"], row["depth"]) for row in rows][:3] == [
         ("least squares", 3),
         ("shortest pack first", 2),
@@ -121,19 +121,18 @@ def test_packing_is_what_the_packers_find(tmp_path: Path) -> None:
 def test_the_lengths_are_those_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "lengths.json"
     path.write_text(json.dumps([0, 0, *[0] * 61, 1, *[0] * 63, 1]))  # 64 and 128 tokens
-    found = balance_report(Cluster(2, 2, 400), ["padded"], path, steps=2)
+    found = balance_report(Cluster(Deal(2, 2), 400), ["padded"], path, steps=2)
     assert found["strategies"]["padded"]["padding_share"] == pytest.approx(0.25, abs=0.02)
 
 
 @pytest.mark.parametrize(
     ("cluster", "options", "sentence"),
     [
-        (Cluster(4, 3, 4), {}, "--ranks-per-node: found 3"),
-        (Cluster(4096, 8, 4096), {}, "allowed are up to 4,194,304 samples"),
-        (Cluster(4, 4, 4), {"strategies": ["best"]}, "--strategy: found best, allowed are all, "),
-        (Cluster(4, 4, 4), {"lengths": Path("/no/such")}, "--lengths: /no/such cannot be read"),
-        (Cluster(4, 4, 2), {"strategies": ["stratified"]}, "local batches of 2"),
-        (Cluster(4, 4, 2), {"steps": 1, "lengths": Path(TINY), "packing": True}, "half a sample"),
+        (Cluster(Deal(4096, 8), 4096), {}, "allowed are up to 4,194,304 samples"),
+        (Cluster(Deal(4, 4), 4), {"strategies": ["best"]}, "--strategy: found best, allowed are all, "),
+        (Cluster(Deal(4, 4), 4), {"lengths": Path("/no/such")}, "--lengths: /no/such cannot be read"),
+        (Cluster(Deal(4, 4), 2), {"strategies": ["stratified"]}, "local batches of 2"),
+        (Cluster(Deal(4, 4), 2), {"steps": 1, "lengths": Path(TINY), "packing": True}, "half a sample"),
     ],
 )
 def test_what_cannot_be_dealt_out_is_a_sentence(cluster: Cluster, options: dict[str, Any], sentence: str) -> None:
@@ -143,8 +142,13 @@ def test_what_cannot_be_dealt_out_is_a_sentence(cluster: Cluster, options: dict[
     assert len(str(error.value).splitlines()) == 1
 
 
+def test_nodes_that_do_not_come_out_even_are_refused() -> None:
+    with pytest.raises(UsageError, match="--ranks-per-node: found 3, allowed are divisors of --ranks 4"):
+        Cluster.of_ranks(4, 4, 3, None, None)
+
+
 def test_strategies_that_cannot_share_out_the_batch_are_named_with_the_reason() -> None:
-    found = balance_report(Cluster(4, 4, 2), steps=1)
+    found = balance_report(Cluster(Deal(4, 4), 2), steps=1)
     assert list(found["impossible"]) == ["stratified", "presorted"]
     assert [*found["strategies"], *found["impossible"]] == sorted(
         STRATEGIES, key=lambda name: (name in found["impossible"], list(STRATEGIES).index(name))

@@ -33,6 +33,7 @@ def balance(assignment: Assignment, lengths: np.ndarray, deal: Deal) -> tuple[fl
 
 
 def bound(lengths: np.ndarray, deal: Deal) -> float:
+    lengths = np.sort(lengths)[::-1]
     return max(least_max_over_mean(lengths, deal), least_max_over_mean(deal.costs(lengths), deal))
 
 
