@@ -11,9 +11,7 @@ forks to side streams here forks in backward too.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,62 +22,25 @@ from implementations.pytorch.model.attention.padded import dense, merge, split, 
 from implementations.pytorch.model.attention.varlen import is_had, varlen
 
 
-class Streams(Protocol):
-    """Side streams of one device, numbered from 0."""
-
-    def fork(self, side: int, shared: Tensor) -> AbstractContextManager[object]:
-        """Run on this side stream what follows, after all that the compute stream has been given so far.
-
-        `shared` is read there, so its memory is not given away before that has happened.
-        """
-
-    def join(self, side: int, result: Tensor) -> None:
-        """Have the compute stream wait for what this side stream was given; it may then use the result."""
-
-
-class OneStream:
-    """Everything one after the other: a CPU, or a GPU for comparison."""
-
-    def fork(self, side: int, shared: Tensor) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def join(self, side: int, result: Tensor) -> None:
-        pass
-
-
-class CudaStreams:
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._sides: list[torch.cuda.Stream] = []
-
-    def fork(self, side: int, shared: Tensor) -> AbstractContextManager[object]:
-        while len(self._sides) <= side:
-            self._sides.append(torch.cuda.Stream(self._device))  # type: ignore[no-untyped-call]
-        stream = self._sides[side]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        shared.record_stream(stream)
-        return torch.cuda.stream(stream)
-
-    def join(self, side: int, result: Tensor) -> None:
-        current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._sides[side])
-        result.record_stream(current)
-
-
 @cache
-def streams_of(device: torch.device) -> Streams:
-    return CudaStreams(device) if device.type == "cuda" else OneStream()
+def side_stream(device: torch.device, side: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def side_by_side(launches: Sequence[Callable[[], Tensor]], shared: Tensor, streams: Streams) -> list[Tensor]:
+def side_by_side(launches: Sequence[Callable[[], Tensor]], shared: Tensor) -> list[Tensor]:
     """Results of the launches, all of which read `shared`: the first on the compute stream, each other on its own."""
+    compute = torch.cuda.current_stream(shared.device)
     results: list[Tensor] = []
     for side, launch in enumerate(launches[1:]):
-        with streams.fork(side, shared):
+        stream = side_stream(shared.device, side)
+        stream.wait_stream(compute)
+        shared.record_stream(stream)  # its memory is not given away before the side stream has read it
+        with torch.cuda.stream(stream):
             results.append(launch())
     first = launches[0]()
     for side, result in enumerate(results):
-        streams.join(side, result)
+        compute.wait_stream(side_stream(shared.device, side))
+        result.record_stream(compute)
     return [first, *results]
 
 
@@ -99,5 +60,5 @@ def _slices(qkv_T3HK: Tensor, batch: RaggedBatch, probability: float) -> Tensor:
         partial(varlen, part, group.relative_starts, group.width, probability)
         for part, group in zip(parts, batch.groups, strict=False)
     ]
-    contexts = side_by_side(launches, qkv_T3HK, streams_of(qkv_T3HK.device))
+    contexts = side_by_side(launches, qkv_T3HK)
     return with_spare_slots(contexts, batch.slots).flatten(1)
