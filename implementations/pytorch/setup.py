@@ -14,7 +14,7 @@ import torch
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.sizes import Size
 from implementations.pytorch.data.synthetic import synthetic_step
-from implementations.pytorch.distributed.gradient_sync import SyncSettings, synchronised
+from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
@@ -85,7 +85,7 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
     model.to(processes.device)
     dropout_seed = np.random.SeedSequence([config.seed, processes.rank]).generate_state(1, np.uint32)
     torch.manual_seed(int(dropout_seed[0]))
-    ddp, sync = synchronised(model, processes.device, SyncSettings.of(config))
+    ddp, sync = synchronised(model, processes.device, config.clipping, config.gradient_wire, config.gradient_bucket_mib)
     optimizer = build_optimizer(model, config.optimizer)
     steps = -(-config.max_samples // config.global_batch_size)
     rates = rate_table(config.optimizer, steps, processes.device)

@@ -17,8 +17,7 @@ device, so a step can be part of a CUDA graph.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -28,32 +27,19 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from implementations.pytorch.optim.clipping import clip_factor, total_norm
-from podium.config.schema import Clipping, RunConfig
+from podium.config.schema import Clipping
 
 NEVER = 2**31 - 1  # steps between entries of DDP's log, which waits for the device: no CUDA graph could be captured
 
 WIRE_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-@dataclass(frozen=True)
-class SyncSettings:
-    """What of a configuration says how gradients are synchronised."""
-
-    clipping: Clipping | None = None
-    wire: Literal["fp32", "fp16", "bf16"] = "fp32"
-    bucket_mib: float | None = None
-
-    @classmethod
-    def of(cls, config: RunConfig) -> Self:
-        return cls(config.clipping, config.gradient_wire, config.gradient_bucket_mib)
-
-
 class GradientSync:
     """How the gradients of one model are averaged, and when: what backward takes after its last bucket was ready is
     exposed communication. `begin` comes before every backward pass that sends."""
 
-    def __init__(self, settings: SyncSettings) -> None:
-        self.clipping, self.wire = settings.clipping, settings.wire
+    def __init__(self, clipping: Clipping | None, wire: str) -> None:
+        self.clipping, self.wire = clipping, wire
         self.last_bucket_ready = 0.0  # by time.perf_counter
         self.buckets = 0  # how many DDP has made: known with `bucket` clipping, from the first `begin` on
         self.hook = HOOKS[self.clipping.when if self.clipping else "after"]
@@ -62,9 +48,6 @@ class GradientSync:
         self._scale: Tensor | None = None
         self._norms: list[Tensor] = []
         self._held: list[Tensor] = []
-
-    def mark(self) -> None:
-        self.last_bucket_ready = time.perf_counter()
 
     def begin(self, model: DistributedDataParallel, scale: Tensor | None) -> None:
         """Between the forward and the backward pass whose gradients are sent, multiplied by `scale` (0-d; None: 1).
@@ -137,20 +120,21 @@ HOOKS: dict[str, Callable[[GradientSync, GradBucket], Future[Tensor]]] = {
 
 
 def _hook(sync: GradientSync, bucket: GradBucket) -> Future[Tensor]:
-    sync.mark()
+    sync.last_bucket_ready = time.perf_counter()
     return sync.hook(sync, bucket)
 
 
 def synchronised(
-    model: nn.Module, device: torch.device, settings: SyncSettings | None = None
+    model: nn.Module,
+    device: torch.device,
+    clipping: Clipping | None = None,
+    wire: Literal["fp32", "fp16", "bf16"] = "fp32",
+    bucket_mib: float | None = None,
 ) -> tuple[DistributedDataParallel, GradientSync]:
     """The model in DDP: gradients are averaged over ranks bucket by bucket while backward goes on."""
-    settings = settings or SyncSettings()
-    sync = GradientSync(settings)
+    sync = GradientSync(clipping, wire)
     devices = [device.index] if device.type == "cuda" else None
-    ddp = DistributedDataParallel(
-        model, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=settings.bucket_mib
-    )
+    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mib)
     ddp._set_ddp_runtime_logging_sample_rate(NEVER)  # type: ignore[no-untyped-call]
     ddp.register_comm_hook(sync, _hook)
     return ddp, sync

@@ -17,7 +17,7 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Sample, Samples
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import Origin, SampleStore, write_shard
-from implementations.pytorch.distributed.gradient_sync import SyncSettings, synchronised
+from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
@@ -192,7 +192,9 @@ def make_stepper(processes: Processes) -> Callable[..., Stepper]:
     """A stepper of this process alone, in fp32 unless another precision is named."""
 
     def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
-        ddp, sync = synchronised(model, processes.device, SyncSettings.of(config))
+        ddp, sync = synchronised(
+            model, processes.device, config.clipping, config.gradient_wire, config.gradient_bucket_mib
+        )
         optimizer = build_optimizer(model, config.optimizer)
         rates = rate_table(config.optimizer, 100, processes.device)
         return Stepper(config, processes, ddp, sync, optimizer, rates, precision)

@@ -13,8 +13,7 @@ import torch.distributed as dist
 
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
-from implementations.pytorch.distributed.gradient_sync import SyncSettings, synchronised
+from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.model.bert import BertForPreTraining, Making
@@ -24,12 +23,13 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.setup import build_order
 from implementations.pytorch.step import Stepper
 from podium.config.schema import RunConfig
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, here: Processes) -> dict[str, Any]:
     torch.manual_seed(0)
     model = BertForPreTraining(size, vocabulary, dropout_probability=0.0, making=Making(attention=config.attention))
-    ddp, sync = synchronised(model, here.device, SyncSettings.of(config))
+    ddp, sync = synchronised(model, here.device, config.clipping, config.gradient_wire, config.gradient_bucket_mib)
     rates = rate_table(config.optimizer, 10, here.device)
     stepper = Stepper(config, here, ddp, sync, build_optimizer(model, config.optimizer), rates, "fp32")
     order = build_order(config, store, vocabulary, here.device, seed=7)

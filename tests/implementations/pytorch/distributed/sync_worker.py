@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from implementations.pytorch.distributed.gradient_sync import GradientSync, SyncSettings, synchronised
+from implementations.pytorch.distributed.gradient_sync import GradientSync, synchronised
 from podium.config.schema import Clipping
 
 CPU = torch.device("cpu")
@@ -91,13 +91,15 @@ def watched(times: Times) -> Iterator[None]:
         setattr(dist, "all_reduce", all_reduce)  # noqa: B010
 
 
-def steps(rank: int, settings: SyncSettings, scale: float | None = None, parts: int = 1) -> list[dict[str, Any]]:
+def steps(
+    rank: int, scale: float | None = None, parts: int = 1, clipping: Clipping | None = None, **settings: Any
+) -> list[dict[str, Any]]:
     """Three passes over a model whose weights stay: what went into each bucket, and the gradients that came out."""
     ends = []
     buckets: list[Tensor] = []
     times: Times = {"ready": [], "asked": [], "come": []}
     with watched(times):
-        model, sync = synchronised(Chain(), CPU, settings)
+        model, sync = synchronised(Chain(), CPU, clipping, **settings)
         note(sync, buckets, times)
         for step in range(3):
             model.zero_grad(set_to_none=False)
@@ -112,7 +114,7 @@ def steps(rank: int, settings: SyncSettings, scale: float | None = None, parts: 
                         sync.begin(model, None if scale is None else torch.tensor(scale))
                     loss.backward()
             finished = time.perf_counter()
-            clip_after = settings.clipping is not None and settings.clipping.when == "after"
+            clip_after = clipping is not None and clipping.when == "after"
             gradients = {name: p.grad.clone() for name, p in model.module.named_parameters() if p.grad is not None}
             ends.append(
                 {
@@ -124,15 +126,15 @@ def steps(rank: int, settings: SyncSettings, scale: float | None = None, parts: 
                     "marked": sync.last_bucket_ready,
                 }
             )
-            if clip_after and settings.clipping:
-                ends[-1]["norm"] = float(clip_grad_norm_(model.parameters(), settings.clipping.max_norm))
+            if clip_after and clipping:
+                ends[-1]["norm"] = float(clip_grad_norm_(model.parameters(), clipping.max_norm))
     return ends
 
 
 def sent(value: float, wire: Any) -> float:
     """What this rank's gradient of `value` comes back as."""
     layer = nn.Linear(3, 1, bias=False)
-    model, sync = synchronised(layer, CPU, SyncSettings(wire=wire))
+    model, sync = synchronised(layer, CPU, wire=wire)
     loss = model(torch.full((1, 3), value)).sum()
     sync.begin(model, None)
     loss.backward()
@@ -145,18 +147,18 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(ranks))
     small, here = 0.002, int(rank)
-    cases: dict[str, Any] = {"mean": steps(here, SyncSettings(bucket_mib=small))}
+    cases: dict[str, Any] = {"mean": steps(here, bucket_mib=small)}
     for when in ("after", "before", "bucket"):
         for name, max_norm in (("tight", 0.5), ("middle", 20.0), ("loose", 1e6)):
             clipping = Clipping(max_norm=max_norm, when=when)
-            cases[f"{when} {name}"] = steps(here, SyncSettings(clipping, bucket_mib=small))
+            cases[f"{when} {name}"] = steps(here, clipping=clipping, bucket_mib=small)
         clipping = Clipping(max_norm=0.5, when=when)
-        cases[f"{when} accumulated"] = steps(here, SyncSettings(clipping, bucket_mib=small), parts=4)
+        cases[f"{when} accumulated"] = steps(here, clipping=clipping, bucket_mib=small, parts=4)
         if when != "after":
-            cases[f"{when} scaled"] = steps(here, SyncSettings(clipping, bucket_mib=small), scale=1024.0)
+            cases[f"{when} scaled"] = steps(here, clipping=clipping, bucket_mib=small, scale=1024.0)
     for wire in ("fp16", "bf16"):
-        cases[wire] = steps(here, SyncSettings(wire=wire, bucket_mib=small))
-    cases["bucket bf16"] = steps(here, SyncSettings(Clipping(max_norm=0.5, when="bucket"), "bf16", small))
+        cases[wire] = steps(here, wire=wire, bucket_mib=small)
+    cases["bucket bf16"] = steps(here, clipping=Clipping(max_norm=0.5, when="bucket"), wire="bf16", bucket_mib=small)
     values = {"all 60,000": 6e4, "all 70,000": 7e4, "first 100,000": 1e5 if here == 0 else 0.0}
     wires = ("fp32", "fp16", "bf16")
     cases["sent"] = {name: {wire: sent(value, wire) for wire in wires} for name, value in values.items()}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from implementations.pytorch.distributed.gradient_sync import HOOKS, SyncSettings, synchronised
+from implementations.pytorch.distributed.gradient_sync import HOOKS, synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.optim.clipping import clip_factor, total_norm
 from podium.config.schema import Clipping
@@ -227,6 +227,6 @@ def test_every_way_of_clipping_has_its_hook() -> None:
 
 
 def test_buckets_must_have_been_counted(processes: Processes) -> None:
-    model, _ = synchronised(nn.Linear(2, 2), processes.device, SyncSettings(Clipping(max_norm=1.0, when="bucket")))
+    model, _ = synchronised(nn.Linear(2, 2), processes.device, Clipping(max_norm=1.0, when="bucket"))
     with pytest.raises(AssertionError, match="begin comes before backward"):
         model(torch.ones(1, 2)).sum().backward()
