@@ -6,7 +6,7 @@
   graph is captured, libraries prepare their kernels) is done before the clock starts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
@@ -301,25 +301,21 @@ class TrainingOrder:
         rounded: np.ndarray = -(-slots // self.shape_step) * self.shape_step
         return rounded
 
-    def layouts(self, whole: GlobalBatch, rank: int, masked_slots: Mapping[int, int] | None = None) -> list[Layout]:
-        """The arguments of `collate` beside the samples, for each of a rank's micro-batches.
+    def layouts(
+        self, whole: GlobalBatch, rank: int, masked_slots: Mapping[int, int] | None = None
+    ) -> Iterator[tuple[slice, Layout]]:
+        """Where each of a rank's micro-batches lies in the global batch, and the arguments of `collate` beside samples.
 
         `masked_slots` gives batches of so many token slots so many masked positions; without it they are rounded up.
         """
+        width, sequences = self.width_at(whole.first_sample), None
         if self.capacity is not None:
             masked_slots = {self.capacity.tokens: self.capacity.masked}
-        masked = (int(whole.masked_counts[part].sum()) for part in whole.micro_batches(rank))
-        width = self.width_at(whole.first_sample)
-        return [
-            (
-                width,
-                slots,
-                round_up(count, self.shape_step) if masked_slots is None else masked_slots[slots],
-                self.attention_widths,
-                self.capacity.sequences if self.capacity is not None else None,
-            )
-            for slots, count in zip(whole.micro_batch_slots[rank].tolist(), masked, strict=True)
-        ]
+            sequences = self.capacity.sequences
+        for part, slots in zip(whole.micro_batches(rank), whole.micro_batch_slots[rank].tolist(), strict=True):
+            masked = int(whole.masked_counts[part].sum())
+            masked = round_up(masked, self.shape_step) if masked_slots is None else masked_slots[slots]
+            yield part, (width, slots, masked, self.attention_widths, sequences)
 
 
 def round_up(number: int, step: int) -> int:

@@ -10,6 +10,7 @@ arrives are known in advance. Steps are bit for bit those of `StepReader`.
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
@@ -80,7 +81,7 @@ class Plan:
 Piece = tuple[Plan, Samples]  # of some steps, and this rank's samples as they arrived
 
 
-class ExchangeReader:
+class ExchangeReader(AbstractContextManager["ExchangeReader"]):
     """One rank's parts of steps, of samples that the ranks' readers pass on to each other.
 
     All ranks make one together and take equally many steps, or else leave it by an error. Use as a context manager, or
@@ -106,9 +107,6 @@ class ExchangeReader:
         self._closed = threading.Event()
         self._fails, self._taken = False, 0
         self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> "ExchangeReader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -159,8 +157,7 @@ class ExchangeReader:
     def _lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
         """This rank's part of a global batch, which begins with its sample number `first` in the piece."""
         (plan, samples), batches = piece, []
-        layouts = self._order.layouts(whole, self._rank, self._masked_slots)
-        for part, layout in zip(whole.micro_batches(self._rank), layouts, strict=True):
+        for part, layout in self._order.layouts(whole, self._rank, self._masked_slots):
             count = part.stop - part.start
             batches.append(collate(gather(samples, plan.places[first : first + count]), *layout))
             first += count

@@ -7,6 +7,7 @@ of any batch.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,22 +29,7 @@ class Step:
     whole: GlobalBatch
 
 
-def read_step(order: TrainingOrder, step: int, rank: int, masked_slots: Mapping[int, int] | None = None) -> Step:
-    """One rank's part of a step, sample by sample: the plain way that every loader is compared with.
-
-    `masked_slots` is that of `TrainingOrder.layouts`.
-    """
-    store = order.store
-    assert isinstance(store, SampleStore), "a length index alone holds no samples"
-    whole = order.global_batch(step)
-    parts = zip(whole.micro_batches(rank), order.layouts(whole, rank, masked_slots), strict=True)
-    batches = (
-        collate([store.read(index) for index in whole.indices[part].tolist()], *layout) for part, layout in parts
-    )
-    return Step(tuple(batches), whole)
-
-
-class StepReader:
+class StepReader(AbstractContextManager["StepReader"]):
     """One rank's parts of steps. Use as a context manager, or `close` it: it keeps files of shards open.
 
     Making one reads metadata alone. It holds the plans of `window` global batches at most, which is some tens of bytes
@@ -58,9 +44,6 @@ class StepReader:
         self._order, self._rank, self._masked_slots, self._window = order, rank, masked_slots, window
         self._bulk = BulkReader(order.store)
 
-    def __enter__(self) -> "StepReader":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -68,7 +51,7 @@ class StepReader:
         self._bulk.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
-        """These steps, counted from 0, one after the other: each equals `read_step`, bit for bit."""
+        """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
         coming = iter(numbers)
         planned: deque[GlobalBatch] = deque()
         unasked = 0
@@ -88,8 +71,7 @@ class StepReader:
     def read(self, whole: GlobalBatch) -> Step:
         """This rank's part of a global batch."""
         layouts = self._order.layouts(whole, self._rank, self._masked_slots)
-        parts = zip(whole.micro_batches(self._rank), layouts, strict=True)
-        batches = (collate(self._bulk.gather(whole.indices[part]), *layout) for part, layout in parts)
+        batches = (collate(self._bulk.gather(whole.indices[part]), *layout) for part, layout in layouts)
         return Step(tuple(batches), whole)
 
     def _ask(self, wholes: Sequence[GlobalBatch]) -> None:

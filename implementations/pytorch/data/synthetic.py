@@ -28,13 +28,9 @@ def synthetic_step(
     """A rank's part of a step in all its shapes, which the length index tells: no sample is read."""
     rng = np.random.default_rng(number)
     whole = order.global_batch(number)
-    micro_batches = (
-        [
-            synthetic_sample(length, masked, vocabulary, rng)
-            for length, masked in zip(whole.lengths[part].tolist(), whole.masked_counts[part].tolist(), strict=True)
-        ]
-        for part in whole.micro_batches(rank)
-    )
-    layouts = order.layouts(whole, rank, masked_slots)
-    batches = (collate(samples, *layout) for samples, layout in zip(micro_batches, layouts, strict=True))
+    batches = []
+    for part, layout in order.layouts(whole, rank, masked_slots):
+        counts = zip(whole.lengths[part].tolist(), whole.masked_counts[part].tolist(), strict=True)
+        samples = [synthetic_sample(length, masked, vocabulary, rng) for length, masked in counts]
+        batches.append(collate(samples, *layout))
     return Step(tuple(batches), whole)

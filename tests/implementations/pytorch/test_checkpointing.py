@@ -22,7 +22,6 @@ from implementations.pytorch.checkpointing import (
     own_facts,
     verify_tensors,
 )
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
@@ -37,6 +36,7 @@ from podium.config.run_folder import (
 )
 from podium.config.schema import Checkpointing, Clipping, LossScaling, RunConfig
 from podium.core.errors import WorkError
+from tests.implementations.pytorch.data.plain_reader import read_step
 from podium.planning.batch_plan import TrainingOrder
 
 Maker = Callable[..., tuple[Stepper, TrainingOrder]]

@@ -20,7 +20,6 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch import evaluation
 from implementations.pytorch.data.batch import RaggedBatch, collate
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import Accuracy, OverlappedEvaluation, evaluate
 from implementations.pytorch.model.bert import BertForPreTraining
@@ -30,6 +29,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
 from podium.planning.batch_plan import TrainingOrder
 
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 @pytest.mark.parametrize("attention", ["grouped", "padded"])
 def test_it_is_the_average_over_tokens_and_not_over_batches(

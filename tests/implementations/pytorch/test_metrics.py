@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import Step, read_step
+from implementations.pytorch.data.reader import Step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import MOST_SKIPPED, Metrics
 from implementations.pytorch.step import NotFinite, StepResult
 from podium.core.errors import WorkError
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.kernels.cpu.table import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
@@ -18,6 +17,7 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import Stepper
 from podium.config.schema import Clipping, RunConfig
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 ASKING = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select", "allclose"}
 """Operators whose result or whose shape the host has to wait for."""

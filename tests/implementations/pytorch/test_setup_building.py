@@ -14,7 +14,6 @@ from torch._dynamo.utils import counters
 
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.cpu.table import NUMBA
@@ -26,6 +25,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 Configs = Callable[..., RunConfig]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

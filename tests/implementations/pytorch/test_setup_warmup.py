@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
@@ -18,6 +17,7 @@ from implementations.pytorch.setup import GRAPH_WARM_UP_STEPS, warm_up
 from implementations.pytorch.step import Stepper
 from podium.config.schema import Clipping, RunConfig
 from podium.planning.batch_plan import RunShapes, TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 Maker = Callable[..., tuple[Stepper, TrainingOrder]]
 CASES = pytest.mark.parametrize(

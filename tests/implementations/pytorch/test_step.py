@@ -9,7 +9,6 @@ from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.bert import BertForPreTraining
@@ -19,6 +18,7 @@ from implementations.pytorch.phase_clock import PHASES, PhaseClock
 from implementations.pytorch.step import Stepper
 from podium.config.schema import Clipping, LossScaling, RunConfig
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 Models = Callable[..., BertForPreTraining]
 Configs = Callable[..., RunConfig]

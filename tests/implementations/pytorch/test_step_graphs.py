@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import StepGraphs, Stepper
 from podium.config.schema import RunConfig
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder, run_shapes
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 CPU = torch.device("cpu")
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import LossScaler, Stepper
 from podium.config.schema import Clipping, LossScaling, RunConfig
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
 Start = Callable[..., tuple[Stepper, TrainingOrder]]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 Lengths = Callable[[int, int], np.ndarray]
 StoreMaker = Callable[..., SampleStore]

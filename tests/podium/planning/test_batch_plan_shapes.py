@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder, run_shapes
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 @pytest.mark.parametrize("strategy", ["indexed", "random", "padded"])

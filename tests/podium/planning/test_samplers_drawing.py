@@ -160,7 +160,7 @@ def test_without_balancing_a_rank_trains_on_its_own_part_alone(accumulation: int
             for part in whole.micro_batches(rank):
                 mine = whole.indices[part]
                 assert ((bounds[rank] <= mine) & (mine < bounds[rank + 1])).all()
-            assert {layout[0] for layout in order.layouts(whole, rank)} == {width}
+            assert {layout[0] for _, layout in order.layouts(whole, rank)} == {width}
     assert order.slot_width == 512  # of evaluation
 
 

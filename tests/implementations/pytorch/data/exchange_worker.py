@@ -20,10 +20,11 @@ from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data import exchange
 from implementations.pytorch.data.loader import ExchangePrefetcher
-from implementations.pytorch.data.reader import Step, read_step
+from implementations.pytorch.data.reader import Step
 from podium.core.errors import WorkError
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 BATCH, STEPS = 24, range(2, 11)
 

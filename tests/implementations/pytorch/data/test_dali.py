@@ -14,10 +14,11 @@ import torch
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.dali import DaliPrefetcher
-from implementations.pytorch.data.reader import Step, read_step
+from implementations.pytorch.data.reader import Step
 from podium.core.errors import UsageError, WorkError
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder, run_shapes
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 DALI = importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
 with_dali = pytest.mark.skipif(not DALI, reason="NVIDIA DALI is not installed (the extra `dali`)")

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.data.reader import read_step
 from implementations.pytorch.data.synthetic import synthetic_step
 from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 @pytest.mark.parametrize("strategy", ["indexed", "padded"])
