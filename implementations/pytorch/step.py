@@ -80,10 +80,9 @@ class StepGraphs:
         return [output.clone() for output in captured.outputs]
 
 
-class LossScaler:
+class LossScaler(torch.amp.GradScaler):
     def __init__(self, settings: LossScaling, device: torch.device, enabled: bool) -> None:
-        self.enabled = enabled
-        self._scaler = torch.amp.GradScaler(
+        super().__init__(
             device.type, init_scale=settings.initial, growth_interval=settings.growth_interval, enabled=enabled
         )
         self._one = torch.ones((), device=device)
@@ -91,44 +90,29 @@ class LossScaler:
     @property
     def factor(self) -> Tensor | None:
         """What gradients are multiplied by until they are unscaled (0-d, on the device), once a loss was scaled."""
-        return self._scaler._get_scale_async() if self.enabled else None
+        return self._get_scale_async() if self._enabled else None
 
-    def scale(self, loss: Tensor) -> Tensor:
-        scaled: Tensor = self._scaler.scale(loss)
-        return scaled
-
-    def unscale(self, optimizer: Optimizer) -> None:
-        """Bring gradients back to their own size, and find out whether all are finite. Before clipping."""
-        self._scaler.unscale_(optimizer)
-
-    def step(self, optimizer: Optimizer) -> Tensor:
+    def take_step(self, optimizer: Optimizer) -> Tensor:
         """Take the optimizer's step unless a gradient is not finite. 1 where it was taken, else 0 (0-d, float32).
 
         Gradients are unscaled before: only that finds out which it is.
         """
-        if not self.enabled:
+        if not self._enabled:
             optimizer.step()
             return self._one
-        found = self._scaler._found_inf_per_device(optimizer)
+        found = self._found_inf_per_device(optimizer)
         assert found, "gradients are unscaled before the step"
         found_inf = sum(found.values(), start=torch.zeros_like(self._one))
-        self._scaler.step(optimizer)
-        self._scaler.update()
+        self.step(optimizer)
+        self.update()
         return self._one - found_inf
 
     def tensors(self) -> dict[str, Tensor]:
         """The scale and how long it has been held, where they live; none where losses are not scaled."""
-        if not self.enabled:
+        if not self._enabled:
             return {}
-        assert self._scaler._scale is not None and self._scaler._growth_tracker is not None, "a step was taken"
-        return {"scale": self._scaler._scale, "growth_tracker": self._scaler._growth_tracker}
-
-    def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._scaler.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._scaler.load_state_dict(state)
+        assert self._scale is not None and self._growth_tracker is not None, "a step was taken"
+        return {"scale": self._scale, "growth_tracker": self._growth_tracker}
 
 
 @dataclass(frozen=True)
@@ -222,9 +206,9 @@ class Stepper:
                 phases.lap("backward", until=self.sync.last_bucket_ready if last else None)
                 phases.lap("synchronisation" if last else "backward")
             sums.append(losses.detach())
-        self.scaler.unscale(self.optimizer)
+        self.scaler.unscale_(self.optimizer)  # which finds out whether all gradients are finite
         norm = self._clip()
-        taken = self.scaler.step(self.optimizer)
+        taken = self.scaler.take_step(self.optimizer)
         self.taken += taken.to(torch.int64)
         phases.lap("optimizer")
         masked_lm, next_sentence = torch.stack(sums).sum(0).unbind()

@@ -114,10 +114,10 @@ def scaled_step(scaler: LossScaler, gradient: float) -> float:
     parameter = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([parameter], lr=0.0)
     parameter.grad = scaler.scale(torch.tensor([1.0, gradient]))
-    scaler.unscale(optimizer)
-    if scaler.enabled:
+    scaler.unscale_(optimizer)
+    if scaler.is_enabled():
         assert parameter.grad.tolist() == [1.0, gradient]
-    return float(scaler.step(optimizer))
+    return float(scaler.take_step(optimizer))
 
 
 def scale_of(scaler: LossScaler) -> float:
@@ -166,4 +166,4 @@ def test_a_step_of_gradients_that_were_not_unscaled_is_no_step() -> None:
     parameter = torch.ones(2, requires_grad=True)
     parameter.grad = scaler.scale(torch.ones(2))
     with pytest.raises(AssertionError, match="gradients are unscaled before the step"):
-        scaler.step(torch.optim.SGD([parameter], lr=1.0))
+        scaler.take_step(torch.optim.SGD([parameter], lr=1.0))

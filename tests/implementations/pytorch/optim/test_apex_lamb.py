@@ -154,8 +154,8 @@ def test_overflow_changes_nothing_and_is_told_without_asking(apex: list[StandIn]
         factor = float(scaler.scale(torch.ones(())))
         give_gradients(model, step, size * factor)
         before = [p.detach().clone() for p in model.parameters()]
-        scaler.unscale(optimizer)
-        taken.append(float(scaler.step(optimizer)))
+        scaler.unscale_(optimizer)
+        taken.append(float(scaler.take_step(optimizer)))
         if size == 1.0:
             give_gradients(other, step)
             plain.step()

@@ -47,8 +47,8 @@ def test_no_value_is_read(algorithm: str, scaled: bool, make_model: Callable[...
                 parameter.grad = torch.empty_like(parameter)
             set_rate(optimizer, rates[number.clamp(max=8).view(1)].view(()))
             scaler.scale(torch.empty((), device=device))
-            scaler.unscale(optimizer)
-            taken = scaler.step(optimizer)
+            scaler.unscale_(optimizer)
+            taken = scaler.take_step(optimizer)
             number += taken.to(torch.int64)
         with pytest.raises((RuntimeError, NotImplementedError)):
             float(taken if scaled else rates[0])
