@@ -37,13 +37,10 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
         return AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=device.type == "cuda")
     groups[1]["parts"] = 3
     groups[2]["adapt"] = False
-    made = ApexLamb if settings.backend == "apex" else ShardedLamb if _shards(settings) else Lamb
+    ranks = dist.get_world_size() if dist.is_initialized() else 0
+    shards = settings.sharded_from is not None and ranks >= settings.sharded_from
+    made = ApexLamb if settings.backend == "apex" else ShardedLamb if shards else Lamb
     return made(groups, lr=rate, betas=betas, eps=eps)
-
-
-def _shards(settings: OptimizerSettings) -> bool:
-    least = settings.sharded_from
-    return least is not None and dist.is_initialized() and dist.get_world_size() >= least
 
 
 def set_rate(optimizer: Optimizer, rate: Tensor) -> None:

@@ -5,8 +5,6 @@ square, bias correction, u = m̂ / (√v̂ + eps) + weight_decay · p, and a ste
 where the ratio is 1 if either norm is 0. A parameter group with `adapt: False` (biases and LayerNorm) keeps ratio 1.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,38 +18,31 @@ from podium.core.jit import compiled_parallel
 BLOCK = 1 << 14  # elements that a thread takes at a time: few enough to stay in its cache between both passes
 
 
-@dataclass(frozen=True)
-class Update:
-    """What an update works on; tensors of one place in the lists belong together."""
-
-    parameters: list[Tensor]
-    gradients: list[Tensor]
-    means: list[Tensor]
-    squares: list[Tensor]
-    betas: tuple[float, float]
-    kept: tuple[float | Tensor, float | Tensor]  # what moving averages are multiplied by: betas, or 1
-    numbers: Tensor  # bias correction of m, that of v, and the rate: float64 [3] on the device
-    eps: float
-    weight_decay: float
-    adapt: bool
+Kept = tuple[float | Tensor, float | Tensor]
 
 
-def update_foreach(update: Update) -> None:
-    parameters, gradients = update.parameters, update.gradients
-    correction1, correction2, rate = update.numbers.to(parameters[0].dtype).unbind()
-    torch._foreach_mul_(update.means, update.kept[0])
-    torch._foreach_add_(update.means, gradients, alpha=1 - update.betas[0])
-    torch._foreach_mul_(update.squares, update.kept[1])
-    torch._foreach_addcmul_(update.squares, gradients, gradients, value=1 - update.betas[1])
+def update_foreach(*tensors: list[Tensor], kept: Kept, numbers: Tensor, group: dict[str, Any]) -> None:
+    """Update the parameters of a group by their gradients, moving averages m and squares v: four lists, of which what
+    has one place belongs together.
 
-    denominators = torch._foreach_div(update.squares, correction2)
+    `kept` is what moving averages are multiplied by: betas, or 1. `numbers` are the bias correction of m, that of v,
+    and the rate: float64 [3] on the device.
+    """
+    parameters, gradients, means, squares = tensors
+    correction1, correction2, rate = numbers.to(parameters[0].dtype).unbind()
+    torch._foreach_mul_(means, kept[0])
+    torch._foreach_add_(means, gradients, alpha=1 - group["betas"][0])
+    torch._foreach_mul_(squares, kept[1])
+    torch._foreach_addcmul_(squares, gradients, gradients, value=1 - group["betas"][1])
+
+    denominators = torch._foreach_div(squares, correction2)
     torch._foreach_sqrt_(denominators)
-    torch._foreach_add_(denominators, update.eps)
-    changes = torch._foreach_div(update.means, correction1)
+    torch._foreach_add_(denominators, group["eps"])
+    changes = torch._foreach_div(means, correction1)
     torch._foreach_div_(changes, denominators)
-    if update.weight_decay:
-        torch._foreach_add_(changes, parameters, alpha=update.weight_decay)
-    if update.adapt:
+    if group["weight_decay"]:
+        torch._foreach_add_(changes, parameters, alpha=group["weight_decay"])
+    if group["adapt"]:
         torch._foreach_mul_(changes, _trust_ratios(parameters, changes, -rate))
     else:
         torch._foreach_mul_(changes, -rate)
@@ -67,16 +58,15 @@ def _trust_ratios(parameters: list[Tensor], changes: tuple[Tensor, ...], rate: T
     return list((ratios * rate).unbind())
 
 
-def update_compiled(update: Update) -> None:
+def update_compiled(*tensors: list[Tensor], kept: Kept, numbers: Tensor, group: dict[str, Any]) -> None:
     """The same with each value read once to find the change and once to make it; norms are summed in float64."""
-    numbers = update.numbers.numpy()
-    constants = np.array([*update.betas, update.eps, update.weight_decay], dtype=np.float64)
-    for p, g, m, v in zip(update.parameters, update.gradients, update.means, update.squares, strict=True):
+    constants = np.array([*group["betas"], group["eps"], group["weight_decay"]], dtype=np.float64)
+    for p, g, m, v in zip(*tensors, strict=True):
         change = torch.empty_like(p)
         values, *rest = (tensor.view(-1).numpy() for tensor in (p, g.contiguous(), m, v, change))
         norms = np.zeros((-(-p.numel() // BLOCK), 2))
-        _find_changes(values, *rest, numbers, constants, norms)  # type: ignore[call-arg]
-        _apply(values, rest[-1], numbers, norms, update.adapt)
+        _find_changes(values, *rest, numbers.numpy(), constants, norms)  # type: ignore[call-arg]
+        _apply(values, rest[-1], numbers.numpy(), norms, group["adapt"])
 
 
 @compiled_parallel
@@ -126,7 +116,7 @@ class Lamb(Optimizer):
     into how many tensors along the first dimension a parameter is split for the trust ratio, for matrices that the
     reference keeps apart. Steps are computed with multi-tensor (foreach) operations, and on a CPU for float32 with
     compiled loops that read each value twice instead of ten times. Where `torch.amp.GradScaler` has found gradients
-    that are not finite, a step changes nothing. Raises ValueError for a value outside its range.
+    that are not finite, a step changes nothing.
     """
 
     _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets `grad_scale` and `found_inf` and asks nothing
@@ -143,8 +133,6 @@ class Lamb(Optimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt, "parts": parts}
         super().__init__(params, defaults)
-        for group in self.param_groups:
-            _check(group)
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -183,36 +171,14 @@ class Lamb(Optimizer):
         if found_inf is not None:  # a step of nothing: gradients of zero, moving averages that stay, a rate of zero
             gradients = [torch.where(found_inf > 0, 0.0, gradient) for gradient in gradients]
             beta1, beta2 = (torch.where(found_inf > 0, 1.0, beta) for beta in (beta1, beta2))
-        update = Update(
-            parameters=_split(parameters, group["parts"]),
-            gradients=_split(gradients, group["parts"]),
-            means=_split((self.state[p]["m"] for p in parameters), group["parts"]),
-            squares=_split((self.state[p]["v"] for p in parameters), group["parts"]),
-            betas=group["betas"],
-            kept=(beta1, beta2),
-            numbers=torch.stack([1 - group["betas"][0] ** steps, 1 - group["betas"][1] ** steps, rate * taken]),
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
-            adapt=group["adapt"],
-        )
+        means, squares = ([self.state[p][key] for p in parameters] for key in ("m", "v"))
+        tensors = [_split(each, group["parts"]) for each in (parameters, gradients, means, squares)]
+        numbers = torch.stack([1 - group["betas"][0] ** steps, 1 - group["betas"][1] ** steps, rate * taken])
         plain = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
         compiles = plain and device.type == "cpu" and found_inf is None
-        (update_compiled if compiles else update_foreach)(update)
+        (update_compiled if compiles else update_foreach)(*tensors, kept=(beta1, beta2), numbers=numbers, group=group)
 
 
-def _check(group: dict[str, Any]) -> None:
-    allowed = (
-        group["lr"] >= 0
-        and all(0 <= beta < 1 for beta in group["betas"])
-        and group["eps"] > 0
-        and group["weight_decay"] >= 0
-        and group["parts"] >= 1
-    )
-    if not allowed:
-        values = ", ".join(f"{key} {group[key]}" for key in ("lr", "betas", "eps", "weight_decay", "parts"))
-        raise ValueError(f"LAMB cannot use {values}")
-
-
-def _split(tensors: Iterable[Tensor], parts: int) -> list[Tensor]:
+def _split(tensors: list[Tensor], parts: int) -> list[Tensor]:
     """Views of the tensors' parts along the first dimension."""
     return [part for tensor in tensors for part in tensor.chunk(parts)]
