@@ -12,12 +12,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -121,16 +120,6 @@ class TensorFile:
 RANDOM, DEVICE_RANDOM = "random.cpu", "random.device"
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a run stands between two steps, as the host of the first rank knows it."""
-
-    batches: int
-    samples: int
-    metrics_bytes: int
-    rest: Mapping[str, Any]  # what else the run goes on from, as JSON can hold it
-
-
 class RunState:
     """The tensors that a run is made of, by name, where they live. Ranks make it together."""
 
@@ -141,15 +130,12 @@ class RunState:
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         named = [*model.named_parameters(), *model.named_buffers()]
         self._model = {f"model.{name}": tensor.detach() for name, tensor in named}
-        self._owners = self._find_owners()
-
-    def _find_owners(self) -> dict[str, int]:
-        """The lowest rank whose optimizer has a state for each parameter."""
-        held, ranks = self._stepper.optimizer.state, self._processes.ranks
-        mine = [self._processes.rank if held.get(parameter) else ranks for parameter in self._names]
-        lowest = torch.tensor(mine, dtype=torch.int64, device=self._processes.device)
+        held = stepper.optimizer.state
+        mine = [processes.rank if held.get(parameter) else processes.ranks for parameter in self._names]
+        lowest = torch.tensor(mine, dtype=torch.int64, device=processes.device)
         dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
-        return dict(zip(self._names.values(), lowest.tolist(), strict=True))
+        # the lowest rank whose optimizer has a state for each parameter
+        self._owners: dict[str, int] = dict(zip(self._names.values(), lowest.tolist(), strict=True))
 
     def of_rank(self) -> dict[str, Tensor]:
         """What this rank writes: tensors that live on, but for random states, which are copies."""
@@ -223,7 +209,7 @@ def own_facts(checkpoint: Checkpoint) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-class Saver:
+class Saver(AbstractContextManager["Saver"]):
     """Makes checkpoints while the run goes on. Use as a context manager: what is being written is finished then.
 
     `capture` copies all tensors to the host, `keep` hands the copies over to be written as soon as the host knows where
@@ -249,9 +235,6 @@ class Saver:
         self.captured = False  # whether copies wait for `keep`
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._writer.shutdown()
@@ -289,12 +272,15 @@ class Saver:
             self._arrival.record()
         self.captured = True
 
-    def keep(self, standing: Standing) -> None:
-        """Have the copies written: this is where the run stood when they were made."""
+    def keep(self, batches: int, samples: int, metrics_bytes: int, rest: Mapping[str, Any]) -> None:
+        """Have the copies written: this is where the run stood when they were made, as the first rank's host knows it.
+
+        `rest` is what else the run goes on from, as JSON can hold it.
+        """
         assert self.captured
         self.captured = False
         log_bytes = self._folder.log.stat().st_size if self._processes.first else 0
-        self._writing = self._writer.submit(self._write, standing, log_bytes)
+        self._writing = self._writer.submit(self._write, batches, samples, metrics_bytes, rest, log_bytes)
 
     def finish(self) -> None:
         """Wait until all is written, and raise what went wrong with it."""
@@ -302,19 +288,19 @@ class Saver:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def _write(self, standing: Standing, log_bytes: int) -> None:
+    def _write(self, batches: int, samples: int, metrics_bytes: int, rest: Mapping[str, Any], log_bytes: int) -> None:
         if self._arrival is not None:
             self._arrival.synchronize()
         folder, rank = self._folder, self._processes.rank
-        path = make_folder(checkpoint_path(folder.checkpoints, standing.batches))
-        stamp = stamp_of(standing.batches, rank, self._configuration)
+        path = make_folder(checkpoint_path(folder.checkpoints, batches))
+        stamp = stamp_of(batches, rank, self._configuration)
         write_tensors(rank_file(path, rank), self._copies, stamp)
         if rank == 0:
             for file in (folder.log, folder.metrics):
                 _to_disk(file)
             log = folder.log.read_bytes()[:log_bytes].decode("utf-8")
-            known = standing.batches, standing.samples, self._processes.ranks, standing.metrics_bytes
-            write_whole(path / FACTS, facts_of(*known, log, self._configuration, standing.rest))
+            known = batches, samples, self._processes.ranks, metrics_bytes, log
+            write_whole(path / FACTS, facts_of(*known, self._configuration, rest))
         for place in (path, folder.checkpoints):
             _to_disk(place)
         if rank == 0:

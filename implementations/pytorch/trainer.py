@@ -12,7 +12,6 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.checkpointing import (
     RunState,
     Saver,
-    Standing,
     agreed_checkpoint,
     own_facts,
     verify_tensors,
@@ -229,7 +228,14 @@ class Trainer:
         if skipped is not None:
             self.totals.add(skipped, self.config, self.words, times=-1)
         if self.saver and self.saver.captured:
-            self.saver.keep(self._standing())
+            rest = {
+                "totals": asdict(self.totals),
+                "position": asdict(self.position),
+                "phases": dict(self.phases.seconds),
+                "skipped": self.metrics.skipped,
+                "seconds": perf_counter() - self.started,
+            }
+            self.saver.keep(self.position.batches, self.totals.samples, self.metrics.length, rest)
 
     def _save(self) -> None:
         """Make a checkpoint where one is due, and leave after it where any rank was asked to stop.
@@ -249,16 +255,6 @@ class Trainer:
             self.saver.finish()
             self.processes.barrier()
             raise Saved(f"asked to stop, and saved after {self.totals.samples:,} samples")
-
-    def _standing(self) -> Standing:
-        rest = {
-            "totals": asdict(self.totals),
-            "position": asdict(self.position),
-            "phases": dict(self.phases.seconds),
-            "skipped": self.metrics.skipped,
-            "seconds": perf_counter() - self.started,
-        }
-        return Standing(self.position.batches, self.totals.samples, self.metrics.length, rest)
 
     def _evaluate(self, last: bool) -> bool:
         """Evaluate now, or begin to beside the steps to come; whether the target is known to be reached."""

@@ -17,7 +17,6 @@ from implementations.pytorch import checkpointing
 from implementations.pytorch.checkpointing import (
     RunState,
     Saver,
-    Standing,
     agreed_checkpoint,
     own_facts,
     verify_tensors,
@@ -36,8 +35,8 @@ from podium.config.run_folder import (
 )
 from podium.config.schema import Checkpointing, Clipping, LossScaling, RunConfig
 from podium.core.errors import WorkError
-from tests.implementations.pytorch.data.plain_reader import read_step
 from podium.planning.batch_plan import TrainingOrder
+from tests.implementations.pytorch.data.plain_reader import read_step
 
 Maker = Callable[..., tuple[Stepper, TrainingOrder]]
 MADE_WITH = {"seed": 5}
@@ -107,7 +106,7 @@ def test_a_run_goes_on_bit_for_bit(
         here = state_of(stepper, processes)
         expected = [take(stepper, order, number) for number in (4, 5, 6)]
         end = state_of(stepper, processes)
-        saver.keep(Standing(4, 16, 3, {"own": 1.1}))
+        saver.keep(4, 16, 3, {"own": 1.1})
         assert not saver.captured
     checkpoint = newest_checkpoint(folder.checkpoints)
     assert checkpoint and (checkpoint.batches, checkpoint.samples, checkpoint.facts["own"]) == (4, 16, 1.1)
@@ -225,12 +224,12 @@ def test_the_step_goes_on_while_a_checkpoint_is_written(
     with saver:
         saver.capture(16)
         begun = time.monotonic()
-        saver.keep(Standing(1, 16, 0, {}))
+        saver.keep(1, 16, 0, {})
         assert time.monotonic() - begun < 0.3
         assert newest_checkpoint(folder.checkpoints) is None
         saver.capture(32)  # needs the copies' memory, so it waits for the one before
         assert newest_checkpoint(folder.checkpoints)
-        saver.keep(Standing(2, 32, 0, {}))
+        saver.keep(2, 32, 0, {})
     newest = newest_checkpoint(folder.checkpoints)
     assert newest and newest.batches == 2
 
@@ -241,7 +240,7 @@ def test_the_newest_are_kept(start: Maker, processes: Processes, folder: RunFold
     with saver:
         for batches in range(1, 6):
             saver.capture(16 * batches)
-            saver.keep(Standing(batches, 16 * batches, 0, {}))
+            saver.keep(batches, 16 * batches, 0, {})
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["batch_00000004", "batch_00000005"]
     assert sorted(path.name for path in checkpoint_path(folder.checkpoints, 5).iterdir()) == [
         "facts.json",
@@ -256,7 +255,7 @@ def test_lines_that_came_later_are_not_in_the_checkpoint_s_log(
     saver, _ = saver_of(stepper, processes, folder)
     monkeypatch.setattr(checkpointing, "write_tensors", lambda *_: time.sleep(0.3))
     saver.capture(16)
-    saver.keep(Standing(1, 16, 0, {}))
+    saver.keep(1, 16, 0, {})
     with folder.log.open("a", encoding="utf-8") as log:
         log.write("another\n")
     saver.finish()
@@ -270,7 +269,7 @@ def test_a_disk_that_refuses_is_told_by_the_next_call(start: Maker, processes: P
     path = checkpoint_path(folder.checkpoints, 1)
     rank_file(path, 0).mkdir(parents=True)  # a folder in the way of the file
     saver.capture(16)
-    saver.keep(Standing(1, 16, 0, {}))
+    saver.keep(1, 16, 0, {})
     with pytest.raises(WorkError, match=r"rank_0\.safetensors: cannot be written"):
         saver.capture(32)
     assert newest_checkpoint(folder.checkpoints) is None
@@ -314,7 +313,7 @@ def test_all_go_on_from_what_the_first_has_found(start: Maker, processes: Proces
     saver, _ = saver_of(stepper, processes, folder)
     with saver:
         saver.capture(16)
-        saver.keep(Standing(1, 16, 0, {}))
+        saver.keep(1, 16, 0, {})
     found = newest_checkpoint(folder.checkpoints)
     assert agreed_checkpoint(folder, processes, None) is None
     assert found and agreed_checkpoint(folder, processes, found) == found
@@ -330,7 +329,7 @@ def two(start: Maker, processes: Processes, folder: RunFolder) -> list[Checkpoin
     with saver:
         for batches in (1, 2):
             saver.capture(16 * batches)
-            saver.keep(Standing(batches, 16 * batches, 0, {"totals": {"steps": batches}}))
+            saver.keep(batches, 16 * batches, 0, {"totals": {"steps": batches}})
     return whole_checkpoints(folder.checkpoints)
 
 
@@ -354,7 +353,7 @@ def test_a_file_of_another_checkpoint_rank_or_run_is_refused(
     state = RunState(start()[0], processes)
     with Saver(Checkpointing(), folder, processes, state, 0, {"seed": 6}) as saver:
         saver.capture(32)
-        saver.keep(Standing(2, 32, 0, {}))
+        saver.keep(2, 32, 0, {})
     with pytest.raises(WorkError, match="is not this checkpoint's: its configuration is "):
         verify_tensors(two[1], 0)
     save_file({"x": torch.zeros(1)}, second)
