@@ -26,6 +26,7 @@ from implementations.pytorch.precision import resolve_precision
 from implementations.pytorch.setup import load_checkpoint
 from podium.core.errors import PodiumError, UsageError
 from podium.core.processes import end_with_parent
+from podium.planning.balancing.assignment import Deal
 
 LOCAL_BATCH_SIZE = 64
 SECONDS_BETWEEN_LINES = 10.0
@@ -74,7 +75,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     model.to_empty(device=device)
     load_checkpoint(model, arguments.checkpoint)
     batches = evaluation_batches(
-        store, samples=samples, rank=0, ranks=1, local_batch_size=LOCAL_BATCH_SIZE, slot_width=None
+        store, 0, Deal(1, 1), samples=samples, local_batch_size=LOCAL_BATCH_SIZE, slot_width=None
     )
     started = perf_counter()
     with alone(device) as processes:

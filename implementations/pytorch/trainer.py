@@ -170,13 +170,11 @@ class Trainer:
             steps: Iterable[Step] = stack.enter_context(self.loader)
             self.evaluation_batches = evaluation_batches(
                 self.evaluation_store,
+                processes.rank,
+                self.order.deal,
                 samples=config.evaluation_samples,
-                rank=processes.rank,
-                ranks=processes.ranks,
                 local_batch_size=config.evaluation.local_batch_size,
                 slot_width=self.order.slot_width,
-                pair_cost=self.order.deal.pair_cost,
-                sequence_cost=self.order.deal.sequence_cost,
             )
             self.phases.restart()
             for number, step in enumerate(steps, start=position.batches + 1):

@@ -1,5 +1,7 @@
 """The evaluation samples of one rank, in batches of similar length, which keeps padding and work imbalance small."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from benchmarks.bert.preparation.prepare import evaluation_pick
@@ -12,26 +14,18 @@ from podium.planning.batch_plan import SHAPE_STEP
 
 
 def evaluation_batches(
-    store: SampleStore,
-    *,
-    samples: int,
-    rank: int,
-    ranks: int,
-    local_batch_size: int,
-    slot_width: int | None,
-    pair_cost: float = 0.0,
-    sequence_cost: float = 0.0,
+    store: SampleStore, rank: int, deal: Deal, *, samples: int, local_batch_size: int, slot_width: int | None
 ) -> list[RaggedBatch]:
     """One rank's share of the `samples` that the reference picks, dealt out evenly by what they cost.
 
-    Costs are those of a `Deal`; with `slot_width` all samples cost the same. Where there are fewer samples than ranks,
-    some ranks have none. Raises UsageError if the store holds too few samples.
+    Costs are those of the `deal`, whose parts are the ranks; with `slot_width` all samples cost the same. Where there
+    are fewer samples than ranks, some ranks have none. Raises UsageError if the store holds too few samples.
     """
     store.require_samples(samples, "evaluation.samples")
     picked = evaluation_pick(len(store), samples)
     lengths = store.lengths[picked].astype(np.int64)
     computed = lengths if slot_width is None else np.full_like(lengths, slot_width)
-    mine = evaluation_share(computed, rank, Deal(ranks, ranks, pair_cost, sequence_cost, counts="free"))
+    mine = evaluation_share(computed, rank, replace(deal, counts="free"))
     mine = mine[np.argsort(-lengths[mine], kind="stable")]
     with BulkReader(store) as reader:
         return [

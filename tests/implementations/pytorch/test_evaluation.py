@@ -27,9 +27,10 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import Stepper
 from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
+from podium.planning.balancing.assignment import Deal
 from podium.planning.batch_plan import TrainingOrder
-
 from tests.implementations.pytorch.data.plain_reader import read_step
+
 
 @pytest.mark.parametrize("attention", ["grouped", "padded"])
 def test_it_is_the_average_over_tokens_and_not_over_batches(
@@ -93,7 +94,7 @@ def store(make_store: Callable[..., SampleStore]) -> SampleStore:
 
 @pytest.fixture
 def batches(store: SampleStore) -> list[RaggedBatch]:
-    return evaluation_batches(store, samples=20, rank=0, ranks=1, local_batch_size=6, slot_width=None)
+    return evaluation_batches(store, 0, Deal(1, 1), samples=20, local_batch_size=6, slot_width=None)
 
 
 def waited_for(overlapped: OverlappedEvaluation) -> Accuracy:

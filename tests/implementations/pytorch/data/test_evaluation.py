@@ -30,7 +30,7 @@ def test_the_ranks_together_hold_each_picked_sample_once(
     counts = []
     for rank in range(ranks):
         batches = evaluation_batches(
-            store, samples=samples, rank=rank, ranks=ranks, local_batch_size=4, slot_width=slot_width
+            store, rank, Deal(ranks, ranks), samples=samples, local_batch_size=4, slot_width=slot_width
         )
         counts.append(sum(batch.sequences for batch in batches))
         assert all(batch.sequences == 4 for batch in batches[:-1])
@@ -43,14 +43,14 @@ def test_the_ranks_together_hold_each_picked_sample_once(
 
 
 def test_a_rank_evaluates_the_longest_first(store: SampleStore) -> None:
-    batches = evaluation_batches(store, samples=50, rank=0, ranks=2, local_batch_size=6, slot_width=None)
+    batches = evaluation_batches(store, 0, Deal(2, 2), samples=50, local_batch_size=6, slot_width=None)
     lengths = [length for batch in batches for length in batch.lengths]
     assert lengths == sorted(lengths, reverse=True)
 
 
 def test_too_few_samples_are_said(store: SampleStore) -> None:
     with pytest.raises(UsageError, match=r"holds 50 samples, evaluation\.samples is 51"):
-        evaluation_batches(store, samples=51, rank=0, ranks=1, local_batch_size=4, slot_width=None)
+        evaluation_batches(store, 0, Deal(1, 1), samples=51, local_batch_size=4, slot_width=None)
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64])
@@ -74,14 +74,7 @@ def test_costs_of_pairs_and_sequences_are_weighed(store: SampleStore) -> None:
         tuple(
             tuple(batch.lengths)
             for batch in evaluation_batches(
-                store,
-                samples=50,
-                rank=0,
-                ranks=3,
-                local_batch_size=50,
-                slot_width=None,
-                pair_cost=pair,
-                sequence_cost=one,
+                store, 0, Deal(3, 3, pair, one), samples=50, local_batch_size=50, slot_width=None
             )
         )
         for pair, one in ((0.0, 0.0), (0.1, 0.0), (0.0, 5000.0))
