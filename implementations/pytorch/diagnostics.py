@@ -22,11 +22,11 @@ from torch import Tensor
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import TINY, Size
-from implementations.pytorch.bench.variants import Podium, mixed_lengths, wait_for
+from implementations.pytorch.bench.variants import Podium, mixed_lengths
 from implementations.pytorch.distributed.process_group import Processes, alone
 from implementations.pytorch.kernels.choose import resolve_kernels
 from implementations.pytorch.model.attention.dispatch import require
-from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, resolve_precision
+from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, resolve_precision, timed
 from implementations.pytorch.setup import uses_graphs
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
@@ -196,11 +196,7 @@ def measure_all_reduce(processes: Processes, size: Size, words: int) -> dict[str
     for _ in range(TURNS + 1):
         tensor.fill_(1.0)
         dist.barrier()
-        wait_for(processes.device)
-        started = time.perf_counter()
-        dist.all_reduce(tensor)
-        wait_for(processes.device)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(timed(lambda: dist.all_reduce(tensor), processes.device))
     right = bool((tensor == processes.ranks).all())
     typical = median(seconds[1:])
     share = 2 * (processes.ranks - 1) / processes.ranks

@@ -1,6 +1,7 @@
 """Number formats of the matrix products, and the peak rate of the machine in each."""
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -34,6 +35,17 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=COMPUTE_TYPES[precision])
 
 
+def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds that it takes; a GPU is waited for before and after it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
 def matmul_peak(precision: str, device: torch.device, width: int = 1024, seconds: float = 0.3) -> float:
     """FLOP/s of the fastest of repeated square matrix products, measured for about `seconds`.
 
@@ -45,9 +57,5 @@ def matmul_peak(precision: str, device: torch.device, width: int = 1024, seconds
     a, b = (torch.randn(width, width, generator=random).to(device, COMPUTE_TYPES[precision]) for _ in range(2))
     best, end = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
-        started = time.perf_counter()
-        torch.matmul(a, b)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - started)
+        best = min(best, timed(lambda: torch.matmul(a, b), device))
     return 2 * width**3 / best

@@ -19,9 +19,8 @@ from benchmarks.bert.lengths import read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import VOCABULARY_SIZE, Size
 from implementations.pytorch.bench.huggingface import HuggingFace, attention_implementations, require_memory
 from implementations.pytorch.bench.step_costs import measure_costs
-from implementations.pytorch.bench.variants import Podium, Side, Times, mixed_lengths, spread, time_in_turn, variants
+from implementations.pytorch.bench.variants import Podium, Side, Times, mixed_lengths, resized, time_in_turn, variants
 from implementations.pytorch.distributed.process_group import Processes, joined
-from implementations.pytorch.phase_clock import PHASES
 from implementations.pytorch.precision import matmul_peak
 from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
@@ -32,7 +31,6 @@ from podium.core.processes import end_with_parent
 from podium.planning.batch_plan import SHAPE_STEPS
 
 FULL = "podium"
-HEAD_SIZE = 64
 # Word numbers are stored in 16 bits.
 LARGEST = {"steps": 2**31 - 1, "vocabulary": 2**16, "layers": 2**31 - 1, "hidden": 2**31 - 1}
 
@@ -67,6 +65,7 @@ def main() -> int:
 
 def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processes) -> dict[str, Any]:
     device, words, size = processes.device, arguments.vocabulary, _size(arguments, config.model_size)
+    micro_batch = config.local_batch_size // config.gradient_accumulation_steps
     histogram = wikipedia_histogram() if arguments.lengths is None else read_histogram(arguments.lengths)
     lengths = mixed_lengths(histogram, arguments.steps * config.global_batch_size)
     full = Podium(config, processes, lengths, words, size)
@@ -78,9 +77,8 @@ def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processe
     opponents = []
     if arguments.against == "huggingface":
         opponents = attention_implementations(device)
-        require_memory(config.local_batch_size // config.gradient_accumulation_steps, words, device)
-        unpadded = full if full.steps[0].micro_batches[0].slot_width is None else None
-        if unpadded is None:
+        require_memory(micro_batch, words, device)
+        if full.steps[0].micro_batches[0].slot_width is not None:
             raise UsageError("--against huggingface: balancing is padded; it is compared with unpadded steps")
         for attention in opponents:
             precision = full.stepper.precision
@@ -97,10 +95,9 @@ def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processe
     ratio = result["huggingface"] and result["huggingface"]["milliseconds"]["total"] / (1000 * times[FULL].total)
     result["ratio_to_huggingface"] = ratio
     if arguments.costs:
-        micro_batch = config.local_batch_size // config.gradient_accumulation_steps
         shape_step = config.shape_step or SHAPE_STEPS[device.type]
-        mixed = mixed_lengths(histogram, micro_batch)
-        result["step_costs"] = vars(measure_costs(full.stepper, mixed, shape_step, words))
+        costs = measure_costs(full.stepper, mixed_lengths(histogram, micro_batch), shape_step, words)
+        result["step_costs"] = vars(costs)
     return result
 
 
@@ -121,7 +118,7 @@ def _rates(
         "model_flops_utilization": model / times.total / peaks,
         "peak_tflops": peaks / 1e12,
         "milliseconds": times.milliseconds,
-        "phases_ms": {p: 1000 * s / len(wholes) for p, s in full.clock.seconds.items() if p in PHASES and s > 0},
+        "phases_ms": full.phases_ms,
         "memory_bytes": _memory(processes.device),
         "padding_share": 1 - sum(w.tokens for w in wholes) / sum(w.slots for w in wholes),
         "max_over_mean_tokens": float(np.mean([w.max_over_mean_tokens for w in wholes])),
@@ -141,20 +138,16 @@ def _rates(
 
 def _ablation(whats: Mapping[str, str], times: Mapping[str, Times]) -> list[dict[str, Any]]:
     """How many times as long a step takes without each thing, by summed times and step by step."""
-    full = times[FULL]
-    rows = []
-    for name, what in whats.items():
-        by_step = [a / b for a, b in zip(times[name].seconds, full.seconds, strict=True)]
-        rows.append(
-            {
-                "without": name,
-                "what": what,
-                "ratio": times[name].total / full.total,
-                "ratio_by_step": spread(by_step),
-                "milliseconds": times[name].milliseconds,
-            }
-        )
-    return rows
+    return [
+        {
+            "without": name,
+            "what": what,
+            "ratio": times[name].total / times[FULL].total,
+            "ratio_by_step": times[name].ratios(times[FULL]),
+            "milliseconds": times[name].milliseconds,
+        }
+        for name, what in whats.items()
+    ]
 
 
 def _huggingface(opponents: list[str], times: Mapping[str, Times], config: RunConfig) -> dict[str, Any] | None:
@@ -191,18 +184,7 @@ def _size(arguments: argparse.Namespace, size: Size) -> Size:
             raise UsageError(f"--{name}: found {value}, allowed is 1 to {LARGEST[name]}")
     if not arguments.hidden and not arguments.layers:
         return size
-    hidden = arguments.hidden or size.hidden
-    if hidden % HEAD_SIZE:
-        raise UsageError(f"--hidden: found {hidden}, allowed are multiples of {HEAD_SIZE}")
-    return Size(
-        name=f"{size.name}, changed",
-        layers=arguments.layers or size.layers,
-        hidden=hidden,
-        heads=hidden // HEAD_SIZE,
-        feed_forward=4 * hidden,
-        evaluation_samples=size.evaluation_samples,
-        evaluation_interval=size.evaluation_interval,
-    )
+    return resized(size, arguments.layers or size.layers, arguments.hidden or size.hidden)
 
 
 if __name__ == "__main__":

@@ -93,12 +93,9 @@ def _turn(arguments: argparse.Namespace, seed: int) -> dict[str, float]:
 def forget(paths: Sequence[Path]) -> None:
     """Ask the system to drop these files from its page cache."""
     for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_through(paths: Sequence[Path]) -> None:

@@ -13,15 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from implementations.pytorch.bench.variants import Podium, Side, mixed_lengths, spread, time_in_turn
+from implementations.pytorch.bench.variants import Podium, mixed_lengths, resized, time_in_turn
 from implementations.pytorch.distributed.process_group import joined
-from implementations.pytorch.phase_clock import PHASES
 from podium.config.load import load_system
-from podium.config.schema import Clipping, RunConfig
+from podium.config.schema import Clipping
 from podium.core.errors import PodiumError, UsageError, WorkError
 
 LINK = "podium0"
@@ -29,48 +27,39 @@ TOKEN_BUCKET = ("burst", "256kb", "latency", "400ms")
 QUEUED_PACKETS = 10_000
 
 
-@dataclass(frozen=True)
-class Host:
-    """One end of the link."""
-
-    address: str
-    command: tuple[str, ...]  # what a command is put after to run there
+ADDRESS = "10.77.0.{}"  # of the first and the second host
+WITHIN = ("ip", "netns", "exec")  # before the name of a host and a command that is to run there
 
 
 @contextmanager
-def two_hosts(rate: str, delay: str | None = None) -> Iterator[tuple[Host, Host]]:
-    """Both ends send at `rate` at most and each packet arrives `delay` later, both in tc's words ("400mbit", "1ms");
-    without a delay as soon as it is sent.
+def two_hosts(rate: str, delay: str | None) -> Iterator[list[str]]:
+    """The names of two network namespaces with a link between them.
 
-    Raises UsageError where this machine does not allow that. Hosts and link are gone afterwards.
+    Both ends send at `rate` at most and each packet arrives `delay` later, both in tc's words ("400mbit", "1ms");
+    without a delay as soon as it is sent. Raises UsageError where this machine does not allow that. Namespaces and link
+    are gone afterwards.
     """
     if os.geteuid() != 0:
         raise UsageError("two hosts on one machine: found no root rights; run this as root")
     names = [f"podium-{os.getpid()}-{number}" for number in range(2)]
+    shape = ["tbf", "rate", rate, *TOKEN_BUCKET]
+    if delay is not None:
+        shape = ["netem", "rate", rate, "delay", delay, "limit", str(QUEUED_PACKETS)]
     try:
         for name in names:
             _run("ip", "netns", "add", name)
         first, second = (("ip", "-n", name) for name in names)
         _run(*first, "link", "add", "name", LINK, "type", "veth", "peer", "name", LINK, "netns", names[1])
-        hosts = []
         for number, (name, ip) in enumerate(zip(names, (first, second), strict=True), start=1):
-            address = f"10.77.0.{number}"
-            _run(*ip, "address", "add", f"{address}/24", "dev", LINK)
+            _run(*ip, "address", "add", f"{ADDRESS.format(number)}/24", "dev", LINK)
             _run(*ip, "link", "set", LINK, "up")
             _run(*ip, "link", "set", "lo", "up")
-            _run("tc", "-n", name, "qdisc", "add", "dev", LINK, "root", *_shape(rate, delay))
-            hosts.append(Host(address, ("ip", "netns", "exec", name)))
-        yield hosts[0], hosts[1]
+            _run("tc", "-n", name, "qdisc", "add", "dev", LINK, "root", *shape)
+        yield names
     finally:
         for name in names:
             with suppress(PodiumError):
                 _run("ip", "netns", "delete", name)
-
-
-def _shape(rate: str, delay: str | None) -> tuple[str, ...]:
-    if delay is None:
-        return ("tbf", "rate", rate, *TOKEN_BUCKET)
-    return ("netem", "rate", rate, "delay", delay, "limit", str(QUEUED_PACKETS))
 
 
 def _run(*command: str) -> None:
@@ -116,13 +105,13 @@ def main() -> int:
     return 0
 
 
-def _start(hosts: tuple[Host, Host], seconds: int) -> str:
+def _start(hosts: list[str], seconds: int) -> str:
     """Start a process on each host. What the first of them prints."""
     command = [sys.executable, "-m", "implementations.pytorch.bench.network", *sys.argv[1:], "--of-rank"]
-    joining = {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    joining = {"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": str(PORT), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     started = [
         subprocess.Popen(
-            [*host.command, *command],
+            [*WITHIN, host, *command],
             env={**os.environ, **joining, "GLOO_SOCKET_IFNAME": LINK, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
@@ -143,25 +132,18 @@ def _start(hosts: tuple[Host, Host], seconds: int) -> str:
     return outputs[0].strip()
 
 
-def _config(arguments: argparse.Namespace) -> RunConfig:
+def _measure(arguments: argparse.Namespace) -> None:
     settings = [
         "launch.processes_per_node=2",
         f"global_batch_size={2 * arguments.local_batch}",
         f"gradient_bucket_mib={arguments.bucket_mib}",
         "seed=1",
     ]
-    return load_system("laptop", settings=settings)
-
-
-def _measure(arguments: argparse.Namespace) -> None:
-    config = _config(arguments)
-    hidden = arguments.hidden
-    size = replace(
-        config.model_size, layers=arguments.layers, hidden=hidden, heads=hidden // 64, feed_forward=4 * hidden
-    )
+    config = load_system("laptop", settings=settings)
+    size = resized(config.model_size, arguments.layers, arguments.hidden)
     lengths = mixed_lengths(wikipedia_histogram(), arguments.steps * config.global_batch_size)
     with joined(config) as processes:
-        ways: dict[str, Side] = {
+        ways = {
             name: Podium(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
             for name, changes in WAYS.items()
         }
@@ -170,14 +152,12 @@ def _measure(arguments: argparse.Namespace) -> None:
         return
     found: dict[str, Any] = {"rate": arguments.rate, "delay": arguments.delay, "steps": arguments.steps, "ways": {}}
     for name, side in ways.items():
-        assert isinstance(side, Podium)
-        ratios = [a / b for a, b in zip(times[name].seconds, times["after"].seconds, strict=True)]
         found["gradient_mib"] = sum(p.numel() for p in side.stepper.model.parameters()) * 4 / 2**20
         found["ways"][name] = {
             "milliseconds": times[name].milliseconds,
             "times_after": times[name].total / times["after"].total,
-            "times_after_by_step": spread(ratios),
-            "phases_ms": {p: 1000 * s / arguments.steps for p, s in side.clock.seconds.items() if p in PHASES},
+            "times_after_by_step": times[name].ratios(times["after"]),
+            "phases_ms": {phase: 1000 * s / arguments.steps for phase, s in side.clock.seconds.items()},
             "buckets": side.stepper.sync.buckets or None,
         }
     print(json.dumps(found, indent=2))

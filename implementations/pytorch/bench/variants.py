@@ -4,10 +4,9 @@ The ablation turns off every optimisation, one at a time (the idea is that of ar
 synthetic, of given lengths, and assigned to ranks as in a run.
 """
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from statistics import median
 from typing import Any, Protocol
 
@@ -20,8 +19,10 @@ from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.phase_clock import PhaseClock
+from implementations.pytorch.precision import timed
 from implementations.pytorch.setup import build_order, build_stepper, uses_graphs, warm_up
 from podium.config.schema import RunConfig
+from podium.core.errors import UsageError
 from podium.planning.batch_plan import run_shapes
 
 SEED = 0
@@ -68,11 +69,36 @@ class Times:
 
     @property
     def milliseconds(self) -> dict[str, float]:
-        return spread([1000 * value for value in self.seconds])
+        return _spread([1000 * value for value in self.seconds])
+
+    def ratios(self, others: "Times") -> dict[str, float]:
+        """How many times as long as another side's the steps took, one by one."""
+        return _spread([a / b for a, b in zip(self.seconds, others.seconds, strict=True)])
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"least": min(values), "median": median(values), "greatest": max(values)}
+
+
+HEAD_SIZE = 64
+
+
+def resized(size: Size, layers: int, hidden: int) -> Size:
+    """A size with another number of layers and another width, with heads of 64, and BERT's own random start.
+
+    Raises UsageError for a width that is not whole heads.
+    """
+    if hidden % HEAD_SIZE:
+        raise UsageError(f"--hidden: found {hidden}, allowed are multiples of {HEAD_SIZE}")
+    return replace(
+        size,
+        name=f"{size.name}, changed",
+        layers=layers,
+        hidden=hidden,
+        heads=hidden // HEAD_SIZE,
+        feed_forward=4 * hidden,
+        local_heads=(),
+    )
 
 
 class Podium:
@@ -93,6 +119,11 @@ class Podium:
             self.steps = [Step(tuple(b.pinned() for b in step.micro_batches), step.whole) for step in self.steps]
         self.clock = PhaseClock()
 
+    @property
+    def phases_ms(self) -> dict[str, float]:
+        """Milliseconds of a step in each phase that took any time."""
+        return {phase: 1000 * s / len(self.steps) for phase, s in self.clock.seconds.items() if s > 0}
+
     def take(self, number: int) -> None:
         self.clock.restart()
         self.stepper.take(self.steps[number], self.clock)
@@ -110,21 +141,12 @@ def time_in_turn(sides: Mapping[str, Side], steps: int, device: torch.device) ->
         begin = number % len(names)
         for name in names[begin:] + names[:begin]:
             side = sides[name]
-            wait_for(device)
-            started = time.perf_counter()
-            side.take(number % steps)
-            wait_for(device)
+            seconds = timed(partial(side.take, number % steps), device)
             if number >= 0:
-                times[name].seconds.append(time.perf_counter() - started)
+                times[name].seconds.append(seconds)
             elif number == -1 and isinstance(side, Podium):
                 side.clock = PhaseClock()
     return times
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until a GPU has done all its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True)
