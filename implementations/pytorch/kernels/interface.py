@@ -35,6 +35,12 @@ class Kernels:
     attention_weights: Callable[[Tensor, Tensor, float], Tensor]
 
 
+def apply(function: type[torch.autograd.Function], *inputs: object) -> Tensor:
+    """The result of an autograd function, whose own `apply` has no types."""
+    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return result
+
+
 def threshold_and_scale(probability: float) -> tuple[int, float]:
     """Elements whose number of 16 bits lies below the threshold are dropped, the rest multiplied by the scale.
 

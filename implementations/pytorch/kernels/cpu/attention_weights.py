@@ -21,7 +21,7 @@ from implementations.pytorch.kernels.cpu.common import (
     row_draws,
     stored_as,
 )
-from implementations.pytorch.kernels.interface import threshold_and_scale
+from implementations.pytorch.kernels.interface import apply, threshold_and_scale
 from podium.core.jit import compiled_parallel
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
@@ -130,7 +130,4 @@ class _AttentionWeights(torch.autograd.Function):
 def attention_weights(scores_HRWW: Tensor, key_counts_R: Tensor, probability: float) -> Tensor:
     if not is_supported(scores_HRWW):
         return eager.attention_weights(scores_HRWW, key_counts_R, probability)
-    weights_HRWW: Tensor = _AttentionWeights.apply(  # type: ignore[no-untyped-call]
-        scores_HRWW.contiguous(), key_counts_R, probability
-    )
-    return weights_HRWW
+    return apply(_AttentionWeights, scores_HRWW.contiguous(), key_counts_R, probability)

@@ -19,6 +19,7 @@ from implementations.pytorch.kernels.cpu.common import (
     ordered,
     stored_as,
 )
+from implementations.pytorch.kernels.interface import apply
 from podium.core.jit import compiled_parallel
 
 ZERO = np.float32(0.0)
@@ -79,5 +80,4 @@ class _CrossEntropy(torch.autograd.Function):
 def cross_entropy(logits_MV: Tensor, labels_M: Tensor) -> Tensor:
     if not is_supported(logits_MV):
         return eager.cross_entropy(logits_MV, labels_M)
-    loss: Tensor = _CrossEntropy.apply(logits_MV.contiguous(), labels_M)  # type: ignore[no-untyped-call]
-    return loss
+    return apply(_CrossEntropy, logits_MV.contiguous(), labels_M)

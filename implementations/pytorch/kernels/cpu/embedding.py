@@ -18,7 +18,7 @@ from implementations.pytorch.kernels.cpu.common import (
     row_draws,
     stored_as,
 )
-from implementations.pytorch.kernels.interface import ThreeTensors, threshold_and_scale
+from implementations.pytorch.kernels.interface import ThreeTensors, apply, threshold_and_scale
 from podium.core.jit import compiled_parallel
 
 ZERO = np.float32(0.0)
@@ -62,5 +62,4 @@ def embedding_norm(
         return x_TD
     if not is_supported(x_TD):
         return eager.dropout(x_TD, probability)
-    y_TD: Tensor = _Dropout.apply(x_TD, probability)  # type: ignore[no-untyped-call]
-    return y_TD
+    return apply(_Dropout, x_TD, probability)

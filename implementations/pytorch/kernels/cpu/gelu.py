@@ -9,6 +9,7 @@ from torch import Tensor
 
 from implementations.pytorch.kernels import eager
 from implementations.pytorch.kernels.cpu.common import CHUNKS, array, exponential, is_supported, load, stored_as
+from implementations.pytorch.kernels.interface import apply
 from podium.core.jit import compiled_inline, compiled_parallel
 
 SLOPE = np.float32(1.5957691216057308)  # 2 √(2/π): GELU(x) ≈ x · sigmoid(SLOPE · (x + CUBIC x³))
@@ -66,5 +67,4 @@ class _BiasGelu(torch.autograd.Function):
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     if not is_supported(x_TF, bias_F):
         return eager.bias_gelu(x_TF, bias_F)
-    y_TF: Tensor = _BiasGelu.apply(x_TF, bias_F)  # type: ignore[no-untyped-call]
-    return y_TF
+    return apply(_BiasGelu, x_TF, bias_F)

@@ -18,7 +18,7 @@ from implementations.pytorch.kernels.cpu.common import (
     row_draws,
     stored_as,
 )
-from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, threshold_and_scale
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, apply, threshold_and_scale
 from podium.core.jit import compiled_inline, compiled_parallel
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
@@ -182,7 +182,4 @@ def residual_norm(
 ) -> Tensor:
     if not is_supported(x_TD, update_TD, update_bias_D, weight_D, bias_D) or x_TD.dtype != update_TD.dtype:
         return eager.residual_norm(x_TD, update_TD, update_bias_D, weight_D, bias_D, probability)
-    y_TD: Tensor = _ResidualNorm.apply(  # type: ignore[no-untyped-call]
-        x_TD.contiguous(), update_TD.contiguous(), update_bias_D, weight_D, bias_D, probability
-    )
-    return y_TD
+    return apply(_ResidualNorm, x_TD.contiguous(), update_TD.contiguous(), update_bias_D, weight_D, bias_D, probability)

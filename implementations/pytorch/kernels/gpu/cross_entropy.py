@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.data.batch import IGNORED
+from implementations.pytorch.kernels.interface import apply
 
 BLOCK = 4096
 WIDEST = 16  # a row's alignment is told up to so many words: the unit in which Triton itself looks at arguments
@@ -88,5 +89,4 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits_MV: Tensor, labels_M: Tensor) -> Tensor:
-    loss: Tensor = _CrossEntropy.apply(logits_MV.contiguous(), labels_M)  # type: ignore[no-untyped-call]
-    return loss
+    return apply(_CrossEntropy, logits_MV.contiguous(), labels_M)

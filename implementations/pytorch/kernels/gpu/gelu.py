@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.kernels.gpu.common import programs_of
+from implementations.pytorch.kernels.interface import apply
 
 BLOCK = 1024
 SLOPE = tl.constexpr(1.5957691216057308)  # 2 √(2/π): GELU(x) ≈ x · sigmoid(SLOPE · (x + CUBIC x³))
@@ -70,5 +71,4 @@ class _BiasGelu(torch.autograd.Function):
 
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
-    y_TF: Tensor = _BiasGelu.apply(x_TF.contiguous(), bias_F)  # type: ignore[no-untyped-call]
-    return y_TF
+    return apply(_BiasGelu, x_TF.contiguous(), bias_F)

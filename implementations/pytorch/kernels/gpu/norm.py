@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from implementations.pytorch.kernels.gpu.common import block_of, draw_seed, keeps, programs_of, warps_of
-from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, ThreeTensors, threshold_and_scale
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, ThreeTensors, apply, threshold_and_scale
 
 
 @triton.jit
@@ -109,10 +109,7 @@ class _ResidualNorm(torch.autograd.Function):
 def residual_norm(
     x_TD: Tensor, update_TD: Tensor, update_bias_D: Tensor, weight_D: Tensor, bias_D: Tensor, probability: float
 ) -> Tensor:
-    y_TD: Tensor = _ResidualNorm.apply(  # type: ignore[no-untyped-call]
-        x_TD.contiguous(), update_TD.contiguous(), update_bias_D, weight_D, bias_D, probability
-    )
-    return y_TD
+    return apply(_ResidualNorm, x_TD.contiguous(), update_TD.contiguous(), update_bias_D, weight_D, bias_D, probability)
 
 
 @triton.jit
@@ -221,7 +218,4 @@ class _EmbeddingNorm(torch.autograd.Function):
 def embedding_norm(
     ids: ThreeTensors, tables: ThreeTensors, weight_D: Tensor, bias_D: Tensor, probability: float, dtype: torch.dtype
 ) -> Tensor:
-    y_TD: Tensor = _EmbeddingNorm.apply(  # type: ignore[no-untyped-call]
-        probability, dtype, *ids, *tables, weight_D, bias_D
-    )
-    return y_TD
+    return apply(_EmbeddingNorm, probability, dtype, *ids, *tables, weight_D, bias_D)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from implementations.pytorch.data.batch import AttentionGroup, RaggedBatch
 from implementations.pytorch.kernels.cpu.common import array, is_supported, load, stored_as
-from implementations.pytorch.kernels.interface import Kernels
+from implementations.pytorch.kernels.interface import Kernels, apply
 from podium.core.jit import compiled_parallel
 
 
@@ -73,8 +73,7 @@ def split(qkv_T3HK: Tensor, groups: Groups) -> tuple[Tensor, ...]:
 
 def merge(contexts: list[Tensor], groups: Groups, slots: int) -> Tensor:
     """Contexts [heads, rows, width, head size] of the groups back to tokens [T, heads, head size]."""
-    merged: Tensor = _Merge.apply(groups, slots, *contexts)  # type: ignore[no-untyped-call]
-    return merged
+    return apply(_Merge, groups, slots, *contexts)
 
 
 class _Split(torch.autograd.Function):
