@@ -53,13 +53,6 @@ class Beat:
     host: str
     pid: int
 
-    def text(self) -> str:
-        return json.dumps(vars(self))
-
-    @classmethod
-    def read(cls, text: bytes) -> "Beat":
-        return cls(**json.loads(text))
-
 
 def blame(before: Sequence[Beat], after: Sequence[Beat], seconds: float) -> str | None:
     """The sentence that names who holds up the others, from two looks at all ranks; None if some rank has moved."""
@@ -122,7 +115,7 @@ class Watch:
         clock = self._clock
         beat = Beat(self._count, clock.laps, self.batch, clock.phase, self._host, self._pid)
         if self._board is not None:
-            self._board.set(str(self._processes.rank), beat.text())
+            self._board.set(str(self._processes.rank), json.dumps(vars(beat)))
         return beat
 
     def _look(self) -> None:
@@ -155,7 +148,7 @@ class Watch:
     def _all(self) -> list[Beat]:
         if self._board is None:
             return [self._beat()]
-        return [Beat.read(self._board.get(str(rank))) for rank in range(self._processes.ranks)]
+        return [Beat(**json.loads(self._board.get(str(rank)))) for rank in range(self._processes.ranks)]
 
 
 def join_board(processes: Processes) -> Board | None:

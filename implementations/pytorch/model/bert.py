@@ -110,10 +110,7 @@ class MaskedLMHead(nn.Module):
 
 
 class BertForPreTraining(nn.Module):
-    """The encoder with both heads.
-
-    `vocabulary` is the number of token ids. Weights start as `init_weights` draws them.
-    """
+    """The encoder with both heads; `vocabulary` is the number of token ids."""
 
     def __init__(self, size: Size, vocabulary: int, *, dropout_probability: float, making: Making = Making()) -> None:
         super().__init__()

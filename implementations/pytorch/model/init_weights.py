@@ -17,16 +17,14 @@ def initialize(model: nn.Module, size: Size) -> None:
 
     BERT's: weights normal with the size's standard deviation, cut off at two of them; biases 0, LayerNorm the identity.
     """
-    model.apply(lambda module: _as_bert(module, size.initial_std))
+    std = size.initial_std
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
     if size.local_heads:
         _look_at_neighbours(model, size)
-
-
-def _as_bert(module: nn.Module, std: float) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)
 
 
 @torch.no_grad()
