@@ -56,7 +56,10 @@ class Columns:
         self.whole_cost = int(self.cost_of[self.lengths].sum())
         costs = float(deal.pair_cost), float(deal.sequence_cost)
         self._samples = _Samples(self.lengths, self.cost_of, self.whole_tokens, self.whole_cost, unit, *costs)
-        self._take(self._rows() if start is None else self._placed(start))
+        if start is None:
+            self._deal_rows()
+        else:
+            self._take(self._placed(start))
 
     @property
     def score(self) -> float:
@@ -71,9 +74,7 @@ class Columns:
     def refine(self, enough: float) -> None:
         """Rounds of handing in and dealing out again, until the score is `enough`; the best of all columns stays."""
         rounds = min(ROUNDS, ROUND_SAMPLES // self.parts) if self.parts > 1 else 0
-        best = _rounds(self.held, self.tokens, self.costs, self._samples, self.places, rounds, enough)
-        if best is not self.held:
-            self._take(best)
+        _rounds(self.held, self.tokens, self.costs, self._samples, self.places, rounds, enough)
         if self.parts > 1 and self.places * self.held.size <= SWAP_CHOICES:
             self._swap(enough)
 
@@ -93,7 +94,7 @@ class Columns:
         held[held < 0] = np.arange(len(parts), held.size)
         return held.reshape(-1)
 
-    def _rows(self) -> np.ndarray:
+    def _deal_rows(self) -> None:
         """Row by row, the longest samples first, each row's longest to the part with most room.
 
         Of more than `ROWS` rows the first ones are dealt out in a snake.
@@ -101,8 +102,8 @@ class Columns:
         rows = self.descending.reshape(self.places, self.parts).copy()
         first = max(0, self.places - ROWS)
         rows[1:first:2] = rows[1:first:2, ::-1]
-        _fill_rows(rows, first, self._samples)
-        return rows.reshape(-1)
+        self.tokens, self.costs = _fill_rows(rows, first, self._samples)
+        self.held = rows.reshape(-1)
 
     def _swap(self, enough: float) -> None:
         """As long as it helps, the busiest part swaps one sample for another part's: the best of all such swaps."""
@@ -134,8 +135,11 @@ class Columns:
 
 
 @compiled
-def _fill_rows(rows: np.ndarray, first: int, samples: _Samples) -> None:
-    """Order each of the rows [places, parts] from `first` on: its longest sample goes to the part with most room …"""
+def _fill_rows(rows: np.ndarray, first: int, samples: _Samples) -> tuple[np.ndarray, np.ndarray]:
+    """Order each of the rows [places, parts] from `first` on: its longest sample goes to the part with most room …
+
+    Returns the tokens and the costs [parts] of the columns.
+    """
     parts = rows.shape[1]
     tokens, costs = np.zeros(parts, np.int64), np.zeros(parts, np.int64)
     for number, row in enumerate(rows):
@@ -147,44 +151,51 @@ def _fill_rows(rows: np.ndarray, first: int, samples: _Samples) -> None:
             length = samples.lengths[row[part]]
             tokens[part] += length
             costs[part] += samples.cost_of[length]
+    return tokens, costs
 
 
 @compiled
 def _rounds(
     held: np.ndarray, tokens: np.ndarray, costs: np.ndarray, samples: _Samples, places: int, rounds: int, enough: float
-) -> np.ndarray:
-    """Rounds of handing in and dealing out again, until the score is `enough`; returns the best `held` there was.
-
-    `held`, `tokens` and `costs` are changed.
-    """
+) -> None:
+    """Rounds of handing in and dealing out again, until the score is `enough`; the best of all is left in `held`,
+    `tokens` and `costs`."""
     parts = len(tokens)
     best = score = _score(tokens, costs, samples)
-    kept = held.copy()
+    done = done_at_best = 0
     place = _scattered(parts, 0) % places
     lengths = np.empty(parts, np.int64)
-    for done in range(rounds):
-        if best <= enough:
-            break
+    # of each round: where each part handed a sample in, and which
+    at, handed_in = np.empty((rounds, parts), np.int64), np.empty((rounds, parts), np.int64)
+    while done < rounds and best > enough:
         if done % places == 0:
             place = (place + _scattered(parts, done)) % places
-        handed_in = held[place * parts + np.arange(parts)]
         for part in range(parts):
-            lengths[part] = samples.lengths[handed_in[part]]
+            at[done, part] = place[part] * parts + part
+            handed_in[done, part] = held[at[done, part]]
+            lengths[part] = samples.lengths[handed_in[done, part]]
             tokens[part] -= lengths[part]
             costs[part] -= samples.cost_of[lengths[part]]
+            place[part] = place[part] + 1 if place[part] + 1 < places else 0
         longest_last = _ascending_lengths(lengths)
         for rank, part in enumerate(_ascending_room(tokens, costs, samples)):
             sample = longest_last[rank]
-            held[place[part] * parts + part] = handed_in[sample]
+            held[at[done, part]] = handed_in[done, sample]
             tokens[part] += lengths[sample]
             costs[part] += samples.cost_of[lengths[sample]]
-        for part in range(parts):
-            place[part] = place[part] + 1 if place[part] + 1 < places else 0
+        done += 1
         score = _score(tokens, costs, samples)
         if score < best:
-            best = score
-            kept[:] = held
-    return kept if score > best else held
+            best, done_at_best = score, done
+    if score <= best:
+        return
+    for late in range(done - 1, done_at_best - 1, -1):
+        for part in range(parts):
+            dealt = samples.lengths[held[at[late, part]]]
+            held[at[late, part]] = handed_in[late, part]
+            before = samples.lengths[handed_in[late, part]]
+            tokens[part] += before - dealt
+            costs[part] += samples.cost_of[before] - samples.cost_of[dealt]
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from podium.core.jit import compiled
 from podium.planning.balancing.assignment import Assignment, Deal, offsets_of
 from podium.planning.balancing.indexed import indexed
 from podium.planning.balancing.published import snake
@@ -41,9 +42,25 @@ def pack_batch(lengths: np.ndarray, row_tokens: int) -> Assignment:
     starts = offsets_of(sizes)
     kind_starts = np.repeat(np.cumsum(kind_sizes) - kind_sizes, rows)
     row_lengths = kind_lengths[np.repeat(kind_starts - starts[:-1], sizes) + np.arange(len(lengths))]
-    order = np.empty(len(lengths), dtype=np.int64)
-    order[np.argsort(row_lengths.astype(lengths.dtype), kind="stable")] = np.argsort(lengths, kind="stable")
-    return Assignment(order, starts)
+    return Assignment(_samples_of(row_lengths, lengths, offsets_of(np.bincount(lengths))), starts)
+
+
+@compiled
+def _samples_of(places: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """[G] samples of these lengths for places of as many tokens, the first of each length for the first place of it.
+
+    `starts` [longest + 2] are those of each length among the samples in ascending order.
+    """
+    ascending, order = np.empty(len(lengths), np.int64), np.empty(len(lengths), np.int64)
+    taken = starts.copy()
+    for sample, length in enumerate(lengths):
+        ascending[taken[length]] = sample
+        taken[length] += 1
+    taken = starts.copy()
+    for place, length in enumerate(places):
+        order[place] = ascending[taken[length]]
+        taken[length] += 1
+    return order
 
 
 def _split(rows: Assignment, wanted: int) -> Assignment:
