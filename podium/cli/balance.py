@@ -9,7 +9,6 @@ from rich.table import Table
 
 from podium.core.console import figure_table
 from podium.core.errors import UsageError
-from podium.html.chart import picture
 from podium.planning.balance_report import Cluster
 
 BAR = 48  # characters of a whole step's bar
@@ -62,6 +61,8 @@ def plot_balance(cluster: Cluster, measured: Mapping[str, Any], path: Path) -> N
     written."""
     if path.suffix != ".svg":
         raise UsageError(f"--plot: found {path}, allowed is a path that ends with .svg")
+    from podium.html.chart import picture  # here, since matplotlib takes long to import
+
     names = list(measured["strategies"])
     rows = [measured["strategies"][name] for name in names]
     parts = [_shares(row) for row in rows]

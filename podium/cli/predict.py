@@ -18,7 +18,6 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, write_whole
-from podium.html.chart import picture
 from podium.planning.costs import costs_path
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.from_config import plan_of_config
@@ -154,6 +153,8 @@ CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"  # ids in t
 
 def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
     """Draw `scale` and `published` of a prediction. WorkError if the file cannot be written."""
+    from podium.html.chart import picture  # here, since matplotlib takes long to import
+
     rows = predicted["scale"]
     with picture(path, 8, 5) as axes:
         gpus = [row["gpus"] for row in rows]
