@@ -23,11 +23,11 @@ from torch import Tensor
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import TINY, Size
 from implementations.pytorch.bench.variants import Podium, mixed_lengths
+from implementations.pytorch.build_run import uses_graphs
 from implementations.pytorch.distributed.process_group import Processes, alone
 from implementations.pytorch.kernels.choose import resolve_kernels
 from implementations.pytorch.model.attention.dispatch import require
 from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, resolve_precision, timed
-from implementations.pytorch.setup import uses_graphs
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
 

@@ -16,6 +16,7 @@ import torch
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import SIZES
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.build_run import load_checkpoint
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.distributed.process_group import alone, keep_freed_memory
@@ -23,7 +24,6 @@ from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.precision import resolve_precision
-from implementations.pytorch.setup import load_checkpoint
 from podium.core.errors import PodiumError, UsageError
 from podium.core.processes import end_with_parent
 from podium.planning.balancing.assignment import Deal

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.checkpointing import (
     RunState,
     Saver,
@@ -27,7 +28,6 @@ from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.optim.build import used
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
 from implementations.pytorch.precision import matmul_peak
-from implementations.pytorch.setup import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.step import NotFinite, with_samples
 from podium.config.run_folder import Checkpoint, RunFolder, kept
 from podium.config.schema import RunConfig

@@ -18,7 +18,7 @@ from podium.core.errors import attempt
 from podium.core.text import one_line, printable
 from podium.mllog import system as system_module
 from podium.mllog.lines import parse
-from podium.mllog.package import SCALING, Package, ResultFolder
+from podium.mllog.results_tree import SCALING, Package, ResultFolder
 from podium.mllog.rulesets import LATEST, ruleset
 from podium.mllog.run import Run, as_number
 from podium.planning.accelerators import accelerator_named

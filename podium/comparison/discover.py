@@ -14,7 +14,7 @@ from statistics import median
 
 from podium.core.errors import UsageError, WorkError
 from podium.core.text import printable
-from podium.mllog.package import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
+from podium.mllog.results_tree import LOGS, Package, ResultFolder, folders, is_package, read_package, read_results
 
 # When its results were published. BERT was in v0.7 to v5.0.
 ROUNDS = {

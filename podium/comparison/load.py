@@ -27,8 +27,8 @@ from podium.core.files import sha256_of
 from podium.core.processes import processors
 from podium.core.text import one_line, printable
 from podium.mllog import read
-from podium.mllog.package import ResultFolder, in_order
 from podium.mllog.read import read_log
+from podium.mllog.results_tree import ResultFolder, in_order
 from podium.mllog.run import Run, run_from_json
 from podium.submission.archive import Limits, Tally, archive_stem, is_archive, unpack
 

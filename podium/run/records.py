@@ -11,7 +11,7 @@ from typing import Any
 from podium.config.load import load_resolved, read_configuration
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.mllog.package import LOGS
+from podium.mllog.results_tree import LOGS
 from podium.run.source import Source, read_source
 
 RUN_NAME = re.compile(r"run_(\d{1,9})", re.ASCII)

@@ -19,11 +19,11 @@ from podium.core.console import MARKS, UNKNOWN, figure_table, print_line, summar
 from podium.core.errors import UsageError
 from podium.core.finding import Finding, Severity, has_errors, severity_counts
 from podium.core.text import printable
-from podium.mllog.package import Package, find_packages
+from podium.mllog.results_tree import Package, find_packages
 from podium.mllog.rulesets import Ruleset
 from podium.submission.archive import Limits, Tally, archive_stem, copy_file, copy_tree, is_archive, unpack
+from podium.submission.checks.all_checks import check_package
 from podium.submission.checks.runs import configurations_in
-from podium.submission.checks.table import check_package
 from podium.submission.describe import Field
 from podium.submission.official.runner import Official, Score, Verdict, ask_official
 from podium.submission.package.build import Packaged

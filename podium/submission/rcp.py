@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.core.errors import WorkError
-from podium.mllog.package import SCALING
+from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.submission.official.runner import FOLDER_SECONDS, ToolProcess
 

@@ -15,12 +15,12 @@ import torch
 
 from benchmarks.bert.lengths import quantiles, usual_masked_counts
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, Size
+from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import timed
-from implementations.pytorch.setup import build_order, build_stepper, uses_graphs, warm_up
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.batch_plan import run_shapes

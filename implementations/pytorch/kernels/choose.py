@@ -21,12 +21,12 @@ def load_kernels(name: str) -> Kernels:
     """The kernels of a resolved name. `compiled` are the eager ones: it is the model that compiles its blocks."""
     if name == "numba":
         from implementations.pytorch.kernels.cpu.common import use_torchs_threads
-        from implementations.pytorch.kernels.cpu.table import NUMBA
+        from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 
         use_torchs_threads()
         return NUMBA
     if name == "triton":
-        from implementations.pytorch.kernels.gpu.table import TRITON
+        from implementations.pytorch.kernels.gpu.kernel_set import TRITON
 
         return TRITON
     return EAGER

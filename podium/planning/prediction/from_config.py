@@ -24,7 +24,7 @@ from podium.planning.prediction.plan import (
     published_costs,
 )
 from podium.planning.prediction.published import all_samples, wikipedia
-from podium.planning.prediction.samples import Estimate, curve
+from podium.planning.prediction.samples_to_target import Estimate, curve
 
 # Assumed of a node whose description names none.
 ADAPTERS = {"a100_sxm": (8, 200.0), "a100_pcie": (1, 100.0), "h100_sxm": (8, 400.0), "h200": (8, 400.0)}

@@ -16,7 +16,7 @@ from benchmarks.bert.sizes import LARGE, SEQUENCE_LENGTH, VOCABULARY_SIZE, Size
 from podium.planning.accelerators import accelerator_named
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.samples import Estimate
+from podium.planning.prediction.samples_to_target import Estimate
 from podium.planning.tensor_partition import LEAST_SHARED, owners
 
 

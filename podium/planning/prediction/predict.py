@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass
 
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.load import load
 from podium.planning.prediction.network import Network, buckets, exposed
 from podium.planning.prediction.plan import FULL, HALF, PROCESSORS, Plan, optimizer_seconds
+from podium.planning.prediction.rank_load import load
 
 BACKWARD_SHARE = 2 / 3  # backward's part of a micro-batch's time
 EVALUATED_AT_ONCE = 64  # samples of an evaluation's micro-batch

@@ -13,7 +13,7 @@ from benchmarks.bert.published.reading import PublishedRun, PublishedScore, Samp
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.plan import HALF, Lengths, Machine, Plan, published_costs
 from podium.planning.prediction.predict import predict
-from podium.planning.prediction.samples import curve
+from podium.planning.prediction.samples_to_target import curve
 
 ALSO_FITTED = ("2.0 NVIDIA dgxa100_n8_ngc22.04_pytorch", "2.0 NVIDIA dgxa100_n128_ngc22.04_pytorch")
 OTHER_CODE = ("mosaicml",)

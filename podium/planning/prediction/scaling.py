@@ -10,7 +10,7 @@ from podium.planning.prediction.from_config import ADAPTERS, BETWEEN_NODES, FITT
 from podium.planning.prediction.plan import Machine, Plan
 from podium.planning.prediction.predict import Prediction, predict
 from podium.planning.prediction.published import all_samples, is_fitted
-from podium.planning.prediction.samples import Curve, curve
+from podium.planning.prediction.samples_to_target import Curve, curve
 
 NODE = 8
 LOCAL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 56)  # micro-batches tried; 56: the largest published (80 GB)

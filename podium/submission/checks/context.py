@@ -6,8 +6,8 @@ from typing import Any
 
 from podium.core.finding import Finding
 from podium.mllog.lines import Event
-from podium.mllog.package import Package, ResultFolder, SystemFile
 from podium.mllog.read import read_log
+from podium.mllog.results_tree import Package, ResultFolder, SystemFile
 from podium.mllog.run import RunLog
 
 Findings = Iterator[Finding]

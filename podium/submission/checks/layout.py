@@ -2,7 +2,7 @@
 
 from podium.core.finding import Finding
 from podium.core.text import quoted
-from podium.mllog.package import folders
+from podium.mllog.results_tree import folders
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import CheckedRun, Findings, Whole
 from podium.submission.checks.sets import fingerprints

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.bert.rules import RUNS
 from podium.core.finding import Finding
 from podium.core.text import quoted
-from podium.mllog.package import SCALING
+from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import CheckedRun, CheckedSet, Findings
 from podium.submission.checks.runs import RANGES

@@ -31,8 +31,8 @@ from podium.core.files import make_folder
 from podium.core.finding import Finding
 from podium.core.processes import processors
 from podium.mllog.lines import MAX_LINE
-from podium.mllog.package import MAX_DESCRIPTION, SCALING, Package, ResultFolder
 from podium.mllog.read import read_log
+from podium.mllog.results_tree import MAX_DESCRIPTION, SCALING, Package, ResultFolder
 from podium.mllog.rulesets import Ruleset
 from podium.submission.official import parse_output, worker
 

@@ -19,7 +19,7 @@ from podium.core.files import UNFINISHED, make_folder
 from podium.core.finding import Finding, has_errors
 from podium.core.paths import CODE_FOLDER, INSTALLED
 from podium.mllog.lines import TOKEN
-from podium.mllog.package import SCALING
+from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
 from podium.run import results as results_module

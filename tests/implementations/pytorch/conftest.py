@@ -19,7 +19,7 @@ from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import Origin, SampleStore, write_shard
 from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optim.build import build_optimizer

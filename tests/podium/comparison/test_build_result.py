@@ -10,7 +10,7 @@ import pytest
 from podium.comparison import build_result
 from podium.comparison.build_result import factor, mark_repeats
 from podium.core.errors import WorkError
-from podium.mllog.package import ResultFolder, read_results
+from podium.mllog.results_tree import ResultFolder, read_results
 from podium.submission.rcp import Convergence
 from tests.podium.comparison.conftest import log_text, make_result, make_run
 

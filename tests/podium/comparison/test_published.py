@@ -9,7 +9,7 @@ import pytest
 
 from podium.comparison.load import Comparison, RunCache, gather
 from podium.comparison.result import Result
-from podium.mllog.package import find_packages
+from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
 from podium.submission.archive import Limits, Tally, archive_stem, unpack
 from podium.submission.official.runner import ask_official

@@ -26,8 +26,8 @@ from podium.comparison.anomalies import inconsistencies
 from podium.comparison.build_result import mark_repeats
 from podium.comparison.result import Result
 from podium.mllog.lines import Event, Oddity, parse_stream
-from podium.mllog.package import find_packages
 from podium.mllog.read import MAX_EVENTS, read_log
+from podium.mllog.results_tree import find_packages
 from podium.mllog.run import Run, run_from_json
 from tests.podium.mllog.dialects import logs
 from tests.podium.mllog.mutations import spoil_content, spoil_line, spoil_order

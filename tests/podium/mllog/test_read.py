@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from podium.mllog.package import find_packages
 from podium.mllog.read import MAX_EVENTS, read_log
+from podium.mllog.results_tree import find_packages
 from podium.mllog.run import RunLog
 
 Line = Callable[..., str]

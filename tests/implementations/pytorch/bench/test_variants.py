@@ -21,9 +21,9 @@ from implementations.pytorch.bench.variants import (
     time_in_turn,
     variants,
 )
+from implementations.pytorch.build_run import build_order
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.setup import build_order
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 

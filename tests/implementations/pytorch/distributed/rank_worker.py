@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.build_run import build_order
 from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import Metrics
@@ -20,7 +21,6 @@ from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
-from implementations.pytorch.setup import build_order
 from implementations.pytorch.step import Stepper
 from podium.config.schema import RunConfig
 from tests.implementations.pytorch.data.plain_reader import read_step

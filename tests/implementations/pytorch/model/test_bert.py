@@ -13,7 +13,7 @@ from torch import Tensor
 from benchmarks.bert.samples import Sample
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from implementations.pytorch.data.batch import RaggedBatch, collate
-from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining

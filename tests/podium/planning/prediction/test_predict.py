@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from benchmarks.bert.sizes import LARGE
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.load import load
 from podium.planning.prediction.network import Network, buckets, exposed
 from podium.planning.prediction.plan import Machine, Plan, optimizer_seconds, published_costs
 from podium.planning.prediction.predict import evaluation_seconds, network_of, predict, step_of
 from podium.planning.prediction.published import wikipedia
-from podium.planning.prediction.samples import Estimate
+from podium.planning.prediction.rank_load import load
+from podium.planning.prediction.samples_to_target import Estimate
 
 CONSTANTS = load_constants()
 PARAMETERS = 336_226_108

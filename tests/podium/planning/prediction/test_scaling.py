@@ -11,7 +11,7 @@ from podium.planning.prediction.from_config import BETWEEN_NODES
 from podium.planning.prediction.plan import HALF, Machine, Plan, published_costs
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.published import all_samples, wikipedia
-from podium.planning.prediction.samples import Estimate, curve
+from podium.planning.prediction.samples_to_target import Estimate, curve
 from podium.planning.prediction.scaling import LOCAL, machine_of, published_points, scale
 
 CONSTANTS = load_constants()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from podium.core.finding import Finding
-from podium.mllog.package import find_packages
+from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
-from podium.submission.checks.table import check_package
+from podium.submission.checks.all_checks import check_package
 
 Event = dict[str, Any]
 

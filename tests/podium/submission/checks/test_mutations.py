@@ -13,11 +13,11 @@ import pytest
 
 from podium.config.schema import RunConfig
 from podium.core.finding import Finding
-from podium.mllog.package import find_packages
+from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
 from podium.mllog.write import RESTARTED
 from podium.submission.check import check
-from podium.submission.checks.table import check_package
+from podium.submission.checks.all_checks import check_package
 from tests.podium.submission.checks.conftest import write_log
 
 Event = dict[str, Any]

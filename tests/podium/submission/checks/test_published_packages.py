@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from podium.mllog.package import find_packages
+from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
-from podium.submission.checks.table import check_package
+from podium.submission.checks.all_checks import check_package
 
 DATA = Path(__file__).resolve().parents[5] / "shared" / "data"
 FOUND = {

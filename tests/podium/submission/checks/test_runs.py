@@ -7,10 +7,10 @@ import pytest
 
 from podium.config.load import write_resolved
 from podium.config.schema import RunConfig
-from podium.mllog.package import find_packages
+from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
+from podium.submission.checks.all_checks import check_package
 from podium.submission.checks.runs import configurations_in
-from podium.submission.checks.table import check_package
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from podium.core.finding import Finding
 from podium.mllog.lines import MAX_LINE
-from podium.mllog.package import find_packages
+from podium.mllog.results_tree import find_packages
 from podium.mllog.rulesets import ruleset
 from podium.submission.official import runner
 from podium.submission.official.runner import (

@@ -15,7 +15,7 @@ from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.cpu import attention_weights as attention_module
 from implementations.pytorch.kernels.cpu import embedding as embedding_module
 from implementations.pytorch.kernels.cpu import norm as norm_module
-from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import threshold_and_scale
 from tests.implementations.pytorch.kernels.cpu.masks import kept

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.eager import EAGER
-from implementations.pytorch.kernels.gpu.table import TRITON
+from implementations.pytorch.kernels.gpu.kernel_set import TRITON
 from implementations.pytorch.kernels.interface import threshold_and_scale
 
 Call = Callable[..., Tensor]

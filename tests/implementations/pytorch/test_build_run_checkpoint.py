@@ -17,10 +17,10 @@ from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.samples import Sample
 from benchmarks.bert.sizes import LARGE, SIZES, TINY, Size
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.build_run import load_checkpoint
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.bert import BertForPreTraining
-from implementations.pytorch.setup import load_checkpoint
 from implementations.pytorch.trainer import Trainer
 from podium.config.run_folder import RunFolder
 from podium.config.schema import DataSettings, RunConfig

@@ -5,7 +5,7 @@ from math import log, sqrt
 import pytest
 
 from benchmarks.bert.published.reading import SamplesToTarget, read_samples, read_tiny_samples
-from podium.planning.prediction.samples import WIDER, Curve, Point, curve
+from podium.planning.prediction.samples_to_target import WIDER, Curve, Point, curve
 
 
 def row(

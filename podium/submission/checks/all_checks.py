@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from podium.config.schema import RunConfig
 from podium.core.finding import Finding
-from podium.mllog.package import Package
+from podium.mllog.results_tree import Package
 from podium.mllog.rulesets import Ruleset
 from podium.submission.checks.context import whole
 from podium.submission.checks.layout import LAYOUT, check_judged

@@ -14,13 +14,13 @@ from torch._dynamo.utils import counters
 
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.build_run import build_stepper, making, uses_graphs
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
-from implementations.pytorch.kernels.cpu.table import NUMBA
+from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast, resolve_precision
-from implementations.pytorch.setup import build_stepper, making, uses_graphs
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.balancing.assignment import Deal

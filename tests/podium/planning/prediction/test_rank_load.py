@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from podium.planning.costs import StepCosts
-from podium.planning.prediction.load import Load
-from podium.planning.prediction.load import load as load_of
 from podium.planning.prediction.plan import Lengths, Machine, Plan
 from podium.planning.prediction.published import wikipedia
-from podium.planning.prediction.samples import Estimate
+from podium.planning.prediction.rank_load import Load
+from podium.planning.prediction.rank_load import load as load_of
+from podium.planning.prediction.samples_to_target import Estimate
 
 TOKENS = StepCosts(step=9.0, token=1e-6, pair=0.0, masked=0.0, sequence=0.0)
 MIXED = StepCosts(step=0.0, token=3e-6, pair=6e-9, masked=4e-6, sequence=1e-5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podium.core.errors import UsageError, WorkError
-from podium.mllog.package import SystemFile, find_packages
+from podium.mllog.results_tree import SystemFile, find_packages
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from benchmarks.bert.store import SampleStore
+from implementations.pytorch.build_run import GRAPH_WARM_UP_STEPS, warm_up
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
-from implementations.pytorch.setup import GRAPH_WARM_UP_STEPS, warm_up
 from implementations.pytorch.step import Stepper
 from podium.config.schema import Clipping, RunConfig
 from podium.planning.batch_plan import RunShapes, TrainingOrder
