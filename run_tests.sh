@@ -18,8 +18,8 @@ for check in "${checks[@]}"; do
 done
 
 status=0
-# Three files at once, on two cores too: many tests wait for processes that start. The order is tests/conftest.py's.
-.venv/bin/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder "$@" || status=$?
+# Two tests at once, those of a file together: many wait for processes that start. The order is tests/conftest.py's.
+.venv/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@" || status=$?
 for number in "${!checks[@]}"; do
     wait "${pids[$number]}" || { status=1; echo "FAILED: ${checks[$number]}"; }
     cat "$printed/${checks[$number]}"

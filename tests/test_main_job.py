@@ -96,7 +96,7 @@ def test_a_target_that_is_missed_is_an_aborted_run_with_the_same_numbers_up_to_t
     train: Train, reached: dict[str, Any]
 ) -> None:
     """The seed is the same, and all else but the target."""
-    missed = train("indexed", 1, *SHORT, "seed=5", "target_accuracy=0.99")
+    missed = train("indexed", 1, *SHORT, "seed=5", "target_accuracy=0.99", code=1)
     assert '"status": "aborted"' in missed.log.read_text(encoding="utf-8")
     all_lines = lines_of(missed.metrics)
     lines = metrics(reached)
