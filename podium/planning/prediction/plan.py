@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.bert.rules import evaluation_interval
-from benchmarks.bert.sizes import LARGE, SEQUENCE_LENGTH, VOCABULARY_SIZE, Size
+from benchmarks.bert.sizes import LARGE, SEQUENCE_LENGTH, Size
 from podium.planning.accelerators import accelerator_named
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.constants import Constants
@@ -196,7 +196,7 @@ def published_costs(
     rate = rates.get(processor, constants.sustained_flops_sxm * share)
 
     def flops(length: int, masked: int) -> float:
-        return size.training_flops([length] if length else [], masked, VOCABULARY_SIZE, last_layer)
+        return size.training_flops([length] if length else [], masked, size.vocabulary_size, last_layer)
 
     one, two = flops(1, 0), flops(2, 0)
     pair = 12.0 * size.layers * size.hidden

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert.sizes import LARGE
+from benchmarks.bert.sizes import LARGE, TINY
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.constants import load_constants
 from podium.planning.prediction.network import Network, buckets, exposed
@@ -185,6 +185,11 @@ def test_published_costs_are_flops_by_the_rate() -> None:
     needed = published_costs("a100_sxm", CONSTANTS, last_layer="needed")
     assert needed.token < costs.token
     assert needed.masked > costs.masked
+
+
+def test_a_size_has_its_own_vocabulary() -> None:
+    masked = published_costs("h200", CONSTANTS, TINY).masked / published_costs("h200", CONSTANTS).masked
+    assert masked == pytest.approx(TINY.training_flops([], 1, 512) / LARGE.training_flops([], 1, 30_522))
 
 
 def test_other_gpus_sustain_the_same_share_of_their_peak() -> None:
