@@ -129,7 +129,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self._bulk.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
-        """These steps, counted from 0, one after the other: each equals `read_step`, bit for bit."""
+        """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
         assert self._thread is None, "steps are taken once"
         self._thread = threading.Thread(target=self._exchange, args=[iter(numbers)], name="exchange", daemon=True)
         self._thread.start()
