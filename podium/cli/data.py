@@ -1,25 +1,17 @@
 """`podium data …`: prepare, import, export, convert and verify the training data of BERT."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from benchmarks.bert.sizes import SIZES
-from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
-from benchmarks.bert.verification.evidence import Evidence, Subject
-from benchmarks.bert.verification.official_data import is_official_vocabulary
 from podium.cli.options import AsJson, Processes, show
 from podium.core.console import print_findings, progress_bar, tell
 from podium.core.errors import UsageError
-from podium.core.finding import Finding, has_errors
-from podium.core.processes import processors
-from podium.launch.launch import require_torch
-from podium.run.implementation import Evaluation, check_initial_accuracy
+
+if TYPE_CHECKING:  # commands import what they need, so that others start without it
+    from benchmarks.bert.sizes import Size
 
 data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
 
@@ -93,14 +85,13 @@ def checkpoint(
     """Turn the weights of a BERT into a checkpoint that a run starts from, bit for bit, and check them on the way."""
     from benchmarks.bert.checkpoint.convert import convert
 
-    if size is not None:
-        _check_size(size)
+    chosen = None if size is None else _size(size)
     with progress_bar() as bar:
         task = bar.add_task("Reading tensors", total=None)
         done = convert(
             source,
             out,
-            size=SIZES[size] if size else None,
+            size=chosen,
             to=to,
             on_tensor=lambda number, total: bar.update(task, completed=number, total=total),
         )
@@ -193,9 +184,11 @@ def verify(
 
     The verdict is the last line. Exit code 1 if a check failed.
     """
+    from benchmarks.bert.verification.evidence import Subject
     from benchmarks.bert.verification.shard_stats import bytes_of
+    from podium.cli.verify import checkpoint_evaluation, verify_store
 
-    _check_size(size)
+    _size(size)
     subject = Subject(store, evaluation, vocab, tuple(text or ()), official)
     asked = checkpoint_evaluation(subject, checkpoint_file, size, samples)
     with progress_bar() as bar:
@@ -212,67 +205,9 @@ def verify(
         raise typer.Exit(1)
 
 
-def _check_size(size: str) -> None:
-    if size not in SIZES:
-        raise UsageError(f"--size: found {size!r}, allowed is {', '.join(SIZES)}")
+def _size(name: str) -> "Size":
+    from benchmarks.bert.sizes import SIZES
 
-
-JSON_FIELDS = {"check": "rule", "level": "severity", "found": "message", "expected": "expected", "advice": "advice"}
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Everything that was found of a store."""
-
-    findings: tuple[Finding, ...]
-    statistics: dict[str, Any]
-    evidence: Evidence
-
-    @property
-    def sound(self) -> bool:
-        return not has_errors(self.findings)
-
-    @property
-    def verdict(self) -> str:
-        """`sound`, or `not sound: …` with the number of checks that failed."""
-        failed = sum(finding.severity == "error" for finding in self.findings)
-        return f"not sound: {failed} {'check' if failed == 1 else 'checks'} failed" if failed else "sound"
-
-    def as_json(self) -> dict[str, Any]:
-        """One object for programs."""
-        findings = [finding.as_json(JSON_FIELDS) for finding in self.findings]
-        for finding in findings:
-            finding["level"] = "fail" if finding["level"] == "error" else finding["level"]
-        return {"verdict": self.verdict, "findings": findings, "statistics": self.statistics}
-
-
-def checkpoint_evaluation(
-    subject: Subject, checkpoint: Path | None, size: str, samples: int | None
-) -> Evaluation | None:
-    """What to evaluate, if anything; UsageError, before long work, for what does not go together or is not there."""
-    if checkpoint is None:
-        if samples is not None:
-            raise UsageError("--samples: has no use without --checkpoint; it says how many samples to evaluate")
-        return None
-    if subject.evaluation is None or subject.vocabulary is None:
-        raise UsageError("--checkpoint: needs --evaluation and --vocab too; it is evaluated on those samples")
-    if not checkpoint.is_file():
-        raise UsageError(f"{checkpoint}: there is no such checkpoint; make it with `podium data checkpoint`")
-    require_torch()
-    return Evaluation(checkpoint, subject.evaluation, subject.vocabulary, size, samples)
-
-
-def verify_store(
-    subject: Subject, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
-) -> Verification:
-    """Make every check; `on_read` is told of the bytes of each shard that was read. Errors as `gather_evidence`."""
-    started = perf_counter()
-    evidence = gather_evidence(subject, processors(), on_read)
-    findings = findings_of(evidence)
-    seconds = perf_counter() - started
-    if evaluation is not None and evidence.evaluation is not None and evidence.evaluation.shards:
-        survey = evidence.evaluation
-        compared = subject.official or is_official_vocabulary(evaluation.vocabulary)
-        masked_a_sample = survey.total("masked_tokens") / survey.samples
-        findings.append(check_initial_accuracy(evaluation, masked_a_sample, compared, subject.official))
-    return Verification(tuple(findings), statistics_of(evidence) | {"seconds": seconds}, evidence)
+    if name not in SIZES:
+        raise UsageError(f"--size: found {name!r}, allowed is {', '.join(SIZES)}")
+    return SIZES[name]

@@ -271,7 +271,7 @@ def test_the_command_reports_the_initial_accuracy(
 ) -> None:
     evaluator(printing(0.5))
     monkeypatch.chdir(prepared)
-    monkeypatch.setattr("podium.cli.data.is_official_vocabulary", lambda path: vocabulary_is_official)
+    monkeypatch.setattr("podium.cli.verify.is_official_vocabulary", lambda path: vocabulary_is_official)
     arguments = ["verify", *GIVEN, "--checkpoint", "one", "--json"]
     done = CliRunner().invoke(data, arguments)
     assert done.exit_code == 0

@@ -1,0 +1,76 @@
+"""`podium data verify`: every check of a store and of its initial checkpoint, and what they found."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
+from benchmarks.bert.verification.evidence import Evidence, Subject
+from benchmarks.bert.verification.official_data import is_official_vocabulary
+from podium.core.errors import UsageError
+from podium.core.finding import Finding, has_errors
+from podium.core.processes import processors
+from podium.launch.launch import require_torch
+from podium.run.implementation import Evaluation, check_initial_accuracy
+
+JSON_FIELDS = {"check": "rule", "level": "severity", "found": "message", "expected": "expected", "advice": "advice"}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Everything that was found of a store."""
+
+    findings: tuple[Finding, ...]
+    statistics: dict[str, Any]
+    evidence: Evidence
+
+    @property
+    def sound(self) -> bool:
+        return not has_errors(self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """`sound`, or `not sound: …` with the number of checks that failed."""
+        failed = sum(finding.severity == "error" for finding in self.findings)
+        return f"not sound: {failed} {'check' if failed == 1 else 'checks'} failed" if failed else "sound"
+
+    def as_json(self) -> dict[str, Any]:
+        """One object for programs."""
+        findings = [finding.as_json(JSON_FIELDS) for finding in self.findings]
+        for finding in findings:
+            finding["level"] = "fail" if finding["level"] == "error" else finding["level"]
+        return {"verdict": self.verdict, "findings": findings, "statistics": self.statistics}
+
+
+def checkpoint_evaluation(
+    subject: Subject, checkpoint: Path | None, size: str, samples: int | None
+) -> Evaluation | None:
+    """What to evaluate, if anything; UsageError, before long work, for what does not go together or is not there."""
+    if checkpoint is None:
+        if samples is not None:
+            raise UsageError("--samples: has no use without --checkpoint; it says how many samples to evaluate")
+        return None
+    if subject.evaluation is None or subject.vocabulary is None:
+        raise UsageError("--checkpoint: needs --evaluation and --vocab too; it is evaluated on those samples")
+    if not checkpoint.is_file():
+        raise UsageError(f"{checkpoint}: there is no such checkpoint; make it with `podium data checkpoint`")
+    require_torch()
+    return Evaluation(checkpoint, subject.evaluation, subject.vocabulary, size, samples)
+
+
+def verify_store(
+    subject: Subject, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
+) -> Verification:
+    """Make every check; `on_read` is told of the bytes of each shard that was read. Errors as `gather_evidence`."""
+    started = perf_counter()
+    evidence = gather_evidence(subject, processors(), on_read)
+    findings = findings_of(evidence)
+    seconds = perf_counter() - started
+    if evaluation is not None and evidence.evaluation is not None and evidence.evaluation.shards:
+        survey = evidence.evaluation
+        compared = subject.official or is_official_vocabulary(evaluation.vocabulary)
+        masked_a_sample = survey.total("masked_tokens") / survey.samples
+        findings.append(check_initial_accuracy(evaluation, masked_a_sample, compared, subject.official))
+    return Verification(tuple(findings), statistics_of(evidence) | {"seconds": seconds}, evidence)
