@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from podium.config.run_folder import RunFolder
 from podium.core.paths import CODE_FOLDER
 
 SETTINGS = (
@@ -73,10 +74,9 @@ def metrics(run_folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def one_host(home: Path) -> list[dict[str, Any]]:
+def one_host(train: Callable[..., RunFolder]) -> list[dict[str, Any]]:
     """Metrics of the long run on one machine with two processes that nobody stops."""
-    found = json.loads(finished(start(home, "--json", settings=(*LONG, "launch.processes_per_node=2"))))
-    lines = metrics(Path(found["run_folder"]))
+    lines = metrics(train("indexed", 2, *LONG).path)
     assert [line["event"] for line in lines] == (["step"] * 10 + ["evaluation"]) * (STEPS // 10)
     return lines
 
