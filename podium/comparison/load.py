@@ -4,13 +4,10 @@ Each log is read by one of several processes, or taken from a cache. The cache i
 bytes, so that no log is read twice by the same version of the reader.
 """
 
-import ast
-import hashlib
 import json
 import sqlite3
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
@@ -25,6 +22,7 @@ from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
 from podium.core.files import sha256_of
 from podium.core.processes import processors
+from podium.core.source_hash import source_hash
 from podium.core.text import one_line, printable
 from podium.mllog import read
 from podium.mllog.read import read_log
@@ -33,7 +31,6 @@ from podium.mllog.run import Run, run_from_json
 from podium.submission.archive import Limits, Tally, archive_stem, is_archive, unpack
 
 NAME = "runs.sqlite"
-OWN = ("benchmarks", "podium")  # packages whose sources decide what is read of a log
 PATIENCE_SECONDS = 10.0  # for another process that writes
 
 
@@ -90,24 +87,7 @@ class RunCache:
 @cache
 def reader() -> str:
     """A hash of the code that reads logs, all that it imports of ours included: another version reads logs anew."""
-    sources: dict[str, bytes] = {}
-    left = [read.__name__]
-    while left:
-        name = left.pop()
-        path = getattr(sys.modules.get(name), "__file__", None)
-        if path is not None and name not in sources and name.partition(".")[0] in OWN:
-            sources[name] = Path(path).read_bytes()
-            left += _imported(ast.parse(sources[name]))
-    return hashlib.sha256(b"".join(sources[name] for name in sorted(sources))).hexdigest()[:16]
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
-    """The names of modules that a source imports, and of what it imports from them, which may be modules too."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    return source_hash([read.__name__])
 
 
 def _run(text: object) -> Run | None:

@@ -1,11 +1,10 @@
 """Functions that are compiled to machine code when they are first called, and kept on disk after that.
 
 numba keeps the code of a function as long as its own file does not change, although that code contains other compiled
-functions. So the cache folder is named by a hash of all sources that compile anything. It is in the user's cache
-folder, or in NUMBA_CACHE_DIR where that is set.
+functions and the constants of other files. So the cache folder is named by a hash of all these sources. It is in the
+user's cache folder, or in NUMBA_CACHE_DIR where that is set.
 """
 
-import hashlib
 import os
 import stat
 from collections.abc import Callable
@@ -17,7 +16,8 @@ import numba
 from numba.core.caching import UserProvidedCacheLocator
 
 from podium.core.files import user_cache_folder
-from podium.core.paths import CODE_FOLDER, PACKAGES
+from podium.core.paths import CODE_FOLDER
+from podium.core.source_hash import modules_with, source_hash
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -89,11 +89,6 @@ def _cache_folder(base: Path) -> Path | None:
 
 @cache
 def sources_hash() -> str:
-    """A hash of all sources of this project that compile anything, this one included."""
-    digest = hashlib.sha256()
-    for package in PACKAGES:
-        for source in sorted((CODE_FOLDER / package).rglob("*.py")):
-            content = source.read_bytes()
-            if __name__.encode() in content or source == Path(__file__):
-                digest.update(content)
-    return digest.hexdigest()[:16]
+    """A hash of all sources of this project that compile anything and of all that they import: constants of those
+    are in the machine code too."""
+    return source_hash([__name__, *modules_with(__name__)])

@@ -1,1 +1,1 @@
-"""From stored samples to ragged batches on the host: sampling, balancing, collating, prefetching."""
+"""From stored samples to ragged batches on the host: reading, collating, prefetching, exchange between ranks."""

@@ -52,6 +52,18 @@ def test_compiled_code_is_kept_for_the_sources_that_it_was_made_from(tree: Path)
     assert not [path for path in tree.rglob("*.nbi") if not path.is_relative_to(tree / "cache")]
 
 
+def test_a_constant_of_a_module_that_compiles_nothing_is_in_the_code_too(tree: Path) -> None:
+    text = "from benchmarks.sizes import LIMIT\n" + CALLER.replace("+ 1", "+ LIMIT")
+    (tree / "podium" / "caller.py").write_text(text, encoding="utf-8")
+    (tree / "benchmarks" / "sizes.py").write_text("from benchmarks.base import BASE\n\nLIMIT = 2 * BASE\n", "utf-8")
+    (tree / "benchmarks" / "base.py").write_text("BASE = 1\n", encoding="utf-8")
+    where = {"XDG_CACHE_HOME": str(tree / "cache"), "HOME": str(tree)}
+    assert call(tree, **where) == (3, 0)
+    assert call(tree, **where) == (3, 1)
+    (tree / "benchmarks" / "base.py").write_text("BASE = 5\n", encoding="utf-8")
+    assert call(tree, **where) == (11, 0)
+
+
 def test_a_cache_that_others_may_write_to_is_not_read(tree: Path) -> None:
     """numba's files are pickles, which run code when they are loaded."""
     where = {"NUMBA_CACHE_DIR": str(tree / "cache"), "HOME": str(tree)}

@@ -1,6 +1,6 @@
 """Spoils logs at random and sees that they are read all the same.
 
-Run as `python -m tests.podium.reading.fuzzing --seconds 600`. Begins with the logs of `dialects`, and with those below
+Run as `python -m tests.podium.mllog.fuzzing --seconds 600`. Begins with the logs of `dialects`, and with those below
 --published; a spoilt log whose reading looks like none before is spoilt further. What must hold of each is in
 `Fuzzer.check`. A log of which it does not hold is kept, named and ends the run with status 1.
 """

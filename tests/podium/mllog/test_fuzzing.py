@@ -1,4 +1,4 @@
-"""A few thousand spoilt lines; `python -m tests.podium.reading.fuzzing` spoils as many as one likes."""
+"""A few thousand spoilt lines; `python -m tests.podium.mllog.fuzzing` spoils as many as one likes."""
 
 import random
 from pathlib import Path

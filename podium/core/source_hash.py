@@ -1,0 +1,48 @@
+"""A hash of Podium's own sources that a module is made of, for caches of what they compute."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from podium.core.paths import CODE_FOLDER, PACKAGES
+
+# `from MODULE import NAMES`, where a name may be a module too, or `import MODULES`; in a text it does no harm.
+IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.M)
+
+
+def source_hash(modules: Iterable[str]) -> str:
+    """A hash of these modules and of all modules of Podium that they import, directly or not."""
+    paths, contents, left = _paths(), dict[str, bytes](), list(modules)
+    while left:
+        name = left.pop()
+        if name in paths and name not in contents:
+            contents[name] = paths[name].read_bytes()
+            left += _imported(contents[name])
+    return hashlib.sha256(b"".join(contents[name] for name in sorted(contents))).hexdigest()[:16]
+
+
+def modules_with(text: str) -> list[str]:
+    """The modules of Podium whose source has this text."""
+    return [name for name, path in _paths().items() if text.encode() in path.read_bytes()]
+
+
+@cache
+def _paths() -> dict[str, Path]:
+    """Module → its source."""
+    found = {}
+    for package in PACKAGES:
+        for path in (CODE_FOLDER / package).rglob("*.py"):
+            parts = path.relative_to(CODE_FOLDER).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _imported(source: bytes) -> list[str]:
+    found = []
+    for module, names, modules in IMPORT.findall(source):
+        inside = re.findall(r"[\w.]+", (names or modules).decode("ascii", "replace"))
+        prefix = f"{module.decode()}." if module else ""
+        found += [module.decode(), *(prefix + name for name in inside)]
+    return found
