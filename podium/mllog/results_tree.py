@@ -59,8 +59,9 @@ class Package:
 def find_packages(path: Path) -> list[Package]:
     """The packages in `path`, in the order of their names.
 
-    `path` is an ORG folder; a folder of such folders, as a round's repository; the results of one system, or of one
-    benchmark of it; or one log. Raises UsageError where it is none of these, WorkError where it cannot be read.
+    `path` is an ORG folder; a folder of such folders, as a round's repository; the results of several systems, of one
+    system, or of one benchmark of it; or one log. Raises UsageError where it is none of these, WorkError where it
+    cannot be read.
     """
     try:
         found = _find(path)
@@ -88,6 +89,7 @@ def _find(path: Path) -> list[Package]:
     if result.logs:
         return [Package(path, whole.name, (), (result,))]
     results = [read_results(folder, whole.name, folder.name) for folder in folders(path)]
+    results = results if any(result.logs for result in results) else _results_of_systems(path)
     if any(result.logs for result in results):
         return [Package(path, whole.name, (), tuple(results))]
     return [read_package(folder) for folder in folders(path) if is_package(folder)]
@@ -105,12 +107,16 @@ def read_package(root: Path) -> Package:
         for path in _entries(root / "systems")
         if path.suffix == ".json" and _is_file(path)
     ]
-    results = [
+    return Package(root, root.absolute().name, tuple(systems), tuple(_results_of_systems(root / "results")))
+
+
+def _results_of_systems(folder: Path) -> list[ResultFolder]:
+    """Of a folder SYSTEM/BENCHMARK, such as results/."""
+    return [
         read_results(benchmark, system.name, benchmark.name)
-        for system in folders(root / "results")
+        for system in folders(folder)
         for benchmark in folders(system)
     ]
-    return Package(root, root.absolute().name, tuple(systems), tuple(results))
 
 
 def read_results(folder: Path, system: str, benchmark: str) -> ResultFolder:

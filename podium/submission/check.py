@@ -138,7 +138,9 @@ def _scope(path: Path) -> tuple[Path, tuple[PurePosixPath, ...]]:
 
 
 def _has_systems(root: Path) -> bool:
-    return (root / "systems").is_dir() and not (root / "systems").is_symlink()
+    """Whether it has systems/ with descriptions; Podium's own systems/ holds YAML files."""
+    folder = root / "systems"
+    return folder.is_dir() and not folder.is_symlink() and any(folder.glob("*.json"))
 
 
 def _packages(path: Path, copy: Path, tally: Tally) -> list[Package]:

@@ -53,6 +53,11 @@ def test_parts_of_a_package(org: Path) -> None:
         (result,) = package.results
         assert (result.system, result.benchmark, package.systems) == ("b", "bert", ())
         assert len(result.logs) == (1 if path.suffix else 11)
+    (package,) = find_packages(org / "results")
+    assert [(result.system, result.benchmark, len(result.logs)) for result in package.results] == [
+        ("a", "bert", 11),
+        ("b", "bert", 11),
+    ]
 
 
 def test_logs_come_in_the_order_of_their_numbers_and_others_apart(org: Path) -> None:

@@ -94,6 +94,21 @@ def test_results_without_a_description_are_checked_log_by_log(write_package: Any
     assert {file.official for file in report.files} == {"passed"}
 
 
+def test_results_beside_systems_that_are_no_descriptions_are_checked_log_by_log(
+    write_package: Any, tmp_path: Path
+) -> None:
+    """As after a run in any folder, with systems/NAME.yaml of one's own or without."""
+    package = write_package()
+    (package / "results").rename(tmp_path / "results")
+    for name in (None, "systems"):
+        if name is not None:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "mine.yaml").write_text("launch: {}\n", encoding="utf-8")
+        report = check(tmp_path / "results", ruleset("5.0.0"))
+        assert logs_of(report) == [f"laptop/bert/result_{number}.txt" for number in range(10)]
+        assert report.accepted
+
+
 def test_a_folder_of_packages(write_package: Any, tmp_path: Path) -> None:
     package = write_package()
     round_ = tmp_path / "round"
