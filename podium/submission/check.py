@@ -138,9 +138,11 @@ def _scope(path: Path) -> tuple[Path, tuple[PurePosixPath, ...]]:
 
 
 def _has_systems(root: Path) -> bool:
-    """Whether it has systems/ with descriptions; Podium's own systems/ holds YAML files."""
+    """Whether it has the systems/ of a package, be it empty; a user's own systems/ of Podium holds YAML files alone."""
     folder = root / "systems"
-    return folder.is_dir() and not folder.is_symlink() and any(folder.glob("*.json"))
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    return any(folder.glob("*.json")) or not any(folder.glob("*.yaml"))
 
 
 def _packages(path: Path, copy: Path, tally: Tally) -> list[Package]:

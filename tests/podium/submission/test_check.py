@@ -109,6 +109,12 @@ def test_results_beside_systems_that_are_no_descriptions_are_checked_log_by_log(
         assert report.accepted
 
 
+def test_results_beside_an_empty_systems_folder_are_those_of_a_package_without_descriptions(write_package: Any) -> None:
+    package = write_package()
+    (package / "systems" / "laptop.json").unlink()
+    assert not check(package / "results", ruleset("5.0.0")).accepted
+
+
 def test_a_folder_of_packages(write_package: Any, tmp_path: Path) -> None:
     package = write_package()
     round_ = tmp_path / "round"
