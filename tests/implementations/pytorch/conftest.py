@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -19,6 +18,7 @@ from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import Origin, SampleStore, write_shard
 from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.kernels.cpu.common import use_torchs_threads
 from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
@@ -38,11 +38,11 @@ SMALL = Size(
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def one_thread() -> None:
     """The tensors here are small: threads would wait for each other, and the more so where cores are busy."""
     torch.set_num_threads(1)
-    numba.set_num_threads(1)
+    use_torchs_threads()
 
 
 @pytest.fixture(scope="session")
