@@ -5,6 +5,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 source ./setup.sh test
 unset PYTHONDONTWRITEBYTECODE # or each of the hundred processes that the tests start compiles every module again
 
+export OPENBLAS_NUM_THREADS=1 # for two tests at once on two cores; more threads would wait for each other
+
+# What mypy knows of torch and numpy takes it most of a minute, and is the same in every clone.
+export MYPY_CACHE_DIR="${XDG_CACHE_HOME:-$HOME/.cache}/podium/mypy"
+mkdir -p "$MYPY_CACHE_DIR" 2>/dev/null || unset MYPY_CACHE_DIR
+
 # Lint and types are checked beside the tests; what they print is shown after them.
 checks=("ruff check" "ruff format --check" "mypy")
 printed="$(mktemp -d)" pids=()

@@ -159,10 +159,16 @@ runpy.{runs}, run_name="__main__")
 
 @pytest.fixture(scope="session")
 def start_training(start_ranks: StartRanks) -> Callable[..., None]:
-    """(folder, ranks, exit code): train in the folder of a run as torchrun would, without it."""
+    """(folder, ranks, exit code): train in the folder of a run as torchrun would, without it; or do something else."""
     import torch.distributed as dist  # here, since most tests of the harness do without torch
 
-    def start(folder: RunFolder, ranks: int, code: int = 0) -> None:
+    def start(
+        folder: RunFolder,
+        ranks: int,
+        code: int = 0,
+        entry: str = "train",
+        options: Sequence[str] = ("--caches-cleared",),
+    ) -> None:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         environment = {
             "MASTER_ADDR": "127.0.0.1",
@@ -173,10 +179,7 @@ def start_training(start_ranks: StartRanks) -> Callable[..., None]:
         }
         environments = [environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
         start_ranks(
-            "implementations.pytorch.train",
-            [(folder.config, folder.path, "--caches-cleared")] * ranks,
-            environments,
-            code,
+            f"implementations.pytorch.{entry}", [(folder.config, folder.path, *options)] * ranks, environments, code
         )
 
     return start

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -147,21 +148,22 @@ def test_an_evaluation_comes_after_the_step_that_reaches_a_multiple_of_the_inter
     assert not any(check_compliance(folder.log).values())
 
 
-@pytest.fixture
-def long_run(home: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of two processes in the middle of its training."""
-    process = start(home, settings=(*SHORT, *ENDLESS, "launch.processes_per_node=2"))
-    before = set((home / "runs").rglob("metrics.jsonl")) if (home / "runs").exists() else set()
-    for _ in range(2400):
-        fresh = set((home / "runs").rglob("metrics.jsonl")) - before if (home / "runs").exists() else set()
-        if any("evaluation" in path.read_text() for path in fresh):
-            break
-        time.sleep(0.1)
-    else:
+@contextmanager
+def in_training(home: Path, processes: int) -> Iterator[subprocess.Popen[str]]:
+    """A run of so many processes in the middle of its training."""
+    process = start(home, settings=(*SHORT, *ENDLESS, f"launch.processes_per_node={processes}"))
+    before = set((home / "runs").rglob("metrics.jsonl"))
+    try:
+        for _ in range(2400):
+            fresh = set((home / "runs").rglob("metrics.jsonl")) - before
+            if any("evaluation" in path.read_text() for path in fresh):
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("the run did not get as far as an evaluation in four minutes")
+        yield process
+    finally:
         process.kill()
-        pytest.fail("the run did not get as far as an evaluation in four minutes")
-    yield process
-    process.kill()
 
 
 def workers(home: Path) -> list[int]:
@@ -179,22 +181,24 @@ needs_pgrep = pytest.mark.skipif(
 
 
 @needs_pgrep
-def test_a_killed_rank_is_named_and_the_run_says_aborted(home: Path, long_run: subprocess.Popen[str]) -> None:
-    ranks = workers(home)
-    assert len(ranks) == 2
-    os.kill(ranks[1], signal.SIGKILL)
-    _, words = long_run.communicate(timeout=60)
-    assert long_run.returncode == 1
+def test_a_killed_rank_is_named_and_the_run_says_aborted(home: Path) -> None:
+    with in_training(home, processes=2) as run:
+        ranks = workers(home)
+        assert len(ranks) == 2
+        os.kill(ranks[1], signal.SIGKILL)
+        _, words = run.communicate(timeout=60)
+    assert run.returncode == 1
     assert "was killed by SIGKILL" in words and "says aborted" in words and "Traceback" not in words
     assert statuses(home) == ["aborted"]
     assert workers(home) == []
 
 
 @needs_pgrep
-def test_control_c_ends_every_process_and_the_run_says_aborted(home: Path, long_run: subprocess.Popen[str]) -> None:
-    long_run.send_signal(signal.SIGINT)
-    _, words = long_run.communicate(timeout=60)
-    assert long_run.returncode == 1
+def test_control_c_ends_every_process_and_the_run_says_aborted(home: Path) -> None:
+    with in_training(home, processes=1) as run:
+        run.send_signal(signal.SIGINT)
+        _, words = run.communicate(timeout=60)
+    assert run.returncode == 1
     assert "interrupted" in words and "says aborted" in words and "Traceback" not in words
     assert statuses(home) == ["aborted"]
     assert workers(home) == []

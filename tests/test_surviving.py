@@ -122,43 +122,65 @@ def nothing_lives_on(home: Path) -> Any:
     assert ranks(home) == {}
 
 
-def test_a_run_goes_on_after_ranks_were_killed_and_it_was_stopped(home: Path, expected: RunFolder) -> None:
-    """As if nothing had been."""
+def killed(home: Path, process: subprocess.Popen[str], rank: int, samples: int) -> None:
+    """Kill a rank of a run that has been trained on so many samples."""
+    in_training(home, process, samples)
+    os.kill(ranks(home)[rank], signal.SIGKILL)
+
+
+def stopped(home: Path, process: subprocess.Popen[str], rank: int, samples: int) -> str:
+    """Stop a rank without ending it; what the other says of it before the run begins again."""
+    folder = RunFolder(in_training(home, process, samples))
+    rank_id = ranks(home)[rank]
+    os.kill(rank_id, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 60
+        while not (failure := folder.told_failure()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        os.kill(rank_id, signal.SIGCONT)  # so that torchrun need not wait half a minute for it
+    assert f"rank {rank} (process {rank_id} on " in str(failure)
+    return str(failure)
+
+
+def test_a_run_goes_on_after_a_rank_was_killed_and_one_hung(home: Path, expected: RunFolder) -> None:
+    """As if nothing had been; the rank that hangs is named."""
     before = results(home)
-    process = start(home, *SAVING, TWO, "launch.max_restarts=2")
-    for rank, samples in ((0, 60), (1, 120)):
-        in_training(home, process, samples)
-        os.kill(ranks(home)[rank], signal.SIGKILL)
-    folder = RunFolder(in_training(home, process, 200))
-    process.send_signal(signal.SIGTERM)
-    _, words = finish(process, code=143)
-    assert "asked to stop, and saved after " in words.replace("\n", " ")
-    assert f"`podium run laptop --resume {folder.path.relative_to(home)}`" in " ".join(words.split())
-    assert results(home) == before
-    found, _ = finish(start(home, words=("--resume", str(folder.path))))
-    assert (found["run_folder"], found["restarts"]) == (str(folder.path), 3)
+    process = start(home, *SAVING, TWO, "launch.max_restarts=2", "launch.timeout_seconds=4")
+    killed(home, process, rank=0, samples=60)
+    words = stopped(home, process, rank=1, samples=120)
+    assert "gives no sign of life: all have stood still for 4 seconds" in words
+    assert "and 1 rank waits for it" in words
+    found, _ = finish(process)
+    folder = RunFolder(Path(found["run_folder"]))
+    assert found["restarts"] == 2
     assert found["result_file"] == str(folder.restarted_result)
     assert all(found["compliance"].values())
     assert results(home) == before
+    assert_same_run(folder, expected, restarts=2)
+
+
+@pytest.mark.exhaustive
+def test_a_run_goes_on_after_ranks_were_killed_and_it_was_stopped(home: Path, expected: RunFolder) -> None:
+    """Stopped by SIGTERM and gone on with by hand; two nodes always are (launch/test_clusters.py)."""
+    process = start(home, *SAVING, TWO, "launch.max_restarts=2")
+    killed(home, process, rank=0, samples=60)
+    killed(home, process, rank=1, samples=120)
+    folder = RunFolder(in_training(home, process, 200))
+    process.send_signal(signal.SIGTERM)
+    _, words = finish(process, code=143)
+    assert f"`podium run laptop --resume {folder.path.relative_to(home)}`" in " ".join(words.split())
+    found, _ = finish(start(home, words=("--resume", str(folder.path))))
+    assert (found["run_folder"], found["restarts"]) == (str(folder.path), 3)
     assert_same_run(folder, expected, restarts=3)
 
 
-def test_a_rank_that_hangs_is_named(home: Path) -> None:
+@pytest.mark.exhaustive
+def test_a_rank_that_hangs_ends_a_run_that_is_not_to_begin_again(home: Path) -> None:
     process = start(home, "max_samples=100000", TWO, "launch.timeout_seconds=4")
-    folder = in_training(home, process, 100)
-    stopped = ranks(home)[1]
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        deadline = time.monotonic() + 60
-        while not (folder / "failure.json").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-    finally:
-        os.kill(stopped, signal.SIGCONT)  # so that torchrun need not wait half a minute for it
-    _, words = finish(process, code=1)
-    words = " ".join(words.split())
-    assert f"rank 1 (process {stopped} on " in words
-    assert "gives no sign of life: all have stood still for 4 seconds" in words
-    assert "and 1 rank waits for it" in words
+    words = stopped(home, process, rank=1, samples=100)
+    _, printed = finish(process, code=1)
+    assert words in " ".join(printed.split())
 
 
 def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from podium.cli import bench
 from podium.cli.bench import Options, keep_costs, measure, print_measured
-from podium.config.load import load_system
+from podium.config.load import load_system, write_resolved
+from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.planning import costs
@@ -164,9 +165,12 @@ def test_it_measures_for_real() -> None:
     assert 4 / (greatest / 1000) <= measured["sequences_per_second"] <= 4 / (least / 1000)
 
 
-@pytest.mark.slow
-def test_wrong_use_that_the_processes_find_is_a_sentence() -> None:
-    done = command("laptop", "--hidden", "65")
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert "podium: --hidden: found 65, allowed are multiples of 64" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_wrong_use_that_the_processes_find_is_told(
+    config: RunConfig, start_training: Callable[..., None], tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path)
+    write_resolved(config.model_copy(update={"seed": 1}), folder.config)
+    start_training(folder, 1, code=2, entry="bench", options=("--hidden", "65"))
+    told = folder.told_failure()
+    assert isinstance(told, UsageError)
+    assert str(told).startswith("--hidden: found 65, allowed are multiples of 64")

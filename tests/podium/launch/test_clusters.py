@@ -163,18 +163,22 @@ def assert_went_on(found: dict[str, Any], folder: Path, one_host: list[dict[str,
 
 
 def test_two_nodes_go_on_by_the_same_command_on_each(home: Path, one_host: list[dict[str, Any]]) -> None:
-    """At another meeting place: the first one's is taken by then."""
+    """At another meeting place: the first one's is taken by then. Results that were there stay as they are."""
+    results = home / "results" / "laptop" / "bert"
+    before = {path.name: path.read_bytes() for path in results.glob("*")}
     with two_nodes(home, settings=(*LONG, "launch.nodes=2")) as nodes:
         folder = in_training(home, 48)
         nodes[0].send_signal(signal.SIGTERM)
         words = [node.communicate(timeout=SECONDS)[1] for node in nodes]
         assert nodes[0].returncode == 143, words[0]
     told = " ".join(words[0].split())
+    assert "asked to stop, and saved after " in told
     assert f"`podium run laptop --resume {folder.relative_to(home)}` goes on after its first " in told
     assert "samples, given on each node with its --node-rank unless Slurm does" in told
     with two_nodes(home, "--json", "--resume", str(folder.relative_to(home)), settings=()) as nodes:
         found, _ = (finished(node) for node in nodes)
     assert_went_on(json.loads(found), folder, one_host)
+    assert {path.name: path.read_bytes() for path in results.glob("*")} == before
 
 
 Hosts = tuple[str, tuple[tuple[str, ...], ...]]

@@ -162,9 +162,9 @@ def test_without_a_name_all_searches_of_the_system_are_made(monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_real_trainings(write_space: Any, tmp_path: Path) -> None:
-    """A trial and a repeat of the tiny BERT, on so few samples that none gets far."""
+    """A trial of the tiny BERT, on so few samples that it does not get far."""
     space = {"optimizer.learning_rate": {"kind": "log", "low": 1e-4, "high": 1e-2}}
-    found, _ = tuned([write_space(space=space)], ("kernels=eager", "max_samples=64"), trials=1, repeats=1)
+    found, _ = tuned([write_space(space=space)], ("kernels=eager", "max_samples=64"), trials=1, repeats=0)
     (one,) = found.found
     (trial,) = one.trials
     assert trial.value is not None
@@ -173,4 +173,3 @@ def test_real_trainings(write_space: Any, tmp_path: Path) -> None:
     assert 0 <= trial.user_attrs["accuracy"] < 0.5
     assert not trial.user_attrs["failure"]
     assert not list(tmp_path.rglob("result_*.txt"))
-    assert found.repeats[0].reached == 0
