@@ -137,7 +137,8 @@ def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> StartRanks:
             source = f"""
 import faulthandler, os, runpy, sys
 faulthandler.dump_traceback_later({LONGEST_SECONDS}, exit=True)
-os.dup2(os.open({str(printed[rank])!r}, os.O_WRONLY | os.O_CREAT), 2)
+for stream in (1, 2):
+    os.dup2(os.open({str(printed[rank])!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
 sys.path.insert(0, {str(ROOT)!r})
 os.environ.update({dict(environments[rank]) if environments else {}!r})
 sys.argv[1:] = {[str(word) for word in words]!r}

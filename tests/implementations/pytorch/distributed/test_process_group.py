@@ -5,8 +5,6 @@ Two and four processes: loss and gradients of a global batch are the same over a
 
 import json
 import pickle
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -250,25 +248,24 @@ def test_a_bound_process_takes_the_threads_that_its_launcher_counted(monkeypatch
         assert _threads(config) == 3
 
 
-def test_joining_gives_rank_device_and_threads_and_leaves_again() -> None:
-    program = (
-        "import torch, torch.distributed as dist\n"
-        "from implementations.pytorch.distributed.process_group import joined\n"
-        "from podium.config.load import load_system\n"
-        "config = load_system('laptop')\n"
-        "launch = config.launch.model_copy(update={'threads_per_process': 3})\n"
-        "with joined(config.model_copy(update={'launch': launch})) as here:\n"
-        "    print(here.rank, here.ranks, here.device, torch.get_num_threads(), dist.get_backend())\n"
-        "print(dist.is_initialized())\n"
-    )
-    environment = {
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "0",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100
-    )
-    assert done.stdout.splitlines() == ["0 1 cpu 3 gloo", "False"], done.stderr
+JOINING = """
+import torch, torch.distributed as dist
+from implementations.pytorch.distributed.process_group import joined
+from podium.config.load import load_system
+
+config = load_system("laptop")
+launch = config.launch.model_copy(update={"threads_per_process": 3})
+with joined(config.model_copy(update={"launch": launch})) as here:
+    assert (here.rank, here.ranks, str(here.device)) == (0, 1, "cpu")
+    assert (torch.get_num_threads(), dist.get_backend()) == (3, "gloo")
+assert not dist.is_initialized()
+"""
+
+
+def test_joining_gives_rank_device_and_threads_and_leaves_again(
+    start_ranks: Callable[..., None], tmp_path: Path
+) -> None:
+    program = tmp_path / "joining.py"
+    program.write_text(JOINING, encoding="utf-8")
+    ours = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": ""}
+    start_ranks(program, [[]], [ours])
