@@ -19,7 +19,9 @@ OWN = "indexed"
 def print_balance(console: Console, cluster: Cluster, measured: Mapping[str, Any]) -> None:
     """A table, and a bar of the mean rank's time in a step: working, at padding, waiting for the busiest rank."""
     found: Mapping[str, Mapping[str, Any]] = measured["strategies"]
-    table = Table(title=_title(cluster), caption="max/mean over ranks: mean over steps / 99th percentile")
+    table = Table(
+        title=_title(cluster), caption=f"max/mean over ranks: mean over {measured['steps']} steps / 99th percentile"
+    )
     for heading in ("strategy", "tokens", "cost", "padding", "sent", "ms"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right", no_wrap=True)
     for name, row in found.items():

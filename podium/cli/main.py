@@ -183,7 +183,10 @@ def balance(
         str, typer.Option(metavar="STRATEGY|all", help="The strategy to show. Default: all, not the recipe's alone.")
     ] = "all",
     lengths: Lengths = None,
-    steps: Annotated[int, typer.Option(min=1, help="Global batches to deal out.")] = 400,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Global batches to deal out. Default: of two million samples, from 20 to 400."),
+    ] = None,
     packing: Annotated[
         bool, typer.Option("--packing", help="Also pack all samples ahead in every way, and show how full rows get.")
     ] = False,

@@ -28,6 +28,8 @@ POOL = 1_000_000  # samples that stand for a histogram, at evenly spaced quantil
 PACK_DEPTHS = (2, 3, 4, 8, 16, None)  # most sequences in a row
 MOST_SAMPLES = 2**22  # largest global batch
 DRAWN_SAMPLES = 2**17  # samples that are drawn at once, if they are not a single step's
+USUAL_STEPS = range(20, 400)
+USUAL_SAMPLES = 2**21  # so many steps as have them together, within these bounds, unless a number is given
 GPUS_PER_NODE = 8
 
 
@@ -87,18 +89,21 @@ def balance_report(
     cluster: Cluster,
     strategies: Sequence[str] = (),
     lengths: Path | None = None,
-    steps: int = 400,
+    steps: int | None = None,
     packing: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Assign the samples of `steps` global batches by each strategy, or by all where none is named.
 
-    Samples have the lengths of Wikipedia's, or of a file's histogram; `packing` packs a whole dataset too, in every
-    way. Raises UsageError for what cannot be shared out.
+    Without a number of steps they are as many as have two million samples, from 20 to 400. Samples have the lengths of
+    Wikipedia's, or of a file's histogram; `packing` packs a whole dataset too, in every way. Raises UsageError for what
+    cannot be shared out.
     """
     size = cluster.deal.parts * cluster.local_batch
     if size > MOST_SAMPLES:
         raise UsageError(f"--ranks × --local-batch: found {size:,}, allowed are up to {MOST_SAMPLES:,} samples")
+    if steps is None:
+        steps = min(max(USUAL_SAMPLES // size, USUAL_STEPS.start), USUAL_STEPS.stop)
     unknown = [name for name in strategies if name not in STRATEGIES]
     if unknown:
         raise UsageError(f"--strategy: found {unknown[0]}, allowed are all, {', '.join(STRATEGIES)}")
@@ -112,6 +117,7 @@ def balance_report(
     return {
         "strategies": {name: vars(balance) for name, balance in found.items()},
         "impossible": impossible,
+        "steps": steps,
         "packing": packing_of(histogram) if packing else None,
         "pair_cost": deal.pair_cost,
         "sequence_cost": deal.sequence_cost,

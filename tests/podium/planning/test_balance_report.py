@@ -95,6 +95,13 @@ def test_every_strategy_is_reported() -> None:
         assert row["milliseconds"] > 0
 
 
+@pytest.mark.parametrize(("ranks", "samples", "steps"), [(8, 16, 400), (1024, 16, 128), (4096, 64, 20)])
+def test_large_batches_are_fewer(monkeypatch: pytest.MonkeyPatch, ranks: int, samples: int, steps: int) -> None:
+    """So that an answer takes seconds at any size."""
+    monkeypatch.setattr("podium.planning.balance_report.balances_of", lambda *arguments: ({"padded": Deal(1, 1)}, {}))
+    assert balance_report(Cluster.of_ranks(ranks, samples, None, None, None))["steps"] == steps
+
+
 def test_strategies_are_measured_on_the_same_batches() -> None:
     """Together or alone, a strategy has the same figures; only its time is measured anew."""
     together = balance_report(Cluster(Deal(8, 4), 16, accumulation_steps=2), steps=9)["strategies"]
