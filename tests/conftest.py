@@ -80,7 +80,7 @@ def warm_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.rmtree(project, ignore_errors=True)
             project.mkdir()
             copy_project(ROOT, project)
-            short = ("target_accuracy=null", "max_samples=32", "evaluation.samples=32")
+            short = ("target_accuracy=null", "max_samples=32", "evaluation.samples=32", "launch.threads_per_process=1")
             command = [sys.executable, "-m", "podium.cli", "run", "laptop"]
             command += [part for setting in short for part in ("--set", setting)]
             environment = os.environ | {"PYTHONPATH": str(project)}

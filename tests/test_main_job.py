@@ -18,7 +18,13 @@ from podium.config.run_folder import RunFolder
 from podium.mllog.compliance import check_compliance
 
 Train = Callable[..., RunFolder]
-SHORT = ("target_accuracy=null", "max_samples=160", "evaluation.samples=64", "evaluation.interval_samples=80")
+SHORT = (
+    "target_accuracy=null",
+    "max_samples=160",
+    "evaluation.samples=64",
+    "evaluation.interval_samples=80",
+    "launch.threads_per_process=1",
+)
 ENDLESS = ("max_samples=100000", "evaluation.samples=4", "evaluation.interval_samples=16")
 KEYS = {
     "result_file",

@@ -92,7 +92,7 @@ def test_the_accuracy_is_that_of_transformers(
     done = subprocess.run(
         [sys.executable, "-m", "implementations.pytorch.evaluate", *listed(words), "--json"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

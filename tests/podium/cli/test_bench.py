@@ -150,7 +150,18 @@ def test_it_measures_for_real() -> None:
     """Everything at once, on a model as small as can be; a changed model leaves the system's costs alone."""
     before = sorted((ROOT / "systems").rglob("*"))
     small = ("--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2")
-    done = command("laptop", *small, "--set", "global_batch_size=4", "--ablate", "--against", "huggingface", "--json")
+    done = command(
+        "laptop",
+        *small,
+        "--set",
+        "global_batch_size=4",
+        "--set",
+        "launch.threads_per_process=1",
+        "--ablate",
+        "--against",
+        "huggingface",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)
     assert sorted((ROOT / "systems").rglob("*")) == before

@@ -164,7 +164,12 @@ def test_without_a_name_all_searches_of_the_system_are_made(monkeypatch: pytest.
 def test_real_trainings(write_space: Any, tmp_path: Path) -> None:
     """A trial of the tiny BERT, on so few samples that it does not get far."""
     space = {"optimizer.learning_rate": {"kind": "log", "low": 1e-4, "high": 1e-2}}
-    found, _ = tuned([write_space(space=space)], ("kernels=eager", "max_samples=64"), trials=1, repeats=0)
+    found, _ = tuned(
+        [write_space(space=space)],
+        ("kernels=eager", "max_samples=64", "launch.threads_per_process=1"),
+        trials=1,
+        repeats=0,
+    )
     (one,) = found.found
     (trial,) = one.trials
     assert trial.value is not None
