@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from podium.config.load import load_system, write_resolved
+from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.files import make_folder
 from podium.core.paths import CODE_FOLDER
 from podium.mllog.rulesets import ruleset
+from podium.run import records
 from podium.run.source import Source, code_hash, commit_of, write_source
 from podium.submission import rcp
 from podium.submission.official import runner
@@ -52,16 +53,16 @@ def free_tools() -> Iterator[list[KeptTools]]:
         ToolProcess.close(process)
 
 
-@pytest.fixture(autouse=True)
-def kept_tools(
-    free_tools: list[KeptTools], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def kept_tools(free_tools: list[KeptTools], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Checks within this process share the processes of the official tools; commands start their own."""
     folder = tmp_path_factory.getbasetemp()
-    for module in (runner, rcp):
-        monkeypatch.setattr(
-            module, "ToolProcess", lambda **_: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
-        )
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (runner, rcp):
+            patch.setattr(
+                module, "ToolProcess", lambda **_: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
+            )
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -155,6 +156,26 @@ def set_times(start_ms: float, seconds: float) -> Callable[[list[dict[str, Any]]
 @pytest.fixture(scope="session")
 def written_sets() -> dict[str, dict[Path, bytes]]:
     """The files of sets by what they were made of, for all tests: writing the logs of ten runs takes half a second."""
+    return {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded_once(loaded_configurations: dict[bytes, RunConfig]) -> Iterator[None]:
+    """The configurations of runs, which are those of every test, are parsed once."""
+
+    def load(path: Path) -> RunConfig:
+        content = path.read_bytes()
+        if content not in loaded_configurations:
+            loaded_configurations[content] = load_resolved(path)
+        return loaded_configurations[content]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "load_resolved", load)
+        yield
+
+
+@pytest.fixture(scope="session")
+def loaded_configurations() -> dict[bytes, RunConfig]:
     return {}
 
 
@@ -313,6 +334,4 @@ def official(tmp_path: Path, official_tools: subprocess.Popen[str]) -> Any:
 
 
 def resolved(made: MadeSet, number: int = 0) -> RunConfig:
-    from podium.config.load import load_resolved
-
     return load_resolved(made.folder(number) / "config.yaml")
