@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,12 +24,14 @@ from podium.mllog.rulesets import Ruleset
 from podium.submission.archive import Limits, Tally, archive_stem, copy_file, copy_tree, is_archive, unpack
 from podium.submission.checks.all_checks import check_package
 from podium.submission.checks.runs import configurations_in
-from podium.submission.describe import Field
 from podium.submission.official.runner import Official, Score, Verdict, ask_official
-from podium.submission.package.build import Packaged
-from podium.submission.package.files import Submitted
 from podium.submission.package.select_runs import Choice, scored_seconds
 from podium.submission.rcp import Convergence
+
+if TYPE_CHECKING:  # a check does without these, which take a quarter of its start
+    from podium.submission.describe import Field
+    from podium.submission.package.build import Packaged
+    from podium.submission.package.files import Submitted
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ def _folder(path: str) -> str:
 STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "cannot be told": "dim"}
 
 
-def print_fields(console: Console, system: str, fields: Sequence[Field]) -> None:
+def print_fields(console: Console, system: str, fields: Sequence["Field"]) -> None:
     """A line a field: what the file says beside what this machine tells."""
     table = text_table(
         "field", "file", "detected", "verdict", title=f"{system}: described and detected", no_wrap="field"
@@ -277,7 +279,7 @@ def print_fields(console: Console, system: str, fields: Sequence[Field]) -> None
     console.print(table)
 
 
-def print_packaged(console: Console, packaged: Packaged) -> None:
+def print_packaged(console: Console, packaged: "Packaged") -> None:
     """For each system the windows, where there is more than one, and what it comes to; then where the package is."""
     for one in packaged.systems:
         if len(one.choice.scores) > 1:
@@ -288,7 +290,7 @@ def print_packaged(console: Console, packaged: Packaged) -> None:
     print_line(console, str(packaged.folder))
 
 
-def packaged_json(packaged: Packaged) -> dict[str, Any]:
+def packaged_json(packaged: "Packaged") -> dict[str, Any]:
     return {
         "package": str(packaged.folder),
         "systems": [_json(one) for one in packaged.systems],
@@ -296,7 +298,7 @@ def packaged_json(packaged: Packaged) -> dict[str, Any]:
     }
 
 
-def _json(one: Submitted) -> dict[str, Any]:
+def _json(one: "Submitted") -> dict[str, Any]:
     choice, found = one.choice, one.convergence
     return {
         "system": one.system,
@@ -313,7 +315,7 @@ def _json(one: Submitted) -> dict[str, Any]:
     }
 
 
-def _windows(one: Submitted) -> Table:
+def _windows(one: "Submitted") -> Table:
     choice = one.choice
     title = f"{one.system}: {len(choice.scores)} windows of {RUNS} consecutive runs"
     caption = "the median window is taken"
@@ -328,7 +330,7 @@ def _windows(one: Submitted) -> Table:
     return table
 
 
-def _system(one: Submitted) -> Table:
+def _system(one: "Submitted") -> Table:
     table = summary_table(f"{one.system}, {one.config.division} division")
     choice, found = one.choice, one.convergence
     table.add_row("MLPerf score", _seconds(choice.score))

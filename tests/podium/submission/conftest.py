@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from podium.config.load import load_system, write_resolved
+from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.files import make_folder
 from podium.core.paths import CODE_FOLDER
 from podium.mllog.rulesets import ruleset
+from podium.run import records
 from podium.run.source import Source, code_hash, commit_of, write_source
+from podium.submission import rcp
 from podium.submission.official import runner
 from podium.submission.official.runner import ToolProcess
 from podium.submission.package.build import Wish
@@ -51,15 +53,16 @@ def free_tools() -> Iterator[list[KeptTools]]:
         ToolProcess.close(process)
 
 
-@pytest.fixture(autouse=True)
-def kept_tools(
-    free_tools: list[KeptTools], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def kept_tools(free_tools: list[KeptTools], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Checks within this process share the processes of the official tools; commands start their own."""
     folder = tmp_path_factory.getbasetemp()
-    monkeypatch.setattr(
-        runner, "ToolProcess", lambda scratch: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (runner, rcp):
+            patch.setattr(
+                module, "ToolProcess", lambda **_: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
+            )
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -150,9 +153,52 @@ def set_times(start_ms: float, seconds: float) -> Callable[[list[dict[str, Any]]
     return change
 
 
+@pytest.fixture(scope="session")
+def written_sets() -> dict[str, dict[Path, bytes]]:
+    """The files of sets by what they were made of, for all tests: writing the logs of ten runs takes half a second."""
+    return {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded_once(loaded_configurations: dict[bytes, RunConfig]) -> Iterator[None]:
+    """The configurations of runs, which are those of every test, are parsed once."""
+
+    def load(path: Path) -> RunConfig:
+        content = path.read_bytes()
+        if content not in loaded_configurations:
+            loaded_configurations[content] = load_resolved(path)
+        return loaded_configurations[content]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "load_resolved", load)
+        yield
+
+
+@pytest.fixture(scope="session")
+def loaded_configurations() -> dict[bytes, RunConfig]:
+    return {}
+
+
 @pytest.fixture
-def make_set(tmp_path: Path, write_system: Any, write_log: Any, repository: Path) -> Any:
+def make_set(
+    tmp_path: Path,
+    write_system: Any,
+    write_log: Any,
+    repository: Path,
+    written_sets: dict[str, dict[Path, bytes]],
+) -> Any:
     """Runs of a system, each lasting so many seconds; those in `failed` do not reach the target."""
+
+    def write(made: MadeSet, seconds: Sequence[float], accuracies: Sequence[tuple[float, ...]]) -> Iterator[Path]:
+        config = load_system(str(made.system))
+        for number, duration in enumerate(seconds):
+            seeded = config.model_copy(update={"seed": 1000 + number})
+            log = write_log(seeded, accuracies[number], name=f"results/{made.name}/bert/result_{number}.txt", tensors=2)
+            edit(log, set_times(START_MS + GAP_MS * number, duration))
+            folder = RunFolder(make_folder(made.folder(number)))
+            write_resolved(seeded, folder.config)
+            folder.summary.write_text(json.dumps({"seconds": duration}), encoding="utf-8")
+            yield from (log, folder.config, folder.summary)
 
     def make(
         seconds: Sequence[float] = tuple(range(100, 110)),
@@ -163,20 +209,41 @@ def make_set(tmp_path: Path, write_system: Any, write_log: Any, repository: Path
         source: Source | None = None,
     ) -> MadeSet:
         system = write_system({"description.system_name": name, **(changes or {})}, name=name)
-        config = load_system(str(system))
         made = MadeSet(system, tmp_path / "results", tmp_path / "runs")
-        for number, duration in enumerate(seconds):
-            seeded = config.model_copy(update={"seed": 1000 + number})
-            given = (0.3, 0.4) if number in failed else accuracies(number)
-            log = write_log(seeded, given, name=f"results/{name}/bert/result_{number}.txt", tensors=2)
-            edit(log, set_times(START_MS + GAP_MS * number, duration))
-            folder = RunFolder(make_folder(made.folder(number)))
-            write_resolved(seeded, folder.config)
-            folder.summary.write_text(json.dumps({"seconds": duration}), encoding="utf-8")
-            write_source(folder.source, source or source_of(repository))
+        given = [(0.3, 0.4) if number in failed else accuracies(number) for number in range(len(seconds))]
+        key = repr((name, system.read_bytes(), list(seconds), given))
+        if key not in written_sets:
+            written_sets[key] = {path.relative_to(tmp_path): path.read_bytes() for path in write(made, seconds, given)}
+        for path, content in written_sets[key].items():
+            make_folder((tmp_path / path).parent)
+            (tmp_path / path).write_bytes(content)
+        recorded = source or source_of(repository)
+        for number in range(len(seconds)):
+            write_source(RunFolder(made.folder(number)).source, recorded)
         return made
 
     return make
+
+
+@pytest.fixture(scope="session")
+def written_packages() -> dict[int | None, dict[Path, bytes]]:
+    return {}
+
+
+@pytest.fixture
+def write_package(write_package: Any, tmp_path: Path, written_packages: dict[int | None, dict[Path, bytes]]) -> Any:
+    """As the harness's own, and written once for all tests."""
+
+    def write(tensors: int | None = 2) -> Path:
+        if tensors not in written_packages:
+            files = [path for path in write_package(tensors).rglob("*") if path.is_file()]
+            written_packages[tensors] = {path.relative_to(tmp_path): path.read_bytes() for path in files}
+        for path, content in written_packages[tensors].items():
+            make_folder((tmp_path / path).parent)
+            (tmp_path / path).write_bytes(content)
+        return tmp_path / "ORG"
+
+    return write
 
 
 @pytest.fixture
@@ -206,23 +273,60 @@ def closed_set(make_set: Any, closed_changes: dict[str, Any]) -> Any:
     return make
 
 
+OFFICIAL = """
+import json, os, runpy, sys, traceback
+import mlperf_logging.package_checker.package_checker, mlperf_logging.result_summarizer.result_summarizer
+import mlperf_logging.repo_checker.repo_checker, mlperf_logging.system_desc_checker.system_desc_checker
+for line in sys.stdin:
+    folder, arguments = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        for number in (1, 2):
+            os.dup2(os.open("printed.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        sys.argv[1:] = arguments[1:]
+        try:
+            runpy.run_module("mlperf_logging." + arguments[0], run_name="__main__", alter_sys=True)
+        except SystemExit:
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(0)
+    os.waitpid(child, 0)
+    print(flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def official_tools() -> Iterator[subprocess.Popen[str]]:
+    """A process that has imported the official tools, which takes a second, and forks one that runs the one asked."""
+    command = [sys.executable, "-c", OFFICIAL]
+    environment = os.environ | {"COLUMNS": "300"}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.fixture
-def official(tmp_path: Path) -> Any:
+def official(tmp_path: Path, official_tools: subprocess.Popen[str]) -> Any:
     """What an official tool prints about a copy of a package."""
 
     def ask(tool: str, package: Path, *arguments: str, of: str = "") -> str:
         copy = tmp_path / f"copy_{len(list(tmp_path.glob('copy_*')))}"
         shutil.copytree(package, copy / package.name)
-        done = subprocess.run(
-            [sys.executable, "-m", f"mlperf_logging.{tool}", str(copy / package.name / of), *arguments],
-            cwd=copy,
-            env=os.environ | {"COLUMNS": "300"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        assert official_tools.stdin is not None and official_tools.stdout is not None
+        job = [str(copy), [tool, str(copy / package.name / of), *arguments]]
+        official_tools.stdin.write(json.dumps(job) + "\n")
+        official_tools.stdin.flush()
+        assert official_tools.stdout.readline() == "\n"
         csv = copy / "summary.csv"
-        text = done.stdout + done.stderr + (csv.read_text(encoding="utf-8") if csv.is_file() else "")
+        text = (copy / "printed.txt").read_text(encoding="utf-8")
+        text += csv.read_text(encoding="utf-8") if csv.is_file() else ""
         assert "Traceback" not in text, text
         return re.sub(re.escape(str(copy)), "", text)
 
@@ -230,6 +334,4 @@ def official(tmp_path: Path) -> Any:
 
 
 def resolved(made: MadeSet, number: int = 0) -> RunConfig:
-    from podium.config.load import load_resolved
-
     return load_resolved(made.folder(number) / "config.yaml")

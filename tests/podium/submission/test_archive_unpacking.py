@@ -136,12 +136,12 @@ def test_a_header_made_to_fill_memory_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "header.tar.xz"
     with lzma.open(path, "wb", preset=0) as file:
         file.write(info.tobuf())
-        for _ in range(300):
+        for _ in range(128):
             file.write(bytes(1 << 20))
     code = (
         "import resource, sys\nfrom pathlib import Path\n"
-        "from podium.submission.archive import *\nfrom podium.submission.archive import *\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))\n"
+        "from podium.submission.archive import *\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (128 << 20, 128 << 20))\n"
         "tally = Tally(Limits())\nunpack(Path(sys.argv[1]), Path(sys.argv[2]), tally)\n"
         "print(tally.whole, *[f.rule + ': ' + f.message for f in tally.findings])"
     )

@@ -49,10 +49,8 @@ def rules_of(report: Report) -> set[str]:
     return {finding.rule for finding in report.findings}
 
 
-def test_a_good_package_is_accepted_from_a_folder_and_an_archive(
-    write_package: Any, tmp_path: Path, scratch: Path
-) -> None:
-    package = write_package(tensors=None)
+def test_a_good_package_is_accepted(write_package: Any, scratch: Path) -> None:
+    package = write_package()
     heard: list[int] = []
     report = check(package, ruleset("5.0.0"), starting=heard.append, told=heard.append)
     assert heard == [10] + [1] * 10
@@ -61,12 +59,21 @@ def test_a_good_package_is_accepted_from_a_folder_and_an_archive(
     assert [(file.path, file.official, file.podium) for file in report.files] == [
         (path, "passed", "passed") for path in [*(LOG.format(number) for number in range(10)), "systems/laptop.json"]
     ]
+    assert list(scratch.iterdir()) == []
+
+
+def test_an_archive_is_checked_as_the_folder_in_it(
+    write_package: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = write_package()
     with tarfile.open(tmp_path / "ORG.tar.xz", "w:xz") as tar:
         tar.add(package, "ORG")
-    archived = check(tmp_path / "ORG.tar.xz", ruleset("5.0.0"))
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    archived, report = (check(path, ruleset("5.0.0")) for path in (tmp_path / "ORG.tar.xz", package))
     assert archived.accepted and logs_of(archived) == [f"ORG/{path}" for path in logs_of(report)]
     assert archived.scores[0].minutes == report.scores[0].minutes
-    assert list(scratch.iterdir()) == []
+    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_one_system_is_checked_with_its_description_and_no_other_system(write_package: Any) -> None:

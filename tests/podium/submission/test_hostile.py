@@ -1,7 +1,9 @@
 """Packages made to harm whoever checks them: a sentence each, by the command itself, in bounded memory and time."""
 
+import io
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -9,13 +11,16 @@ import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from podium.core.finding import Finding
 from podium.submission.archive import Limits
+from podium.submission.check import FileVerdict, Report, print_report
 
 LOG = "results/laptop/bert/result_{}.txt"
 SYSTEM = "systems/laptop.json"
@@ -29,7 +34,8 @@ EVENT = (
 class Told:
     """What the command said of a path."""
 
-    def __init__(self, path: Path, most_files: int = Limits().files) -> None:
+    def __init__(self, path: Path, *options: str, most_files: int = Limits().files) -> None:
+        self.path = path
         limits = (resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         code = (
             f"import resource; resource.setrlimit(*{limits!r}); from podium.cli.main import main\n"
@@ -40,7 +46,7 @@ class Told:
         )
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.done = subprocess.run(
-            [sys.executable, "-c", code, "submit", "check", str(path)],
+            [sys.executable, "-c", code, "submit", "check", str(path), *options],
             capture_output=True,
             check=False,
             env=os.environ | {"COLUMNS": "2000"},
@@ -59,15 +65,13 @@ class Told:
     def says(self, *words: str) -> bool:
         return any(all(word in line for word in words) for line in (self.text + self.errors).splitlines())
 
-
-@pytest.fixture
-def harmed(write_package: Any) -> Callable[[Callable[[Path], Any]], Told]:
-    def harm(change: Callable[[Path], Any]) -> Told:
-        package = write_package()
-        change(package)
-        return Told(package)
-
-    return harm
+    def errors_of(self, path: str) -> list[str]:
+        """Of a command with --json: the errors of this path and of what is below it, each with its path and rule."""
+        return [
+            f"{one['path']}: {one['rule']}: {one['message']}"
+            for one in json.loads(self.text)["findings"]
+            if one["severity"] == "error" and (one["path"] + "/").startswith(path + "/")
+        ]
 
 
 def append(number: int, content: bytes | str) -> Callable[[Path], None]:
@@ -76,27 +80,6 @@ def append(number: int, content: bytes | str) -> Callable[[Path], None]:
             file.write(content.encode() if isinstance(content, str) else content)
 
     return change
-
-
-def test_a_line_of_very_many_bytes(harmed: Any) -> None:
-    def change(package: Path) -> None:
-        with (package / LOG.format(1)).open("ab") as file:
-            file.write(b":::MLLOG {")
-            file.truncate(1 << 30)
-
-    told = harmed(change)
-    assert told.says("result_1.txt", "large_file") or told.says("result_1.txt", "1,024.", "50 MiB")
-    assert told.seconds < 30
-
-
-def test_a_long_line_in_a_file_of_an_allowed_size(harmed: Any) -> None:
-    assert harmed(append(1, b":::MLLOG " + b"[" * (49 << 20))).says("result_1.txt", "1,048,576 bytes")
-
-
-@pytest.mark.parametrize("lines", [20_000, pytest.param(60_000, marks=pytest.mark.exhaustive)])
-def test_many_lines_that_are_each_allowed(harmed: Any, lines: int) -> None:
-    told = harmed(append(1, (EVENT % '"x"') * lines))
-    assert told.text.count("result_1.txt") < 50
 
 
 VALUES = (
@@ -122,58 +105,162 @@ LINES = (
 )
 """Values that JSON allows or Python reads, and lines that are no events."""
 
+DESCRIPTIONS = (
+    b"[1, 2]",
+    b"null",
+    b'"text"',
+    b"[" * 100_000,
+    b"\xff",
+    b"",
+    b'{"a": NaN}',
+    b'{"system_name": {"a": []}}',
+)
 
-@pytest.mark.parametrize("lines", [LINES[:8], LINES[8:]])
-def test_lines_that_are_no_events_and_values_that_are_none(harmed: Any, lines: tuple[bytes, ...]) -> None:
+
+def long_lines(package: Path) -> None:
+    """A GiB without an end, and all that a file may have."""
+    append(1, b":::MLLOG {")(package)
+    os.truncate(package / LOG.format(1), 1 << 30)
+    append(2, b":::MLLOG " + b"[" * (49 << 20))(package)
+
+
+def lines_that_are_none(lines: Sequence[bytes]) -> Callable[[Path], None]:
     """Each in a log of its own."""
 
     def change(package: Path) -> None:
         for number, line in enumerate(lines):
             append(number, line)(package)
 
-    told = harmed(change)
-    assert [number for number in range(10) if told.says(f"result_{number}.txt")] == list(range(8))
+    return change
 
 
-def test_descriptions_that_are_none(write_package: Any, tmp_path: Path) -> None:
-    contents = [
-        b"[1, 2]",
-        b"null",
-        b'"text"',
-        b"[" * 100_000,
-        b"\xff",
-        b"",
-        b'{"a": NaN}',
-        b'{"system_name": {"a": []}}',
-    ]
-    package = write_package()
-    for number, content in enumerate(contents):
-        other = shutil.copytree(package, tmp_path / "round" / f"ORG{number}")
-        (other / SYSTEM).write_bytes(content)
-    told = Told(tmp_path / "round")
-    assert all(told.says(f"ORG{number}/{SYSTEM}") for number in range(len(contents)))
+def description_that_is_none(content: bytes) -> Callable[[Path], None]:
+    """With one log: the tools that read the description are given it whatever the number of logs is."""
+
+    def change(package: Path) -> None:
+        (package / SYSTEM).write_bytes(content)
+        for number in range(1, 10):
+            (package / LOG.format(number)).unlink()
+
+    return change
 
 
-def test_everything_that_a_tree_can_hold(write_package: Any, tmp_path: Path) -> None:
-    package = write_package()
-    folder = package / "results/laptop/bert"
-    (tmp_path / "secret.txt").write_text("secret words")
-    (folder / "result_10.txt").symlink_to(tmp_path / "secret.txt")
+def everything_that_a_tree_can_hold(package: Path) -> None:
+    folder, secret = package / "results/laptop/bert", package.parent.with_name("secret.txt")
+    secret.write_text("secret words")
+    (folder / "result_10.txt").symlink_to(secret)
     (package / "loop").symlink_to(package)
     os.mkfifo(folder / "result_11.txt")
     (folder / "result_\x1b[31m\n.txt").write_text("x")
     (folder / "[red]result[").write_text("x")
     (package / "systems" / "\udcff.json").write_text("{}")
     (package / "results/laptop/[blink]x").mkdir()
-    told = Told(package)
-    assert told.says("result_10.txt", "symbolic link", "out of the package")
-    assert told.says("loop", "symbolic link")
-    assert told.says("result_11.txt", "neither a file nor a folder")
-    assert told.says("result_\\x1b[31m\\n.txt", "control characters")
-    assert told.says("\\udcff.json", "not UTF-8")
-    assert told.says("Unknown files")
+
+
+def rules_of_its_own(package: Path) -> None:
+    """A log that would have the official checker execute a file, which leaves a proof."""
+    proof = package / "proof"
+    (package / "evil_common.yaml").write_text(f"- BEGIN:\n    CODE: \"open({str(proof)!r}, 'w').close()\"\n")
+    log = package / LOG.format(0)
+    named = json.dumps("../" * 30 + str(package)[1:] + "/evil")
+    log.write_text(log.read_text().replace('"value": "closed"', f'"value": {named}'))
+
+
+HARMED: dict[str, Callable[[Path], None]] = {
+    "LONG": long_lines,
+    "MANY": append(1, (EVENT % '"x"') * 20_000),
+    "LINES": lines_that_are_none(LINES[:8]),
+    "MORE_LINES": lines_that_are_none(LINES[8:]),
+    **{f"DESCRIPTION_{number}": description_that_is_none(content) for number, content in enumerate(DESCRIPTIONS)},
+    "TREE": everything_that_a_tree_can_hold,
+    "RULES": rules_of_its_own,
+}
+"""The packages of a round by their names, and what harms them."""
+
+
+@pytest.fixture(scope="module")
+def told_once() -> list[Told]:
+    return []
+
+
+@pytest.fixture
+def told(write_package: Any, tmp_path: Path, told_once: list[Told]) -> Told:
+    """What one command says of the round of all harmed packages; each test looks at its own."""
+    if not told_once:
+        (tmp_path / "round").mkdir()
+        for name, harm in HARMED.items():
+            harm(write_package().rename(tmp_path / "round" / name))
+        told_once.append(Told(tmp_path / "round", "--json"))
+    return told_once[0]
+
+
+def test_a_line_of_very_many_bytes(told: Told) -> None:
+    assert any("50 MiB" in error for error in told.errors_of("LONG/" + LOG.format(1)))
+    assert told.seconds < 30
+
+
+def test_a_long_line_in_a_file_of_an_allowed_size(told: Told) -> None:
+    assert any("1,048,576 bytes" in error for error in told.errors_of("LONG/" + LOG.format(2)))
+
+
+def test_many_lines_that_are_each_allowed(told: Told) -> None:
+    assert told.text.count("MANY/" + LOG.format(1)) < 50
+
+
+@pytest.mark.exhaustive
+def test_even_more_lines_that_are_each_allowed(write_package: Any) -> None:
+    package = write_package()
+    append(1, (EVENT % '"x"') * 60_000)(package)
+    assert Told(package).text.count("result_1.txt") < 50
+
+
+@pytest.mark.parametrize("name", ["LINES", "MORE_LINES"])
+def test_lines_that_are_no_events_and_values_that_are_none(told: Told, name: str) -> None:
+    assert [number for number in range(10) if told.errors_of(f"{name}/{LOG.format(number)}")] == list(range(8))
+
+
+@pytest.mark.parametrize("number", range(len(DESCRIPTIONS)))
+def test_descriptions_that_are_none(told: Told, number: int) -> None:
+    assert told.errors_of(f"DESCRIPTION_{number}/{SYSTEM}")
+
+
+def test_everything_that_a_tree_can_hold(told: Told) -> None:
+    errors = "\n".join(told.errors_of("TREE"))
+    for name, words in (
+        ("result_10.txt", "symbolic link to .*, out of the package"),
+        ("loop", "symbolic link"),
+        ("result_11.txt", "neither a file nor a folder"),
+        (r"result_\\x1b\[31m\\n.txt", "control characters"),
+        (r"\\udcff.json", "not UTF-8"),
+    ):
+        assert re.search(f"{name}: .*{words}", errors), errors
+    assert "Unknown files" in told.text
     assert "secret words" not in told.text
-    assert told.says("10 of 10 logs pass")
+    verdicts = {one["path"]: one["official"] for one in json.loads(told.text)["files"]}
+    assert {verdicts["TREE/" + LOG.format(number)] for number in range(10)} == {"passed"}
+
+
+def test_all_of_it_is_printed_as_harmless_text(told: Told) -> None:
+    whole = json.loads(told.text)
+    report = Report(
+        whole["path"],
+        whole["ruleset"],
+        tuple(whole["packages"]),
+        tuple(FileVerdict(**one) for one in whole["files"]),
+        tuple(Finding(**one) for one in whole["findings"]),
+        (),
+    )
+    console = Console(file=io.StringIO(), width=2000)
+    print_report(console, report)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[red]result[" in text and "result_\\x1b[31m\\n.txt" in text
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_a_log_that_would_have_the_official_checker_execute_a_file(told: Told) -> None:
+    errors = told.errors_of("RULES/" + LOG.format(0))
+    assert any("names rules out of the checker's own folder" in error for error in errors)
+    assert not (told.path / "RULES" / "proof").exists()
 
 
 @pytest.mark.parametrize("most", [1_000, pytest.param(50_000, marks=pytest.mark.exhaustive)])
@@ -190,6 +277,7 @@ def test_a_folder_of_very_many_files(write_package: Any, most: int) -> None:
 
 def test_archives_that_lead_outside(write_package: Any, tmp_path: Path) -> None:
     package = write_package()
+    shutil.rmtree(package / "systems")  # the logs are judged, one by one, and that is enough
     with zipfile.ZipFile(tmp_path / "slip.zip", "w") as archive:
         for path in package.rglob("*"):
             archive.write(path, path.relative_to(package.parent))
@@ -207,18 +295,6 @@ def test_archives_that_lead_outside(write_package: Any, tmp_path: Path) -> None:
         assert told.says("podium_slipped", "outside of the package")
         assert told.says("10 of 10 logs pass"), told.text
     assert not Path("/tmp/podium_slipped").exists()
-
-
-def test_a_log_that_would_have_the_official_checker_execute_a_file(write_package: Any, tmp_path: Path) -> None:
-    package, proof = write_package(), tmp_path / "proof"
-    rules = f"- BEGIN:\n    CODE: \"open({str(proof)!r}, 'w').close()\"\n"
-    (package / "evil_common.yaml").write_text(rules)
-    log = package / LOG.format(0)
-    named = json.dumps("../" * 30 + str(package)[1:] + "/evil")
-    log.write_text(log.read_text().replace('"value": "closed"', f'"value": {named}'))
-    told = Told(package)
-    assert told.says("result_0.txt", "names rules out of the checker's own folder")
-    assert not proof.exists()
 
 
 def test_a_gigabyte_that_is_one_line(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,10 @@ import yaml
 
 from podium.config.load import SYSTEMS, load_system
 from podium.config.schema import RunConfig
+from podium.mllog.read import read_log
+from podium.mllog.run import RunLog
 from podium.mllog.write import SUCCESS, ResultLog, UsedOptimizer
+from podium.submission.checks import context
 
 START_MS = 1_700_000_000_000
 RUN_MS = 3_000_000
@@ -121,6 +124,26 @@ def good_package(tmp_path_factory: pytest.TempPathFactory, good_config: RunConfi
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content, encoding="utf-8")
     return root
+
+
+@pytest.fixture(autouse=True, scope="module")
+def read_once(read_logs: dict[bytes, RunLog]) -> Iterator[None]:
+    """A fault is in one log of ten: the others, which are those of every test, are parsed once."""
+
+    def read(path: Path) -> RunLog:
+        content = path.read_bytes()
+        if content not in read_logs:
+            read_logs[content] = read_log(path)
+        return replace(read_logs[content], path=path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(context, "read_log", read)
+        yield
+
+
+@pytest.fixture(scope="session")
+def read_logs() -> dict[bytes, RunLog]:
+    return {}
 
 
 @dataclass(frozen=True)

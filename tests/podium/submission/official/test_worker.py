@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
+from podium.submission.official import runner
 from podium.submission.official.runner import ToolProcess
 from podium.submission.official.worker import LastToken
 
@@ -94,8 +96,8 @@ def test_memory_is_bounded_and_a_tool_that_wants_more_is_told(
     open_config: RunConfig, write_log: Any, tmp_path: Path
 ) -> None:
     with (tmp_path / "huge").open("wb") as file:
-        file.truncate(600 << 20)
-    process = ToolProcess(memory_bytes=400 << 20)
+        file.truncate(200 << 20)
+    process = ToolProcess(memory_bytes=150 << 20)
     try:
         answer = process.ask("compliance_checker", tmp_path / "huge", "5.0.0", 120)
         assert "MemoryError" in answer["crash"] or "ended without an answer" in answer["crash"]
@@ -112,9 +114,8 @@ def test_the_process_is_gone_when_it_is_stopped(process: ToolProcess, tmp_path: 
         process.ask("compliance_checker", tmp_path / "missing", "5.0.0", 60)
 
 
-def test_asked_system_by_system_they_say_what_they_say_of_the_package(
-    process: ToolProcess, write_package: Any, tmp_path: Path
-) -> None:
+def test_asked_system_by_system_they_say_what_they_say_of_the_package(write_package: Any, tmp_path: Path) -> None:
+    """Of a process that has judged other packages before, perhaps, and keeps what it has found out."""
     package = write_package()
     alone = shutil.copytree(package, tmp_path / "alone" / package.name)
     done = subprocess.run(
@@ -124,7 +125,8 @@ def test_asked_system_by_system_they_say_what_they_say_of_the_package(
         text=True,
         check=False,
     )
-    answer = process.ask("package_checker", package, "5.0.0", 60, train_samples=False)
+    with closing(runner.ToolProcess(scratch=tmp_path)) as process:
+        answer = process.ask("package_checker", package, "5.0.0", 60, train_samples=False)
     (verdict,) = [words for _, words in answer["words"] if words.startswith("PACKAGE CHECKER")]
     assert verdict in done.stderr and "NO ERRORS" in verdict
     (scaling,) = package.rglob("scaling.json")
