@@ -1,10 +1,12 @@
 """A set of runs, from data to verdict, with a script in the place of the implementation."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,15 @@ from rich.console import Console
 from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import write_podium
 from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.demo_text import write_embedded_text
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from podium.config.load import load_resolved, write_resolved
-from podium.config.run_folder import FACTS, RunFolder
+from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
 from podium.core.locks import shared_lock
+from podium.launch import launch
 from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
@@ -93,15 +97,7 @@ def implementation(
     What its checkpoints say is written before it starts, which then need not import Podium.
     """
 
-    def command(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], node: Node) -> list[str]:
-        made_with = kept(load_resolved(folder.config))
-        for batches, samples in CHECKPOINTS:
-            facts = facts_of(batches, samples, 1, 0, "", made_with, {})
-            (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
-        return started(config, folder, entry, options, node)
-
     def make(log_until: str | None = None, then: str = "", summarise: bool = True) -> None:
-        nonlocal started
         text = write_log(open_config, name="sample.txt").read_text(encoding="utf-8")
         if log_until:
             text = text[: text.index("\n", text.index(f'"{log_until}"')) + 1]
@@ -109,12 +105,23 @@ def implementation(
         as_implementation(
             script + (f"(folder / 'summary.json').write_text({json.dumps(summary)!r})" if summarise else "")
         )
+        started = launch.command
+
+        def command(config: RunConfig, folder: RunFolder, *others: Any) -> list[str]:
+            made_with = kept(load_resolved(folder.config))
+            for batches, samples in CHECKPOINTS:
+                facts = facts_of(batches, samples, 1, 0, "", made_with, {})
+                (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
+            return started(config, folder, *others)
+
+        monkeypatch.setattr(launch, "command", command)
 
     return make
 
 
-@pytest.mark.usefixtures("official_verdict")
-def test_runs_become_results_with_seeds_of_their_own(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_runs_become_results_with_seeds_of_their_own(
+    place: Path, open_config: RunConfig, implementation: Any, request: pytest.FixtureRequest
+) -> None:
     implementation()
     config = open_config.model_copy(update={"seed": None})
     runs = list(run_set(config, 2, QUIET))
@@ -127,7 +134,9 @@ def test_runs_become_results_with_seeds_of_their_own(place: Path, open_config: R
     assert runs[0].folder.parent == runs[1].folder.parent
     assert all(read_source(RunFolder(run.folder).source) == source_here() for run in runs)
     assert not (runs[0].folder / "result.partial.txt").exists()
-    list(run_set(config, 1, QUIET))
+    request.getfixturevalue("official_verdict")
+    (run,) = run_set(config, 1, QUIET)
+    assert run.compliant
     assert [path.name for path in (place / "results/laptop/bert").iterdir()] == ["result_0.txt"]
     assert len(list((place / "runs").rglob("replaced_results/result_*.txt"))) == 2
 
