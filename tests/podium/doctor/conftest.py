@@ -1,6 +1,7 @@
 """A system in good order, as the checks look at it: real data in folders of the test, processes' answers as they are
 given by a sound machine."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bert.demo_text import EmbeddedText
 from benchmarks.bert.published.reading import SamplesToTarget
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.doctor.context import Examination, Places
 from podium.doctor.diagnose import prepared_data
+from podium.doctor.filesystem import BLOCK, Speed, write_speed
 from podium.run.data import with_data
 
 FAST = 5e11
@@ -55,13 +58,29 @@ def made_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def made_text_sha256(made_data: Path) -> str:
+    """By which it is known that the text is whole and need not be written anew."""
+    text = EmbeddedText.of(made_data / "embedded" / "text")
+    files = (*text.training, text.evaluation, text.vocabulary)
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def write_speed_of_a_sound_disk(folder: Path, most: int = BLOCK) -> Speed:
+    """A little is really written, and how fast that goes depends on no machine."""
+    write_speed(folder, min(most, BLOCK))
+    return Speed(10**9, 1.0)
+
+
 @pytest.fixture
-def data(made_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data(made_data: Path, made_text_sha256: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it that may be damaged; data of this test are there."""
     shutil.copytree(made_data, tmp_path / "data")
     monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
     monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 4)
     monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
+    monkeypatch.setattr("benchmarks.bert.demo_text.TEXT_SHA256", made_text_sha256)
+    monkeypatch.setattr("podium.doctor.filesystem.write_speed", write_speed_of_a_sound_disk)
     monkeypatch.setattr("podium.doctor.rules.read_tiny_samples", lambda: [samples_to_target(10_000)])
     return tmp_path / "data"
 

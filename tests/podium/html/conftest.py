@@ -1,6 +1,16 @@
-"""What the tests of pages share: hostile names, and a parser that sees what a browser would."""
+"""What the tests of pages share: hostile names, a parser that sees what a browser would, and sketches of charts."""
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from html import escape
 from html.parser import HTMLParser
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from podium.html.chart import GROUP, Canvas, Chart, page_svg
+from podium.html.page import _environment
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -75,3 +85,41 @@ def no_more_than_the_page(parsed: Parsed) -> None:
                 assert (value or "").startswith(allowed[name]), f"{tag} {name}={value}"
             if name == "style":
                 assert "url(" not in (value or "").replace("url(#", "")
+
+
+def sketched(chart: Chart, prefix: str, narrow: bool) -> str:
+    """In the place of `page_svg`: what the points and the legend of the chart say, and no picture of them.
+
+    The chart is drawn on real axes, and that each point lies inside of them is checked as `page_svg` does.
+    matplotlib's layout and SVG, nearly all of a page's time, are left out.
+    """
+    figure = Figure()
+    canvas = Canvas(figure, figure.add_subplot(), narrow)
+    chart.draw(canvas)
+    canvas.axes.get_ylim()  # autoscales
+    telling = {artist.get_gid(): artist for artist in canvas.axes.get_children()}
+    for number, texts in enumerate(canvas.told):
+        artist = telling[f"{GROUP}{number}"]
+        if isinstance(artist, Line2D):
+            points = artist.get_transform().transform(artist.get_xydata())
+            (left, low), (right, high) = canvas.axes.bbox.padded(1).get_points()
+            inside = (points >= (left, low)).all() and (points <= (right, high)).all()
+            assert len(points) == len(texts) and inside, f"{chart.title}: {artist.get_label()}"
+        else:
+            assert len(texts) == 1, chart.title
+    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    inner = "".join(f"<title>{escape(text)}</title>" for texts in canvas.told for text in texts)
+    inner += "".join(f"<text>{escape(text)}</text>" for text in labels)
+    return f'<svg aria-label="{escape(chart.title)}">{inner}</svg>'
+
+
+@contextmanager
+def sketches(drawn: Collection[str] = ()) -> Iterator[None]:
+    """Pages made meanwhile have sketches of their charts, except for those with these titles."""
+
+    def svg(chart: Chart, prefix: str, narrow: bool) -> str:
+        return (page_svg if chart.title in drawn else sketched)(chart, prefix, narrow)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_environment().globals, "chart_svg", svg)
+        yield

@@ -11,7 +11,7 @@ from tests.podium.mllog.dialects import DIALECTS, logs
 from tests.podium.mllog.mutations import MUTATIONS, spoil_content, spoil_order
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_spoilt_logs_are_read(tmp_path: Path, seed: int) -> None:
     fuzzer = fuzzing.Fuzzer(seed, tmp_path)
     while fuzzer.tally.lines < 2_000:
@@ -21,7 +21,7 @@ def test_spoilt_logs_are_read(tmp_path: Path, seed: int) -> None:
 
 def test_published_logs_are_spoilt_too(tmp_path: Path, round_2_1: Path) -> None:
     fuzzer = fuzzing.Fuzzer(0, tmp_path, list(fuzzing.published(round_2_1)))
-    while fuzzer.tally.lines < 4_000:
+    while fuzzer.tally.lines < 1_500:
         fuzzer.once()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from podium.mllog.read import MAX_EVENTS, read_log
+from podium.mllog.read import MAX_CONTENT, MAX_EVENTS, read_log
 from podium.mllog.results_tree import find_packages
 from podium.mllog.run import RunLog
 
@@ -113,16 +113,21 @@ def test_evaluations_after_the_target_and_after_their_block(written: Any, run_li
     assert log.oddities[0].line == 7
 
 
-def test_a_log_beyond_all_measure_is_read_as_far_as_is_sensible(written: Any, line: Line) -> None:
-    log = read_log(written([line("noise")] * (MAX_EVENTS + 9)))
-    assert len(log.events) == MAX_EVENTS and "too_long" in kinds(log)
-    for value in ("x" * 1_000_000, [[[]]] * 3_000, {str(i): {} for i in range(3_000)}):
+def test_a_log_beyond_all_measure_is_read_as_far_as_is_sensible(
+    written: Any, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An eighth of all measure here; what is read takes six times its characters or less."""
+    monkeypatch.setattr("podium.mllog.read.MAX_EVENTS", MAX_EVENTS // 8)
+    monkeypatch.setattr("podium.mllog.read.MAX_CONTENT", MAX_CONTENT // 8)
+    log = read_log(written([line("noise")] * (MAX_EVENTS // 8 + 9)))
+    assert len(log.events) == MAX_EVENTS // 8 and "too_long" in kinds(log)
+    for value in ("x" * 125_000, [[[]]] * 375, {str(i): {} for i in range(375)}):
         path = written([line("noise", value)] * 100)
         tracemalloc.start()
         log = read_log(path)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert 8 <= len(log.events) < 100 and "too_long" in kinds(log) and most < 50 << 20
+        assert 8 <= len(log.events) < 100 and "too_long" in kinds(log) and most < 6 << 20
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """A set of runs, from data to verdict, with a script in the place of the implementation."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,15 @@ from rich.console import Console
 from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import write_podium
 from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.demo_text import write_embedded_text
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from podium.config.load import load_resolved, write_resolved
-from podium.config.run_folder import FACTS, RunFolder
+from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
 from podium.core.locks import shared_lock
+from podium.launch import launch
 from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
@@ -34,13 +38,29 @@ from podium.run.source import read_source, source_here
 QUIET = Progress(Console(quiet=True))
 
 
+@pytest.fixture(scope="module")
+def small_text() -> Iterator[None]:
+    """The embedded text of these tests."""
+    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+        patch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 2)
+        patch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
+        text = write_embedded_text(Path(folder))
+        content = b"".join(path.read_bytes() for path in (*text.training, text.evaluation, text.vocabulary))
+        patch.setattr("benchmarks.bert.demo_text.TEXT_SHA256", hashlib.sha256(content).hexdigest())
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of these tests, made by the first that needs them."""
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Results, runs and data of these tests."""
+def place(small_text: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results and runs of a test."""
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
-    monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
-    monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 2)
-    monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
+    monkeypatch.setattr("podium.run.data.DATA", data)
     monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)
 
     def result_set(system: str, replaced: Path) -> ResultSet:
@@ -52,14 +72,30 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def no_data(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a test's data would be made; there are none yet."""
+    monkeypatch.setattr("podium.run.data.DATA", place / "data")
+    return place / "data"
+
+
+@pytest.fixture
 def official_verdict(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The official checker's own words on results: it is started for every ruleset, which takes seconds."""
     monkeypatch.setattr("podium.run.collect.check_compliance", check_compliance)
 
 
 @pytest.fixture
-def implementation(write_log: Any, open_config: RunConfig, as_implementation: Any, summary: dict[str, Any]) -> Any:
-    """An implementation that leaves a whole log (or its first lines) and a summary."""
+def implementation(
+    write_log: Any,
+    open_config: RunConfig,
+    as_implementation: Any,
+    summary: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
+    """An implementation that leaves a whole log (or its first lines) and a summary.
+
+    What its checkpoints say is written before it starts, which then need not import Podium.
+    """
 
     def make(log_until: str | None = None, then: str = "", summarise: bool = True) -> None:
         text = write_log(open_config, name="sample.txt").read_text(encoding="utf-8")
@@ -69,12 +105,23 @@ def implementation(write_log: Any, open_config: RunConfig, as_implementation: An
         as_implementation(
             script + (f"(folder / 'summary.json').write_text({json.dumps(summary)!r})" if summarise else "")
         )
+        started = launch.command
+
+        def command(config: RunConfig, folder: RunFolder, *others: Any) -> list[str]:
+            made_with = kept(load_resolved(folder.config))
+            for batches, samples in CHECKPOINTS:
+                facts = facts_of(batches, samples, 1, 0, "", made_with, {})
+                (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
+            return started(config, folder, *others)
+
+        monkeypatch.setattr(launch, "command", command)
 
     return make
 
 
-@pytest.mark.usefixtures("official_verdict")
-def test_runs_become_results_with_seeds_of_their_own(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_runs_become_results_with_seeds_of_their_own(
+    place: Path, open_config: RunConfig, implementation: Any, request: pytest.FixtureRequest
+) -> None:
     implementation()
     config = open_config.model_copy(update={"seed": None})
     runs = list(run_set(config, 2, QUIET))
@@ -87,7 +134,9 @@ def test_runs_become_results_with_seeds_of_their_own(place: Path, open_config: R
     assert runs[0].folder.parent == runs[1].folder.parent
     assert all(read_source(RunFolder(run.folder).source) == source_here() for run in runs)
     assert not (runs[0].folder / "result.partial.txt").exists()
-    list(run_set(config, 1, QUIET))
+    request.getfixturevalue("official_verdict")
+    (run,) = run_set(config, 1, QUIET)
+    assert run.compliant
     assert [path.name for path in (place / "results/laptop/bert").iterdir()] == ["result_0.txt"]
     assert len(list((place / "runs").rglob("replaced_results/result_*.txt"))) == 2
 
@@ -147,15 +196,18 @@ def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfi
 # Going on
 
 
-CHECKPOINT = f"""
-from podium.config.load import load_resolved
-from podium.config.run_folder import facts_of
-from podium.config.run_folder import kept
-path = folder / "checkpoints" / "batch_00000003"
+def checkpointed(batches: int, samples: int) -> str:
+    """What leaves a checkpoint after this many batches, as one of CHECKPOINTS."""
+    return f"""
+path = folder / "checkpoints" / "batch_{batches:08}"
 path.mkdir(parents=True, exist_ok=True)
 (path / "rank_0.safetensors").touch()
-(path / {FACTS!r}).write_text(facts_of(3, 1234, 1, 0, "", kept(load_resolved(folder / "config.yaml")), {{}}))
+(path / {FACTS!r}).write_text((folder / "facts_of_{samples}").read_text())
 """
+
+
+CHECKPOINTS = ((3, 1234), (5, 2468))
+CHECKPOINT = checkpointed(*CHECKPOINTS[0])
 SAVE = (
     CHECKPOINT
     + """
@@ -211,11 +263,6 @@ def test_what_would_fail_again_is_not_gone_on_with(place: Path, open_config: Run
     with pytest.raises(WorkError, match=r"^the loss is nan; its log says aborted: ") as caught:
         list(run_set(open_config, 1, QUIET))
     assert "--resume" not in str(caught.value)
-
-
-def checkpointed(batches: int, samples: int) -> str:
-    """CHECKPOINT, after other numbers of batches and samples."""
-    return CHECKPOINT.replace("00000003", f"{batches:08}").replace("1234", str(samples))
 
 
 DISK = "result.partial.txt: cannot be written (No space left on device)"
@@ -414,7 +461,7 @@ def test_a_run_from_a_checkpoint_that_fits_is_made(place: Path, open_config: Run
 
 @pytest.mark.parametrize("fault", ["missing", "folder", "other", "damaged", "size"])
 def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
-    place: Path, open_config: RunConfig, implementation: Any, fault: str
+    place: Path, no_data: Path, open_config: RunConfig, implementation: Any, fault: str
 ) -> None:
     implementation()
     path = place / "x.safetensors"
@@ -437,7 +484,7 @@ def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
         "size": ("lacks layers.1.qkv.weight", WorkError),
     }[fault]
     refused(open_config, path, error, words)
-    assert not (place / "data").exists()
+    assert not no_data.exists()
 
 
 def refused(config: RunConfig, path: Path, error: type[PodiumError], words: str) -> None:
@@ -449,7 +496,7 @@ def refused(config: RunConfig, path: Path, error: type[PodiumError], words: str)
 
 
 def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+    place: Path, no_data: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     implementation()
     path = write_checkpoint(place / "x.safetensors", TINY, 12)
@@ -457,9 +504,9 @@ def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
     for name, text in (("text", "a b\nc\n\nd\ne\n"), ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")):
         (place / name).write_text(text, encoding="utf-8")
     own = DataSettings(text=(place / "text",), evaluation_text=place / "text", vocabulary=place / "vocab.txt")
-    shutil.rmtree(place / "data")
+    shutil.rmtree(no_data)
     refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary 7")
-    assert not (place / "data").exists()  # known before samples are made
+    assert not no_data.exists()  # known before samples are made
     large = open_config.model_copy(update={"size": LARGE.name})
     refused(large, path, UsageError, "the checkpoint is of size tiny, the model of size large")
 

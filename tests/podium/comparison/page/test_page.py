@@ -1,6 +1,7 @@
 """The page of a comparison, of whatever there is."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,13 +12,19 @@ from podium.comparison.load import Comparison
 from podium.comparison.page.page import MOST_CURVES, charts_by_name, comparison_page, write_pictures
 from podium.comparison.result import Result
 from tests.podium.comparison.conftest import evaluations_at, make_result, make_run
-from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page
+from tests.podium.html.conftest import HOSTILE, Parsed, no_more_than_the_page, sketches
 
 SECTIONS = ["Results", "Time to train", "Throughput", "Accuracy", "Where the time goes", "What is odd"]
 
 
 def compare(*results: Result, notes: tuple[str, ...] = ()) -> Comparison:
     return Comparison(results, notes)
+
+
+def page_of(comparison: Comparison, costs: Costs | None = None) -> str:
+    """The page, with sketches of its charts."""
+    with sketches():
+        return comparison_page(comparison, costs)
 
 
 def headings(html: str) -> list[str]:
@@ -32,7 +39,7 @@ def cells(html: str, heading: str) -> list[str]:
 
 
 def test_every_result_is_told() -> None:
-    html = comparison_page(
+    html = page_of(
         compare(
             make_result(scaling_factor=1.5),
             make_result(
@@ -59,7 +66,7 @@ def test_scaling_and_cost() -> None:
     few, many = make_result(), make_result([make_run(500.0)] * 10, accelerators=32, system="MANY")
     unpriced = make_result(round="v2.1", system="OTHER")
     costs = Costs("EUR", (Cost(100.0, 12.5, 2_000.0), Cost(1e3, 77.25, None), None), ("no price for 1 result",))
-    html = comparison_page(compare(few, many, unpriced), costs)
+    html = page_of(compare(few, many, unpriced), costs)
     assert headings(html) == [*SECTIONS[:4], "Scaling", "Cost", *SECTIONS[4:]]
     scaling = html[html.index(">Scaling</h2>") :]
     assert cells(scaling, "Accel.") == ["8", "32"]
@@ -68,7 +75,7 @@ def test_scaling_and_cost() -> None:
     assert cells(priced, "System") == ["SYS", "MANY"]
     assert cells(priced, "EUR to train") == ["12.50", "77.25"] and cells(priced, "Samples per EUR") == ["2,000", "–"]
     assert "No price for 1 result." in html
-    assert "Cost" not in headings(comparison_page(compare(few)))
+    assert "Cost" not in headings(page_of(compare(few)))
 
 
 @pytest.mark.parametrize(
@@ -87,41 +94,49 @@ def test_scaling_and_cost() -> None:
         make_result([make_run(evaluations=()) for _ in range(3)]),
         make_result([make_run(evaluations=evaluations_at([(1, 5.0, 0.5), (1, 5.0, 0.73)])) for _ in range(3)]),
         make_result([make_run(evaluations=evaluations_at([(-1, 5.0, -3.0), (1, 9.0, 700.0)])) for _ in range(3)]),
-        make_result([make_run(1e-3, 1.0), make_run(1e9, 1e12), make_run(1.0, 1e6)]),
         make_result(round=None),
         make_result(round=None, full_size=False),
     ],
 )
 def test_whatever_a_result_lacks_it_is_in_a_page(result: Result) -> None:
-    html = comparison_page(compare(result))
+    html = page_of(compare(result))
     no_more_than_the_page(Parsed(html))
     assert headings(html)[0] == "Results" and headings(html)[-1] == "What is odd"
     assert cells(html, "System") == ["SYS"]
 
 
+def test_values_of_any_size_are_drawn_and_the_same_results_give_the_same_bytes() -> None:
+    def page() -> str:
+        return comparison_page(compare(make_result([make_run(1e-3, 1.0), make_run(1e9, 1e12), make_run(1.0, 1e6)])))
+
+    html = page()
+    no_more_than_the_page(Parsed(html))
+    assert html == page()
+
+
 def test_no_results_are_told() -> None:
-    html = comparison_page(compare(notes=("nothing was found",)))
+    html = page_of(compare(notes=("nothing was found",)))
     assert headings(html) == ["Results", "What is odd"]
     assert "There are no results." in html and "<li>nothing was found</li>" in html
     assert "<svg" not in html
-    assert "Nothing." in comparison_page(compare())
+    assert "Nothing." in page_of(compare())
 
 
 def test_own_results_of_another_size_are_in_no_chart() -> None:
     tiny = make_result(system="laptop", round=None, full_size=False, submitter="Me")
-    html = comparison_page(compare(make_result(), tiny))
+    html = page_of(compare(make_result(), tiny))
     assert all(
         "laptop" not in "".join(ElementTree.fromstring(svg).itertext())
         for svg in re.findall(r"<svg.*?</svg>", html, re.S)
     )
     assert "Other sizes of BERT" in html and "Your laptop" in html
-    alone = comparison_page(compare(tiny))
+    alone = page_of(compare(tiny))
     assert "<svg" not in alone and headings(alone) == ["Results", "What is odd"]
 
 
 def test_own_results_are_marked_and_in_every_chart() -> None:
     mine = make_result(system="mine", round=None)
-    html = comparison_page(compare(make_result(), mine))
+    html = page_of(compare(make_result(), mine))
     rows = [one.get("class") for one in Parsed(html).all("tr")]
     assert rows[:3] == [None, None, "marked"]
     charts = re.findall(r"<svg.*?</svg>", html, re.S)
@@ -130,14 +145,14 @@ def test_own_results_are_marked_and_in_every_chart() -> None:
 
 
 def test_results_without_a_place_are_counted() -> None:
-    html = comparison_page(compare(make_result(), make_result(accelerators=None), make_result([])))
+    html = page_of(compare(make_result(), make_result(accelerators=None), make_result([])))
     assert "1 result(s) do not tell how many accelerators they had" in html
     assert "1 result(s) have no run that converged" in html
 
 
 def test_there_are_no_more_curves_than_can_be_read() -> None:
     many = [make_result(accelerator=f"accelerator {n}", kind=None, system=f"system-{n:02d}") for n in range(30)]
-    svg = re.findall(r"<svg[^>]*Accuracy by samples.*?</svg>", comparison_page(compare(*many)), re.S)
+    svg = re.findall(r"<svg[^>]*Accuracy by samples.*?</svg>", page_of(compare(*many)), re.S)
     assert len(svg) == 2
     assert len(set(re.findall(r"system-\d\d", svg[0]))) == MOST_CURVES
 
@@ -148,10 +163,11 @@ def test_hostile_names_are_text() -> None:
         odd = make_result(**fields, kind=None, accelerators=2 + number, repeats=name, oddities=(f"{name} is odd",))
         return [odd, make_result(round=None, system=name, submitter=name)]
 
-    found, expected = (
-        Parsed(comparison_page(compare(*(one for n, name in enumerate(names) for one in named(n, name)), notes=names)))
-        for names in (HOSTILE, tuple(f"name {number}" for number in range(len(HOSTILE))))
-    )
+    def parsed(page: Callable[[Comparison], str], names: tuple[str, ...]) -> Parsed:
+        return Parsed(page(compare(*(one for n, name in enumerate(names) for one in named(n, name)), notes=names)))
+
+    found = parsed(comparison_page, HOSTILE)
+    expected = parsed(page_of, tuple(f"name {number}" for number in range(len(HOSTILE))))
     no_more_than_the_page(found)
     for tag in (
         "table",
@@ -172,10 +188,6 @@ def test_hostile_names_are_text() -> None:
         assert len(found.all(tag)) == len(expected.all(tag)), tag
 
 
-def test_the_same_results_give_the_same_bytes() -> None:
-    assert comparison_page(compare(make_result())) == comparison_page(compare(make_result()))
-
-
 def test_pictures_are_those_of_the_page(tmp_path: Path) -> None:
     comparison = compare(make_result(), make_result(round="v2.1", accelerators=16))
     paths = write_pictures(comparison, tmp_path / "pictures")
@@ -191,7 +203,7 @@ def test_pictures_are_those_of_the_page(tmp_path: Path) -> None:
             "time-spent",
         ]
     )
-    titles = "".join(Parsed(comparison_page(comparison)).said("h3"))
+    titles = "".join(Parsed(page_of(comparison)).said("h3"))
     for path, (_, chart) in zip(paths, charts_by_name(comparison).items(), strict=True):
         root = ElementTree.fromstring(path.read_bytes())
         assert any(text.strip() == chart.title for text in root.itertext()) and chart.title in titles
