@@ -179,7 +179,7 @@ class Endless(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         self.left -= len(self.block)
-        return self.block[:size] if self.left >= 0 else b""
+        return bytes(bytearray(self.block[:size])) if self.left >= 0 else b""  # new bytes, as a file gives
 
 
 @pytest.mark.parametrize("pattern", [b"\0", b"\n", b"\r\n", b"x" * 1000 + b"\n", b":::MLLOG " + b"[" * 7])
