@@ -79,6 +79,20 @@ def gather(samples: Samples, order: NDArray[np.int64]) -> Samples:
     )
 
 
+def section(samples: Samples, first: int, end: int) -> Samples:
+    """The samples first … end - 1, as views."""
+    tokens, masked = samples.sample_offsets[first : end + 1], samples.masked_offsets[first : end + 1]
+    return Samples(
+        token_ids=samples.token_ids[tokens[0] : tokens[-1]],
+        sample_offsets=tokens - tokens[0],
+        first_segment_lengths=samples.first_segment_lengths[first:end],
+        masked_positions=samples.masked_positions[masked[0] : masked[-1]],
+        masked_token_ids=samples.masked_token_ids[masked[0] : masked[-1]],
+        masked_offsets=masked - masked[0],
+        next_sentence_labels=samples.next_sentence_labels[first:end],
+    )
+
+
 @compiled
 def _flat_slices(
     values: NDArray[np.uint16], offsets: NDArray[np.int64], order: NDArray[np.int64]

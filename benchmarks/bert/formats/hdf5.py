@@ -40,7 +40,7 @@ from benchmarks.bert.formats.rows import (
     unusable,
 )
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.samples import Samples, section
 from benchmarks.bert.store import SUFFIX, Shard, attributes_of, new_hdf5, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
 
@@ -219,7 +219,7 @@ def blocks_of(samples: Samples, step: int) -> Iterator[tuple[slice, Samples]]:
     """The samples, `step` at a time, and which ones these are."""
     for start in range(0, len(samples), step):
         place = slice(start, min(start + step, len(samples)))
-        yield place, gather(samples, np.arange(place.start, place.stop))
+        yield place, section(samples, place.start, place.stop)
 
 
 ROWS_A_CHUNK = 1024  # of an exported file: half a megabyte to one of input_ids at the usual width
