@@ -1,9 +1,11 @@
 """Compiled code is kept for the sources that it was made from, and for no others."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,18 +32,52 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(tree: Path, **environment: str) -> tuple[int, int]:
-    """What the caller returns, and how often it was loaded from the cache."""
-    code = "from podium.caller import call; print(call(), sum(call.stats.cache_hits.values()))"
-    variables = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tree, env=variables, stdout=subprocess.PIPE, text=True, check=True
+CALLS = """
+import json, os, sys
+import numba
+
+numba.njit(lambda: 0)()  # so that calls find the compiler loaded
+for line in sys.stdin:
+    tree, environment = json.loads(line)
+    if os.fork() == 0:
+        os.chdir(tree)
+        os.environ.clear()
+        os.environ.update(environment)
+        numba.config.reload_config()
+        from podium.caller import call
+        print(call(), sum(call.stats.cache_hits.values()), flush=True)
+        os._exit(0)
+    if os.wait()[1]:
+        print("failed", flush=True)
+"""
+"""Makes each call in a process of its own that has imported numba, and nothing of Podium."""
+
+Call = Callable[..., tuple[int, int]]
+
+
+@pytest.fixture(scope="module")
+def call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
+    """(tree, environment) → what the caller in a tree returns, and how often it was loaded from the cache."""
+    process = subprocess.Popen(
+        [sys.executable, "-B", "-c", CALLS],
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    value, hits = done.stdout.split()
-    return int(value), int(hits)
+
+    def of(tree: Path, **environment: str) -> tuple[int, int]:
+        assert process.stdin and process.stdout
+        process.stdin.write(json.dumps([str(tree), {"PATH": os.environ["PATH"], **environment}]) + "\n")
+        process.stdin.flush()
+        value, hits = process.stdout.readline().split()
+        return int(value), int(hits)
+
+    yield of
+    process.communicate()
 
 
-def test_compiled_code_is_kept_for_the_sources_that_it_was_made_from(tree: Path) -> None:
+def test_compiled_code_is_kept_for_the_sources_that_it_was_made_from(call: Call, tree: Path) -> None:
     where = {"XDG_CACHE_HOME": str(tree / "cache"), "HOME": str(tree)}
     assert call(tree, **where) == (2, 0)
     copy = shutil.copytree(tree, tree / "copy", ignore=shutil.ignore_patterns("cache"))
@@ -52,7 +88,7 @@ def test_compiled_code_is_kept_for_the_sources_that_it_was_made_from(tree: Path)
     assert not [path for path in tree.rglob("*.nbi") if not path.is_relative_to(tree / "cache")]
 
 
-def test_a_constant_of_a_module_that_compiles_nothing_is_in_the_code_too(tree: Path) -> None:
+def test_a_constant_of_a_module_that_compiles_nothing_is_in_the_code_too(call: Call, tree: Path) -> None:
     text = "from benchmarks.sizes import LIMIT\n" + CALLER.replace("+ 1", "+ LIMIT")
     (tree / "podium" / "caller.py").write_text(text, encoding="utf-8")
     (tree / "benchmarks" / "sizes.py").write_text("from benchmarks.base import BASE\n\nLIMIT = 2 * BASE\n", "utf-8")
@@ -64,7 +100,7 @@ def test_a_constant_of_a_module_that_compiles_nothing_is_in_the_code_too(tree: P
     assert call(tree, **where) == (11, 0)
 
 
-def test_a_cache_that_others_may_write_to_is_not_read(tree: Path) -> None:
+def test_a_cache_that_others_may_write_to_is_not_read(call: Call, tree: Path) -> None:
     """numba's files are pickles, which run code when they are loaded."""
     where = {"NUMBA_CACHE_DIR": str(tree / "cache"), "HOME": str(tree)}
     assert call(tree, **where) == (2, 0)
@@ -73,6 +109,16 @@ def test_a_cache_that_others_may_write_to_is_not_read(tree: Path) -> None:
     assert call(tree, **where) == (2, 0)
 
 
-def test_without_a_place_for_a_cache_functions_are_compiled_every_time(tree: Path) -> None:
+def test_without_a_place_for_a_cache_functions_are_compiled_every_time(call: Call, tree: Path) -> None:
     (tree / "file").touch()
     assert call(tree, XDG_CACHE_HOME=str(tree / "file"), HOME=str(tree)) == (2, 0)
+
+
+def test_numba_is_imported_by_the_first_call(tree: Path) -> None:
+    """Importing it takes as long as importing everything else does."""
+    code = "import sys, podium.caller as c; print('numba' in sys.modules); c.call(); print('numba' in sys.modules)"
+    variables = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tree / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], cwd=tree, env=variables, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]
