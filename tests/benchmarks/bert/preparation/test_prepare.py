@@ -129,7 +129,7 @@ def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
         words = ["".join(random.choices(LETTERS, k=random.randint(1, 8))) for _ in range(1000)]
         lines = [" ".join(random.choices(words, k=20)) if random.random() < 0.9 else "" for _ in range(4_000)]
         text.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    whole, out = tmp_path / "whole", tmp_path / "out"
+    out = tmp_path / "out"
     code = (
         "import sys; from pathlib import Path; from benchmarks.bert.preparation.prepare import prepare\n"
         "paths = [*map(Path, sys.argv[1:])]\n"
@@ -137,10 +137,9 @@ def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
     )
     script = tmp_path / "script.py"
     script.write_text(code, encoding="utf-8")
-    to_whole, command = ([sys.executable, script, vocabulary, folder, *texts] for folder in (whole, out))
+    command = [sys.executable, script, vocabulary, out, *texts]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(to_whole, env=environment, check=True)
-    expected = [(whole / f"part-{number}.h5").read_bytes() for number in range(3)]
+    expected = [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "whole")]
     for moment in ("*", ".*.partial", "*.h5"):
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         while process.poll() is None and not any(out.glob(moment)):
@@ -153,7 +152,7 @@ def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
         for shard in out.glob("*.h5"):
             assert shard.read_bytes() == expected[int(shard.stem[-1])]
             shard.unlink()  # so that there is work left
-    subprocess.run(command, env=environment, check=True)
+    prepare(texts, vocabulary, out)
     assert sorted(path.name for path in out.iterdir()) == ["part-0.h5", "part-1.h5", "part-2.h5"]
     assert [(out / f"part-{number}.h5").read_bytes() for number in range(3)] == expected
 
