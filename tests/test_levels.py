@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -98,6 +99,7 @@ def violations(module: str, source: str, is_package: bool = False) -> list[str]:
     return [imported for imported in imports(module, source, is_package) if not is_allowed(module, imported)]
 
 
+@cache
 def sources() -> dict[str, list[str]]:
     """The modules that each module imports."""
     return {

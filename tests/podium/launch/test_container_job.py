@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from podium.core.paths import CODE_FOLDER
+from podium.launch import container
+from tests.podium.conftest import run_podium
 
 PROGRAM = """
 import sys
@@ -22,10 +25,14 @@ cli.main()
 """
 
 
-def start(folder: Path, sbatch: str) -> subprocess.Popen[str]:
+def write_sbatch(folder: Path, sbatch: str) -> None:
     (folder / "runs" / "mine").mkdir(parents=True)
     (folder / "sbatch").write_text(f"#!/bin/bash\n{sbatch}\n", encoding="utf-8")
     (folder / "sbatch").chmod(0o755)
+
+
+def start(folder: Path, sbatch: str) -> subprocess.Popen[str]:
+    write_sbatch(folder, sbatch)
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder)],
         env={"PATH": f"{folder}:/usr/bin:/bin", "PYTHONPATH": str(CODE_FOLDER)},
@@ -36,17 +43,33 @@ def start(folder: Path, sbatch: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.fixture
+def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """The same in this process; what sbatch itself prints on standard error is not captured with it."""
+
+    def run(sbatch: str) -> subprocess.CompletedProcess[str]:
+        write_sbatch(tmp_path, sbatch)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        monkeypatch.setattr(container, "WORKING_FOLDER", tmp_path)
+        words = ["sbatch", "--wait", "script"]
+        monkeypatch.setattr("podium.cli.main.app", lambda: sys.exit(container.attend("mine", words)))
+        return run_podium(cwd=tmp_path)
+
+    return run
+
+
 @pytest.mark.parametrize("code", [0, 1, 143])
-def test_a_job_ends_as_if_it_had_run_here(tmp_path: Path, code: int) -> None:
+def test_a_job_ends_as_if_it_had_run_here(attend: Callable[..., subprocess.CompletedProcess[str]], code: int) -> None:
     writes = 'echo "{}" > runs/mine/slurm-17.txt; echo "a note" > runs/mine/slurm-17.err'
-    process = start(tmp_path, f'echo "Submitted batch job 17"; {writes}; exit {code}')
-    assert process.communicate(timeout=60) == ("{}\n", "a note\n")
-    assert process.returncode == code
+    done = attend(f'echo "Submitted batch job 17"; {writes}; exit {code}')
+    assert (done.stdout, done.stderr, done.returncode) == ("{}\n", "a note\n", code)
 
 
-def test_a_job_whose_output_is_not_here_says_so(tmp_path: Path) -> None:
-    process = start(tmp_path, "echo Submitted batch job 17")
-    output, error = process.communicate(timeout=60)
+def test_a_job_whose_output_is_not_here_says_so(
+    attend: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    done = attend("echo Submitted batch job 17")
+    output, error = done.stdout, done.stderr
     assert (
         output == f"podium: {tmp_path}/runs/mine/slurm-17.txt is not there; see whether the nodes share this folder\n"
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bert.formats.convert import FORMATS, export_shard, import_files
+from benchmarks.bert.formats.convert import FORMATS, export_shard, import_file
 from benchmarks.bert.formats.rows import AllowedTokens
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
@@ -29,11 +29,11 @@ from benchmarks.bert.formats.rows import AllowedTokens
 from benchmarks.bert.store import Shard
 from podium.core.errors import PodiumError
 
-folder, vocabulary, whole = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]).read_bytes()
-hdf5.CPU_SECONDS = 1.0
-allowed, places = AllowedTokens.of(vocabulary), json.loads(sys.argv[4])
+folder, allowed, jobs = Path(sys.argv[1]), AllowedTokens.of(Path(sys.argv[2])), json.loads(sys.argv[3])
+hdf5.CPU_SECONDS = 0.3
 damaged, shard = folder / "damaged", folder / "damaged.h5"
-for place, bits in places:
+for file, content, place, bits in jobs:
+    whole = Path(file).read_bytes()
     damaged.write_bytes(whole[:place] + bytes([whole[place] ^ bits]) + whole[place + 1:])
     print("at", place, bits, flush=True)
     try:
@@ -44,7 +44,7 @@ for place, bits in places:
         print("refused", flush=True)
     else:
         Shard(shard).verify()
-        same = Shard(shard).attributes["content_sha256"] == sys.argv[5]
+        same = Shard(shard).attributes["content_sha256"] == content
         shard.unlink()
         print("same" if same else "other", flush=True)
 """
@@ -53,21 +53,29 @@ ENDED = {-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -sign
 """By what HDF5 itself, or its getting lost, ends the process that reads a corrupt file."""
 
 
-@pytest.fixture
+Flip = tuple[str, str, int, int]
+"""File, content hash of its samples, place, bits."""
+KINDS = [*((name, True) for name in FORMATS), ("hdf5-fixed", False), ("hdf5-variable", False)]
+"""Of files: format, and whether they are as others write them or exported; no TFRecord is exported."""
+Intact = Callable[[str, bool], tuple[Path, str]]
+
+
+@pytest.fixture(scope="module")
 def intact(
-    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
     make_samples: Callable[..., Samples],
     allowed: AllowedTokens,
     foreign_arrays: Callable[[str], dict[str, Any]],
     write_foreign: Callable[[str, Path, dict[str, Any]], Path],
-) -> Callable[[str, bool], tuple[Path, str]]:
+) -> Intact:
     """A file of a format, exported or as others write it, and the content hash of its samples."""
 
     def make(format_name: str, foreign: bool) -> tuple[Path, str]:
-        shard, file = tmp_path / "intact.h5", tmp_path / "intact"
+        folder = tmp_path_factory.mktemp("intact")
+        shard, file = folder / "intact.h5", folder / "intact"
         if foreign:
             write_foreign(format_name, file, foreign_arrays(format_name))
-            (shard,) = import_files([file], format_name, allowed.vocabulary, tmp_path)
+            import_file(file, format_name, allowed, shard)
         else:
             origin = Origin.of_text("t", "ef" * 32, allowed.sha256, GenerationSettings(max_sequence_length=64))
             write_shard(shard, make_samples([5, 64, 30, 17], most=9), origin)
@@ -77,57 +85,60 @@ def intact(
     return make
 
 
-def outcomes(file: Path, content: str, vocabulary: Path, places: list[tuple[int, int]]) -> Counter[str]:
-    """What became of the file with each place flipped; where the process ends, a new one goes on with the rest."""
-    counted: Counter[str] = Counter()
-    while places:
-        arguments = [str(file.parent), str(vocabulary), str(file), json.dumps(places), content]
+def outcomes(flips: list[Flip], vocabulary: Path, folder: Path) -> dict[str, Counter[str]]:
+    """What became of each file; where the process ends, a new one goes on with the rest."""
+    counted: dict[str, Counter[str]] = {file: Counter() for file, *_ in flips}
+    while flips:
+        arguments = [str(folder), str(vocabulary), json.dumps(flips)]
         done = subprocess.run(
             [sys.executable, "-c", FLIP, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
         )
         lines = done.stdout.splitlines()
-        counted.update(line for line in lines if not line.startswith("at "))
         assert done.returncode in {0, *ENDED}, f"{lines[-1]}: {done.returncode} {done.stderr[-2000:]}"
-        tried = sum(line.startswith("at ") for line in lines)
+        said = [line for line in lines if not line.startswith("at ")]
+        tried = len(lines) - len(said)
         assert tried > 0, done.stderr
-        counted["ended"] += done.returncode != 0
-        places = places[tried:]
+        said += ["ended"] * (done.returncode != 0)
+        for (file, *_), outcome in zip(flips[:tried], said, strict=True):
+            counted[file][outcome] += 1
+        flips = flips[tried:]
     return counted
 
 
 @pytest.mark.parametrize("flips", [50, pytest.param(200, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(
-    ("format_name", "foreign"),
-    [*((name, True) for name in FORMATS), ("hdf5-fixed", False), ("hdf5-variable", False)],  # no TFRecord is exported
-)
 def test_flipped_bytes_are_refused_or_leave_sound_samples(
-    intact: Callable[[str, bool], tuple[Path, str]], vocabulary: Path, format_name: str, foreign: bool, flips: int
+    intact: Intact, vocabulary: Path, tmp_path: Path, flips: int
 ) -> None:
-    file, content = intact(format_name, foreign)
-    size, chosen = file.stat().st_size, random.Random(7)
-    places = [(chosen.randrange(size), chosen.choice((1, 0x41, 0x80, 0xFF))) for _ in range(flips)]
-    counted = outcomes(file, content, vocabulary, places)
-    assert counted.total() == flips
-    assert counted["refused"] > 0
-    assert counted["ended"] <= flips // 20
-    if format_name == "tfrecord":
-        assert counted["refused"] == flips  # everything is under a checksum
-    if format_name == "hdf5-fixed" and not foreign:
-        assert counted["other"] == 0  # compressed, with gzip's checksums
+    files = {kind: intact(*kind) for kind in KINDS}
+    chosen: list[Flip] = []
+    for file, content in files.values():
+        size, random_ = file.stat().st_size, random.Random(7)
+        places = [(random_.randrange(size), random_.choice((1, 0x41, 0x80, 0xFF))) for _ in range(flips)]
+        chosen += [(str(file), content, *place) for place in places]
+    of_files = outcomes(chosen, vocabulary, tmp_path)
+    for (format_name, foreign), (file, _) in files.items():
+        counted = of_files[str(file)]
+        assert counted.total() == flips
+        assert counted["refused"] > 0
+        assert counted["ended"] <= flips // 20
+        if format_name == "tfrecord":
+            assert counted["refused"] == flips  # everything is under a checksum
+        if format_name == "hdf5-fixed" and not foreign:
+            assert counted["other"] == 0  # compressed, with gzip's checksums
 
 
 def test_the_judge_would_see_an_exception(
-    intact: Callable[[str, bool], tuple[Path, str]], vocabulary: Path, monkeypatch: pytest.MonkeyPatch
+    intact: Intact, vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, content = intact("hdf5-fixed", True)
     monkeypatch.setattr(sys.modules[__name__], "FLIP", FLIP.replace("except PodiumError", "except ZeroDivisionError"))
     with pytest.raises(AssertionError, match="WorkError"):
-        outcomes(file, content, vocabulary, [(0, 1)])
+        outcomes([(str(file), content, 0, 1)], vocabulary, tmp_path)
 
 
-def test_hdf5_that_gets_lost_is_ended(intact: Callable[[str, bool], tuple[Path, str]], vocabulary: Path) -> None:
+def test_hdf5_that_gets_lost_is_ended(intact: Intact, vocabulary: Path, tmp_path: Path) -> None:
     """The heap of variable-length rows says that a row is longer than it is; HDF5 2.0 then goes round for ever."""
     file, content = intact("hdf5-variable", True)
     size_of_seventh = file.read_bytes().index(b"GCOL") + 224 + 8
-    counted = outcomes(file, content, vocabulary, [(size_of_seventh, 0x80)])
+    counted = outcomes([(str(file), content, size_of_seventh, 0x80)], vocabulary, tmp_path)[str(file)]
     assert counted["ended"] + counted["refused"] == 1

@@ -92,7 +92,9 @@ def test_the_number_of_processes_and_the_order_of_the_texts_do_not_change_a_byte
     texts: list[Path], vocabulary: Path, tmp_path: Path
 ) -> None:
     one = prepare_subset(texts, vocabulary, tmp_path / "one", 100)
-    two = prepare_subset(texts[::-1], vocabulary, tmp_path / "two", 100, processes=2)
+    finished: list[Prepared] = []
+    two = prepare_subset(texts[::-1], vocabulary, tmp_path / "two", 100, processes=2, on_finished=finished.append)
+    assert sorted(prepared.text for prepared in finished) == sorted(texts)
     assert sorted(path.name for path in one) == sorted(path.name for path in two)
     assert {path.name: path.read_bytes() for path in one} == {path.name: path.read_bytes() for path in two}
     other = prepare_subset(texts, vocabulary, tmp_path / "other", 100, seed=1)
