@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,23 @@ from podium.run.source import code_hash
 PARTS = (*PACKAGES, "systems", "docker")
 FILES = ("pyproject.toml", "setup.py", "README.md")
 SCRIPT = "import sys\nfrom podium.cli.main import main\nsys.exit(main())\n"
+SEVERAL = """
+import json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from podium.cli.main import main
+done = []
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+    done.append((code, out.getvalue(), err.getvalue()))
+print(json.dumps(done))
+"""
 WITHOUT_TRAINING = "import sys\nsys.modules['torch'] = sys.modules['optuna'] = None\n" + SCRIPT
 BUILD = "import sys\nfrom setuptools import build_meta\nbuild_meta.build_wheel(sys.argv[1])\n"
 FOREIGN = "raise RuntimeError('this is not the package of Podium')\n"
@@ -76,6 +93,11 @@ class Installation:
         self, folder: Path, *words: str, code: int = 0, program: str = SCRIPT, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return self.start(folder, ["-c", program, *words], (code,), **environment)
+
+    def several(self, folder: Path, *commands: Sequence[str]) -> list[tuple[int, str, str]]:
+        """Exit code, output and errors of several commands, one after another in one process."""
+        done = self.start(folder, ["-c", SEVERAL, json.dumps(commands)])
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     def contents(self) -> dict[str, str]:
         files = (path for path in self.packages.rglob("*") if path.is_file())
@@ -216,16 +238,21 @@ def test_own_systems_come_first(installation: Installation, tmp_path: Path) -> N
     for name in ("laptop", "mine"):
         own = tmp_path / "systems" / f"{name}.yaml"
         own.write_text(shipped.replace("processes_per_node: 1", "processes_per_node: 4"), encoding="utf-8")
-        assert "--nproc-per-node=4 " in installation.podium(tmp_path, "run", name, "--dry-run").stdout
-    assert "--nproc-per-node=2 " in installation.podium(tmp_path, "run", "laptop_2x", "--dry-run").stdout
-    refused = installation.podium(tmp_path, "run", "theirs", "--dry-run", code=2).stderr
+    names = ("laptop", "mine", "laptop_2x", "theirs")
+    done = installation.several(tmp_path, *(("run", name, "--dry-run") for name in names))
+    for (code, output, _), processes in zip(done, (4, 4, 2), strict=False):
+        assert code == 0
+        assert f"--nproc-per-node={processes} " in output
+    code, _, refused = done[3]
+    assert code == 2
     assert f"no system 'theirs' in {tmp_path}/systems or {installation.packages}/podium/systems" in refused
     assert "laptop, laptop_2x, mine" in refused
 
 
 def test_what_needs_a_clone_is_refused(installation: Installation, tmp_path: Path) -> None:
-    for words in (("run", "dgxa100_n8"), ("submit", "package", "laptop", "--out", "package", "--org", "Podium")):
-        refused = installation.podium(tmp_path, *words, code=2).stderr
+    package = ("submit", "package", "laptop", "--out", "package", "--org", "Podium")
+    for code, _, refused in installation.several(tmp_path, ("run", "dgxa100_n8"), package):
+        assert code == 2
         assert "clone" in refused and len(refused.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
