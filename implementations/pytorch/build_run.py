@@ -29,7 +29,7 @@ from implementations.pytorch.precision import COMPUTE_TYPES, resolve_precision
 from implementations.pytorch.step import Stepper
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import SHAPE_STEPS, LengthIndex, RunShapes, TrainingOrder
 from podium.planning.samplers import Phase
 

@@ -26,7 +26,7 @@ from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.precision import resolve_precision
 from podium.core.errors import PodiumError, UsageError
 from podium.core.processes import end_with_parent
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 
 LOCAL_BATCH_SIZE = 64
 SECONDS_BETWEEN_LINES = 10.0

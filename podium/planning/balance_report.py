@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.bert.lengths import quantiles, read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import LARGE, VOCABULARY_SIZE
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Deal, least_max_over_mean
+from podium.planning.balancing.interface import Deal, least_max_over_mean
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.packing import Packs, least_squares_packs, longest_pack_first, shortest_pack_first
 from podium.planning.samplers import Order, Sampler, StratifiedSampler

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Assignment, Deal, offsets_of
+from podium.planning.balancing.interface import Assignment, Deal, offsets_of
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.samplers import Order, Phase, StratifiedSampler, drawing_order, first_samples, phase_of
 

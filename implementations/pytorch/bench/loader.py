@@ -19,7 +19,7 @@ from benchmarks.bert.store import SampleStore, shard_paths
 from implementations.pytorch.data.loader import LOADERS
 from implementations.pytorch.data.reader import WINDOW
 from podium.core.errors import PodiumError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.strategies import STRATEGIES
 from podium.planning.batch_plan import TrainingOrder
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.bert.samples import Sample, Samples
 from podium.core.jit import compiled
-from podium.planning.balancing.assignment import offsets_of
+from podium.planning.balancing.interface import offsets_of
 from podium.planning.batch_plan import round_up
 
 LAUNCH_COST = 40_000.0  # of one more group, in query–key pairs: measured on two CPU cores (docs/lab-notebook.md)

@@ -8,7 +8,7 @@ from benchmarks.bert.preparation.prepare import evaluation_pick
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import RaggedBatch, collate
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.strategies import assign
 from podium.planning.batch_plan import SHAPE_STEP
 

@@ -25,7 +25,7 @@ from benchmarks.bert.store_reader import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN, B
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.reader import Step
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.planning.balancing.assignment import offsets_of
+from podium.planning.balancing.interface import offsets_of
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
 GRACE_SECONDS = 2.0  # how long a rank that fails waits for its thread, which may wait for ranks that wait for this one

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from podium.core.jit import compiled
-from podium.planning.balancing.assignment import Assignment, Deal, least_max_over_mean, offsets_of
+from podium.planning.balancing.interface import Assignment, Deal, least_max_over_mean, offsets_of
 from podium.planning.tensor_partition import owners
 
 ROUNDS, ROUND_SAMPLES = 32, 2**17  # most rounds, and most samples in all: 0.1 ms for 4,096

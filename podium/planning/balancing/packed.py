@@ -3,8 +3,8 @@
 import numpy as np
 
 from podium.core.jit import compiled
-from podium.planning.balancing.assignment import Assignment, Deal, offsets_of
 from podium.planning.balancing.indexed import indexed
+from podium.planning.balancing.interface import Assignment, Deal, offsets_of
 from podium.planning.balancing.published import snake
 from podium.planning.packing import pack_kinds
 

@@ -5,7 +5,7 @@ All give every part equally many samples.
 
 import numpy as np
 
-from podium.planning.balancing.assignment import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, Deal
 
 
 def in_order(lengths: np.ndarray, deal: Deal) -> Assignment:

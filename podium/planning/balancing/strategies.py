@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.bert.lengths import usual_masked_counts
-from podium.planning.balancing.assignment import Assignment, Deal
 from podium.planning.balancing.indexed import indexed
+from podium.planning.balancing.interface import Assignment, Deal
 from podium.planning.balancing.packed import packed
 from podium.planning.balancing.published import exchanged, in_order, presorted
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.plan import Coefficients, Lengths, Plan

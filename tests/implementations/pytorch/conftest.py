@@ -27,7 +27,7 @@ from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.step import Stepper
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 
 ROOT = Path(__file__).resolve().parents[3]

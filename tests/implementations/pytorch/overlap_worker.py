@@ -20,7 +20,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import OverlappedEvaluation, evaluate
 from implementations.pytorch.model.bert import BertForPreTraining
 from podium.core.errors import WorkError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 
 SLOW = 0.3
 

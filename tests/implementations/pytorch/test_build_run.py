@@ -23,7 +23,7 @@ from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import autocast, resolve_precision
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 

@@ -17,7 +17,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.metrics import MOST_SKIPPED, Metrics
 from implementations.pytorch.step import NotFinite, StepResult
 from podium.core.errors import WorkError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.step import NotFinite, with_samples
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 
 

@@ -14,7 +14,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning import costs
 from podium.planning.balance_report import Cluster, balance_report
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.costs import StepCosts, save_costs
 
 USUAL_COSTS = LARGE.relative_costs(VOCABULARY_SIZE)

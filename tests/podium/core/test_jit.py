@@ -112,13 +112,3 @@ def test_a_cache_that_others_may_write_to_is_not_read(call: Call, tree: Path) ->
 def test_without_a_place_for_a_cache_functions_are_compiled_every_time(call: Call, tree: Path) -> None:
     (tree / "file").touch()
     assert call(tree, XDG_CACHE_HOME=str(tree / "file"), HOME=str(tree)) == (2, 0)
-
-
-def test_numba_is_imported_by_the_first_call(tree: Path) -> None:
-    """Importing it takes as long as importing everything else does."""
-    code = "import sys, podium.caller as c; print('numba' in sys.modules); c.call(); print('numba' in sys.modules)"
-    variables = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tree / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", code], cwd=tree, env=variables, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["False", "True"]

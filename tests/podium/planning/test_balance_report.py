@@ -11,7 +11,7 @@ from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
 from podium.core.errors import UsageError
 from podium.planning.balance_report import Balance, Cluster, balance_report, balances_of
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.strategies import STRATEGIES
 
 PAIR_COST, _ = LARGE.relative_costs(30_522)

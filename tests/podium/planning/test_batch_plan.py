@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.store import SampleStore
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.lengths import quantiles, wikipedia_histogram
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.bench.variants import Lengths
-from podium.planning.balancing.assignment import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, Deal
 from podium.planning.batch_plan import Capacity, TrainingOrder, capacity_for, fit_in, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import (
     Phase,

@@ -22,7 +22,7 @@ from implementations.pytorch.data import exchange
 from implementations.pytorch.data.loader import ExchangePrefetcher
 from implementations.pytorch.data.reader import Step
 from podium.core.errors import WorkError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 

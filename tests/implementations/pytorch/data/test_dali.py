@@ -16,7 +16,7 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.dali import DaliPrefetcher
 from implementations.pytorch.data.reader import Step
 from podium.core.errors import UsageError, WorkError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
 

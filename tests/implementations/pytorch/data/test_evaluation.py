@@ -9,7 +9,7 @@ import pytest
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.evaluation import evaluation_batches, evaluation_share
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.published import snake
 
 

@@ -14,7 +14,7 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.exchange import GRACE_SECONDS, Plan
 from implementations.pytorch.data.loader import ExchangePrefetcher
 from podium.core.errors import UsageError
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import part_bounds
 

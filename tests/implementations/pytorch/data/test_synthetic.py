@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.synthetic import synthetic_step
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 

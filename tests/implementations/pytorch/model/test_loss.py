@@ -12,7 +12,7 @@ from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import IGNORED, collate
 from implementations.pytorch.model.bert import BertForPreTraining, Scores
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.strategies import STRATEGIES, assign
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
 from podium.planning.balancing import indexed as columns_module
-from podium.planning.balancing.assignment import Assignment, Deal, least_max_over_mean
 from podium.planning.balancing.indexed import Columns, indexed, longest_to_least
+from podium.planning.balancing.interface import Assignment, Deal, least_max_over_mean
 from podium.planning.balancing.published import snake
 from podium.planning.balancing.strategies import assign
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.packed import pack_batch, packed
 from podium.planning.balancing.strategies import assign
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from podium.planning.balancing.assignment import Deal
+from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.published import exchanged, in_order, presorted, snake
 from podium.planning.balancing.strategies import assign
 from podium.planning.samplers import Order, Sampler, StratifiedSampler

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from podium.planning.balancing.assignment import Assignment, Deal
+from podium.planning.balancing.interface import Assignment, Deal
 from podium.planning.balancing.strategies import STRATEGIES, assign
 from podium.planning.samplers import Order, Sampler, StratifiedSampler
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podium.planning.balancing.assignment import Assignment, Deal, least_max_over_mean
+from podium.planning.balancing.interface import Assignment, Deal, least_max_over_mean
 from podium.planning.balancing.strategies import assign
 
 
