@@ -140,31 +140,12 @@ def test_costs_are_kept_for_the_system(config: RunConfig, tmp_path: Path) -> Non
     assert (measured["system"], measured["recipe"], measured["hidden"]) == ("laptop", "indexed", 512)
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "podium.cli", "bench", *arguments]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+SMALL = Options(ablate=True, against="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
+"""Everything at once, on a model as small as can be."""
+ALONE = ("global_batch_size=4", "launch.threads_per_process=1")
 
 
-@pytest.mark.slow
-def test_it_measures_for_real() -> None:
-    """Everything at once, on a model as small as can be; a changed model leaves the system's costs alone."""
-    before = sorted((ROOT / "systems").rglob("*"))
-    small = ("--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2")
-    done = command(
-        "laptop",
-        *small,
-        "--set",
-        "global_batch_size=4",
-        "--set",
-        "launch.threads_per_process=1",
-        "--ablate",
-        "--against",
-        "huggingface",
-        "--json",
-    )
-    assert done.returncode == 0, done.stderr
-    measured = json.loads(done.stdout)
-    assert sorted((ROOT / "systems").rglob("*")) == before
+def assert_measured(measured: dict[str, Any]) -> None:
     assert measured["sequences_per_second"] > 0
     assert 0 < measured["share_of_peak"] <= measured["model_flops_utilization"] < 1
     assert measured["ratio_to_huggingface"] > 0
@@ -174,6 +155,30 @@ def test_it_measures_for_real() -> None:
     least, median, greatest = (measured["milliseconds"][key] for key in ("least", "median", "greatest"))
     assert 0 < least <= median <= greatest
     assert 4 / (greatest / 1000) <= measured["sequences_per_second"] <= 4 / (least / 1000)
+
+
+@pytest.mark.slow
+def test_it_measures_for_real(start_training: Callable[..., None], tmp_path: Path) -> None:
+    config = load_system("laptop", settings=[*ALONE, "seed=1"])
+    folder = RunFolder(tmp_path)
+    write_resolved(config, folder.config)
+    start_training(folder, 1, entry="bench", options=SMALL.words(config.size))
+    measured = folder.read_summary()
+    assert measured is not None
+    assert_measured(measured)
+
+
+@pytest.mark.exhaustive
+def test_it_measures_from_the_command_line() -> None:
+    """A changed model leaves the system's costs alone."""
+    before = sorted((ROOT / "systems").rglob("*"))
+    words = [sys.executable, "-m", "podium.cli", "bench", "laptop", "--json", "--ablate", "--against", "huggingface"]
+    words += ["--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2"]
+    words += [word for setting in ALONE for word in ("--set", setting)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert sorted((ROOT / "systems").rglob("*")) == before
+    assert_measured(json.loads(done.stdout))
 
 
 def test_wrong_use_that_the_processes_find_is_told(
