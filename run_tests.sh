@@ -8,26 +8,31 @@ unset PYTHONDONTWRITEBYTECODE # or each of the hundred processes that the tests 
 export OPENBLAS_NUM_THREADS=1 # for two tests at once on two cores; more threads would wait for each other
 
 # What mypy knows of torch and numpy takes it most of a minute, and is the same in every clone.
-export MYPY_CACHE_DIR="${XDG_CACHE_HOME:-$HOME/.cache}/podium/mypy"
+cache=~/.cache
+export MYPY_CACHE_DIR="${XDG_CACHE_HOME:-$cache}/podium/mypy"
 mkdir -p "$MYPY_CACHE_DIR" 2>/dev/null || unset MYPY_CACHE_DIR
 
 # Lint and types are checked beside the tests; what they print is shown after them.
 checks=("ruff check" "ruff format --check" "mypy")
-printed="$(mktemp -d)" pids=()
-trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$printed"' EXIT
+written="$(mktemp -d)" pids=()
+trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$written"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 for check in "${checks[@]}"; do
     # shellcheck disable=SC2086
-    .venv/bin/$check >"$printed/$check" 2>&1 &
+    .venv/bin/$check >"$written/$check" 2>&1 &
     pids+=($!)
 done
 
 status=0
 # Two tests at once, those of a file together: many wait for processes that start. The order is tests/conftest.py's.
-.venv/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder "$@" || status=$?
+.venv/bin/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --basetemp "$written/tests" "$@" || status=$?
 for number in "${!checks[@]}"; do
     wait "${pids[$number]}" || { status=1; echo "FAILED: ${checks[$number]}"; }
-    cat "$printed/${checks[$number]}"
+    cat "$written/${checks[$number]}"
 done
+if [ "$status" != 0 ]; then
+    trap - EXIT
+    echo "What the tests have written stays in $written/tests"
+fi
 exit "$status"

@@ -31,6 +31,9 @@ LONGEST_SECONDS = 240
 """After which a rank says where it is and ends: seconds on an idle machine, many more on one that is not."""
 
 
+gc.disable()  # until all tests are imported, which makes no garbage to speak of
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of what is compiled come first, so that no two processes compile the same function.
 
@@ -52,6 +55,7 @@ def pytest_collection_finish() -> None:
     """What importing the tests has made is never garbage: with it each collection takes half a second."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

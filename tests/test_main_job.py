@@ -201,8 +201,10 @@ def test_a_killed_rank_is_named_and_the_run_says_aborted(home: Path) -> None:
     assert workers(home) == []
 
 
+@pytest.mark.exhaustive
 @needs_pgrep
 def test_control_c_ends_every_process_and_the_run_says_aborted(home: Path) -> None:
+    """With other processes in place of training podium/launch/test_processes.py shows it always."""
     with in_training(home, processes=1) as run:
         run.send_signal(signal.SIGINT)
         _, words = run.communicate(timeout=60)
