@@ -121,7 +121,7 @@ def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> StartRanks:
     have one thread. What a rank has printed is shown if it does not end with this exit code.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "implementations.pytorch.trainer"])
+    context.set_forkserver_preload(["tests.preloaded"])
     with pytest.MonkeyPatch.context() as patch:
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             patch.setenv(name, "1")
