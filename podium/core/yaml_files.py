@@ -27,12 +27,11 @@ def read_yaml(path: Path, text_keys: Collection[str] = (), all_text: bool = Fals
         raise UsageError(f"{path}: cannot be read ({error.strerror}); see that it exists and may be read") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
-    document, node = _parse(text, str(path), all_text)
+    document = parse_yaml(text, str(path), all_text)
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
-    for key, value in node.value:
-        if key.value in text_keys:
-            document[key.value] = yaml.constructor.BaseConstructor().construct_document(value)
+    for key in document.keys() & text_keys:
+        document[key] = parse_yaml(text, str(path), as_text=True)[key]
     return document
 
 
@@ -41,15 +40,8 @@ def parse_yaml(text: str, source: str, as_text: bool = False) -> Any:
 
     UsageError, which begins with `source`, for anything else.
     """
-    return _parse(text, source, as_text)[0]
-
-
-def _parse(text: str, source: str, as_text: bool) -> tuple[Any, Any]:
-    """The value, and the node that it was constructed of."""
     try:
-        loader = _TextLoader if as_text else _ValueLoader
-        found: tuple[Any, Any] = yaml.load(text, Loader=loader)  # noqa: S506 — both are safe loaders
-        return found
+        return yaml.load(text, Loader=_TextLoader if as_text else _ValueLoader)  # noqa: S506 — both are safe loaders
     except Interrupted:
         raise
     except Exception as error:  # noqa: BLE001 — PyYAML lets through whatever its conversions raise
@@ -64,11 +56,6 @@ def dump_yaml(document: Any) -> str:
 
 class _Strict:
     """For a YAML loader: a key given twice is refused instead of taking the last, and so are aliases."""
-
-    def get_single_data(self) -> tuple[Any, Any]:
-        """The value and its node."""
-        node = self.get_single_node()  # type: ignore[attr-defined]
-        return None if node is None else self.construct_document(node), node  # type: ignore[attr-defined]
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):  # type: ignore[attr-defined]
