@@ -7,11 +7,6 @@ unset PYTHONDONTWRITEBYTECODE # or each of the hundred processes that the tests 
 
 export OPENBLAS_NUM_THREADS=1 # for two tests at once on two cores; more threads would wait for each other
 
-# What mypy knows of torch and numpy takes it most of a minute, and is the same in every clone.
-cache=~/.cache
-export MYPY_CACHE_DIR="${XDG_CACHE_HOME:-$cache}/podium/mypy"
-mkdir -p "$MYPY_CACHE_DIR" 2>/dev/null || unset MYPY_CACHE_DIR
-
 # Lint and types are checked beside the tests; what they print is shown after them.
 checks=("ruff check" "ruff format --check" "mypy")
 written="$(mktemp -d)" pids=()

@@ -112,7 +112,8 @@ def assert_same_run(folder: RunFolder, expected: RunFolder, restarts: int) -> No
         for path in (log, expected.log)
     )
     assert [event for event in events if event[0] != "podium_restarted"] == others
-    assert any(event[0] == "podium_restarted" for event in events)
+    restarted = [(value, metadata["epoch_num"]) for key, value, metadata in events if key == "podium_restarted"]
+    assert restarted[-1][0] == restarts and restarted[-1][1] > 0, "it began anew in place of going on"
 
 
 @pytest.fixture(autouse=True)

@@ -197,7 +197,7 @@ def made(
         "--json",
         *settings,
         PYTHONPATH=str(foreign),
-        NUMBA_CACHE_DIR=str(user_cache_folder() / "numba"),
+        XDG_CACHE_HOME=str(user_cache_folder().parent),
     )
     return Made(folder, json.loads(done.stdout))
 

@@ -66,7 +66,7 @@ class HuggingFace:
         from transformers import BertConfig, BertForPreTraining
 
         torch.manual_seed(0)
-        settings = BertConfig(  # type: ignore[call-arg]
+        settings = BertConfig(
             vocab_size=words,
             hidden_size=size.hidden,
             num_hidden_layers=size.layers,

@@ -175,7 +175,9 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypa
     with pytest.raises(SystemExit) as end:
         cli.app()
     assert end.value.code == 0
-    (row,) = json.loads(capsys.readouterr().out)["strategies"].values()
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["steps"] == 2
+    (row,) = printed["strategies"].values()
     assert row.keys() >= {"max_over_mean_tokens", "max_over_mean_cost", "padding_share", "milliseconds"}
 
 

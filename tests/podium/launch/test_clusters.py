@@ -156,6 +156,11 @@ def assert_went_on(found: dict[str, Any], folder: Path, one_host: list[dict[str,
     assert found["run_folder"] == str(folder)
     assert found["restarts"] == 1
     assert found["result_file"] == str(folder / "result.restarted.txt")
+    events = [
+        json.loads(line.removeprefix(":::MLLOG ")) for line in Path(found["result_file"]).read_text().splitlines()
+    ]
+    (samples,) = (event["metadata"]["epoch_num"] for event in events if event["key"] == "podium_restarted")
+    assert samples > 0, "it began anew in place of going on"
     assert all(found["compliance"].values()) and found["compliance"]
     lines = metrics(folder)
     assert len(lines) == len(one_host)

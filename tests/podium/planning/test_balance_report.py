@@ -97,9 +97,18 @@ def test_every_strategy_is_reported() -> None:
 
 @pytest.mark.parametrize(("ranks", "samples", "steps"), [(8, 16, 400), (1024, 16, 128), (4096, 64, 20)])
 def test_large_batches_are_fewer(monkeypatch: pytest.MonkeyPatch, ranks: int, samples: int, steps: int) -> None:
-    """So that an answer takes seconds at any size."""
-    monkeypatch.setattr("podium.planning.balance_report.balances_of", lambda *arguments: ({"padded": Deal(1, 1)}, {}))
-    assert balance_report(Cluster.of_ranks(ranks, samples, None, None, None))["steps"] == steps
+    """So that an answer does not take the longer the larger the cluster is."""
+    asked = []
+
+    def balances(*arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        asked.append(arguments[5])
+        return {"padded": Deal(1, 1)}, {}
+
+    monkeypatch.setattr("podium.planning.balance_report.balances_of", balances)
+    cluster = Cluster.of_ranks(ranks, samples, None, None, None)
+    assert balance_report(cluster)["steps"] == steps
+    assert balance_report(cluster, steps=7)["steps"] == 7
+    assert asked == [steps, 7]
 
 
 def test_strategies_are_measured_on_the_same_batches() -> None:

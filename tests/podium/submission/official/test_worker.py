@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
 from podium.submission.official import runner
 from podium.submission.official.runner import ToolProcess
-from podium.submission.official.worker import LastToken
+from podium.submission.official.worker import LastToken, adapt_rcp
 
 TOKEN = ":::MLLOG "
 
@@ -132,3 +133,36 @@ def test_asked_system_by_system_they_say_what_they_say_of_the_package(write_pack
     (scaling,) = package.rglob("scaling.json")
     (expected,) = alone.rglob("scaling.json")
     assert scaling.read_bytes() == expected.read_bytes()
+
+
+def test_a_least_accepted_mean_is_remembered_for_the_very_same_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlperf_logging.rcp_checker import rcp_checker
+
+    asked: list[object] = []
+
+    def search(*question: object) -> int:
+        asked.append(question)
+        return len(asked)
+
+    monkeypatch.setattr(rcp_checker, "re", re)
+    monkeypatch.setattr(rcp_checker, "read_submission_file", rcp_checker.read_submission_file)
+    monkeypatch.setattr(rcp_checker.RCP_Checker, "_find_min_acceptable_mean", search)
+    adapt_rcp()
+    usual = {"submission_runs": 10, "tolerance": 0.0001, "alpha": 0.05, "mean": 1.0, "stdev": 0.1, "samples": 5}
+    changes = [
+        {},
+        {"stdev": 0.2},
+        {"samples": 6},
+        {"mean": 2.0},
+        {"submission_runs": 5},
+        {"tolerance": 1},
+        {"alpha": 1},
+    ]
+
+    def answer(change: dict[str, float]) -> int:
+        given = {**usual, **change}
+        numbers = [given.pop(name) for name in ("mean", "stdev", "samples")]
+        found: int = rcp_checker.RCP_Checker._find_min_acceptable_mean(SimpleNamespace(**given), *numbers)
+        return found
+
+    assert [answer(change) for change in changes * 2] == [1, 2, 3, 4, 5, 6, 7] * 2
