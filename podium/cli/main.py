@@ -185,7 +185,7 @@ def balance(
     lengths: Lengths = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Global batches to deal out. Default: of two million samples, from 20 to 400."),
+        typer.Option(min=1, help="Global batches to deal out. Default: of a million samples, from 20 to 400."),
     ] = None,
     packing: Annotated[
         bool, typer.Option("--packing", help="Also pack all samples ahead in every way, and show how full rows get.")

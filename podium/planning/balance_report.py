@@ -29,7 +29,7 @@ PACK_DEPTHS = (2, 3, 4, 8, 16, None)  # most sequences in a row
 MOST_SAMPLES = 2**22  # largest global batch
 DRAWN_SAMPLES = 2**17  # samples that are drawn at once, if they are not a single step's
 USUAL_STEPS = range(20, 400)
-USUAL_SAMPLES = 2**21  # so many steps as have them together, within these bounds, unless a number is given
+USUAL_SAMPLES = 2**20  # so many steps as have them together, within these bounds, unless a number is given
 GPUS_PER_NODE = 8
 
 
@@ -95,7 +95,7 @@ def balance_report(
 ) -> dict[str, Any]:
     """Assign the samples of `steps` global batches by each strategy, or by all where none is named.
 
-    Without a number of steps they are as many as have two million samples, from 20 to 400. Samples have the lengths of
+    Without a number of steps they are as many as have a million samples, from 20 to 400. Samples have the lengths of
     Wikipedia's, or of a file's histogram; `packing` packs a whole dataset too, in every way. Raises UsageError for what
     cannot be shared out.
     """

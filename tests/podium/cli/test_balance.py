@@ -31,7 +31,7 @@ ROW = {
     "bytes_per_step": 0.0,
 }
 SENDS = {**ROW, "padding_share": 0.0, "max_over_mean_cost": 1.0, "bytes_per_step": 2.5e6}
-MEASURED = {"strategies": {"padded": ROW, "exchanged": SENDS}, "steps": 128, "impossible": {"stratified": "too small"}}
+MEASURED = {"strategies": {"padded": ROW, "exchanged": SENDS}, "steps": 64, "impossible": {"stratified": "too small"}}
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_the_table_fits_and_shows_every_figure() -> None:
 
 def test_the_project_s_own_is_held_against_the_bound() -> None:
     console = Console(width=80, record=True)
-    print_balance(console, Cluster(Deal(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 128, "impossible": {}})
+    print_balance(console, Cluster(Deal(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "impossible": {}})
     assert "no assignment is below 1.1000 in cost; indexed has 1.2500" in console.export_text()
     assert "no assignment" not in printed(Cluster(Deal(4, 4), 8))
 
