@@ -63,7 +63,7 @@ def checkpoint_evaluation(
 def verify_store(
     subject: Subject, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
 ) -> Verification:
-    """Make every check; `on_read` is told of the bytes of each shard that was read. Errors as `gather_evidence`."""
+    """Make every check; `on_read` is called with the bytes of each shard that was read. Errors as `gather_evidence`."""
     started = perf_counter()
     evidence = gather_evidence(subject, processors(), on_read)
     findings = findings_of(evidence)

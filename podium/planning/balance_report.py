@@ -28,8 +28,8 @@ POOL = 1_000_000  # samples that stand for a histogram, at evenly spaced quantil
 PACK_DEPTHS = (2, 3, 4, 8, 16, None)  # most sequences in a row
 MOST_SAMPLES = 2**22  # largest global batch
 DRAWN_SAMPLES = 2**17  # samples that are drawn at once, if they are not a single step's
-USUAL_STEPS = range(20, 400)
-USUAL_SAMPLES = 2**20  # so many steps as have them together, within these bounds, unless a number is given
+FEWEST_STEPS, MOST_STEPS = 20, 400  # unless a number is given
+USUAL_SAMPLES = 2**20  # of all steps together, as far as these bounds allow
 GPUS_PER_NODE = 8
 
 
@@ -103,7 +103,7 @@ def balance_report(
     if size > MOST_SAMPLES:
         raise UsageError(f"--ranks × --local-batch: found {size:,}, allowed are up to {MOST_SAMPLES:,} samples")
     if steps is None:
-        steps = min(max(USUAL_SAMPLES // size, USUAL_STEPS.start), USUAL_STEPS.stop)
+        steps = min(max(USUAL_SAMPLES // size, FEWEST_STEPS), MOST_STEPS)
     unknown = [name for name in strategies if name not in STRATEGIES]
     if unknown:
         raise UsageError(f"--strategy: found {unknown[0]}, allowed are all, {', '.join(STRATEGIES)}")
