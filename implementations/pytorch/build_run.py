@@ -18,7 +18,7 @@ from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.choose import load_kernels, resolve_kernels
-from implementations.pytorch.model.attention.dispatch import require
+from implementations.pytorch.model.attention.dispatch import resolve_attention
 from implementations.pytorch.model.attention.varlen import LENGTH_STEP
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.linear import Fp8Linear, Linear
@@ -55,10 +55,15 @@ GRAPH_ATTENTION = ("flash",)  # backends whose launches are the same for all bat
 
 def making(config: RunConfig, precision: str, device: torch.device) -> Making:
     """How the configuration has the model computed. Raises UsageError for what this device cannot do."""
-    require(config.attention, device, COMPUTE_TYPES[precision])
     kernels = resolve_kernels(config.kernels, device)
+    attention = resolve_attention(config.attention, device, COMPUTE_TYPES[precision])
+    if config.capacity_overflow is not None and attention == "nested":
+        raise UsageError(
+            "capacity_overflow is set, but attention auto is nested on this GPU, which has no flash attention; "
+            "leave capacity_overflow out, or set attention to grouped"
+        )
     return Making(
-        attention=config.attention,
+        attention=attention,
         kernels=load_kernels(kernels),
         compiles=kernels == "compiled",
         last_layer=config.last_layer,
@@ -85,7 +90,7 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
     model.to(processes.device)
     dropout_seed = np.random.SeedSequence([config.seed, processes.rank]).generate_state(1, np.uint32)
     torch.manual_seed(int(dropout_seed[0]))
-    ddp, sync = synchronised(model, processes.device, config.clipping, config.gradient_wire, config.gradient_bucket_mib)
+    ddp, sync = synchronised(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
     optimizer = build_optimizer(model, config.optimizer)
     steps = -(-config.max_samples // config.global_batch_size)
     rates = rate_table(config.optimizer, steps, processes.device)
@@ -116,11 +121,15 @@ def build_order(
 
 def uses_graphs(config: RunConfig, device: torch.device) -> bool:
     """Whether steps are to be replayed as CUDA graphs. Raises UsageError where that is asked for and cannot be."""
+    attention: str = config.attention
+    if attention == "auto":
+        precision = resolve_precision(config.precision, device)
+        attention = resolve_attention(attention, device, COMPUTE_TYPES[precision])
     hindrance = (
         f"launch.device is {device.type}, and CUDA graphs need cuda"
         if device.type != "cuda"
-        else f"attention is {config.attention}, and graphs need one of {', '.join(GRAPH_ATTENTION)}"
-        if config.attention not in GRAPH_ATTENTION
+        else f"attention is {attention}, and graphs need one of {', '.join(GRAPH_ATTENTION)}"
+        if attention not in GRAPH_ATTENTION
         else f"shape_step is {config.shape_step}, and the longest length that graphs hold is that of {LENGTH_STEP}"
         if (config.shape_step or 0) > LENGTH_STEP
         else "balancing gives ranks unequal numbers of sequences, and graphs need equal ones"

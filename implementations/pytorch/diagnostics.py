@@ -26,7 +26,7 @@ from implementations.pytorch.bench.variants import Podium, mixed_lengths
 from implementations.pytorch.build_run import uses_graphs
 from implementations.pytorch.distributed.process_group import Processes, alone
 from implementations.pytorch.kernels.choose import resolve_kernels
-from implementations.pytorch.model.attention.dispatch import require
+from implementations.pytorch.model.attention.dispatch import resolve_attention
 from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, resolve_precision, timed
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
@@ -70,8 +70,7 @@ def examine_device(config: RunConfig) -> dict[str, Any]:
 
 
 def _attention(config: RunConfig, device: torch.device) -> str:
-    require(config.attention, device, COMPUTE_TYPES[resolve_precision(config.precision, device)])
-    return config.attention
+    return resolve_attention(config.attention, device, COMPUTE_TYPES[resolve_precision(config.precision, device)])
 
 
 def _loader(config: RunConfig, device: torch.device) -> str:

@@ -10,9 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from benchmarks.bert.published.hyperparameters import PATH as HYPERPARAMETERS
 from podium.config.errors import Origins, explain
+from podium.config.hyperparameters import choose_hyperparameters
 from podium.config.run_folder import RunFolder
-from podium.config.schema import FREE, FREE_ON_GPU, PLACE, Launch, RunConfig
+from podium.config.schema import FREE, FREE_ON_GPU, PLACE, STRATIFIED, Launch, RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_whole
 from podium.core.paths import CODE_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, own_and_shipped, own_or_shipped
@@ -37,8 +39,9 @@ def system_names() -> list[str]:
 def load_system(system: str, recipe: str | None = None, settings: Sequence[str] = ()) -> RunConfig:
     """The configuration of a run on a system: a name in systems/, or the path of a YAML file.
 
-    The recipe (`recipe`, else the system's own) gives defaults, the system's `bert:` section overrides them, and
-    `settings` (key=value with dotted keys) override both. Raises UsageError for whatever is wrong with any of them.
+    The recipe (`recipe`, else the system's own) gives defaults, a set of hyper-parameters the optimizer's numbers, the
+    system's `bert:` section overrides both, and `settings` (key=value with dotted keys) override all. Raises UsageError
+    for whatever is wrong with any of them.
     """
     path = system_path(system)
     document = read_configuration(path)
@@ -63,18 +66,33 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     if recipe_name is None:
         raise UsageError(f"{path}: bert.recipe is missing; name one of {', '.join(_recipe_names(implementation))}")
     recipe_path = _recipe_path(implementation, str(recipe_name), path)
+    recipe_keys = read_configuration(recipe_path)
+    own_algorithm = _algorithm(own) or _algorithm(_own_recipe_keys(implementation, own, path))
+    if recipe_name != own.get("recipe") and isinstance(own.get("optimizer"), dict):  # the algorithm is the recipe's
+        own["optimizer"] = {key: value for key, value in own["optimizer"].items() if key != "algorithm"}
+    hyperparameters = choose_hyperparameters(
+        path, str(recipe_name), (recipe_keys, own, overrides), own_algorithm or _algorithm(recipe_keys)
+    )
     origins = Origins(path, shown_under="bert")
     values: dict[str, Any] = {}
-    origins.merge(values, read_configuration(recipe_path), str(recipe_path))
+    origins.merge(values, recipe_keys, str(recipe_path))
+    if hyperparameters is not None:
+        origins.merge(values, {"optimizer": hyperparameters.optimizer}, f"{HYPERPARAMETERS}: {hyperparameters.name}")
     origins.merge(values, own, str(path), shown_under="bert")
     origins.merge(values, {key: document[key] for key in ("description", "launch")}, str(path))
     origins.merge(values, overrides, COMMAND_LINE)
+    values["hyperparameters"] = hyperparameters.name if hyperparameters else None
     values["recipe"] = recipe_name
     values["system"] = path.stem
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
         raise UsageError(explain(error, RunConfig, origins)) from None
+    if overrides.get("strata_counts") is not None and config.balancing not in STRATIFIED:
+        raise UsageError(
+            f"{COMMAND_LINE} strata_counts: has no use with balancing {config.balancing}, which draws no strata; "
+            "leave it out"
+        )
     if config.division == "closed" and config.seed is not None:
         raise UsageError(
             f"{origins.place(('seed',))}: closed division, Random seeds: found {config.seed}, allowed is none: "
@@ -130,6 +148,18 @@ def _recipe_path(implementation: str, recipe: str, system: Path) -> Path:
             f"there is no recipe {recipe!r}{_did_you_mean(recipe, names)}; the recipes are {', '.join(names)}"
         )
     return _recipes(implementation) / f"{recipe}.yaml"
+
+
+def _own_recipe_keys(implementation: str, own: Mapping[str, Any], system: Path) -> dict[str, Any]:
+    """The keys of the recipe that a system names for itself; nothing where it names none."""
+    recipe = own.get("recipe")
+    return read_configuration(_recipe_path(implementation, str(recipe), system)) if recipe is not None else {}
+
+
+def _algorithm(keys: Mapping[str, Any]) -> str | None:
+    optimizer = keys.get("optimizer")
+    algorithm = optimizer.get("algorithm") if isinstance(optimizer, Mapping) else None
+    return None if algorithm is None else str(algorithm)
 
 
 def _did_you_mean(word: str, words: Sequence[str]) -> str:

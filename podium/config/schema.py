@@ -209,6 +209,9 @@ class OptimizerSettings(Settings):
     weight_decay: float = Field(ge=0)
     warmup_steps: int = Field(ge=0)
     start_warmup_step: int = Field(default=0, le=0)
+    # The decay's line has its full rate at this step and its end rate at `decay_steps`, both counted from 0. Between
+    # the warm-up's end and this step the line goes on upwards, above `learning_rate`: Samsung's published runs.
+    decay_from: int = Field(default=0, ge=0)
     decay_steps: int = Field(ge=1)
     decay_power: float = Field(default=1.0, gt=0)
     end_learning_rate: float = Field(default=0.0, ge=0)
@@ -218,6 +221,15 @@ class OptimizerSettings(Settings):
     # saves memory and the optimizer's time and costs sending the weights, which by `podium predict` takes longer on
     # every A100 system described here (docs/lab-notebook.md).
     sharded_from: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _decays(self) -> Self:
+        if self.decay_from >= self.decay_steps:
+            raise ValueError(
+                f"decay_from is {self.decay_from}, where decay begins, and decay_steps is {self.decay_steps}, where it "
+                "ends; allowed is a decay_from below decay_steps"
+            )
+        return self
 
     @model_validator(mode="after")
     def _is_lambs(self) -> Self:
@@ -281,6 +293,9 @@ class TrainingPhase(Settings):
     samples: int | None = Field(default=None, ge=1)  # rounded up to whole global batches
 
 
+STRATIFIED = ("stratified", "presorted")  # balancing strategies that draw a fixed count of each length stratum
+
+
 class RunConfig(Settings):
     """Everything that a run is made of, resolved. podium.run.prepare gives a value to what is None here."""
 
@@ -289,6 +304,8 @@ class RunConfig(Settings):
     launch: Launch
     implementation: Literal["pytorch"] = "pytorch"
     recipe: str
+    # The set of benchmarks/bert/published/hyperparameters.yaml that the optimizer's numbers come from; None: no set
+    hyperparameters: str | None = None
     size: Literal["large", "tiny"]
     data: DataSettings = DataSettings()
     # Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed
@@ -303,13 +320,14 @@ class RunConfig(Settings):
     # What a sequence costs besides, in the same unit and with the same default
     sequence_cost: float | None = Field(default=None, ge=0)
     # Samples of each length stratum in a local batch, as stratified strategies draw them, or in a micro-batch where
-    # gradients are accumulated; None: in proportion to the data, by largest remainder.
+    # gradients are accumulated; None: in proportion to the data, by largest remainder. Other strategies draw no strata.
     strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = None
     # Whether every rank may come to train on every sample of the data, or draws its samples from a part of its own
     shards: Literal["shared", "per_rank"] = "shared"
     # Phases of sequence length, one after the other; none: samples of all lengths from the start
     phases: tuple[TrainingPhase, ...] = ()
-    attention: Literal["padded", "grouped", "flash", "nested"]
+    # `auto` is flash on a GPU that has it, else nested; on a CPU grouped
+    attention: Literal["auto", "padded", "grouped", "flash", "nested"]
     # Upper lengths of the groups of `grouped` attention, such as [128, 256, 512]; None: the cheapest cut of each batch
     attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
     # Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU.
@@ -341,9 +359,11 @@ class RunConfig(Settings):
     gradient_accumulation_steps: int = Field(default=1, ge=1)
     optimizer: OptimizerSettings
     clipping: Clipping | None
-    # What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is.
-    gradient_wire: Literal["fp32", "fp16", "bf16"] = "fp32"
-    # Size of the buckets that gradients are sent in, MiB of fp32; None: PyTorch's own, the first of 1, the others of 25
+    # What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is. `auto` is fp16
+    # between GPUs, as all published systems have sent them, and fp32 on CPUs and in a single process.
+    gradient_wire: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
+    # Size of the buckets that gradients are sent in, MiB as they are sent: BERT-large in fp16 makes 20 of 25 MiB.
+    # None: PyTorch's own, 25 MiB of fp32, the first 1
     gradient_bucket_mib: float | None = Field(default=None, gt=0)
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpointing | None = None  # None makes no checkpoints: a run that is broken off is lost
@@ -361,6 +381,13 @@ class RunConfig(Settings):
     @property
     def division(self) -> str:
         return self.description.division
+
+    @property
+    def wire(self) -> Literal["fp32", "fp16", "bf16"]:
+        """What gradients are sent as: `gradient_wire` with `auto` resolved."""
+        if self.gradient_wire != "auto":
+            return self.gradient_wire
+        return "fp16" if self.launch.device == "cuda" and self.launch.ranks > 1 else "fp32"
 
     @property
     def local_batch_size(self) -> int:
@@ -404,11 +431,9 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _strata_and_phases_fit(self) -> Self:
-        strata = self.balancing in ("stratified", "presorted")
-        if self.strata_counts is not None:
+        strata = self.balancing in STRATIFIED
+        if strata and self.strata_counts is not None:
             batch = self.local_batch_size // self.gradient_accumulation_steps
-            if not strata:
-                raise ValueError(f"strata_counts has no use with balancing {self.balancing}; leave it out")
             if sum(self.strata_counts) != batch:
                 raise ValueError(
                     f"strata_counts is {list(self.strata_counts)}, which are {sum(self.strata_counts)} samples; "
@@ -438,7 +463,7 @@ class RunConfig(Settings):
                 "checkpoint is set, and evaluation.overlap is training: a checkpoint holds no evaluation that is under "
                 "way; leave one of them out"
             )
-        if self.attention in ("flash", "nested") and self.balancing == "padded":
+        if self.attention in ("auto", "flash", "nested") and self.balancing == "padded":
             raise ValueError(
                 f"attention is {self.attention}, which takes no padding, but balancing is padded; "
                 "allowed with it are padded, grouped"
@@ -451,7 +476,7 @@ class RunConfig(Settings):
     def _capacity_fits(self) -> Self:
         if self.capacity_overflow is None:
             return self
-        for key, allowed in (("attention", ("flash", "grouped")), ("loss", ("global",))):
+        for key, allowed in (("attention", ("auto", "flash", "grouped")), ("loss", ("global",))):
             if getattr(self, key) not in allowed:
                 raise ValueError(
                     f"capacity_overflow is set, but {key} is {getattr(self, key)}; allowed with it is "

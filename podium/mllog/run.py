@@ -35,6 +35,7 @@ HYPERPARAMETERS = (
     "opt_learning_rate_warmup_steps",
     "num_warmup_steps",
     "start_warmup_step",
+    "opt_learning_rate_decay_from",
     "opt_lamb_beta_1",
     "opt_lamb_beta_2",
     "opt_lamb_weight_decay_rate",

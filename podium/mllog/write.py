@@ -137,6 +137,7 @@ class UsedOptimizer:
     weight_decay: float
     warmup_steps: int
     start_warmup_step: int
+    decay_from: int
     decay_steps: int
     decay_power: float
     end_learning_rate: float
@@ -150,6 +151,8 @@ class UsedOptimizer:
         yield constants.OPT_LR_WARMUP_STEPS, self.warmup_steps
         yield "num_warmup_steps", self.warmup_steps
         yield "start_warmup_step", self.start_warmup_step
+        if self.decay_from:
+            yield "opt_learning_rate_decay_from", self.decay_from
         yield "opt_epsilon", self.epsilon
         if self.algorithm == constants.LAMB:
             yield constants.OPT_LAMB_EPSILON, self.epsilon

@@ -106,6 +106,8 @@ def differing(config: RunConfig, measured: Mapping[str, Any]) -> tuple[list[str]
     wanted = {key: getattr(config, key) for key in BESIDE} | {"ranks": config.launch.ranks}
     if config.precision != "auto":
         wanted["precision"] = config.precision
+    if "auto" in (config.attention, measured.get("attention")):  # the device's own choice, and the device is the same
+        del wanted["attention"]
     return others, _differing(measured, wanted)
 
 

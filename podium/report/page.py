@@ -81,6 +81,7 @@ SETTINGS: Mapping[str, str] = {
     "optimizer.algorithm": "optimizer",
     "optimizer.learning_rate": "learning rate",
     "optimizer.warmup_steps": "warm-up steps",
+    "optimizer.decay_from": "decay from step",
     "optimizer.decay_steps": "decay steps",
     "optimizer.beta1": "beta 1",
     "optimizer.beta2": "beta 2",

@@ -2,6 +2,7 @@
 
 import shlex
 
+from podium.config.hyperparameters import hyperparameters_note
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import WORKING_FOLDER
@@ -15,9 +16,10 @@ from podium.run.run_set import RunRequest, new_set_folder
 def commands(request: RunRequest) -> list[str]:
     """This node's commands in order, one a line; a line that begins with # is a comment. Folder names hold the time."""
     config = request.config
+    lines = [f"# recipe {config.recipe}, gradients sent as {config.wire}. {hyperparameters_note(config)}"]
     if config.launch.launcher != "torchrun":
-        return [shlex.join(request.launcher_command())]
-    node, lines = ALONE, []
+        return [*lines, shlex.join(request.launcher_command())]
+    node = ALONE
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)
         lines.append(

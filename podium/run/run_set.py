@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+from podium.config.hyperparameters import hyperparameters_note
 from podium.config.load import load_system, system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -79,6 +80,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
     results = ResultSet(config.system, replaced=folder / REPLACED)
     results.check_place()
     with gathered(config, progress.note) as nodes, _alone(make_folder(folder.parent)):
+        progress.note(hyperparameters_note(config))
         config = prepare_set(config, progress.note)
         for number in range(runs):
             run = prepare_run(config, folder / f"run_{number}", nodes)

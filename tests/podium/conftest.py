@@ -82,7 +82,7 @@ def closed_changes() -> dict[str, Any]:
 
 @pytest.fixture
 def open_config() -> RunConfig:
-    return load_system("laptop", settings=["seed=7", "evaluation.samples=20"])
+    return load_system("laptop", settings=["seed=7", "evaluation.samples=20", "optimizer.algorithm=adamw"])
 
 
 @pytest.fixture
@@ -124,6 +124,7 @@ def write_log(tmp_path: Path) -> WriteLog:
             weight_decay=settings.weight_decay,
             warmup_steps=settings.warmup_steps,
             start_warmup_step=settings.start_warmup_step,
+            decay_from=settings.decay_from,
             decay_steps=settings.decay_steps,
             decay_power=settings.decay_power,
             end_learning_rate=settings.end_learning_rate,

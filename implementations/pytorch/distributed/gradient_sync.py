@@ -124,6 +124,11 @@ def _hook(sync: GradientSync, bucket: GradBucket) -> Future[Tensor]:
     return sync.hook(sync, bucket)
 
 
+def in_fp32(mib: float, wire: str) -> float:
+    """MiB that gradients sent as `mib` take in fp32, in which DDP fills its buckets with them."""
+    return mib * torch.float32.itemsize / WIRE_TYPES[wire].itemsize
+
+
 def synchronised(
     model: nn.Module,
     device: torch.device,
@@ -131,10 +136,14 @@ def synchronised(
     wire: Literal["fp32", "fp16", "bf16"] = "fp32",
     bucket_mib: float | None = None,
 ) -> tuple[DistributedDataParallel, GradientSync]:
-    """The model in DDP: gradients are averaged over ranks bucket by bucket while backward goes on."""
+    """The model in DDP: gradients are averaged over ranks bucket by bucket while backward goes on.
+
+    `bucket_mib` counts gradients as they are sent; None leaves the buckets to PyTorch.
+    """
     sync = GradientSync(clipping, wire)
     devices = [device.index] if device.type == "cuda" else None
-    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mib)
+    cap = None if bucket_mib is None else in_fp32(bucket_mib, wire)
+    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True, bucket_cap_mb=cap)
     ddp._set_ddp_runtime_logging_sample_rate(NEVER)  # type: ignore[no-untyped-call]
     ddp.register_comm_hook(sync, _hook)
     return ddp, sync

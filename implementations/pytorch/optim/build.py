@@ -61,6 +61,7 @@ def used(optimizer: Optimizer, settings: OptimizerSettings) -> UsedOptimizer:
         weight_decay=group["weight_decay"],
         warmup_steps=settings.warmup_steps,
         start_warmup_step=settings.start_warmup_step,
+        decay_from=settings.decay_from,
         decay_steps=settings.decay_steps,
         decay_power=settings.decay_power,
         end_learning_rate=settings.end_learning_rate,

@@ -1,7 +1,8 @@
-"""The reference's learning-rate schedule: polynomial decay counted from step 0, under a linear warm-up.
+"""The learning-rate schedule: a linear warm-up, then polynomial decay along a line that does not know of the warm-up.
 
-The decay does not begin where the warm-up ends but runs from the first step, so the rate jumps at the end of the
-warm-up. That is the reference's behaviour, and published hyper-parameters depend on it.
+In the reference the decay's line begins at step 0, so the rate falls at the end of the warm-up. In Samsung's published
+runs it begins at a later step (`decay_from`) than the one where the warm-up ends, so the rate jumps above the base
+there. Published hyper-parameters depend on both.
 """
 
 import torch
@@ -11,11 +12,16 @@ from podium.config.schema import OptimizerSettings
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """The rate of a step, counted from 0; a negative `start_warmup_step` begins the warm-up part of the way up."""
+    """The rate of a step, counted from 0; a negative `start_warmup_step` begins the warm-up part of the way up.
+
+    After the warm-up it is end + (base − end) · (1 − x)^power, where x goes from 0 at `decay_from` to 1 at
+    `decay_steps`, is below 0 before and stays 1 after. With `decay_from` 0 that is the reference's formula.
+    """
     since_start = step - settings.start_warmup_step
     if settings.warmup_steps > 0 and since_start < settings.warmup_steps:
         return settings.learning_rate * since_start / settings.warmup_steps
-    remaining = 1.0 - min(step, settings.decay_steps) / settings.decay_steps
+    first, last = settings.decay_from, settings.decay_steps
+    remaining = 1.0 - (min(step, last) - first) / (last - first)
     end = settings.end_learning_rate
     return float(end + (settings.learning_rate - end) * remaining**settings.decay_power)
 

@@ -20,6 +20,7 @@ NUMBERED = re.compile(r"result_(\d{1,6})\.txt", re.ASCII)
 SAME = (
     *RANGES,
     "start_warmup_step",
+    "opt_learning_rate_decay_from",
     "opt_lamb_learning_rate_decay_poly_power",
     "opt_end_learning_rate",
     "opt_name",

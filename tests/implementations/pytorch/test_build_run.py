@@ -32,7 +32,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def test_auto_is_the_devices_own(make_config: Configs) -> None:
-    config = make_config()
+    config = make_config(attention="grouped")
     assert making(config, "bf16", CPU).kernels is NUMBA
     assert not making(config, "bf16", CPU).compiles
     on_gpu = making(config, "bf16", CUDA)
@@ -65,7 +65,7 @@ def test_graphs_are_used_where_they_can_be(make_config: Configs) -> None:
     assert uses_graphs(flash, CUDA)
     assert uses_graphs(flash.model_copy(update={"cuda_graph": "step"}), CUDA)
     assert not uses_graphs(flash.model_copy(update={"cuda_graph": "none"}), CUDA)
-    assert not uses_graphs(make_config(), CUDA)  # groups have shapes of their own
+    assert not uses_graphs(make_config(attention="grouped"), CUDA)  # groups have shapes of their own
     assert not uses_graphs(make_config(attention="flash", gradient_accumulation_steps=2), CUDA)
     assert not uses_graphs(make_config(attention="flash", shape_step=1024), CUDA)  # spare slots longer than 512
     assert not uses_graphs(flash, CPU)

@@ -8,15 +8,24 @@ import pytest
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.core.errors import UsageError
 
-LAMB = "optimizer.algorithm=lamb"
+LAMB, ADAMW = "optimizer.algorithm=lamb", "optimizer.algorithm=adamw"
 
 
 def test_unset_is_as_it_was() -> None:
     config = load_system("laptop")
     assert config.clipping is not None
     assert (config.clipping.max_norm, config.clipping.when) == (1.0, "after")
-    assert (config.gradient_wire, config.gradient_bucket_mib) == ("fp32", None)
+    assert (config.gradient_wire, config.wire, config.gradient_bucket_mib) == ("auto", "fp32", None)
     assert (config.optimizer.backend, config.optimizer.sharded_from) == ("podium", None)
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "wire"), [("cuda", 2, "fp16"), ("cuda", 1, "fp32"), ("cpu", 2, "fp32")]
+)
+def test_gradients_are_sent_in_half_precision_between_gpus(device: str, processes: int, wire: str) -> None:
+    launch = [f"launch.device={device}", f"launch.processes_per_node={processes}"]
+    assert load_system("laptop", settings=launch).wire == wire
+    assert load_system("laptop", settings=[*launch, "gradient_wire=bf16"]).wire == "bf16"
 
 
 def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
@@ -39,16 +48,19 @@ def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
     ("settings", "sentence"),
     [
         (["clipping.when=never"], "--set: clipping.when: found 'never'; allowed is 'after', 'before', 'bucket'"),
-        (["gradient_wire=fp8"], "--set: gradient_wire: found 'fp8'; allowed is 'fp32', 'fp16', 'bf16'"),
+        (["gradient_wire=fp8"], "--set: gradient_wire: found 'fp8'; allowed is 'auto', 'fp32', 'fp16', 'bf16'"),
         (["gradient_bucket_mib=0"], "--set: gradient_bucket_mib: found 0; allowed: greater than 0"),
         (["gradient_bucket_mib=true"], "--set: gradient_bucket_mib: found true; a truth value is not allowed here"),
         (["optimizer.backend=cuda"], "--set: optimizer.backend: found 'cuda'; allowed is 'podium', 'apex'"),
         (["optimizer.sharded_from=0"], "optimizer.sharded_from: found 0; allowed: greater than or equal to 1"),
         (
-            ["optimizer.sharded_from=2"],
+            [ADAMW, "optimizer.sharded_from=2"],
             "sharded_from is set, which is for lamb alone, but algorithm is adamw; leave it out",
         ),
-        (["optimizer.backend=apex"], "backend is apex, which is for lamb alone, but algorithm is adamw; leave it out"),
+        (
+            [ADAMW, "optimizer.backend=apex"],
+            "backend is apex, which is for lamb alone, but algorithm is adamw; leave it out",
+        ),
         ([LAMB, "optimizer.backend=apex"], "optimizer.backend is apex, which needs a GPU, but launch.device is cpu"),
         (
             [LAMB, "optimizer.backend=apex", "optimizer.sharded_from=2"],
@@ -67,5 +79,5 @@ def test_what_cannot_be_is_refused(settings: list[str], sentence: str) -> None:
 
 
 def test_apex_goes_with_a_gpu(write_system: Callable[..., Any]) -> None:
-    path = write_system({"launch.device": "cuda", "bert.optimizer.algorithm": "lamb", "bert.optimizer.backend": "apex"})
+    path = write_system({"launch.device": "cuda", "bert.optimizer": {"backend": "apex"}})
     assert load_system(str(path)).optimizer.backend == "apex"

@@ -7,39 +7,48 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from benchmarks.bert.sizes import SIZES
 from podium.config.load import load_resolved, load_system, system_names, write_resolved
-from podium.config.schema import RunConfig
+from podium.config.schema import OptimizerSettings
+from podium.core.errors import UsageError
+from podium.core.paths import CODE_FOLDER
+from podium.run.dry_run import commands
+from podium.run.run_set import RunRequest
 
+RECIPES_FOLDER = CODE_FOLDER / "implementations" / "pytorch" / "recipes"
+RECIPES = sorted(path.stem for path in RECIPES_FOLDER.glob("*.yaml"))
 PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data"
-WANTED = {
-    "academic_t4",
-    "dgxa100_n1",
-    "dgxa100_n128",
-    "dgxa100_n171",
-    "dgxa100_n64",
-    "dgxa100_n8",
-    "h200_1x",
-    "laptop",
-    "laptop_2x",
+OWN_RECIPES = {
+    "academic_t4": "academic",
+    "academic_t4_10g": "academic",
+    "baidu_a100_n1": "exchanged",
+    "baidu_a100_n8": "exchanged",
+    "dgxa100_n1": "indexed",
+    "dgxa100_n128": "presorted",
+    "dgxa100_n171": "presorted",
+    "dgxa100_n64": "indexed",
+    "dgxa100_n8": "indexed",
+    "dgxh100_n1": "packed",
+    "h200_1x": "indexed",
+    "laptop": "indexed",
+    "laptop_2x": "indexed",
 }
-CLOSED = {"dgxa100_n1", "dgxa100_n8", "dgxa100_n64"}
+CLOSED = {"baidu_a100_n1", "baidu_a100_n8", "dgxa100_n1", "dgxa100_n8", "dgxa100_n64", "dgxh100_n1"}
 
-SETS = {
-    "academic_t4": ("2.1", "dgxa100_ngc22.09_pytorch"),
-    "dgxa100_n1": ("2.1", "dgxa100_ngc22.09_pytorch"),
-    "dgxa100_n8": ("2.1", "8_node_64_A100_PaddlePaddle"),
-    "dgxa100_n64": ("2.0", "dgxa100_n128_ngc22.04_pytorch"),
-    "dgxa100_n128": ("2.0", "samsung_supercomputer21_dgxa100_n128_pytorch"),
-    "dgxa100_n171": ("2.0", "samsung_supercomputer21_dgxa100_n171_pytorch"),
+NOT_AS_LOGGED = {
+    "lamb_4096": {"wd"},
+    "lamb_16384": {"wd"},
+    "adamw_16384": {"decay_steps"},
 }
-"""Round and system whose hyper-parameters each has."""
-
-NOT_AS_LOGGED = {("dgxa100_n64", "wd"), ("dgxa100_n128", "decay_steps"), ("dgxa100_n171", "decay_steps")}
-"""Said in the systems' files: a default was logged, and a rate that stays where it is before the logged steps end."""
+"""Said in hyperparameters.yaml: a default was logged, and a rate that is constant before the logged steps end."""
 
 HARDWARE = {
+    "baidu_a100_n1": "v2.0/Baidu/systems/XMan4.0_1_node_8_A100_PaddlePaddle.json",
+    "baidu_a100_n8": "v2.1/Baidu/systems/8_node_64_A100_PaddlePaddle.json",
+    "dgxh100_n1": "v2.1/NVIDIA/systems/dgxh100_preview.json",
     "dgxa100_n1": "v2.1/NVIDIA/systems/dgxa100_ngc22.09_pytorch.json",
     "dgxa100_n8": "v2.1/NVIDIA/systems/dgxa100_n8_ngc22.09_pytorch.json",
     "dgxa100_n64": "v2.0/NVIDIA/systems/dgxa100_n128_ngc22.04_pytorch.json",
@@ -49,8 +58,8 @@ HARDWARE = {
 
 
 def test_these_are_the_systems() -> None:
-    assert set(system_names()) >= WANTED
-    assert {name for name in WANTED if load_system(name).division == "closed"} == CLOSED
+    assert {name: load_system(name).recipe for name in system_names() if name in OWN_RECIPES} == OWN_RECIPES
+    assert {name for name in OWN_RECIPES if load_system(name).division == "closed"} == CLOSED
 
 
 @pytest.mark.parametrize("name", system_names())
@@ -71,37 +80,78 @@ def test_every_system_loads_resolves_and_is_described_as_it_is_launched(name: st
         assert all(path and str(path.parents[-2]) in inside for path in needed)
 
 
-@pytest.mark.parametrize("recipe", ["indexed", "random"])
-@pytest.mark.parametrize("name", system_names())
-def test_every_system_takes_unpadded_recipes(name: str, recipe: str) -> None:
-    assert load_system(name, recipe).balancing == recipe
+NO_ADAMW = "recipe presorted trains size large with adamw, and for global_batch_size"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", sorted(OWN_RECIPES))
+def test_every_recipe_starts_on_every_system_or_says_which_setting_or_rule_is_in_the_way(
+    name: str, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What belongs to a recipe is the recipe's, on every system: it names no hardware."""
+    monkeypatch.chdir(Path(__file__).resolve().parents[3])
+    try:
+        config = load_system(name, recipe)
+        note, *_, command = commands(RunRequest(name, recipe=recipe))
+    except UsageError as error:
+        assert recipe == "presorted" and NO_ADAMW in str(error), error
+        assert "optimizer.learning_rate" in str(error) and "adamw_16384" in str(error)
+        assert name not in ("dgxa100_n128", "dgxa100_n171", "laptop", "laptop_2x")
+        return
+    assert "implementations.pytorch.train" in command or f" {name} --recipe {recipe}" in command
+    assert f"recipe {recipe}" in note and f"hyperparameters {config.hyperparameters} (" in note
+    published = yaml.safe_load((RECIPES_FOLDER / f"{recipe}.yaml").read_text(encoding="utf-8"))
+    resolved = config.model_dump(mode="json")
+    for key in ("balancing", "attention", "gradient_wire", "loss", "clipping", "optimizer"):
+        given, found = published.get(key), resolved[key]
+        assert given is None or found == given or given.items() <= found.items()
+    known = hyperparameter_sets()[config.hyperparameters or ""]
+    assert (known.algorithm, known.size) == (config.optimizer.algorithm, config.size)
+    assert any(abs(config.global_batch_size / batch - 1) < 0.01 for batch in known.used_at)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_starts_on_a_cpu_on_which_it_is_named(recipe: str) -> None:
+    assert load_system("laptop_2x", recipe).optimizer.algorithm == ("adamw" if recipe == "presorted" else "lamb")
 
 
 @cache
-def sets() -> dict[tuple[str, str], dict[str, Any]]:
+def published_sets() -> dict[str, dict[str, Any]]:
     path = PUBLISHED / "published_bert_hyperparameters_to_v2.1.json"
     if not path.is_file():
         pytest.skip(f"{path} is not here")
-    return {(row["round"], row["system"]): row for row in json.loads(path.read_text(encoding="utf-8"))}
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return {f"{row['round']} {row['submitter']} {row['system']}": row for row in rows}
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", [name for name, one in hyperparameter_sets().items() if one.source[0].isdigit()])
 def test_hyper_parameters_are_the_published_ones(name: str) -> None:
-    config, row = load_system(name), sets()[SETS[name]]
-    ours = config.optimizer
+    known = hyperparameter_sets()[name]
+    row, ours = published_sets()[known.source], known.optimizer
     pairs = {
-        "global_batch_size": config.global_batch_size,
-        "lr": ours.learning_rate,
-        "betas": [ours.beta1, ours.beta2],
-        "eps": ours.epsilon,
-        "wd": ours.weight_decay,
-        "warmup_steps": ours.warmup_steps,
-        "start_warmup_step": ours.start_warmup_step,
-        "decay_steps": ours.decay_steps,
+        "global_batch_size": known.used_at[0],
+        "samples_to_converge_mean": known.samples,
+        "lr": ours["learning_rate"],
+        "betas": [ours["beta1"], ours["beta2"]],
+        "eps": ours["epsilon"],
+        "wd": ours["weight_decay"],
+        "warmup_steps": ours["warmup_steps"],
+        "start_warmup_step": ours.get("start_warmup_step", 0),
+        "decay_steps": ours["decay_steps"],
     }
-    assert {key for key, value in pairs.items() if value != row[key]} == {k for n, k in NOT_AS_LOGGED if n == name}
-    assert config.max_samples > row["samples_to_converge_max"]
-    assert SETS[name][1] in Path(f"systems/{name}.yaml").read_text(encoding="utf-8") or name == "academic_t4"
+    assert {key for key, value in pairs.items() if value != row[key]} == NOT_AS_LOGGED.get(name, set())
+    assert all(
+        load_system(system).max_samples > row["samples_to_converge_max"]
+        for system in OWN_RECIPES
+        if load_system(system).hyperparameters == name
+    )
+
+
+def test_every_set_is_one_that_a_run_can_be_configured_with() -> None:
+    for known in hyperparameter_sets().values():
+        settings = OptimizerSettings.model_validate(known.optimizer)
+        assert settings.algorithm == known.algorithm
+        assert known.size in SIZES and all(batch > 0 for batch in known.used_at)
 
 
 @pytest.mark.parametrize("name", HARDWARE)
@@ -120,10 +170,10 @@ def test_hardware_is_the_published_one(name: str) -> None:
     assert {key: ours[key] for key in keys} == {key: published[key] or "not stated" for key in keys}
 
 
-def test_the_adam_sets_fall_to_their_end(tmp_path: Path) -> None:
-    """Samsung's, as facts gathered from their paper have it."""
+def test_samsungs_runs_end_at_the_end_of_their_decay() -> None:
+    """179 steps are the samples that the published runs took; the last one's rate is the end rate."""
     for name in ("dgxa100_n128", "dgxa100_n171"):
-        config: RunConfig = load_system(name)
-        ours = config.optimizer
-        assert (ours.algorithm, ours.decay_steps, ours.end_learning_rate) == ("adamw", 179, 4.94549100544884e-5)
-        assert -(-2_932_736 // config.global_batch_size) == 179
+        config = load_system(name)
+        assert (config.optimizer.algorithm, config.optimizer.end_learning_rate) == ("adamw", 4.94549100544884e-5)
+        assert -(-2_932_736 // config.global_batch_size) == config.optimizer.decay_steps + 1 == 179
+    assert load_system("dgxa100_n171").strata_counts == (4, 2, 2, 4)

@@ -42,7 +42,7 @@ def test_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["ready"] is True
     assert told["system"] == "laptop"
     assert found["step"]["verdict"] == "ok"
-    assert found["step"]["found"] == "8 samples, adamw"
+    assert found["step"]["found"] == "8 samples, lamb"
     assert found["ranks"]["found"].startswith("2 on ")
     assert found["clocks"]["found"] == "alike"
     assert "GB/s, all gradients in" in found["gloo all-reduce"]["found"]
@@ -57,7 +57,11 @@ def test_what_this_machine_does_not_have(monkeypatch: pytest.MonkeyPatch) -> Non
         return [sys.executable, "-m", f"implementations.pytorch.{entry}", str(folder.config), str(folder.path)]
 
     monkeypatch.setattr("podium.launch.launch.command", command)
-    no_gpu = by_check(diagnose("h200_1x", None, ["size=tiny", "evaluation.samples=20"], lambda _: None))
+    no_gpu = by_check(
+        diagnose(
+            "h200_1x", None, ["size=tiny", "hyperparameters=tiny_lamb_16", "evaluation.samples=20"], lambda _: None
+        )
+    )
     if no_gpu["GPUs"].severity == "ok":
         pytest.skip("there is a GPU here")
     assert no_gpu["GPUs"].message == "0 visible"

@@ -192,10 +192,10 @@ def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
     done = CliRunner().invoke(app, ["run", "laptop", "--dry-run", "--runs", "2"])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert len(lines) == 2
+    assert len(lines) == 3 and lines[0].startswith("# recipe indexed, gradients sent as fp32. Optimizer: lamb")
     assert list(tmp_path.iterdir()) == []
     show = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], os.getcwd())"
-    shell = lines[1].replace(f"{sys.executable} -m torch.distributed.run", f'{sys.executable} -c "{show}"')
+    shell = lines[2].replace(f"{sys.executable} -m torch.distributed.run", f'{sys.executable} -c "{show}"')
     found = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     threads = load_system("laptop").launch.threads
     assert found.endswith(f"/run_1', '--caches-cleared'] {threads} {CODE_FOLDER}\n")
@@ -204,15 +204,15 @@ def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
 
 def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
     settings = ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"]
-    note, first = commands(RunRequest("laptop", settings))
+    _, note, first = commands(RunRequest("laptop", settings))
     assert note.startswith("# node 0 of 2: ")
     assert "is_host=true" in first
     assert "--local-addr=127.0.0.1" in first
-    assert "is_host=false" in commands(RunRequest("laptop", settings, node_rank=1))[1]
+    assert "is_host=false" in commands(RunRequest("laptop", settings, node_rank=1))[2]
 
 
 def test_a_dry_run_of_a_job_is_its_submission() -> None:
-    (line,) = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
+    _, line = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
     assert line.startswith("sbatch --wait ")
     assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
 
@@ -373,4 +373,4 @@ def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
     invoked("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")
     assert met == [(1, "a:29500"), (1, "b:29500")]
     line = invoked("laptop", "--resume", str(folder), "--dry-run", "--set", "launch.rendezvous=127.0.0.1:29500")
-    assert line.splitlines()[1].endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")
+    assert line.splitlines()[2].endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")

@@ -115,7 +115,7 @@ MEASURED: dict[str, Any] = {
     ("settings", "others", "doubts"),
     [
         ([], [], []),
-        (["size=large"], ["layers 2, not 24", "hidden 128, not 1024"], []),
+        (["size=large", "hyperparameters=lamb_448"], ["layers 2, not 24", "hidden 128, not 1024"], []),
         (["precision=fp32"], [], ["precision bf16, not fp32"]),
         (["precision=bf16"], [], []),
         (

@@ -33,13 +33,21 @@ def attend(qkv_T3HK: Tensor, batch: RaggedBatch, *, backend: str, kernels: Kerne
     return BACKENDS[backend](qkv_T3HK, batch, kernels, probability)
 
 
-def require(backend: str, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise UsageError for a backend that this device does not have, or not for activations of this type."""
+def resolve_attention(setting: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The backend that a setting means on this device: `auto` is flash where a GPU has it, else nested, on a CPU
+    grouped. Raises UsageError for a backend that this device does not have, or not for activations of this type."""
+    if setting == "auto":
+        return "grouped" if device.type == "cpu" else "flash" if is_had(device, dtype) else "nested"
+    _require(setting, device, dtype)
+    return setting
+
+
+def _require(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     if backend == "flash" and not is_had(device, dtype):
         where = f"{str(dtype).removeprefix('torch.')} on {device.type}"
         if device.type == "cuda":
             where += " of compute capability {}.{}".format(*torch.cuda.get_device_capability(device))
-        allowed = ", ".join(name for name in BACKENDS if name != "flash")
+        allowed = ", ".join(["auto", *(name for name in BACKENDS if name != "flash")])
         raise UsageError(
             f"attention: found flash with {where}, but it needs bf16 or fp16 on cuda of compute capability "
             f"{'.'.join(map(str, CAPABILITY))} or more; allowed here are {allowed}"

@@ -158,7 +158,9 @@ def main() -> None:
             cases[f"{when} scaled"] = steps(here, clipping=clipping, bucket_mib=small, scale=1024.0)
     for wire in ("fp16", "bf16"):
         cases[wire] = steps(here, wire=wire, bucket_mib=small)
-    cases["bucket bf16"] = steps(here, clipping=Clipping(max_norm=0.5, when="bucket"), wire="bf16", bucket_mib=small)
+    cases["bucket bf16"] = steps(
+        here, clipping=Clipping(max_norm=0.5, when="bucket"), wire="bf16", bucket_mib=small / 2
+    )
     values = {"all 60,000": 6e4, "all 70,000": 7e4, "first 100,000": 1e5 if here == 0 else 0.0}
     wires = ("fp32", "fp16", "bf16")
     cases["sent"] = {name: {wire: sent(value, wire) for wire in wires} for name, value in values.items()}

@@ -1,4 +1,8 @@
-"""The learning rate by step, against the reference's formula."""
+"""The learning rate by step, against the reference's formula and published schedules."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,8 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from implementations.pytorch.optim.schedule import learning_rate, rate_table
+from podium.config.load import load_system
 from podium.config.schema import OptimizerSettings
+
+PUBLISHED = Path(__file__).resolve().parents[5] / "shared" / "data" / "published_bert_hyperparameters_to_v2.1.json"
 
 
 def make(base: float, decay_steps: int, decay_power: float = 1.0, **schedule: float) -> OptimizerSettings:
@@ -60,6 +68,59 @@ def test_it_ends_at_the_end_rate(power: float) -> None:
     assert learning_rate(schedule, 0) == pytest.approx(1.0)
     assert learning_rate(schedule, 5) == pytest.approx(0.2 + 0.8 * 0.5**power)
     assert [learning_rate(schedule, step) for step in (10, 11, 10_000)] == pytest.approx([0.2] * 3)
+
+
+@pytest.mark.parametrize("system", ["dgxa100_n128", "dgxa100_n171"])
+def test_samsungs_rate_is_above_its_base_after_the_warm_up(system: str) -> None:
+    """Rates of the published runs, step counted from 0, to the four digits that are known of them."""
+    published = {20: 1.725e-4, 40: 2.684e-4, 65: 3.882e-4, 66: 4.461e-4}
+    published |= {82: 3.894e-4, 100: 3.257e-4, 140: 1.840e-4, 178: 4.945e-5, 298: 4.945e-5}
+    schedule = load_system(system).optimizer
+    rates = {step: learning_rate(schedule, step) for step in published}
+    assert rates == pytest.approx(published, rel=3e-4)
+    base, end = 3.9299421615882676e-4, 4.94549100544884e-5
+    for step in range(300):
+        late = 1 - (step + 1 - 82) / (179 - 82)
+        expected = base * (step + 16) / 82 if step + 16 < 82 else end + (base - end) * late if step < 178 else end
+        assert learning_rate(schedule, step) == pytest.approx(expected, rel=1e-12)
+
+
+def published() -> list[dict[str, Any]]:
+    """Every published set of settings that has a schedule, Samsung's left out: what they logged is not what ran."""
+    rows = json.loads(PUBLISHED.read_text(encoding="utf-8")) if PUBLISHED.is_file() else []
+    return [row for row in rows if row["lr"] and row["decay_steps"] and row["submitter"] != "Samsung"]
+
+
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"{PUBLISHED} is not here")
+def test_every_other_published_set_has_the_references_rates() -> None:
+    rows = published()
+    assert len(rows) > 150
+    for row in rows:
+        base, last, power = row["lr"], row["decay_steps"], row["decay_power"] or 1.0
+        warm, start = int(row["warmup_steps"] or 0), min(0, int(row["start_warmup_step"] or 0))
+        schedule = make(base, int(last), power, warmup_steps=warm, start_warmup_step=start)
+        for step in (0, 1, 5, 50, 99, 100, 101, 180, 215, 400, int(last) - 1, int(last), int(last) + 9):
+            decayed = base * (1.0 - min(step, last) / last) ** power
+            expected = base * (step - start) / warm if warm > 0 and step - start < warm else decayed
+            assert learning_rate(schedule, step) == pytest.approx(expected, rel=1e-12, abs=0), (row["system"], step)
+
+
+LAMB_AT_100 = {
+    "lamb_256": 3.57e-4,
+    "lamb_448": 4.186567164179104e-4,
+    "lamb_768": 9.339130434782609e-4,
+    "lamb_1536": 1.9112688553682343e-3,
+    "lamb_3072": 1.9009752596789424e-3,
+    "lamb_4096": 1.753125e-3,
+    "lamb_16384": 2.2758620689655173e-3,
+}
+"""By hand: base · (1 − 100 / decay steps), or of those that warm up longer, base · (100 − start) / warm-up steps."""
+
+
+def test_the_shipped_sets_have_these_rates_at_step_100() -> None:
+    for name, rate in LAMB_AT_100.items():
+        settings = OptimizerSettings.model_validate(hyperparameter_sets()[name].optimizer)
+        assert learning_rate(settings, 100) == pytest.approx(rate, rel=1e-12), name
 
 
 def test_a_table_holds_the_rates() -> None:

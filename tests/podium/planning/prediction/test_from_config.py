@@ -198,7 +198,7 @@ def test_costs_of_another_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"laptop.json: was measured with layers 2, not 24; hidden 128, not 1024; write"
     ):
-        plan_of_config(load_system("laptop", settings=["size=large"]), path, CONSTANTS)
+        plan_of_config(load_system("laptop", settings=["size=large", "hyperparameters=lamb_448"]), path, CONSTANTS)
 
 
 def test_processes_of_a_cpu_are_unsure(costs_file: Path) -> None:

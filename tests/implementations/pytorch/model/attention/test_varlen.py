@@ -18,7 +18,7 @@ from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.model.attention import grouped as grouped_module
-from implementations.pytorch.model.attention.dispatch import attend, require
+from implementations.pytorch.model.attention.dispatch import attend, resolve_attention
 from implementations.pytorch.precision import COMPUTE_TYPES
 from podium.config.load import load_system
 from podium.core.errors import UsageError
@@ -177,29 +177,42 @@ def capability(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 def test_it_is_refused_where_it_does_not_run(capability: Callable[[int, int], None]) -> None:
     capability(9, 0)
     with pytest.raises(UsageError, match="attention: found flash with bfloat16 on cpu, but it needs bf16 or fp16 on"):
-        require("flash", CPU, torch.bfloat16)
-    with pytest.raises(UsageError, match="allowed here are padded, grouped, nested"):
-        require("flash", CUDA, torch.float32)
-    require("flash", CUDA, torch.float16)
+        resolve_attention("flash", CPU, torch.bfloat16)
+    with pytest.raises(UsageError, match="allowed here are auto, padded, grouped, nested"):
+        resolve_attention("flash", CUDA, torch.float32)
+    resolve_attention("flash", CUDA, torch.float16)
     for backend in ("padded", "grouped", "nested"):
-        require(backend, CPU, torch.float32)
+        resolve_attention(backend, CPU, torch.float32)
 
 
 def test_it_is_refused_on_gpus_before_ampere(capability: Callable[[int, int], None]) -> None:
     capability(7, 5)
     with pytest.raises(UsageError, match=r"with float16 on cuda of compute capability 7\.5, but it .* 8\.0 or more"):
-        require("flash", CUDA, torch.float16)
+        resolve_attention("flash", CUDA, torch.float16)
     for backend in ("padded", "grouped", "nested"):
-        require(backend, CUDA, torch.float16)
+        resolve_attention(backend, CUDA, torch.float16)
     capability(8, 0)
-    require("flash", CUDA, torch.bfloat16)
+    resolve_attention("flash", CUDA, torch.bfloat16)
 
 
-def test_the_system_of_t4s_names_attention_that_they_have(capability: Callable[[int, int], None]) -> None:
+@pytest.mark.parametrize(
+    ("version", "dtype", "chosen"),
+    [((8, 0), torch.float16, "flash"), ((8, 0), torch.float32, "nested"), ((7, 5), torch.float16, "nested")],
+)
+def test_auto_is_flash_where_a_gpu_has_it_and_else_nested(
+    version: tuple[int, int], dtype: torch.dtype, chosen: str, capability: Callable[[int, int], None]
+) -> None:
+    capability(*version)
+    assert resolve_attention("auto", CUDA, dtype) == chosen
+    assert resolve_attention("auto", CPU, dtype) == "grouped"
+
+
+@pytest.mark.parametrize("recipe", ["academic", "exchanged", "indexed", "packed", "padded", "random"])
+def test_t4s_have_the_attention_of_every_recipe(recipe: str, capability: Callable[[int, int], None]) -> None:
     capability(7, 5)
-    config = load_system("academic_t4")
-    assert config.attention == "nested"  # unpadded, by PyTorch's choice of kernels
-    require(config.attention, CUDA, COMPUTE_TYPES[config.precision])
+    config = load_system("academic_t4", recipe)
+    chosen = resolve_attention(config.attention, CUDA, COMPUTE_TYPES[config.precision])
+    assert chosen == ("nested" if config.attention == "auto" else config.attention)
 
 
 class OnCuda:
