@@ -100,10 +100,9 @@ class Processes:
         """Every rank's value, which JSON can hold, by rank; for a few hundred bytes, as all ranks get all of them."""
         content = json.dumps(value).encode("ascii")
         longest = self.most(len(content))
-        own = self._bytes(content.ljust(longest))
-        everyone = torch.empty(self.ranks * longest, dtype=torch.uint8, device=self.device)
-        dist.all_gather_into_tensor(everyone, own)
-        return [json.loads(bytes(row)) for row in everyone.view(self.ranks, longest).cpu().numpy()]
+        everyone = torch.empty((self.ranks, longest), dtype=torch.uint8, device=self.device)
+        dist.all_gather(list(everyone), self._bytes(content.ljust(longest)))
+        return [json.loads(bytes(row)) for row in everyone.cpu().numpy()]
 
     def broadcast(self, value: Any, source: int) -> Any:
         """The value of one rank, which JSON can hold, on all ranks; the others' values have no part in it."""
