@@ -238,7 +238,7 @@ def test_no_more_is_read_than_a_manifest_may_have(folder: Path) -> None:
 
 
 def test_a_store_of_too_many_shards_has_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.bert.manifest.LARGEST_BYTES", 300)
-    with pytest.raises(WorkError, match=r"manifest\.json: would have \d+ bytes for 1 shards, allowed are 300"):
+    monkeypatch.setattr("benchmarks.bert.manifest.LARGEST_BYTES", 100)
+    with pytest.raises(WorkError, match=r"manifest\.json: would have \d+ bytes for 1 shards, allowed are 100"):
         write_manifest(tmp_path, Manifest.of_document(GOOD))
     assert not [*tmp_path.iterdir()]
