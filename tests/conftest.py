@@ -163,9 +163,32 @@ runpy.{runs}, run_name="__main__")
 
 
 @pytest.fixture(scope="session")
-def start_training(start_ranks: StartRanks) -> Callable[..., None]:
-    """(folder, ranks, exit code): train in the folder of a run as torchrun would, without it; or do something else."""
+def rank_environments() -> Callable[[int], list[dict[str, str]]]:
+    """(ranks) → the environment that torchrun gives each of them, with a store of their own."""
     import torch.distributed as dist  # here, since most tests of the harness do without torch
+
+    stores = []  # each lives as long as its ranks may need it
+
+    def make(ranks: int) -> list[dict[str, str]]:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        stores.append(store)
+        environment = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+        }
+        return [environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def start_training(
+    start_ranks: StartRanks, rank_environments: Callable[[int], list[dict[str, str]]]
+) -> Callable[..., None]:
+    """(folder, ranks, exit code): train in the folder of a run as torchrun would, without it; or do something else."""
 
     def start(
         folder: RunFolder,
@@ -174,18 +197,8 @@ def start_training(start_ranks: StartRanks) -> Callable[..., None]:
         entry: str = "train",
         options: Sequence[str] = ("--caches-cleared",),
     ) -> None:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        environment = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(ranks),
-        }
-        environments = [environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
-        start_ranks(
-            f"implementations.pytorch.{entry}", [(folder.config, folder.path, *options)] * ranks, environments, code
-        )
+        arguments = [(folder.config, folder.path, *options)] * ranks
+        start_ranks(f"implementations.pytorch.{entry}", arguments, rank_environments(ranks), code)
 
     return start
 

@@ -1,14 +1,16 @@
 """The sample store: HDF5 shards of flat arrays with offsets, to be memory-mapped; no padding, no pickle.
 
 A shard has one contiguous dataset for each array of `Samples`, and attributes that record what it was made from. Its
-offsets are metadata: opening a store reads them and no other part of the samples.
+offsets are metadata: opening a store reads them and no other part of the samples. A folder of shards has a manifest
+(manifest.py), which lists them: shards that are missing, added or replaced are an error when the store is opened.
 """
 
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bert.manifest import MANIFEST, Manifest, has_manifest, require_listed, write_manifest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Sample, Samples
-from podium.core.errors import UsageError, WorkError
-from podium.core.files import allow_open_files, write_whole
+from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.files import allow_open_files, remove_unfinished, write_whole
+from podium.core.locks import folder_lock
 
 FORMAT = "podium-samples"
 FORMAT_VERSION = 2
@@ -195,6 +199,25 @@ def differences(shards: Mapping[Path, Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def _unusable(path: Path, found: str) -> WorkError:
+    return WorkError(f"{path}: the shard cannot be used: {found}; {ADVICE}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[h5py.File, dict[str, Any]]]:
+    """A shard's file and its attributes, checked. Raises UsageError if there is none, WorkError if it is no shard."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such shard; make it with `podium data prepare`")
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            attributes = attributes_of(file)
+            if fault := attribute_fault(attributes):
+                raise _unusable(path, fault)
+            yield file, attributes
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        raise _unusable(path, f"it cannot be read as HDF5 ({error})") from error
+
+
 class Shard:
     """One file of samples. Opening checks all but the content; `verify` checks that too.
 
@@ -204,19 +227,11 @@ class Shard:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mapped: dict[str, NDArray[Any]] | None = None
-        if not path.is_file():
-            raise UsageError(f"{path}: there is no such shard; make it with `podium data prepare`")
-        try:
-            with h5py.File(path, "r", locking=False) as file:
-                self.attributes = attributes_of(file)
-                if fault := attribute_fault(self.attributes):
-                    raise self._broken(fault)
-                # The bytes of the file in which each array lies.
-                self.places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
-                self._check_counts()
-                sample_offsets, masked_offsets = file["sample_offsets"][:], file["masked_offsets"][:]
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
-            raise self._broken(f"it cannot be read as HDF5 ({error})") from error
+        with _opened(path) as (file, self.attributes):
+            # The bytes of the file in which each array lies.
+            self.places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
+            self._check_counts()
+            sample_offsets, masked_offsets = file["sample_offsets"][:], file["masked_offsets"][:]
         longest, most = self.attributes["max_sequence_length"], self.attributes["max_predictions"]
         # Tokens and masked tokens of each sample, u2 [N].
         self.lengths = self._check_offsets("sample_offsets", sample_offsets, "tokens", longest)
@@ -271,7 +286,7 @@ class Shard:
         return self._mapped
 
     def _broken(self, found: str) -> WorkError:
-        return WorkError(f"{self.path}: the shard cannot be used: {found}; {ADVICE}")
+        return _unusable(self.path, found)
 
     def _check_dataset(self, file: h5py.File, name: str) -> slice:
         """The bytes of the file in which a dataset lies."""
@@ -312,22 +327,33 @@ class SampleStore:
     """The samples of several shards, one after another in the order of the shards' names.
 
     `source` is a folder, of which every *.h5 is taken, or the paths of shards. Raises UsageError if there is none,
-    and WorkError if a shard is unusable or two do not belong together.
+    WorkError if a shard is unusable or two do not belong together, and ManifestError if a folder has a manifest that
+    does not list just these shards.
     """
 
     def __init__(self, source: Path | Sequence[Path]) -> None:
+        self.folder = source if isinstance(source, Path) else None  # the one that a manifest belongs to
         self.paths = shard_paths(source)
         allow_open_files(len(self.paths))
         self.shards = [Shard(path) for path in self.paths]
-        attributes = {shard.path: shard.attributes for shard in self.shards}
-        if odd := differences(attributes):
-            raise WorkError(f"{odd[0]}; {ADVICE}")
+        if self.folder is not None:
+            require_listed(self.folder, self.manifest)
+        require_alike(self._attributes)
         self.vocabulary_sha256: str = self.shards[0].attributes["vocabulary_sha256"]
         self.max_sequence_length: int = self.shards[0].attributes["max_sequence_length"]
         self._starts = [0, *np.cumsum([len(shard) for shard in self.shards]).tolist()]
         # Tokens and masked tokens of each sample, u2 [N]; metadata.
         self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self.shards])
         self.masked_counts: NDArray[np.uint16] = np.concatenate([shard.masked_counts for shard in self.shards])
+
+    @property
+    def _attributes(self) -> dict[Path, dict[str, Any]]:
+        return {shard.path: shard.attributes for shard in self.shards}
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What the manifest of these shards is, whether or not it is in their folder."""
+        return Manifest.of_attributes(self._attributes)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -371,6 +397,42 @@ class SampleStore:
         """Read everything and compare with the content hashes; raises WorkError at the first shard that differs."""
         for shard in self.shards:
             shard.verify()
+
+    def keep_manifest(self) -> None:
+        """Write the manifest into the folder of a store that was verified, if it has none yet; see `keep_manifest`."""
+        if self.folder is not None:
+            keep_manifest(self.folder, self._attributes)
+
+
+def require_alike(shards: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raise WorkError unless shards, given with their attributes, can be one store."""
+    if odd := differences(shards):
+        raise WorkError(f"{odd[0]}; {ADVICE}")
+
+
+def renew_manifest(folder: Path) -> None:
+    """Write the manifest of all shards in a folder after some were made. The caller has locked the folder.
+
+    Raises WorkError where another shard of the folder cannot be in one store with them.
+    """
+    attributes = {}
+    for path in shard_paths(folder):
+        with _opened(path) as (_, attributes[path]):
+            pass
+    require_alike(attributes)
+    remove_unfinished(folder / MANIFEST)
+    write_manifest(folder, Manifest.of_attributes(attributes))
+
+
+def keep_manifest(folder: Path, shards: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Write the manifest of the verified shards of a folder, given with their attributes, if it has none yet.
+
+    Where the folder cannot be written, or is being prepared, the store stays without one. That loses nothing but the
+    comparison with a later state of the folder: ranks compare what they have opened.
+    """
+    with suppress(PodiumError), folder_lock(folder, "podium data prepare"):
+        if not has_manifest(folder) and shard_paths(folder) == [*shards]:
+            write_manifest(folder, Manifest.of_attributes(shards))
 
 
 def shard_paths(source: Path | Sequence[Path]) -> list[Path]:

@@ -31,7 +31,6 @@ from podium.config.run_folder import (
     Checkpoint,
     RunFolder,
     checkpoint_path,
-    digest_of,
     facts_of,
     rank_file,
     read_checkpoint,
@@ -40,6 +39,7 @@ from podium.config.run_folder import (
 from podium.config.schema import Checkpointing
 from podium.core.errors import WorkError
 from podium.core.files import make_folder, whole_file, write_whole
+from podium.core.json_files import digest_of
 
 STAMP = "podium"  # the header's only metadata key (a JSON value): safetensors has no fixed order of several
 CONTENT = "content_blake2b"

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.store import SampleStore
 from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.checkpointing import (
     RunState,
@@ -19,6 +17,7 @@ from implementations.pytorch.checkpointing import (
 )
 from implementations.pytorch.data.evaluation import evaluation_batches
 from implementations.pytorch.data.loader import LOADERS, ExchangePrefetcher
+from implementations.pytorch.data.open_stores import open_stores
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.process_group import Processes
@@ -116,10 +115,8 @@ class Trainer:
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
         assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
-        self.store, self.evaluation_store = SampleStore(config.data.store), SampleStore(config.data.evaluation_store)
-        vocabulary = Vocabulary.read(config.data.vocabulary)
-        for prepared in (self.store, self.evaluation_store):
-            prepared.require(vocabulary, config.data.vocabulary)
+        folders = {"store": config.data.store, "evaluation_store": config.data.evaluation_store}
+        (self.store, self.evaluation_store), vocabulary = open_stores(folders, config.data.vocabulary, processes)
         self.words = len(vocabulary.words)
         self.order = build_order(config, self.store, self.words, processes.device)
         self.stepper = build_stepper(config, processes, self.words)

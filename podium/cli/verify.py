@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
+from benchmarks.bert.verification.content import keep_manifests
 from benchmarks.bert.verification.evidence import Evidence, Subject
 from benchmarks.bert.verification.official_data import is_official_vocabulary
 from podium.core.errors import UsageError
@@ -63,9 +64,13 @@ def checkpoint_evaluation(
 def verify_store(
     subject: Subject, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
 ) -> Verification:
-    """Make every check; `on_read` is called with the bytes of each shard that was read. Errors as `gather_evidence`."""
+    """Make every check; `on_read` is called with the bytes of each shard that was read. Errors as `gather_evidence`.
+
+    A store that is whole and has no manifest gets one.
+    """
     started = perf_counter()
     evidence = gather_evidence(subject, processors(), on_read)
+    keep_manifests(evidence)
     findings = findings_of(evidence)
     seconds = perf_counter() - started
     if evaluation is not None and evidence.evaluation is not None and evidence.evaluation.shards:

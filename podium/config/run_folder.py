@@ -6,7 +6,6 @@ completes it. The facts contain the configuration that the checkpoint was made w
 run that resumes from it.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 from podium.config.schema import FREE, FREE_ON_GPU, RunConfig
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
 from podium.core.files import write_whole
+from podium.core.json_files import digest_of
 
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
@@ -69,11 +69,6 @@ def facts_of(
     known = {"batches": batches, "samples": samples, "ranks": ranks, "metrics_bytes": metrics_bytes, "log": log}
     facts = {"format": FORMAT, "version": VERSION, **known, "configuration": configuration, **rest}
     return json.dumps({**facts, "digest": digest_of(facts)}, indent=1) + "\n"
-
-
-def digest_of(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a JSON document with sorted keys, in hexadecimal."""
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode("utf-8")).hexdigest()
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:

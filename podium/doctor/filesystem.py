@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.bert.manifest import ManifestError
 from benchmarks.bert.sizes import VOCABULARY_SIZE
 from benchmarks.bert.store import RANDOM
 from benchmarks.bert.verification.official_data import VOCABULARY, is_official_vocabulary
@@ -255,7 +256,10 @@ def _is_missing(name: str, config: RunConfig) -> bool:
 def check_data(examination: Examination) -> Iterable[Finding]:
     """Headers, vocabulary and the hash of every byte; what a run itself would refuse."""
     wanted = "shards of one vocabulary, every byte as written"
-    if examination.data_fault is not None:
+    if isinstance(examination.data_fault, ManifestError):
+        advice = "do what the message says, on every node"
+        yield Finding("manifest", "error", str(examination.data_fault), "the shards that manifest.json lists", advice)
+    elif examination.data_fault is not None:
         yield Finding("data", "error", str(examination.data_fault), wanted, "mend what the sentence says")
     elif examination.store is None:
         found = "text whose samples are not made yet: the run would begin with that"
@@ -263,6 +267,7 @@ def check_data(examination: Examination) -> Iterable[Finding]:
     else:
         store = examination.store
         yield Finding("data", "ok", f"{len(store):,} samples in {len(store.paths)} shards, hashes agree", wanted)
+        yield Finding("manifest", "ok", f"digest {store.manifest.digest[:16]}…", "the same on all nodes")
 
 
 def check_closed_data(examination: Examination) -> Iterable[Finding]:

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store import shard_paths
 from podium.config.schema import RunConfig
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -35,7 +35,7 @@ def drop_from_page_cache(config: RunConfig) -> bool:
         return False
     assert config.data.store and config.data.evaluation_store
     for folder in (config.data.store, config.data.evaluation_store):
-        for shard in SampleStore(folder).paths:
+        for shard in shard_paths(folder):
             with shard.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return True

@@ -33,7 +33,10 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
 
 
 def verify(data: DataSettings, division: str) -> None:
-    """Check the vocabulary, the division's rule for samples, and every byte of both stores: UsageError or WorkError."""
+    """Check the vocabulary, the division's rule for samples, and every byte of both stores: UsageError or WorkError.
+
+    A store that has no manifest gets one then.
+    """
     assert data.store and data.evaluation_store and data.vocabulary
     vocabulary = Vocabulary.read(data.vocabulary)
     for store in (data.store, data.evaluation_store):
@@ -45,7 +48,8 @@ def verify(data: DataSettings, division: str) -> None:
             opened.verify()
         except WorkError as error:
             hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
-            raise WorkError(f"{error}{hint}") from None
+            raise type(error)(f"{error}{hint}") from None
+        opened.keep_manifest()
 
 
 def is_prepared(config: RunConfig) -> bool:

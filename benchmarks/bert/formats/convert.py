@@ -13,7 +13,7 @@ from benchmarks.bert.formats import hdf5, tfrecord
 from benchmarks.bert.formats.hdf5 import has_dataset
 from benchmarks.bert.formats.rows import AllowedTokens, Contents, origin_of, unusable
 from benchmarks.bert.formats.tfrecord import COMPRESSED, begins_as_gzip, begins_as_tfrecord
-from benchmarks.bert.store import SUFFIX, SampleStore, Shard, write_shard
+from benchmarks.bert.store import SUFFIX, SampleStore, Shard, renew_manifest, write_shard
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
 from podium.core.locks import folder_lock
@@ -49,13 +49,14 @@ def import_files(
 ) -> list[Path]:
     """Make the shard out/STEM.h5 of each file of a format, or of AUTO, and return them in the order of the files.
 
-    A shard that is there already is replaced. At most `processes` worker processes share the files; there is always
-    one, since a corrupt HDF5 file can end the process that reads it. `on_finished` is called with each finished shard,
-    in the order of finishing.
+    A shard that is there already is replaced, and the folder's manifest is written at the end. At most `processes`
+    worker processes share the files; there is always one, since a corrupt HDF5 file can end the process that reads it.
+    `on_finished` is called with each finished shard, in the order of finishing.
 
     Raises UsageError, before anything is written, for arguments that cannot serve, and for a file that was exported
-    from a shard of another vocabulary; WorkError for a file of which anything is not as its format has it, and for a
-    full disk. After a failure the finished shards are whole and nothing half-written remains.
+    from a shard of another vocabulary; WorkError for a file of which anything is not as its format has it, for a full
+    disk, and for shards that cannot be in one store. After a failure the finished shards are whole and nothing
+    half-written remains.
     """
     if not files:
         raise UsageError("no files were given; give the files of samples to import")
@@ -65,7 +66,9 @@ def import_files(
     allowed = AllowedTokens.of(vocabulary)
     jobs = {shard: (file, format_name, allowed, shard) for shard, file in shards.items()}
     try:
-        _make_files(results_in_processes(import_file, jobs, processes), out, "podium data import", on_finished)
+        with folder_lock(make_folder(out), "podium data import"):
+            _make_files(results_in_processes(import_file, jobs, processes), on_finished)
+            renew_manifest(out)
     except WorkerDied as error:
         raise unusable(
             shards[error.file],
@@ -114,7 +117,8 @@ def export_store(
     names = [shard.name.removesuffix(SUFFIX) for shard in shards]
     files = _targets(shards, names, out, EXPORTED_SUFFIX, "a file is named for its shard")
     jobs = {file: (shard, format_name, file) for file, shard in files.items()}
-    _make_files(results_of(export_shard, jobs, processes), out, "podium data export", on_finished)
+    with folder_lock(make_folder(out), "podium data export"):
+        _make_files(results_of(export_shard, jobs, processes), on_finished)
     return list(files)
 
 
@@ -140,9 +144,7 @@ def _targets(sources: Sequence[Path], names: Sequence[str], out: Path, suffix: s
     return targets
 
 
-def _make_files(
-    results: Generator[tuple[Path, None], None, None], out: Path, command: str, on_finished: Callable[[Path], None]
-) -> None:
-    with folder_lock(make_folder(out), command), closing(results) as finished:
+def _make_files(results: Generator[tuple[Path, None], None, None], on_finished: Callable[[Path], None]) -> None:
+    with closing(results) as finished:
         for file, _ in finished:
             on_finished(file)

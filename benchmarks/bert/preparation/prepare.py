@@ -24,7 +24,7 @@ from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples, gather
-from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, write_shard
+from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, renew_manifest, write_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import make_folder, remove_unfinished, require_readable, sha256_of
 from podium.core.locks import folder_lock
@@ -123,17 +123,20 @@ def prepare(
 
     A whole shard that was made from the same text, vocabulary, settings and selection is kept, any other of that name
     is replaced. At most `processes` worker processes share the texts; the shards do not depend on their number.
-    `on_finished` is called with each finished shard, in the order of finishing.
+    `on_finished` is called with each finished shard, in the order of finishing. At the end the folder's manifest is
+    written, of all shards that are in it.
 
     Raises UsageError, before anything is written, for inputs that cannot serve, and WorkError for a text that is
-    not UTF-8 or has no document, and for a disk that is full. After a failure the finished shards are whole and
-    nothing half-written remains.
+    not UTF-8 or has no document, for a disk that is full, and for a shard in the folder that cannot be in one store
+    with these. After a failure the finished shards are whole and nothing half-written remains.
     """
     words = check_inputs(texts, vocabulary)
     with folder_lock(make_folder(out), "podium data prepare"):
-        return prepare_shards(
+        shards = prepare_shards(
             texts, vocabulary, words.sha256, out, settings or GenerationSettings(), processes, selection, on_finished
         )
+        renew_manifest(out)
+    return shards
 
 
 def check_inputs(texts: Sequence[Path], vocabulary: Path) -> Vocabulary:
@@ -256,6 +259,7 @@ def prepare_subset(
         shards = {out / f"{text.name}{SUFFIX}": origin for text, origin in marked.items()}
         finished = [shard for shard, origin in shards.items() if is_whole(shard, origin)]
         if sum(len(Shard(shard)) for shard in finished) == samples:
+            renew_manifest(out)
             return finished
         aside = make_folder(out / CANDIDATES)
         size = sum(text.stat().st_size for text in texts)
@@ -273,6 +277,7 @@ def prepare_subset(
         origins = {text: replace(origin, selected_from=whole) for text, origin in marked.items()}
         chosen = _choose(candidates, samples, selection, origins, out)
         _remove(candidates, aside)
+        renew_manifest(out)
     return chosen
 
 

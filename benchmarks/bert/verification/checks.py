@@ -16,6 +16,7 @@ Check = Callable[[Evidence], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     content.check_content,
+    content.check_manifest,
     content.check_alike,
     content.check_counts,
     content.check_selection,

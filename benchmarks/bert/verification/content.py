@@ -26,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
+from benchmarks.bert.manifest import MANIFEST, Manifest, has_manifest, require_listed
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import ADVICE, RANDOM, differences
+from benchmarks.bert.store import ADVICE, RANDOM, differences, keep_manifest
 from benchmarks.bert.verification.evidence import SIGMAS, Evidence, tolerance
 from benchmarks.bert.verification.shard_stats import FAULTS, WORD_FAULTS, Survey
+from podium.core.errors import attempt
 from podium.core.finding import Finding, check_result
 
 TRAINING_SAMPLES = 156_726_829
@@ -53,10 +55,32 @@ def check_content(evidence: Evidence) -> Iterator[Finding]:
         yield check_result(f"{prefix}content", not broken, found, "every byte as it was written", advice)
 
 
+def keep_manifests(evidence: Evidence) -> None:
+    """Write the manifest of each store that is whole and has none yet."""
+    for folder, (_, survey) in zip(evidence.subject.stores, evidence.surveys, strict=True):
+        attributes = survey.attributes
+        damaged = survey.unreadable or any(shard.damage for shard in survey.shards)
+        if not damaged and not differences(attributes):
+            keep_manifest(folder, attributes)
+
+
+def check_manifest(evidence: Evidence) -> Iterator[Finding]:
+    """Whether the shards are those that the manifest in their folder lists; not where a shard cannot be read."""
+    for folder, (prefix, survey) in zip(evidence.subject.stores, evidence.surveys, strict=True):
+        if survey.unreadable:
+            continue
+        manifest = Manifest.of_attributes(survey.attributes)
+        _, fault = attempt(require_listed, folder, manifest)
+        found = f"{'it lists these' if has_manifest(folder) else 'none; these are'} {counted(len(survey.shards))}, "
+        found += f"digest {manifest.digest[:16]}…"
+        advice = f"make the shards again, or remove {folder / MANIFEST} if they are as intended"
+        yield check_result(f"{prefix}manifest", fault is None, str(fault or found), "no shard more or less", advice)
+
+
 def check_alike(evidence: Evidence) -> Iterator[Finding]:
     """Whether the shards of each store were made with one vocabulary, one length and one selection."""
     for prefix, survey in evidence.readable:
-        odd = differences({shard.path: shard.attributes for shard in survey.shards})
+        odd = differences(survey.attributes)
         found = "\n".join([f"{len(odd)} differ from the first", *odd]) if odd else "all made alike"
         advice = f"take out what is alien, or {ADVICE}"
         yield check_result(f"{prefix}shards", not odd, found, "one vocabulary, length and selection", advice)

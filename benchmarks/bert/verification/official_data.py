@@ -103,7 +103,7 @@ def check_evaluation_samples(evidence: Evidence) -> Iterator[Finding]:
     survey = evidence.evaluation
     if survey is None or survey.unreadable or survey.samples < EVALUATION_SAMPLES:
         return
-    attributes = {shard.path: shard.attributes for shard in survey.shards}
+    attributes = survey.attributes
     if len(survey.lengths) != SEQUENCE_LENGTH + 1 or differences(attributes):
         return
     store = SampleStore([*attributes])

@@ -165,6 +165,11 @@ class Survey:
         return sum(getattr(shard, count) for shard in self.shards)
 
     @property
+    def attributes(self) -> dict[Path, Mapping[str, Any]]:
+        """Of every readable shard."""
+        return {shard.path: shard.attributes for shard in self.shards}
+
+    @property
     def samples(self) -> int:
         return self.total("samples")
 

@@ -8,6 +8,7 @@ of this attempt by its own nonce in it.
 
 import ctypes
 import gc
+import json
 import os
 import secrets
 import time
@@ -94,6 +95,24 @@ class Processes:
         tensor = torch.tensor(number, dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return int(tensor)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, which JSON can hold, by rank; for a few hundred bytes, as all ranks get all of them."""
+        content = json.dumps(value).encode("ascii")
+        longest = self.most(len(content))
+        everyone = torch.empty((self.ranks, longest), dtype=torch.uint8, device=self.device)
+        dist.all_gather(list(everyone), self._bytes(content.ljust(longest)))
+        return [json.loads(bytes(row)) for row in everyone.cpu().numpy()]
+
+    def broadcast(self, value: Any, source: int) -> Any:
+        """The value of one rank, which JSON can hold, on all ranks; the others' values have no part in it."""
+        content = json.dumps(value).encode("ascii") if self.rank == source else b""
+        tensor = self._bytes(content.ljust(self.most(len(content))))
+        dist.broadcast(tensor, src=source)
+        return json.loads(bytes(tensor.cpu().numpy()))
+
+    def _bytes(self, content: bytes) -> torch.Tensor:
+        return torch.tensor(bytearray(content), dtype=torch.uint8, device=self.device)
 
     def barrier(self) -> None:
         dist.barrier()

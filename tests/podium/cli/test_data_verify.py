@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.verification.evidence import Subject
 from podium.cli.data import data
+from podium.cli.verify import verify_store
 from podium.core.errors import UsageError, WorkError
 from podium.html.chart import plot_lengths
 from podium.run import implementation
@@ -94,14 +97,32 @@ def test_json_is_one_object(folder: Path, sound: bool) -> None:
     assert (done.returncode, done.stderr) == (0 if sound else 1, "")
     found = json.loads(done.stdout)
     assert list(found) == ["verdict", "findings", "statistics"]
-    assert found["verdict"] == ("sound" if sound else "not sound: 2 checks failed")
+    assert found["verdict"] == ("sound" if sound else "not sound: 3 checks failed")
     assert all(list(f) == ["check", "level", "found", "expected", "advice"] for f in found["findings"])
     failed = [finding["check"] for finding in found["findings"] if finding["level"] == "fail"]
-    assert failed == ([] if sound else ["shared samples", "repeated samples"])
+    assert failed == ([] if sound else ["manifest", "shared samples", "repeated samples"])
     training = found["statistics"]["training"]
     assert training["shards"] == (2 if sound else 3)
     assert sum(training["lengths"]) == training["samples"]
     assert found["statistics"]["seconds"] > 0
+
+
+def test_a_whole_store_gets_a_manifest_and_one_that_does_not_fit_is_told(folder: Path) -> None:
+    manifests = [folder / "store" / MANIFEST, folder / "evaluation" / MANIFEST]
+    before = [path.read_bytes() for path in manifests]
+    for path in manifests:
+        path.unlink()
+    subject = Subject(folder / "store", folder / "evaluation")
+    assert verify_store(subject).sound
+    assert [path.read_bytes() for path in manifests] == before
+    (folder / "store" / "two.h5").unlink()
+    finding = next(finding for finding in verify_store(subject).findings if finding.rule == "manifest")
+    assert finding.severity == "error" and "two.h5 is missing, manifest.json has it" in finding.message
+    manifests[0].unlink()
+    content = bytearray((folder / "store" / "one.h5").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "store" / "one.h5").write_bytes(bytes(content))
+    assert not verify_store(subject).sound and not manifests[0].exists()
 
 
 def test_brackets_in_names_are_shown_as_they_are(folder: Path) -> None:

@@ -17,7 +17,6 @@ from podium.config.run_folder import (
     Checkpoint,
     RunFolder,
     checkpoint_path,
-    digest_of,
     facts_of,
     kept,
     newest_checkpoint,
@@ -29,6 +28,7 @@ from podium.config.run_folder import (
 )
 from podium.config.schema import Checkpointing, RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.json_files import digest_of
 
 
 def write(folder: Path, batches: int, ranks: int = 2) -> Path:

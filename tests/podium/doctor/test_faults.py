@@ -2,6 +2,7 @@
 do. The list below is what `podium doctor` is known to find."""
 
 import errno
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -346,6 +347,11 @@ def test_a_cut_off_shard(examine: Examine, data: Path) -> None:
     path = shards(data)[0]
     path.write_bytes(path.read_bytes()[:-100])
     found(examine(), "data", "error", str(path))
+
+
+def test_a_shard_that_the_manifest_does_not_list(examine: Examine, data: Path) -> None:
+    shutil.copy(shards(data)[0], shards(data)[0].with_name("zone.h5"))
+    found(examine(), "manifest", "error", "zone.h5 is one shard too many", "podium data verify")
 
 
 def stored(data: Path) -> list[str]:

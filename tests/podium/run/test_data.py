@@ -1,10 +1,12 @@
 """Data for a run: prepared once, found again, and refused in a sentence where it is missing or damaged."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.bert.manifest import MANIFEST, ManifestError
 from benchmarks.bert.preparation.prepare import prepare, prepare_subset
 from benchmarks.bert.store import SampleStore, Shard
 from podium.config.load import load_system
@@ -98,6 +100,36 @@ def test_a_prepared_store_is_taken_as_it_is(texts: dict[str, str]) -> None:
     given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
     config = config_of(given)
     assert prepared(config) == (config, ["Checking the data"])
+
+
+def test_a_store_gets_a_manifest_when_it_is_verified_and_is_compared_with_it(texts: dict[str, str]) -> None:
+    data = prepared(config_of(texts))[0].data
+    given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
+    assert data.store
+    manifest = data.store / MANIFEST
+    before = manifest.read_bytes()
+    manifest.unlink()
+    prepared(config_of(given))
+    assert manifest.read_bytes() == before
+    shutil.copy(data.store / "one.h5", data.store / "two.h5")
+    with pytest.raises(ManifestError, match=r"two\.h5 is one shard too many, .*\(or remove .*: it is then made again"):
+        prepared(config_of(given))
+    (data.store / "one.h5").unlink()
+    with pytest.raises(ManifestError, match=r"one\.h5 is missing, manifest\.json has it \(1 more difference\)"):
+        prepared(config_of(given))
+    (data.store / "two.h5").unlink()
+    with pytest.raises(UsageError, match=r"no \*\.h5 shard is in it"):
+        prepared(config_of(given))
+
+
+def test_a_damaged_store_gets_no_manifest(texts: dict[str, str]) -> None:
+    data = prepared(config_of(texts))[0].data
+    assert data.store
+    (data.store / MANIFEST).unlink()
+    flip(data.store / "one.h5")
+    with pytest.raises(WorkError, match="its content has the SHA-256"):
+        prepared(config_of(texts))
+    assert not (data.store / MANIFEST).exists()
 
 
 @pytest.mark.parametrize("key", KEYS)

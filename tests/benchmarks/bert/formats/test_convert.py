@@ -14,6 +14,7 @@ import pytest
 from benchmarks.bert.formats import convert
 from benchmarks.bert.formats.convert import FORMATS, detected_format, export_store, import_file, import_files
 from benchmarks.bert.formats.rows import AllowedTokens
+from benchmarks.bert.manifest import MANIFEST, read_manifest
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import Origin, SampleStore, Shard, write_shard
 from podium.core.errors import UsageError, WorkError
@@ -52,11 +53,20 @@ def test_the_format_of_a_file_is_seen(foreign: dict[str, Path]) -> None:
 def test_files_of_several_formats_become_shards_in_their_order(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
 ) -> None:
+    """Those that do not tell their width are of 512 tokens, and in one folder with the others they are no store."""
     finished: list[Path] = []
     files, out = [*foreign.values()][::-1], tmp_path / "new" / "out"
-    shards = import_files(files, "auto", vocabulary, out, 2, finished.append)
-    assert [shard.name for shard in shards] == ["part-2.h5", "part_1.h5", "part_0.h5"]
-    assert sorted(finished) == sorted(shards) == sorted(out.iterdir())
+    with pytest.raises(WorkError, match=r"part_1\.h5: its max_sequence_length is 512, that of .*part-2\.h5 is 16"):
+        import_files(files, "auto", vocabulary, out, 2, finished.append)
+    assert not (out / MANIFEST).exists()
+    shards = [out / name for name in ("part-2.h5", "part_1.h5", "part_0.h5")]
+    (out / "part_1.h5").unlink()
+    assert import_files([files[0], files[2]], "auto", vocabulary, out) == [shards[0], shards[2]]
+    assert sorted(path.name for path in out.iterdir()) == [MANIFEST, "part-2.h5", "part_0.h5"]
+    assert read_manifest(out) == SampleStore(out).manifest
+    import_files([files[1]], "auto", vocabulary, tmp_path / "other")
+    shards[1] = tmp_path / "other" / "part_1.h5"
+    assert sorted(path.name for path in finished) == sorted(path.name for path in shards)
     assert [Shard(shard).origin.made_by for shard in shards] == [*FORMATS][::-1]
     for shard in shards:
         Shard(shard).verify()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bert.manifest import MANIFEST, read_manifest
 from benchmarks.bert.preparation.prepare import Prepared, prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
@@ -45,8 +46,41 @@ def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
     shards = prepare(texts[::-1], vocabulary, tmp_path / "new" / "out", on_finished=finished.append)
     assert [shard.name for shard in shards] == ["part-2.h5", "part-1.h5", "part-0.h5"]
     assert [prepared.shard for prepared in finished] == shards
-    assert sorted((tmp_path / "new" / "out").iterdir()) == sorted(shards)
+    out = tmp_path / "new" / "out"
+    assert sorted(out.iterdir()) == sorted([*shards, out / MANIFEST])
     SampleStore(shards).verify()
+    assert read_manifest(out) == SampleStore(shards).manifest
+
+
+def test_the_manifest_is_renewed_with_every_shard_that_is_added(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    prepare(texts[:2], vocabulary, out)
+
+    def interrupt(prepared: Prepared) -> None:
+        raise KeyboardInterrupt
+
+    (shard,) = prepare(texts[2:], vocabulary, tmp_path / "other")
+    shard.rename(out / shard.name)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(texts[2:], vocabulary, out, on_finished=interrupt)
+    with pytest.raises(WorkError, match=r"part-2\.h5 is one shard too many, manifest\.json does not have it"):
+        SampleStore(out)
+    prepare(texts[2:], vocabulary, out)
+    manifest = read_manifest(out)
+    assert manifest is not None and manifest == SampleStore(out).manifest
+    assert [shard.name for shard in manifest.shards] == ["part-0.h5", "part-1.h5", "part-2.h5"]
+
+
+def test_a_shard_of_another_vocabulary_in_the_folder_is_an_error(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    prepare(texts[:1], vocabulary, tmp_path / "out")
+    other = tmp_path / "other.txt"
+    other.write_text(vocabulary.read_text(encoding="utf-8") + "\nmore", encoding="utf-8")
+    with pytest.raises(WorkError, match=r"part-1\.h5: its vocabulary_sha256 is .*, that of .*part-0\.h5 is"):
+        prepare(texts[1:2], other, tmp_path / "out")
 
 
 def test_a_finished_shard_is_kept_and_any_other_is_replaced(
@@ -145,7 +179,7 @@ def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
             assert shard.read_bytes() == expected[int(shard.stem[-1])]
             shard.unlink()  # so that there is work left
     prepare(texts, vocabulary, out)
-    assert sorted(path.name for path in out.iterdir()) == ["part-0.h5", "part-1.h5", "part-2.h5"]
+    assert sorted(path.name for path in out.iterdir()) == [MANIFEST, "part-0.h5", "part-1.h5", "part-2.h5"]
     assert [(out / f"part-{number}.h5").read_bytes() for number in range(3)] == expected
 
 

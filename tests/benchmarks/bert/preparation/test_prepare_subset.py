@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from benchmarks.bert.manifest import MANIFEST, read_manifest
 from benchmarks.bert.preparation import prepare as prepare_module
 from benchmarks.bert.preparation.prepare import (
     EvaluationPick,
@@ -61,7 +62,8 @@ def test_a_subset_is_those_of_the_whole_with_the_smallest_keys(
     texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
 ) -> None:
     shards = prepare_subset(texts, vocabulary, tmp_path / "out", 300, seed=7)
-    assert sorted((tmp_path / "out").iterdir()) == sorted(shards)
+    assert sorted((tmp_path / "out").iterdir()) == sorted([*shards, tmp_path / "out" / MANIFEST])
+    assert read_manifest(tmp_path / "out") == SampleStore(shards).manifest
     keys = [SmallestKeys(7, 0).keys(text, len(Shard(shard))) for text, shard in zip(texts, whole, strict=True)]
     largest = np.sort(np.concatenate(keys))[299]
     for text_keys, shard, part in zip(keys, whole, shards, strict=True):
@@ -104,7 +106,7 @@ def test_the_number_of_processes_and_the_order_of_the_texts_do_not_change_a_byte
 def test_a_text_of_which_nothing_is_drawn_has_no_shard(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     (shard,) = prepare_subset(texts, vocabulary, tmp_path / "out", 1)
     assert len(Shard(shard)) == 1
-    assert [*(tmp_path / "out").iterdir()] == [shard]
+    assert sorted((tmp_path / "out").iterdir()) == [tmp_path / "out" / MANIFEST, shard]
 
 
 def test_a_wrong_guess_of_the_number_of_samples_changes_nothing(

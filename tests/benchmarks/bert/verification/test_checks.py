@@ -42,8 +42,8 @@ def test_a_sound_store_is_sound(stores: Any, sound: Sound, look: Look) -> None:
     assert {name for name in findings if name.startswith("evaluation ")} == {
         f"evaluation {name}"
         for name in (
-            *("content", "shards", "counts", "selection", "structure", "repeats in a row", "masked share"),
-            *("[MASK] share", "kept share", "random-next share", "vocabulary"),
+            *("content", "manifest", "shards", "counts", "selection", "structure", "repeats in a row"),
+            *("masked share", "[MASK] share", "kept share", "random-next share", "vocabulary"),
         )
     }
     assert findings["counts"].message.startswith("4,500 samples, ")

@@ -1,0 +1,95 @@
+"""Opening the stores of a run on all ranks together: a run starts only if every rank has the same data.
+
+The order of the samples is a function of the store, so a node that lacks a shard, or has another, would train on
+other samples than the rest without any failure. Only metadata is read.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.bert.manifest import Manifest
+from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.store import SampleStore
+from implementations.pytorch.distributed.process_group import Processes
+from podium.core.errors import WorkError, attempt
+from podium.core.text import cut, listed
+
+LONGEST_SENTENCE = 1000  # characters that a rank sends of what is wrong with its data
+MOST_NAMED = 4  # groups of ranks that are named
+
+
+def open_stores(
+    folders: Mapping[str, Path], vocabulary: Path, processes: Processes
+) -> tuple[list[SampleStore], Vocabulary]:
+    """Open the stores in these folders, given by their keys in the configuration, and the vocabulary they are made of.
+
+    All ranks call it with the same keys. Unless all can open theirs and have the same manifests, the same WorkError is
+    raised on all of them; where all fail in the same way, each raises its own error.
+    """
+    opened, failure = attempt(_open, [*folders.values()], vocabulary)
+    stores, words = opened or ([], None)
+    digests = [store.manifest.digest for store in stores]
+    sentence = "" if failure is None else cut(str(failure), LONGEST_SENTENCE)
+    ranks = processes.gather({"host": socket.gethostname(), "digests": digests, "failure": sentence})
+    hosts, sentences = ([str(rank[key]) for rank in ranks] for key in ("host", "failure"))
+    if failure is not None and len(set(sentences)) == 1:
+        raise failure
+    if any(sentences):
+        raise WorkError(f"not every rank can open the data: {_by_ranks(sentences, hosts)}")
+    for number, (key, store) in enumerate(zip(folders, stores, strict=True)):
+        everyone = [rank["digests"][number] for rank in ranks]
+        if len(set(everyone)) > 1:
+            raise _different(key, store, everyone, hosts, processes)
+    assert words is not None
+    return stores, words
+
+
+def _open(folders: Sequence[Path], vocabulary: Path) -> tuple[list[SampleStore], Vocabulary]:
+    words = Vocabulary.read(vocabulary)
+    stores = [SampleStore(folder) for folder in folders]
+    for store in stores:
+        store.require(words, vocabulary)
+    return stores, words
+
+
+def _different(
+    key: str, store: SampleStore, digests: Sequence[str], hosts: Sequence[str], processes: Processes
+) -> WorkError:
+    """The same error on all ranks: which of them have other data than the majority, or than the first, and what."""
+    usual, count = Counter(digests).most_common(1)[0]
+    reference = digests.index(usual) if 2 * count > len(digests) else 0
+    expected = Manifest.of_document(processes.broadcast(store.manifest.document(), reference))
+    sentence = ""
+    if store.manifest != expected:
+        folder = store.paths[0].parent
+        first, *rest = store.manifest.differences(expected)
+        more = f" (and {len(rest):,} more)" if rest else ""
+        sentence = cut(first.sentence(folder, f"rank {reference} on {hosts[reference]}") + more, LONGEST_SENTENCE)
+    found = _by_ranks(processes.gather(sentence), hosts)
+    return WorkError(
+        f"data.{key} is not the same on all ranks: {found}; have the same shards on every node, and find a wrong one "
+        "with `podium data verify`"
+    )
+
+
+def _by_ranks(sentences: Sequence[str], hosts: Sequence[str]) -> str:
+    """`ranks 2 to 3 on HOST: SENTENCE` for every group of ranks with a sentence; for the first few of them."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank, (host, sentence) in enumerate(zip(hosts, sentences, strict=True)):
+        if sentence:
+            groups.setdefault((host, sentence), []).append(rank)
+    named = [f"{_ranks(ranks)} on {host}: {sentence}" for (host, sentence), ranks in groups.items()]
+    rest = len(named) - MOST_NAMED
+    return "; ".join(named[:MOST_NAMED]) + (f"; and {rest:,} more nodes" if rest > 0 else "")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Such as `rank 1` or `ranks 0, 2 to 5`."""
+    runs: list[list[int]] = []
+    for _, run in groupby(enumerate(ranks), key=lambda place: place[1] - place[0]):
+        runs.append([rank for _, rank in run])
+    named = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed(named)}"

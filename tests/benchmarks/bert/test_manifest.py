@@ -1,0 +1,244 @@
+"""The manifest of a store: what it lists is compared with the shards, and a file of any content is refused plainly."""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from benchmarks.bert.manifest import (
+    LARGEST_BYTES,
+    MANIFEST,
+    Manifest,
+    ManifestError,
+    has_manifest,
+    read_manifest,
+    write_manifest,
+)
+from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.store import SampleStore, renew_manifest
+from podium.core.errors import WorkError
+from tests.benchmarks.bert.test_store import make_samples, write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store of three shards with its manifest."""
+    for number, name in enumerate("abc"):
+        write(tmp_path / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
+    renew_manifest(tmp_path)
+    return tmp_path
+
+
+def test_it_has_what_identifies_the_data(folder: Path) -> None:
+    document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    shards = document.pop("shards")
+    assert document == {
+        "format": "podium-manifest",
+        "version": 1,
+        "vocabulary_sha256": "ab" * 32,
+        "max_sequence_length": 512,
+        "samples": 9,
+    }
+    store = SampleStore(folder)
+    attributes = store.shards[1].attributes
+    names = ("samples", "tokens", "masked_tokens", "content_sha256")
+    assert shards[1] == {"name": "b.h5", **{name: attributes[name] for name in names}}
+    assert [shard["name"] for shard in shards] == ["a.h5", "b.h5", "c.h5"]
+    assert read_manifest(folder) == store.manifest == SampleStore(store.paths).manifest
+
+
+def test_the_digest_is_a_function_of_the_data_alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    digest = SampleStore(folder).manifest.digest
+    other = tmp_path_factory.mktemp("other")
+    for number, name in enumerate("abc"):
+        write(other / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
+    assert SampleStore(other).manifest.digest == digest
+    (other / "c.h5").rename(other / "0.h5")
+    assert SampleStore(other).manifest.digest != digest
+
+
+def replace_b(folder: Path) -> None:
+    write(folder / "b.h5", make_samples([5, 60, 8], seed=77))
+
+
+def another_vocabulary(folder: Path) -> None:
+    for path in folder.glob("*.h5"):
+        with h5py.File(path, "r+") as file:
+            file.attrs["vocabulary_sha256"] = np.bytes_("cd" * 32)
+
+
+def another_length(folder: Path) -> None:
+    for number, name in enumerate("abc"):
+        samples = make_samples([5, 60, 7 + number], seed=number)
+        write(folder / f"{name}.h5", samples, chosen=GenerationSettings(max_sequence_length=100))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda folder: (folder / "b.h5").unlink(), r"/b\.h5 is missing, manifest\.json has it; see"),
+        (lambda folder: write(folder / "d.h5"), r"/d\.h5 is one shard too many, manifest\.json does not have it; see"),
+        (lambda folder: (folder / "c.h5").rename(folder / "d.h5"), r"/c\.h5 is missing, .* \(1 more difference\); see"),
+        (replace_b, r"/b\.h5: its masked_tokens is \d+, manifest\.json has \d+; see|content_sha256 is [0-9a-f]{19}…"),
+        (lambda folder: write(folder / "a.h5"), r"/a\.h5: its tokens is 594, manifest\.json has 72; see"),
+        (another_vocabulary, r"/a\.h5: its vocabulary_sha256 is cdcd.*…, manifest\.json has abab"),
+        (another_length, r"/a\.h5: its max_sequence_length is 100, manifest\.json has 512"),
+    ],
+)
+def test_shards_that_it_does_not_list_are_an_error(folder: Path, change: Callable[[Path], Any], said: str) -> None:
+    change(folder)
+    with pytest.raises(ManifestError, match=said) as caught:
+        SampleStore(folder)
+    advice = f"see `podium data verify {folder}`, make the shards again with `podium data prepare`, or remove "
+    assert str(caught.value).endswith(f"; {advice}{folder / MANIFEST} if the shards are as intended")
+    SampleStore(sorted(folder.glob("*.h5")))  # of paths there is no manifest
+    (folder / MANIFEST).unlink()
+    store = SampleStore(folder)
+    store.keep_manifest()
+    assert read_manifest(folder) == store.manifest
+
+
+def test_a_store_without_one_gets_it_and_keeps_it(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    SampleStore(sorted(folder.glob("*.h5"))).keep_manifest()
+    assert not has_manifest(folder)
+    store = SampleStore(folder)
+    store.keep_manifest()
+    assert read_manifest(folder) == store.manifest
+    (folder / "c.h5").unlink()
+    SampleStore(sorted(folder.glob("*.h5"))).keep_manifest()
+    assert read_manifest(folder) == store.manifest
+
+
+def test_it_is_not_written_of_shards_that_have_changed_meanwhile(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    store = SampleStore(folder)
+    write(folder / "d.h5")
+    store.keep_manifest()
+    assert not has_manifest(folder)
+    (folder / "d.h5").unlink()
+    preparing = os.open(folder, os.O_RDONLY)
+    fcntl.flock(preparing, fcntl.LOCK_EX)
+    store.keep_manifest()
+    assert not has_manifest(folder)
+    os.close(preparing)
+    store.keep_manifest()
+    assert has_manifest(folder)
+
+
+@pytest.mark.parametrize("call", ["open", "replace"])
+def test_a_folder_that_cannot_be_written_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Mounted read-only: permissions alone do not stop root."""
+    (folder / MANIFEST).unlink()
+    really_open = Path.open
+
+    def read_only(*arguments: Any) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def opens(path: Path, mode: str = "r", *arguments: Any, **more: Any) -> Any:
+        return read_only() if "x" in mode or "w" in mode else really_open(path, mode, *arguments, **more)
+
+    if call == "open":
+        monkeypatch.setattr(Path, "open", opens)
+    else:
+        monkeypatch.setattr(Path, "replace", read_only)
+    store = SampleStore(folder)
+    store.keep_manifest()
+    assert sorted(path.name for path in folder.iterdir()) == ["a.h5", "b.h5", "c.h5"]
+    with pytest.raises(WorkError, match=r"manifest\.json: cannot be written \(Read-only file system\)"):
+        write_manifest(folder, store.manifest)
+
+
+GOOD: dict[str, Any] = {
+    "format": "podium-manifest",
+    "version": 1,
+    "vocabulary_sha256": "ab",
+    "max_sequence_length": 512,
+    "samples": 3,
+    "shards": [{"name": "a.h5", "samples": 3, "tokens": 9, "masked_tokens": 3, "content_sha256": "cd"}],
+}
+
+
+def shard(**changes: Any) -> str:
+    return json.dumps(GOOD | {"shards": [GOOD["shards"][0] | changes]})
+
+
+def test_what_the_hostile_ones_begin_from_is_good() -> None:
+    assert Manifest.of_document(GOOD).document() == GOOD
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "it is no JSON document"),
+        ("{", "it is no JSON document"),
+        (b"\xff\xfe{}", "it is no JSON document"),
+        ("[" * 1_000_000, "it is no JSON document"),
+        (json.dumps(GOOD).replace("512", "1" * 5000), "it is no JSON document"),
+        ("[]", "its format is not 'podium-manifest'"),
+        ('{"format": []}', "its format is not 'podium-manifest'"),
+        (json.dumps(GOOD | {"version": 2}), "its version is 2, not 1"),
+        (json.dumps(GOOD | {"version": [[1]] * 1000}), "its version is "),
+        (json.dumps(GOOD | {"vocabulary_sha256": None}), "its vocabulary_sha256 is no str"),
+        (json.dumps(GOOD | {"max_sequence_length": True}), "its max_sequence_length is no int"),
+        (json.dumps(GOOD | {"max_sequence_length": 512.0}), "its max_sequence_length is no int"),
+        (json.dumps(GOOD | {"samples": 4}), "another sum of samples"),
+        (json.dumps(GOOD | {"more": 4}), "other keys than a manifest"),
+        (json.dumps(GOOD | {"shards": {}}), "its shards are no list"),
+        (json.dumps(GOOD | {"shards": []}), "its shards are none"),
+        (json.dumps(GOOD | {"shards": GOOD["shards"] * 2}), "not in the order of their names"),
+        (json.dumps(GOOD | {"shards": ["a.h5"]}), r"its shards\[0\] does not have the keys name, samples"),
+        (shard(more=1), r"its shards\[0\] does not have the keys"),
+        (shard(name=7), r"its shards\[0\]\.name is no str"),
+        (shard(samples=-1), r"its shards\[0\]\.samples is -1, allowed is 1 to"),
+        (shard(tokens=2**70), r"its shards\[0\]\.tokens is 1180591620717411303424, allowed is 1 to"),
+        (shard(masked_tokens="3"), r"its shards\[0\]\.masked_tokens is no int"),
+        (shard(content_sha256=["cd"]), r"its shards\[0\]\.content_sha256 is no str"),
+        *(
+            (shard(name=name), r"its shards\[0\]\.name is .*, which is no file name")
+            for name in ("../a.h5", "/etc/passwd", "a\\b.h5", "a\0.h5", "", "..", "a" * 256)
+        ),
+    ],
+)
+def test_a_file_that_is_no_manifest_is_refused(folder: Path, content: str | bytes, said: str) -> None:
+    path = folder / MANIFEST
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ManifestError, match=said) as caught:
+        SampleStore(folder)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: the manifest cannot be used: ") and len(text) < 700 and text.isprintable()
+    assert "remove it if the shards are as intended" in text
+
+
+def test_a_name_that_cannot_be_printed_is_escaped(folder: Path) -> None:
+    (folder / MANIFEST).write_text(shard(name="\ud800\x1b[31m.h5"), encoding="utf-8")
+    with pytest.raises(ManifestError) as caught:
+        SampleStore(folder)
+    assert str(caught.value).isprintable()
+
+
+def test_no_more_is_read_than_a_manifest_may_have(folder: Path) -> None:
+    path = folder / MANIFEST
+    with path.open("wb") as file:
+        file.truncate(2**40)  # takes no space
+    with pytest.raises(ManifestError, match=f"it has more than {LARGEST_BYTES:,} bytes"):
+        SampleStore(folder)
+    for make in (lambda: path.symlink_to("/dev/zero"), lambda: path.symlink_to("none"), path.mkdir):
+        path.unlink()
+        make()
+        with pytest.raises(ManifestError, match="it is no regular file"):
+            SampleStore(folder)
+
+
+def test_a_store_of_too_many_shards_has_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.bert.manifest.LARGEST_BYTES", 100)
+    with pytest.raises(WorkError, match=r"manifest\.json: would have \d+ bytes for 1 shards, allowed are 100"):
+        write_manifest(tmp_path, Manifest.of_document(GOOD))
+    assert not [*tmp_path.iterdir()]
