@@ -235,6 +235,10 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the curve of --scale and the published points as SVG.")
     ] = None,
+    cost: Annotated[
+        Path | None,
+        typer.Option(metavar="PRICES.yaml", help="Add what it costs, at hourly prices as docs/prices.yaml."),
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -249,7 +253,7 @@ def predict(
 
     check_plot(scale, plot)
     config = load_system(system, recipe, settings or [])
-    predicted = predict_run(config, scale, Progress(errors))
+    predicted = predict_run(config, scale, Progress(errors), cost)
     if plot is not None:
         plot_scale(predicted, config.system, plot)
     show(as_json, predicted, lambda to: print_prediction(to, config, predicted))
