@@ -67,7 +67,12 @@ def test_initialisation_rounding_and_minimum() -> None:
     ("result", "per", "options", "why"),
     [
         (make_result(HOUR.runs, accelerators=0), "accelerator-hour", {}, "the description has no accelerators"),
-        (make_result(HOUR.runs, accelerators=None), "accelerator-hour", {}, "does not state its number of accelerators"),
+        (
+            make_result(HOUR.runs, accelerators=None),
+            "accelerator-hour",
+            {},
+            "does not state its number of accelerators",
+        ),
         (make_result(HOUR.runs, nodes=None), "node-hour", {}, "does not state its number of nodes"),
         (make_result([make_run(1.0, status="aborted")]), "node-hour", {}, "no run reached the target"),
         (
