@@ -71,8 +71,8 @@ def misses_of(runs: Sequence[PublishedRun], constants: Constants) -> tuple[Miss,
     tested = compare([run for run in runs if is_tested(run)], constants)
     seconds: list[tuple[PublishedRun | PublishedScore, float]] = [(c.run, -log(1 + c.seconds_error)) for c in tested]
     rates: list[tuple[PublishedRun | PublishedScore, float]] = [(c.run, log(1 + c.rate_error)) for c in tested]
-    for run in read_scores():
-        rates.append((run, log(predicted_rate(run, constants, published) / run.sequences_per_second)))
+    for score in read_scores():
+        rates.append((score, log(predicted_rate(score, constants, published) / score.sequences_per_second)))
     others: dict[str, float] = {}  # greatest miss of each system of other code
     for run, miss in (*seconds, *rates):
         if run.family not in FITTED_FAMILIES:

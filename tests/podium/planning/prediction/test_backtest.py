@@ -12,6 +12,7 @@ from podium.planning.prediction.backtest import (
     explained,
     groups,
     report,
+    report_intervals,
     report_round_1_1,
 )
 from podium.planning.prediction.constants import load_constants
@@ -87,6 +88,14 @@ def test_left_out_nine_of_ten_systems_lie_inside_the_interval_of_the_others() ->
     assert {m.coverage for m in fitted} == {0.9}
     others = [m for m in CONSTANTS.misses if m.code == "other"]
     assert {(m.coverage, m.systems, m.inside_left_out) for m in others} == {(None, 3, 2)}
+
+
+def test_every_interval_is_reported() -> None:
+    text = report_intervals(CONSTANTS)
+    assert len(text.splitlines()) == 2 + 8
+    assert "fitted up to 32 GPUs seconds 1/1.20 1.20 90% 22 of 24" in " ".join(text.split())
+    assert "other more than 32 GPUs" in text
+    assert "not stated   2 of 3" in text
 
 
 def test_errors_are_predicted_by_published(comparisons: list[Comparison]) -> None:
