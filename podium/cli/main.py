@@ -244,8 +244,8 @@ def predict(
 ) -> None:
     """Predict time-to-train on a system before a run: its parts, an interval, and what is unsure.
 
-    A step's cost is what `podium bench` measured there, or else is fitted on published A100 runs; samples to target are
-    interpolated between published batch sizes.
+    A step's cost is what `podium bench` measured there, or else that of the best published code, fitted on A100 runs,
+    with Podium's own step as counted beside it; samples to target are interpolated between published batch sizes.
     """
     from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
     from podium.config.load import load_system

@@ -51,6 +51,7 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
         "processor": plan.machine.processor,
         "global_batch_size": plan.global_batch_size,
         "balancing": plan.strategy,
+        "code": plan.code,
         "scale": _scaled(plan, _numbers(scale), constants) if scale is not None else [],
         "published": published_points() if scale is not None else [],
     }
@@ -147,8 +148,10 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     table.add_column("what")
     table.add_column("figure", justify="right")
     ranks = f"{predicted['global_batch_size']:,} on {predicted['ranks']:,} rank{'s' if predicted['ranks'] > 1 else ''}"
-    counted = predicted["as_counted"] is not None
-    table.add_row("as the best published code" if counted else "time-to-train", duration(predicted["seconds"]))
+    table.add_row(
+        "as the best published code" if predicted["code"] == "other" else "time-to-train",
+        duration(predicted["seconds"]),
+    )
     table.add_row("  between", f"{duration(predicted['low'])} and {duration(predicted['high'])}")
     if predicted["as_counted"] is not None:
         table.add_row("  Podium's step as counted, never run", duration(predicted["as_counted"]))

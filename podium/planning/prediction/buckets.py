@@ -60,9 +60,8 @@ def _work(name: str, elements: int, size: Size, mean_length: float) -> float:
     """Multiplications for each token that come with a tensor's gradient."""
     if name.startswith("bert/encoder"):
         return elements + (2 * size.hidden * mean_length if "/qkv/kernel" in name else 0)
-    if (
-        name == "cls/predictions/transform/dense/kernel"
-    ):  # the decoder, whose weights are the word embedding's, comes first
+    # The decoder, whose weights are the word embedding's, comes before it.
+    if name == "cls/predictions/transform/dense/kernel":
         return MASKED_SHARE * (elements + size.hidden * size.vocabulary_size)
     return 0.0
 

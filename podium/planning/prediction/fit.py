@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_runs, read_scores
 from podium.planning.prediction.backtest import compare
 from podium.planning.prediction.constants import PATH, Constants, save_constants
-from podium.planning.prediction.interval import SMALL, Kind, Measure, Miss, inside_left_out, width
+from podium.planning.prediction.interval import SMALL, Kind, Measure, Miss, inside_left_out, upper_end, width
 from podium.planning.prediction.published import (
     FITTED_FAMILIES,
     is_fitted,
@@ -87,10 +87,11 @@ def misses_of(runs: Sequence[PublishedRun], constants: Constants) -> tuple[Miss,
             if run.family in FITTED_FAMILIES and (run.gpus <= SMALL) == (gpus == "small")
         ]
         half, coverage = width(rows)
-        found.append(Miss("fitted", gpus, of, -half, half, coverage, len(rows), inside_left_out(rows)))
-        greatest = max(half, *others.values())
-        left_out = inside_left_out([*others.values()])
-        found.append(Miss("other", gpus, of, -half, greatest, None, len(others), left_out))
+        inside = inside_left_out([abs(miss) for miss in rows], lambda some: width(some)[0])
+        found.append(Miss("fitted", gpus, of, -half, half, coverage, len(rows), inside))
+        unfitted = [*others.values()]
+        inside = inside_left_out(unfitted, upper_end)
+        found.append(Miss("other", gpus, of, -half, max(half, upper_end(unfitted)), None, len(others), inside))
     return tuple(found)
 
 

@@ -1,11 +1,11 @@
 """Intervals: their width by the number of systems, coverage on random misses, and what is said of them."""
 
-from math import exp
+from math import exp, sqrt
 
 import numpy as np
 import pytest
 
-from podium.planning.prediction.interval import Miss, inside_left_out, interval_for, width
+from podium.planning.prediction.interval import Miss, inside_left_out, interval_for, upper_end, width
 
 MISSES = (
     Miss("fitted", "small", "seconds", -0.2, 0.2, 0.9, 24, 22),
@@ -30,8 +30,13 @@ def test_a_further_system_is_covered_in_nine_of_ten_cases() -> None:
 
 
 def test_left_out_is_judged_by_the_others() -> None:
-    assert inside_left_out([0.1, 0.2, 0.3]) == 2
-    assert inside_left_out([0.1, -0.1]) == 2
+    assert inside_left_out([0.1, 0.2, 0.3], max) == 2
+    assert inside_left_out([0.1, 0.1], max) == 2
+
+
+def test_students_upper_end_by_hand() -> None:
+    """t of two degrees of freedom at 95%: 2.920."""
+    assert upper_end([0.5, 0.6, 0.7]) == pytest.approx(0.6 + 2.920 * 0.1 * sqrt(4 / 3), abs=1e-4)
 
 
 def test_an_assumed_error_widens_both_ends() -> None:
