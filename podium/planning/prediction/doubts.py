@@ -5,16 +5,15 @@ from math import log
 from benchmarks.bert.published.reading import read_learning_rates
 from podium.core.errors import UsageError
 from podium.planning.prediction.memory import needed_bytes
-from podium.planning.prediction.plan import PROCESSORS, Plan
+from podium.planning.prediction.plan import Plan
 
 FAR_BEYOND = 2.0  # times the memory from which a plan is refused: the estimate is nearer than that
 RATE_FACTOR = 4.0  # between the nearest published learning rate and one that samples to target are not known of
 
 
-def memory_doubt(plan: Plan, system: str) -> list[str]:
-    """A sentence if the plan needs more memory than is stated. Raises UsageError if it needs far more."""
-    name, gb = PROCESSORS[plan.machine.processor].name, 1e9
-    needed = needed_bytes(plan)
+def memory_doubt(plan: Plan, system: str, name: str) -> list[str]:
+    """A sentence if the plan needs more memory than accelerators of this name have. UsageError if it needs far more."""
+    needed, gb = needed_bytes(plan), 1e9
     if plan.memory_bytes is None:
         return [f"the memory of {name} is not stated; about {needed / gb:.0f} GB are needed"]
     if needed <= plan.memory_bytes:

@@ -95,7 +95,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
     if config.launch.device != "cpu":
         memory = stated_bytes(config.description.accelerator_memory_capacity, accelerator, machine.processor)
         plan = replace(plan, memory_bytes=memory)
-        unsure += memory_doubt(plan, config.system)
+        unsure += memory_doubt(plan, config.system, accelerator)
     if config.size == "large" and config.target_accuracy is not None:
         unsure += learning_rate_doubt(
             config.optimizer.algorithm, config.optimizer.learning_rate, plan.global_batch_size

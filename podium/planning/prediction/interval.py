@@ -59,8 +59,8 @@ class Interval:
                 f"published systems of the kind; {checked}"
             )
         return (
-            f"the interval has no stated coverage: its upper end is by the misses of the {self.systems} published "
-            f"systems whose code was not fitted on, all of one submitter; {checked}"
+            f"the interval has no stated coverage: its upper end follows from the misses of the {self.systems} "
+            f"published systems whose code was not fitted on, all of one submitter; {checked}"
         )
 
 

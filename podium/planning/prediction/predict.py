@@ -149,9 +149,9 @@ def as_counted(plan: Plan, constants: Constants, samples: float) -> float | None
     if plan.counted is None:
         return None
     parameters, costs = plan.counted.step, replace(plan.counted, step=0.0)
-    split = _split(replace(plan, costs=costs, clipping=None), constants, samples)
+    split = _split(replace(plan, costs=costs), constants, samples)
     steps = samples / plan.global_batch_size
-    return split.seconds - split.optimizer + steps * parameters
+    return split.seconds - split.optimizer + steps * parameters  # clipping is counted among these
 
 
 def _split(plan: Plan, constants: Constants, samples: float) -> Split:
