@@ -235,13 +235,17 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the curve of --scale and the published points as SVG.")
     ] = None,
+    cost: Annotated[
+        Path | None,
+        typer.Option(metavar="PRICES.yaml", help="Add what it costs, at hourly prices as docs/prices.yaml."),
+    ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict time-to-train on a system before a run: its parts, an interval, and what is unsure.
 
-    A step's cost is what `podium bench` measured there, or else is fitted on published A100 runs; samples to target are
-    interpolated between published batch sizes.
+    A step's cost is what `podium bench` measured there, or else that of the best published code, fitted on A100 runs,
+    with Podium's own step as counted beside it; samples to target are interpolated between published batch sizes.
     """
     from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
     from podium.config.load import load_system
@@ -249,7 +253,7 @@ def predict(
 
     check_plot(scale, plot)
     config = load_system(system, recipe, settings or [])
-    predicted = predict_run(config, scale, Progress(errors))
+    predicted = predict_run(config, scale, Progress(errors), cost)
     if plot is not None:
         plot_scale(predicted, config.system, plot)
     show(as_json, predicted, lambda to: print_prediction(to, config, predicted))

@@ -5,7 +5,7 @@ It runs in this process, for any number of ranks, and needs no torch and no GPU.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from podium.comparison.cost import billed_seconds, hourly_price, money, read_prices
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, write_whole
+from podium.planning.accelerators import accelerator_named
 from podium.planning.costs import costs_path
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.from_config import plan_of_config
@@ -34,11 +36,11 @@ BAR = 40  # characters of the longest bar
 MOST_GPUS = 1 << 17
 
 
-def predict_run(config: RunConfig, scale: str | None, progress: Progress) -> dict[str, Any]:
+def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices: Path | None = None) -> dict[str, Any]:
     """The prediction by the names that `podium predict --json` prints; kept in a folder under runs/.
 
-    `scale` has numbers of GPUs between commas. The embedded text is prepared if it is not yet, since its lengths count;
-    other text is not. Raises UsageError or WorkError.
+    `scale` has numbers of GPUs between commas, `prices` is a file as of `podium compare --cost`. The embedded text is
+    prepared if it is not yet, since its lengths count; other text is not. Raises UsageError or WorkError.
     """
     if config.data.kind == "embedded" and config.size == "tiny":
         config = with_data(config, progress.note)
@@ -49,9 +51,12 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress) -> dic
         "processor": plan.machine.processor,
         "global_batch_size": plan.global_batch_size,
         "balancing": plan.strategy,
+        "code": plan.code,
         "scale": _scaled(plan, _numbers(scale), constants) if scale is not None else [],
         "published": published_points() if scale is not None else [],
     }
+    if prices is not None:
+        predicted["cost"] = predicted_cost(config, predicted, prices)
     folder = RunFolder(make_folder(RUNS / config.system / f"predict_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
     write_resolved(config, folder.config)
     write_whole(folder.summary, json.dumps(predicted, indent=2) + "\n")
@@ -59,8 +64,59 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress) -> dic
 
 
 def _as_json(prediction: Prediction) -> dict[str, Any]:
-    rate = prediction.sequences_per_second
-    return asdict(prediction) | {"unsure": list(prediction.unsure), "sequences_per_second": rate}
+    return asdict(prediction) | {
+        "unsure": list(prediction.unsure),
+        "sequences_per_second": prediction.sequences_per_second,
+        "interval": asdict(prediction.interval) | {"statement": prediction.interval.statement},
+    }
+
+
+@dataclass(frozen=True)
+class PredictedSystem:
+    """A configured system as entries of a prices file know it."""
+
+    accelerator: str | None
+    family: str | None
+    system: str | None
+    submitter: str | None
+    accelerators: int | None
+    nodes: int | None
+    round: str | None = None  # `own` in a prices file
+
+
+def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The cost of the predicted run and of its interval's ends. UsageError where no price fits the system."""
+    prices, description, launch = read_prices(path), config.description, config.launch
+    name = description.accelerator_model_name
+    kind, on_cpu = accelerator_named(name), launch.device == "cpu"
+    system = PredictedSystem(
+        accelerator=None if on_cpu else name,
+        family=None if on_cpu or kind is None else kind.name,
+        system=config.system,
+        submitter=description.submitter,
+        accelerators=0 if on_cpu else launch.ranks,
+        nodes=launch.nodes,
+    )
+    place = prices.entry_for(system)
+    if place is None:
+        raise UsageError(
+            f"{path}: no entry of prices fits {config.system} ({name}); add one, such as system: {config.system}"
+        )
+    per_hour = hourly_price(system, prices, place)
+    if isinstance(per_hour, str):
+        raise UsageError(f"{path}: {per_hour}; use another unit for {config.system}")
+
+    def cost(seconds: float) -> float:
+        return per_hour * billed_seconds(seconds, prices) / 3600
+
+    return {
+        "currency": prices.currency,
+        "cost_to_train": cost(predicted["seconds"]),
+        "low": cost(predicted["low"]),
+        "high": cost(predicted["high"]),
+        "cost_per_hour": per_hour,
+        "without_initialisation": prices.initialisation,  # it is paid for, and not predicted
+    }
 
 
 def _scaled(plan: Plan, gpus: list[int], constants: Constants) -> list[dict[str, Any]]:
@@ -92,8 +148,16 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     table.add_column("what")
     table.add_column("figure", justify="right")
     ranks = f"{predicted['global_batch_size']:,} on {predicted['ranks']:,} rank{'s' if predicted['ranks'] > 1 else ''}"
-    table.add_row("time-to-train", duration(predicted["seconds"]))
+    table.add_row(
+        "as the best published code" if predicted["code"] == "other" else "time-to-train",
+        duration(predicted["seconds"]),
+    )
     table.add_row("  between", f"{duration(predicted['low'])} and {duration(predicted['high'])}")
+    if predicted["as_counted"] is not None:
+        table.add_row("  Podium's step as counted, never run", duration(predicted["as_counted"]))
+    if cost := predicted.get("cost"):
+        table.add_row(f"cost, {cost['currency']}", money(cost["cost_to_train"]))
+        table.add_row("  between", f"{money(cost['low'])} and {money(cost['high'])}")
     table.add_row("samples", f"{predicted['samples_to_target']:,.0f}")
     table.add_row("sequences/s", f"{predicted['sequences_per_second']:,.1f}")
     table.add_row("a step", f"{predicted['step_milliseconds']:,.1f} ms")
@@ -101,6 +165,9 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     for part, seconds in predicted["split"].items():
         table.add_row(part, f"{duration(seconds)}, {seconds / predicted['seconds']:5.1%}")
     console.print(table)
+    console.print(predicted["interval"]["statement"], markup=False, highlight=False)
+    if predicted.get("cost", {}).get("without_initialisation"):
+        console.print("the time before run_start is paid for, but not predicted: cost is without it", highlight=False)
     for sentence in predicted["unsure"]:
         console.print(f"unsure: {sentence}", markup=False, highlight=False)
     if predicted["scale"]:
@@ -133,8 +200,13 @@ def _scale_table(predicted: Mapping[str, Any]) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """Such as 12.3 s, 16.6 min or 3.4 h, with a figure that can be compared."""
-    for limit, unit, name in ((120, 1, "s"), (2 * 3600, 60, "min"), (float("inf"), 3600, "h")):
+    """Such as 12.3 s, 16.6 min, 3.4 h or 12.1 days, with a figure that can be compared."""
+    for limit, unit, name in (
+        (120, 1, "s"),
+        (2 * 3600, 60, "min"),
+        (48 * 3600, 3600, "h"),
+        (float("inf"), 86_400, "days"),
+    ):
         if seconds < limit:
             return f"{seconds / unit:.3g} {name}" if seconds / unit < 100 else f"{seconds / unit:.0f} {name}"
     raise ValueError(f"{seconds} seconds is no duration")

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import mean
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 from rich.console import Console
@@ -39,6 +39,25 @@ UNITS: Mapping[str, str] = MappingProxyType(
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_NAME)]
 
 
+class Priced(Protocol):
+    """What prices go by: a result, or a predicted system."""
+
+    @property
+    def accelerator(self) -> str | None: ...
+    @property
+    def family(self) -> str | None: ...
+    @property
+    def system(self) -> str | None: ...
+    @property
+    def submitter(self) -> str | None: ...
+    @property
+    def round(self) -> str | None: ...
+    @property
+    def accelerators(self) -> int | None: ...
+    @property
+    def nodes(self) -> int | None: ...
+
+
 class Entry(BaseModel):
     """A price, and which results it is of: those that fit all of its patterns."""
 
@@ -51,7 +70,7 @@ class Entry(BaseModel):
     submitter: Pattern | None = None
     round: Pattern | None = None  # such as v2.1; `own` for one's own results
 
-    def fits(self, result: Result) -> bool:
+    def fits(self, result: Priced) -> bool:
         return all(
             pattern is None or any(_fits(pattern, name) for name in names if name)
             for pattern, names in (
@@ -88,7 +107,7 @@ class Prices(BaseModel):
     # That each run is billed for at least.
     minimum_minutes: Annotated[float, Field(ge=0, le=10_080, allow_inf_nan=False)] = 0.0
 
-    def entry_for(self, result: Result) -> int | None:
+    def entry_for(self, result: Priced) -> int | None:
         """The place of the first entry that fits, from 0."""
         return next((place for place, entry in enumerate(self.prices) if entry.fits(result)), None)
 
@@ -166,12 +185,9 @@ def costs(results: Sequence[Result], prices: Prices, path: Path) -> Costs:
 
 def _cost(result: Result, prices: Prices, place: int) -> Cost | str:
     """Or why it is not known, as a sentence fragment."""
-    entry = prices.prices[place]
-    number = {"accelerators": result.accelerators, "nodes": result.nodes, "system": 1}[UNITS[entry.per]]
-    if not number:
-        what = UNITS[entry.per]
-        missing = f"has no {what}" if number == 0 else f"does not tell its number of {what}"
-        return f"prices.{place} is per {entry.per}, and the description {missing}"
+    per_hour = hourly_price(result, prices, place)
+    if isinstance(per_hour, str):
+        return per_hour
     # the runs of which the score is the mean (`score_seconds`), else those that converged
     scored = result.converged if result.score_minutes is None else sorted(result.runs, key=counted_seconds)[1:-1]
     if not scored:
@@ -180,7 +196,6 @@ def _cost(result: Result, prices: Prices, place: int) -> Cost | str:
     seconds = [time for time in times if time is not None]
     if len(seconds) < len(times):
         return "a log does not tell when initialisation began"
-    per_hour = entry.price * number
     to_train = per_hour * mean(seconds) / 3600
     samples = [run.samples for run in scored if run.samples is not None]
     known = len(samples) == len(scored) and to_train > 0
@@ -188,6 +203,17 @@ def _cost(result: Result, prices: Prices, place: int) -> Cost | str:
     if not math.isfinite(to_train) or (each is not None and not math.isfinite(each)):
         return "its times are none that can be computed with"
     return Cost(per_hour, to_train, each)
+
+
+def hourly_price(system: Priced, prices: Prices, place: int) -> float | str:
+    """Of the whole system by the entry at this place, or why it is not known, as a sentence fragment."""
+    entry = prices.prices[place]
+    number = {"accelerators": system.accelerators, "nodes": system.nodes, "system": 1}[UNITS[entry.per]]
+    if number:
+        return entry.price * number
+    what = UNITS[entry.per]
+    missing = f"has no {what}" if number == 0 else f"does not state its number of {what}"
+    return f"prices.{place} is per {entry.per}, and the description {missing}"
 
 
 def _billed(run: Run, prices: Prices) -> float | None:
@@ -198,6 +224,11 @@ def _billed(run: Run, prices: Prices) -> float | None:
         if run.init_seconds is None:
             return None
         seconds += run.init_seconds
+    return billed_seconds(seconds, prices)
+
+
+def billed_seconds(seconds: float, prices: Prices) -> float:
+    """Seconds that are paid for where a run takes so many."""
     seconds = max(seconds, 60 * prices.minimum_minutes)
     if prices.billing_seconds is None:
         return seconds

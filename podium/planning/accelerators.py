@@ -14,6 +14,10 @@ class Accelerator:
     # Dense bf16 operations a second (fp16 where there is no bf16), a multiplication and an addition being two, as its
     # maker states them without boost or sparsity; None where none are stated.
     peak_flops: float | None
+    # The same of fp32 without and with TF32 (None: not stated, or there is none), and of fp8.
+    fp32_flops: float | None = None
+    tf32_flops: float | None = None
+    fp8_flops: float | None = None
 
 
 def accelerator_named(text: str) -> Accelerator | None:
@@ -30,6 +34,7 @@ _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"A100.*PCI", "NVIDIA A100 PCIe", 312),
     (r"A100.*SXM", "NVIDIA A100 SXM", 312),
     (r"A100", "NVIDIA A100", 312),
+    (r"\bT4\b", "NVIDIA T4", 65),
     (r"\bA30\b", "NVIDIA A30", 165),
     (r"\bA40\b", "NVIDIA A40", 149.7),
     (r"\bA10\b", "NVIDIA A10", 125),
@@ -68,7 +73,39 @@ _TABLE: tuple[tuple[str, str, float | None], ...] = (
     (r"Gaudi|HL-?205", "Habana Gaudi", None),
     (r"Ascend\W?910", "Huawei Ascend 910", 256),
 )
+# Peaks of other precisions in teraFLOP/s: fp32 without TF32, TF32, fp8; None where a data sheet states none, or states
+# it for another kind of product. Dense, which is half of what data sheets state with sparsity.
+_OTHERS: dict[str, tuple[float | None, float | None, float | None]] = {
+    "NVIDIA V100 PCIe": (14, None, None),
+    "NVIDIA V100 SXM": (15.7, None, None),
+    "NVIDIA T4": (8.1, None, None),
+    "NVIDIA A100 PCIe": (19.5, 156, None),
+    "NVIDIA A100 SXM": (19.5, 156, None),
+    "NVIDIA A100": (19.5, 156, None),
+    "NVIDIA A30": (10.3, 82, None),
+    "NVIDIA A40": (37.4, 74.8, None),
+    "NVIDIA A10": (31.2, 62.5, None),
+    "NVIDIA GH200": (67, 494.5, 1979),
+    "NVIDIA H200 NVL": (60, 417.5, 1670.5),
+    "NVIDIA H200": (67, 494.5, 1979),
+    "NVIDIA H100 NVL": (60, 417.5, 1670.5),
+    "NVIDIA H100 PCIe": (51, 378, 1513),
+    "NVIDIA H100 SXM": (67, 494.5, 1979),
+    "NVIDIA L40S": (91.6, 183, 733),
+    "NVIDIA L4": (30.3, 60, 242.5),
+    "AMD MI300X": (163.4, 653.7, 2614.9),
+    "AMD MI325X": (163.4, 653.7, 2614.9),
+}
+
+
+def _tera(peak: float | None) -> float | None:
+    return None if peak is None else peak * 1e12
+
+
 _KINDS = tuple(
-    (re.compile(pattern, re.IGNORECASE), Accelerator(name, None if peak is None else peak * 1e12))
+    (
+        re.compile(pattern, re.IGNORECASE),
+        Accelerator(name, _tera(peak), *map(_tera, _OTHERS.get(name, (None, None, None)))),
+    )
     for pattern, name, peak in _TABLE
 )

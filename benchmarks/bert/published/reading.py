@@ -9,8 +9,9 @@ from typing import Any
 
 from podium.core.paths import package_file
 
-RUNS, SAMPLES, TINY, SCORES = (
-    package_file("benchmarks.bert.published", f"{name}.json") for name in ("runs", "samples", "tiny", "scores_1_1")
+RUNS, SAMPLES, TINY, SCORES, RATES = (
+    package_file("benchmarks.bert.published", f"{name}.json")
+    for name in ("runs", "samples", "tiny", "scores_1_1", "learning_rates")
 )
 
 
@@ -123,6 +124,16 @@ class PublishedScore(_System):
         return self.mean_samples / self.score_seconds
 
 
+@dataclass(frozen=True)
+class LearningRate:
+    """A base learning rate that reached the target."""
+
+    optimizer: str
+    global_batch_size: int
+    learning_rate: float
+    source: str
+
+
 def read_runs(path: Path = RUNS) -> list[PublishedRun]:
     """The A100 systems of rounds 2.0 and 2.1, in the file's order. ValueError for a file that holds anything else."""
     return [PublishedRun(**row) for row in _rows(path, "runs", PublishedRun)]
@@ -141,6 +152,11 @@ def read_scores() -> list[PublishedScore]:
 def read_tiny_samples() -> list[SamplesToTarget]:
     """Samples to target of the tiny BERT, as measured with Podium itself."""
     return read_samples(TINY)
+
+
+def read_learning_rates() -> list[LearningRate]:
+    """Published base learning rates of BERT-large, by optimizer and batch size."""
+    return [LearningRate(**row) for row in _rows(RATES, "rates", LearningRate)]
 
 
 def _rows(path: Path, key: str, kind: type) -> list[dict[str, Any]]:

@@ -1,13 +1,15 @@
 """The predictor's constants; constants.json has each with its unit and source, and `fit` writes its values."""
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from math import ceil, floor
 from pathlib import Path
 
 import numpy as np
 
 from podium.core.files import write_whole
 from podium.core.paths import package_file
+from podium.planning.prediction.interval import Miss
 
 PATH = package_file("podium.planning.prediction", "constants.json")
 
@@ -30,7 +32,12 @@ class Constants:
     start_seconds_1024: float
     evaluation_share: float
     cpu_run_over_bench: float
-    throughput_error: float
+    counted_products: float
+    counted_attention: float
+    counted_elements: float
+    counted_head: float
+    counted_parameters: float
+    misses: tuple[Miss, ...] = ()  # of the back-test with these constants, by kind of system
 
     def start_seconds(self, ranks: int) -> float:
         """From run_start until steps go at their full rate, by the logarithm of the ranks."""
@@ -41,11 +48,13 @@ class Constants:
 
 def load_constants(path: Path = PATH) -> Constants:
     """ValueError for a file with other constants than these."""
-    entries = json.loads(path.read_text(encoding="utf-8"))["constants"]
-    names = {field.name for field in fields(Constants)}
+    document = json.loads(path.read_text(encoding="utf-8"))
+    entries = document["constants"]
+    names = {field.name for field in fields(Constants)} - {"misses"}
     if set(entries) != names:
         raise ValueError(f"{path}: has the constants {sorted(entries)}, not {sorted(names)}")
-    return Constants(**{name: float(entry["value"]) for name, entry in entries.items()})
+    values = {name: float(entry["value"]) for name, entry in entries.items()}
+    return Constants(**values, misses=tuple(Miss(**row) for row in document["misses"]["kinds"]))
 
 
 def save_constants(constants: Constants, path: Path, fitted_on: list[str]) -> None:
@@ -53,4 +62,8 @@ def save_constants(constants: Constants, path: Path, fitted_on: list[str]) -> No
     document = json.loads(PATH.read_text(encoding="utf-8")) | {"fitted_on": fitted_on}
     for name, entry in document["constants"].items():
         entry["value"] = float(f"{getattr(constants, name):.5g}")
+    document["misses"]["kinds"] = [
+        row | {"low": floor(row["low"] * 1e4) / 1e4, "high": ceil(row["high"] * 1e4) / 1e4}  # never narrower
+        for row in map(asdict, constants.misses)
+    ]
     write_whole(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")

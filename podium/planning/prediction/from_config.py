@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
@@ -11,6 +13,8 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.costs import TERMS, StepCosts, differing, load_costs
 from podium.planning.prediction.constants import Constants
+from podium.planning.prediction.doubts import learning_rate_doubt, memory_doubt
+from podium.planning.prediction.memory import stated_bytes
 from podium.planning.prediction.plan import (
     FULL,
     HALF,
@@ -19,6 +23,7 @@ from podium.planning.prediction.plan import (
     Machine,
     Plan,
     adapters_named,
+    counted_costs,
     optimizer_seconds,
     processor_named,
     published_costs,
@@ -27,10 +32,16 @@ from podium.planning.prediction.published import all_samples, wikipedia
 from podium.planning.prediction.samples_to_target import Estimate, curve
 
 # Assumed of a node whose description names none.
-ADAPTERS = {"a100_sxm": (8, 200.0), "a100_pcie": (1, 100.0), "h100_sxm": (8, 400.0), "h200": (8, 400.0)}
+ADAPTERS = {
+    "a100_sxm": (8, 200.0),
+    "a100_pcie": (1, 100.0),
+    "h100_sxm": (8, 400.0),
+    "h200": (8, 400.0),
+    "t4": (1, 10.0),
+}
 BETWEEN_NODES = "how much of their adapters' rate nodes reach is fitted on A100 systems alone"
 UNFITTED_ERROR = 0.3  # assumed of rates that no published run is fitted on
-FITTED_PRECISION = ("auto", "fp16", "bf16")
+WITHOUT_BF16 = ("t4",)  # there `precision: auto` is fp32
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 
 
@@ -56,27 +67,50 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
     else:
         costs = _fitted_costs(config, processor, constants, unsure)
     sharded_from = config.optimizer.sharded_from
+    lengths = _lengths(config, unsure)
+    *phases, (_, last) = _phases(config, lengths, unsure) or [(0, lengths)]
+    half = config.launch.device != "cpu" and not _multiplies_in_fp32(config, machine.processor)
     plan = Plan(
         machine=machine,
         global_batch_size=config.global_batch_size,
-        lengths=_lengths(config, unsure),
+        lengths=last,
         costs=costs,
         samples=samples,
         strategy=config.balancing,
         accumulation_steps=config.gradient_accumulation_steps,
         optimizer=config.optimizer.algorithm,
         sharing="whole_tensors" if sharded_from is not None and machine.ranks >= max(2, sharded_from) else "none",
-        gradient_bytes=FULL if config.gradient_wire == "fp32" else HALF,
+        gradient_bytes=FULL if config.wire == "fp32" else HALF,
+        bucket_mib=config.gradient_bucket_mib,
+        clipping=None if config.clipping is None else config.clipping.when,
+        phases=tuple(phases),
+        code="other" if costs_file is None else "measured",
+        half_precision=half,
+        dense_attention=config.attention == "padded",
         size=config.model_size,
         evaluation_samples=config.evaluation_samples,
         evaluation_interval=config.evaluation_interval,
         start_seconds=None if costs_file is None else 0.0,
-        unsure=tuple(unsure),
     )
-    if costs_file is None:
-        return plan
-    without_optimizer = max(0.0, costs.step - optimizer_seconds(plan, constants))
-    return replace(plan, costs=replace(costs, step=without_optimizer))
+    if config.launch.device != "cpu":
+        memory = stated_bytes(config.description.accelerator_memory_capacity, accelerator, machine.processor)
+        plan = replace(plan, memory_bytes=memory)
+        unsure += memory_doubt(plan, config.system, accelerator)
+    if config.size == "large" and config.target_accuracy is not None:
+        unsure += learning_rate_doubt(
+            config.optimizer.algorithm, config.optimizer.learning_rate, plan.global_batch_size
+        )
+    if costs_file is not None:  # measured steps have the optimizer in them
+        without_optimizer = max(0.0, costs.step - optimizer_seconds(plan, constants))
+        plan = replace(plan, costs=replace(costs, step=without_optimizer), clipping=None)
+    elif half:
+        counted = counted_costs(machine.processor, constants, wikipedia(), config.model_size, config.last_layer)
+        plan = replace(plan, counted=counted)
+    return replace(plan, unsure=tuple(unsure))
+
+
+def _multiplies_in_fp32(config: RunConfig, processor: str) -> bool:
+    return config.precision == "fp32" or (config.precision in ("auto", "bf16") and processor in WITHOUT_BF16)
 
 
 def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
@@ -107,6 +141,25 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     elif config.size == "tiny" or config.data.kind == "text":
         unsure.append("the data is not prepared, so lengths are taken to be Wikipedia's")
     return wikipedia()
+
+
+def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tuple[int, Lengths]]:
+    """Samples and lengths of each phase, which draws samples of at most its longest; the last has 0 for its samples."""
+    found = []
+    for number, phase in enumerate(config.phases):
+        longest = phase.max_sequence_length or lengths.longest
+        drawn = np.flatnonzero(lengths.tokens <= longest)
+        if not len(drawn):
+            raise UsageError(
+                f"{config.system}: phases.{number}.max_sequence_length: found {longest}, but the shortest sample has "
+                f"{lengths.tokens.min()} tokens"
+            )
+        width = min(longest, lengths.longest)
+        short = lengths if width == lengths.longest else Lengths(lengths.tokens[drawn], lengths.masked[drawn], width)
+        found.append((phase.samples or 0, short))
+    if len(found) > 1 and config.target_accuracy is not None:
+        unsure.append("samples to target are of runs without phases of shorter sequences")
+    return found
 
 
 def _samples(config: RunConfig, unsure: list[str]) -> Estimate:
@@ -163,19 +216,40 @@ def _measured_costs(config: RunConfig, path: Path, constants: Constants, unsure:
 
 
 def _fitted_costs(config: RunConfig, processor: str, constants: Constants, unsure: list[str]) -> StepCosts:
-    name = PROCESSORS[processor].name
+    kind = PROCESSORS[processor]
     if processor in FITTED_PROCESSORS:
-        unsure.append(f"no costs file: a step's cost is fitted on published {name} runs; `podium bench` measures it")
+        unsure.append(
+            "no costs file: Podium was not measured here, so a step takes what the best published code takes, fitted "
+            f"on published {kind.name} runs; `podium bench` measures it"
+        )
     else:
         unsure.append(
-            f"no costs file, and no published run of {name} is fitted on: it is taken to sustain the share of its bf16 "
-            f"peak that an A100 SXM does, within {UNFITTED_ERROR:.0%}; `podium bench` measures it"
+            f"no costs file, and no published run of {kind.name} is fitted on: Podium was not measured here, so a step "
+            "takes what the best published code would take if this GPU sustained the share of its bf16 (fp16) peak "
+            f"that an A100 SXM does, within {UNFITTED_ERROR:.0%}, which is assumed; `podium bench` measures it"
         )
-    if config.precision not in FITTED_PRECISION:
-        unsure.append(f"published runs were in half precision; what {config.precision} changes is not known")
+    if processor == "t4":
+        unsure.append(
+            "NVIDIA T4: not fitted on any run; T4s are known to lower their clock under load, which is assumed to lie "
+            "within the interval"
+        )
+    fp32 = _multiplies_in_fp32(config, processor)
+    if fp32:
+        stated = kind.fp32_flops
+        without = "" if config.precision == "fp32" else f" (precision {config.precision}: the GPU has no bf16)"
+        unsure.append(
+            f"published runs were in half precision; fp32{without} is taken to run at the same share of "
+            + (
+                f"its peak of {stated / 1e12:g} TFLOP/s"
+                if stated
+                else "the half-precision peak, as none is stated for it"
+            )
+        )
+    elif config.precision == "fp8":
+        unsure.append("published runs were in half precision; what fp8 changes is not known")
     if config.size != "large":
-        unsure.append(f"published runs are of BERT-large; how fast size {config.size} runs on {name} is a guess")
-    costs = published_costs(processor, constants, config.model_size, config.last_layer)
-    if processor in FITTED_PROCESSORS and config.size == "large":
+        unsure.append(f"published runs are of BERT-large; how fast size {config.size} runs on {kind.name} is a guess")
+    costs = published_costs(processor, constants, config.model_size, config.last_layer, fp32)
+    if processor in FITTED_PROCESSORS and config.size == "large" and not fp32:
         return costs
     return replace(costs, median_relative_error=UNFITTED_ERROR)

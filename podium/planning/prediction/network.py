@@ -9,8 +9,6 @@ definition of bus bandwidth; Sanders, Speck and Träff, Parallel Computing 2009,
 from dataclasses import dataclass
 from math import ceil, log2
 
-BUCKET_BYTES = 25 * 2**20  # size of the buckets in which PyTorch DDP reduces gradients
-
 
 @dataclass(frozen=True)
 class Network:
@@ -39,18 +37,3 @@ class Network:
         slowest = min([self.inside] * (self.gpus_per_node > 1) + [self.between] * (self.nodes > 1))
         hops = (self.gpus_per_node - 1) * self.hop_inside + ceil(log2(self.nodes)) * self.hop_between
         return hops + size / slowest
-
-
-def buckets(size: float) -> int:
-    """Buckets that gradients of `size` bytes fill."""
-    return max(1, ceil(size / BUCKET_BYTES))
-
-
-def exposed(count: int, bucket_seconds: float, backward_seconds: float) -> float:
-    """Seconds by which communication outlasts backward, which fills `count` equal buckets at equal intervals.
-
-    A bucket is sent when it is full and the one before it has been sent: either each goes at once and only the last
-    outlasts backward, or they queue from the first on.
-    """
-    queued = count * bucket_seconds - backward_seconds * (1 - 1 / count)
-    return max(bucket_seconds, queued)

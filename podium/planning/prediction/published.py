@@ -11,7 +11,7 @@ from functools import cache
 from benchmarks.bert.lengths import quantiles, usual_masked_counts, wikipedia_histogram
 from benchmarks.bert.published.reading import PublishedRun, PublishedScore, SamplesToTarget, read_samples
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.plan import HALF, Lengths, Machine, Plan, published_costs
+from podium.planning.prediction.plan import HALF, Clipping, Lengths, Machine, Plan, published_costs
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.samples_to_target import curve
 
@@ -21,6 +21,9 @@ POOL = 262_144  # samples that stand for Wikipedia's
 # By family: Baidu's and Samsung's as they describe them; NVIDIA's and what is built on it are taken to be Baidu's.
 STRATEGY = {"nvidia": "exchanged", "baidu": "exchanged", "hazyresearch": "exchanged", "samsung": "presorted"}
 UNSHARDED = ("samsung",)  # families whose optimizer is not sharded over ranks: PyTorch DDP, as described
+FITTED_FAMILIES = ("nvidia", "baidu", "hazyresearch")  # whose code ran on systems that the constants are fitted to
+CLIPPED: dict[str, Clipping] = {"samsung": "bucket"}  # where clipping overlaps as described; else part of the rates
+BUCKET_MIB = 25.0  # in half precision: with them Samsung's run had 22 buckets
 
 
 def is_fitted(run: PublishedRun) -> bool:
@@ -69,6 +72,9 @@ def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published:
         optimizer=run.optimizer,
         sharing="none" if run.family in UNSHARDED else "slices",
         gradient_bytes=HALF,
+        bucket_mib=BUCKET_MIB,
+        clipping=CLIPPED.get(run.family),
+        code="fitted" if run.family in FITTED_FAMILIES else "other",
     )
 
 

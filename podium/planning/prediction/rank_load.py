@@ -21,6 +21,7 @@ class Load:
 
     mean: float
     slowest: float  # the greatest of all ranks, averaged over steps
+    busiest_tokens: float = 0.0  # token slots of the largest micro-batch of any rank and step
 
 
 def load(plan: Plan) -> Load:
@@ -37,7 +38,7 @@ def load(plan: Plan) -> Load:
     token, pair, masked, sequence = (float(f"{value / unit:.9g}") for value in coefficients)
     dealt = plan.strategy, plan.global_batch_size, machine.ranks, machine.gpus_per_node, plan.accumulation_steps
     relative = _load(*dealt, (token, pair, masked, sequence), plan.lengths)
-    return Load(relative.mean * unit, relative.slowest * unit)
+    return Load(relative.mean * unit, relative.slowest * unit, relative.busiest_tokens)
 
 
 @lru_cache(maxsize=512)
@@ -62,11 +63,13 @@ def _load(
         if strategy.strata
         else Sampler(len(lengths.tokens), SEED)
     )
-    slowest = []
+    slots = np.full(len(lengths.tokens), lengths.longest) if strategy.pads else lengths.tokens
+    slowest, busiest = [], 0.0
     for step in range(steps):
         drawn = order.samples(step * batch, batch)
         assignment = assign(name, lengths.tokens[drawn], deal, accumulation_steps)
         of_ranks = assignment.loads(costs[drawn]).reshape(ranks, accumulation_steps).sum(axis=1)
         slowest.append(of_ranks.max() / of_ranks.mean())
+        busiest = max(busiest, float(assignment.loads(slots[drawn]).max()))
     mean = float(costs.mean()) * batch / ranks
-    return Load(mean, mean * float(np.mean(slowest)))
+    return Load(mean, mean * float(np.mean(slowest)), busiest)

@@ -37,6 +37,7 @@ class Estimate:
     least: float
     greatest: float
     unsure: tuple[str, ...] = ()
+    beyond: float = 0.0  # growth of the spread outside the known batch sizes, as a share of the mean
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Curve:
             estimates = [value * more for value in estimates]
         mean, least, greatest = estimates
         outside = max(0.0, float(beyond), float(places[0] - place)) / log(2)
-        return Estimate(mean, least / (1 + WIDER * outside), greatest + WIDER * outside * mean, self._unsure(batch))
+        wider = WIDER * outside
+        return Estimate(mean, least / (1 + wider), greatest + wider * mean, self._unsure(batch), wider)
 
     def _unsure(self, batch: int) -> tuple[str, ...]:
         first, last = self.points[0].batch, self.points[-1].batch

@@ -7,6 +7,7 @@ from benchmarks.bert.published.reading import read_runs
 from podium.core.errors import UsageError
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.from_config import ADAPTERS, BETWEEN_NODES, FITTED_PROCESSORS
+from podium.planning.prediction.memory import needed_bytes
 from podium.planning.prediction.plan import Machine, Plan
 from podium.planning.prediction.predict import Prediction, predict
 from podium.planning.prediction.published import all_samples, is_fitted
@@ -57,21 +58,25 @@ def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled
     if machine.nodes > 1 and plan.machine.adapters is None:
         count, speed = ADAPTERS[machine.processor]
         unsure += (f"nodes of {NODE} GPUs with {count} adapters of {speed:g} Gb/s are assumed",)
-    tried = []
-    for batch, accumulation in _batches(gpus, plan.optimizer, samples):
-        changed = replace(
-            plan,
-            machine=machine,
-            global_batch_size=batch,
-            accumulation_steps=accumulation,
-            evaluation_interval=None,
-            samples=samples.at(batch),
-            unsure=unsure,
-        )
-        try:
-            tried.append(Scaled(gpus, batch, accumulation, predict(changed, constants)))
-        except UsageError:
-            continue  # a local batch too small for the strategy's strata
+    tried: list[Scaled] = []
+    for largest in reversed(LOCAL):
+        for batch, accumulation in _batches(gpus, plan.optimizer, samples, largest):
+            changed = replace(
+                plan,
+                machine=machine,
+                global_batch_size=batch,
+                accumulation_steps=accumulation,
+                evaluation_interval=None,
+                samples=samples.at(batch),
+                unsure=unsure,
+            )
+            try:
+                if plan.memory_bytes is None or needed_bytes(changed) <= plan.memory_bytes:
+                    tried.append(Scaled(gpus, batch, accumulation, predict(changed, constants)))
+            except UsageError:
+                continue  # a local batch too small for the strategy's strata
+        if tried or plan.memory_bytes is None:
+            break  # else smaller micro-batches, which take less memory
     if not tried:
         raise UsageError(
             f"--scale: found {gpus:,} GPUs, which with {plan.strategy} balancing can share no batch of a size that "
@@ -80,15 +85,14 @@ def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled
     return min(tried, key=lambda scaled: scaled.prediction.seconds)
 
 
-def _batches(gpus: int, optimizer: str, samples: Curve) -> list[tuple[int, int]]:
-    """Global batch sizes and accumulation steps: micro-batches of at most 56 samples, within what was published.
+def _batches(gpus: int, optimizer: str, samples: Curve, largest: int) -> list[tuple[int, int]]:
+    """Global batch sizes and accumulation steps: micro-batches of at most `largest` samples, within what was published.
 
     With an optimizer that is known at one batch size alone, near that one.
     """
     low, high = samples.points[0].batch, max(samples.points[-1].batch, LARGEST_BATCH)
     low = SMALLEST_BATCH if optimizer == "lamb" else low
-    largest = LOCAL[-1]
-    found = [(gpus * local, 1) for local in LOCAL if low <= gpus * local <= high]
+    found = [(gpus * local, 1) for local in LOCAL if local <= largest and low <= gpus * local <= high]
     if found or gpus > high:
         return found
     more = -(-low // (gpus * largest))

@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
+from benchmarks.bert.published.reading import read_runs
 from podium.cli import predict as module
 from podium.cli.predict import CURVE, FITTED, OTHERS, check_plot, duration, plot_scale, predict_run, print_prediction
-from podium.config.load import load_system
+from podium.config.load import load_system, system_names
 from podium.core.errors import UsageError, WorkError
 from podium.planning import costs
 from podium.run.progress import Progress
@@ -47,10 +48,13 @@ PREDICTED: dict[str, Any] = {
     "step_milliseconds": 35.5,
     "sequences_per_second": 25_000.0,
     "unsure": ["all of it"],
+    "interval": {"coverage": 0.9, "systems": 11, "statement": "the interval is made to cover 90% of scores"},
+    "as_counted": None,
     "ranks": 64,
     "processor": "a100_sxm",
     "global_batch_size": 3072,
     "balancing": "indexed",
+    "code": "measured",
     "scale": [],
     "published": [],
 }
@@ -169,8 +173,11 @@ def test_the_table_has_the_whole_its_parts_and_what_is_unsure() -> None:
         "30 s, 30.0%",
         "60 s, 60.0%",
         "unsure: all of it",
+        "time-to-train",
+        "the interval is made to cover 90% of scores",
     ):
         assert words in text, words
+    assert "counted" not in text
     assert "published" not in text
     assert "16 on 1 rank " in shown({**PREDICTED, "ranks": 1, "global_batch_size": 16})
 
@@ -201,7 +208,9 @@ def test_the_curve_stands_beside_the_published_points() -> None:
         (995.9, "16.6 min"),
         (7199.0, "120 min"),
         (7200.0, "2 h"),
-        (1e6, "278 h"),
+        (48 * 3600.0 - 1, "48 h"),
+        (48 * 3600.0, "2 days"),
+        (1e6, "11.6 days"),
     ],
 )
 def test_durations(seconds: float, words: str) -> None:
@@ -229,3 +238,91 @@ def test_a_picture_needs_a_curve_and_is_svg(tmp_path: Path) -> None:
         check_plot("8", Path("curve.png"))
     with pytest.raises(WorkError, match="cannot be written"):
         plot_scale(SCALED, "mine", tmp_path / "nowhere" / "a.svg")
+
+
+def test_a_published_codes_time_stands_beside_podiums_own_as_counted() -> None:
+    text = shown({**PREDICTED, "code": "other", "as_counted": 110.0})
+    assert "as the best published code" in text
+    assert "Podium's step as counted, never run" in text
+    assert "110 s" in text
+    assert "time-to-train" not in text
+
+
+PRICES = """
+currency: USD
+prices:
+  - accelerator: "*T4*"
+    per: accelerator-hour
+    price: 0.5
+  - accelerator: NVIDIA A100 SXM
+    per: node-hour
+    price: 30
+"""
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    path = tmp_path / "prices.yaml"
+    path.write_text(PRICES, encoding="utf-8")
+    return path
+
+
+def test_an_academic_cluster_is_predicted_in_time_and_money(quiet: Progress, no_data: list[str], prices: Path) -> None:
+    config = load_system("academic_t4")
+    predicted = predict_run(config, None, quiet, prices)
+    assert predicted["processor"] == "t4"
+    assert predicted["high"] / predicted["low"] >= 2
+    assert any("NVIDIA T4: not fitted on any run" in sentence for sentence in predicted["unsure"])
+    cost = predicted["cost"]
+    assert cost["cost_per_hour"] == 32 * 0.5
+    for key, seconds in (("cost_to_train", "seconds"), ("low", "low"), ("high", "high")):
+        assert cost[key] == pytest.approx(16 * predicted[seconds] / 3600)
+    text = StringIO()
+    print_prediction(Console(file=text, width=150), config, predicted)
+    assert "cost, USD" in text.getvalue()
+
+
+def test_twelve_days_of_an_academic_cluster_are_days(quiet: Progress, no_data: list[str]) -> None:
+    settings = ["target_accuracy=null", "max_samples=900000000", "launch.nodes=1", "gradient_accumulation_steps=16"]
+    config = load_system("academic_t4", settings=settings)
+    text = StringIO()
+    print_prediction(Console(file=text, width=150), config, predict_run(config, None, quiet))
+    assert " days" in text.getvalue()
+
+
+def test_prices_are_billed_as_they_say_and_those_of_other_systems_refused(
+    quiet: Progress, no_data: list[str], prices: Path
+) -> None:
+    prices.write_text(PRICES + "minimum_minutes: 600\ninitialisation: true\n", encoding="utf-8")
+    config = load_system("dgxa100_n8")
+    predicted = predict_run(config, None, quiet, prices)
+    assert predicted["cost"]["cost_to_train"] == pytest.approx(8 * 30 * 10)
+    text = StringIO()
+    print_prediction(Console(file=text, width=150), config, predicted)
+    assert "the time before run_start is paid for, but not predicted" in text.getvalue()
+    with pytest.raises(UsageError, match=r"prices.yaml: no entry of prices fits h200_1x"):
+        predict_run(load_system("h200_1x"), None, quiet, prices)
+
+
+PUBLISHED = {
+    "dgxa100_n1": ("2.1 NVIDIA dgxa100_ngc22.09_pytorch", "2.0 Baidu XMan4.0_1_node_8_A100_PaddlePaddle"),
+    "dgxa100_n8": ("2.1 NVIDIA dgxa100_n8_ngc22.09_pytorch", "2.1 Baidu 8_node_64_A100_PaddlePaddle"),
+    "dgxa100_n64": (),  # nobody published 512 GPUs
+    "dgxa100_n128": ("2.0 Samsung samsung_supercomputer21_dgxa100_n128_pytorch",),
+    "dgxa100_n171": ("2.0 Samsung samsung_supercomputer21_dgxa100_n171_pytorch",),
+}
+"""The published systems that each shipped system of A100s is described and set as."""
+
+
+@pytest.mark.parametrize("wire", ["fp32", "fp16"])
+@pytest.mark.parametrize("system", [name for name in system_names() if "a100" in name])
+def test_published_scores_lie_inside_the_interval_of_the_shipped_system(
+    system: str, wire: str, quiet: Progress, no_data: list[str]
+) -> None:
+    assert system in PUBLISHED, "name the published systems that it is set as, or none"
+    scores = {run.name: run.score_seconds for run in read_runs()}
+    predicted = predict_run(load_system(system, settings=[f"gradient_wire={wire}"]), None, quiet)
+    for name in PUBLISHED[system]:
+        assert predicted["low"] < scores[name] < predicted["high"], name
+    assert predicted["interval"]["systems"] == 3
+    assert "no stated coverage" in predicted["interval"]["statement"]

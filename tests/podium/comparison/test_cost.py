@@ -67,8 +67,13 @@ def test_initialisation_rounding_and_minimum() -> None:
     ("result", "per", "options", "why"),
     [
         (make_result(HOUR.runs, accelerators=0), "accelerator-hour", {}, "the description has no accelerators"),
-        (make_result(HOUR.runs, accelerators=None), "accelerator-hour", {}, "does not tell its number of accelerators"),
-        (make_result(HOUR.runs, nodes=None), "node-hour", {}, "does not tell its number of nodes"),
+        (
+            make_result(HOUR.runs, accelerators=None),
+            "accelerator-hour",
+            {},
+            "does not state its number of accelerators",
+        ),
+        (make_result(HOUR.runs, nodes=None), "node-hour", {}, "does not state its number of nodes"),
         (make_result([make_run(1.0, status="aborted")]), "node-hour", {}, "no run reached the target"),
         (
             make_result([make_run(n, init_seconds=None) for n in (1.0, 2.0, 3.0)]),
@@ -117,7 +122,7 @@ def test_told_the_cheapest_first_and_as_json() -> None:
     print_costs(console, results, found)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert "\x1b" not in text and text.index("[bold]") < text.index("dear") and "does not tell its number" in text
+    assert "\x1b" not in text and text.index("[bold]") < text.index("dear") and "does not state its number" in text
     objects = [json.loads(json.dumps(cost_json(cost, "USD"), allow_nan=False)) for cost in found.costs]
     assert [one["cost_to_train"] for one in objects] == [pytest.approx(30.0), pytest.approx(10.0), None]
     assert objects[0]["cost_per_hour"] == 30.0 and objects[2]["currency"] == "USD"

@@ -12,6 +12,7 @@ from podium.planning.prediction.backtest import (
     explained,
     groups,
     report,
+    report_intervals,
     report_round_1_1,
 )
 from podium.planning.prediction.constants import load_constants
@@ -56,11 +57,11 @@ def test_the_medians_stay_where_they_were(comparisons: list[Comparison]) -> None
     found = Medians.of(comparisons)
     assert found.systems == 37
     assert found.rate < 0.045
-    assert found.seconds < 0.10
+    assert found.seconds < 0.105
     nvidia = Medians.of(groups(comparisons)["code: nvidia"])
     assert nvidia.systems == 32
-    assert nvidia.rate < 0.035
-    assert nvidia.seconds < 0.095
+    assert nvidia.rate < 0.04
+    assert nvidia.seconds < 0.09
 
 
 def test_the_largest_system_is_predicted_within_a_tenth_and_a_bit(comparisons: list[Comparison]) -> None:
@@ -73,7 +74,28 @@ def test_the_largest_system_is_predicted_within_a_tenth_and_a_bit(comparisons: l
 def test_systems_fitted_on_are_near() -> None:
     errors = [abs(c.rate_error) for c in compare([run for run in RUNS if is_fitted(run)], CONSTANTS)]
     assert median(errors) < 0.02
-    assert sum(error <= CONSTANTS.throughput_error * 1.001 for error in errors) >= 0.89 * len(errors)
+    assert sum(error < 0.065 for error in errors) >= 0.89 * len(errors)
+
+
+def test_what_is_known_to_be_missed_lies_inside_the_interval(comparisons: list[Comparison]) -> None:
+    assert [c.run.name for c in comparisons if not c.inside] == []
+
+
+def test_left_out_nine_of_ten_systems_lie_inside_the_interval_of_the_others() -> None:
+    fitted = [m for m in CONSTANTS.misses if m.code == "fitted" and m.of == "seconds"]
+    assert sum(m.systems for m in fitted) == 35
+    assert sum(m.inside_left_out for m in fitted) == 32
+    assert {m.coverage for m in fitted} == {0.9}
+    others = [m for m in CONSTANTS.misses if m.code == "other"]
+    assert {(m.coverage, m.systems, m.inside_left_out) for m in others} == {(None, 3, 3)}
+
+
+def test_every_interval_is_reported() -> None:
+    text = report_intervals(CONSTANTS)
+    assert len(text.splitlines()) == 2 + 8
+    assert "fitted up to 32 GPUs seconds 1/1.20 1.20 90% 22 of 24" in " ".join(text.split())
+    assert "other more than 32 GPUs" in text
+    assert "not stated   3 of 3" in text
 
 
 def test_errors_are_predicted_by_published(comparisons: list[Comparison]) -> None:

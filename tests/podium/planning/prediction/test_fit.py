@@ -9,17 +9,17 @@ import pytest
 
 from benchmarks.bert.published.reading import read_runs
 from podium.planning.prediction.constants import PATH, Constants, load_constants, save_constants
-from podium.planning.prediction.fit import SEARCHED, START, compass, fit_constants, log_errors
+from podium.planning.prediction.fit import SEARCHED, START, compass, fit_constants, log_errors, misses_of
 from podium.planning.prediction.published import is_fitted, is_tested, known_samples
 
 
 def test_every_constant_is_described() -> None:
     about = json.loads(PATH.read_text(encoding="utf-8"))["constants"]
-    assert set(about) == set(asdict(START))
+    assert set(about) == set(asdict(START)) - {"misses"}
     for entry in about.values():
         assert entry["unit"]
         assert entry["what"]
-        assert entry["source"] in ("fitted", "assumed")
+        assert entry["source"] in ("fitted", "assumed", "counted")
     assert all(about[name]["source"] == "fitted" for name in SEARCHED)
 
 
@@ -49,6 +49,14 @@ def test_the_compass_finds_the_least() -> None:
     assert replace(found, hop_inside=START.hop_inside, memory_efficiency=START.memory_efficiency) == START
 
 
+def test_the_committed_misses_are_those_of_the_back_test() -> None:
+    found, committed = misses_of(read_runs(), load_constants()), load_constants().misses
+    assert len(found) == len(committed) == 8
+    for one, other in zip(found, committed, strict=True):
+        assert (one.low, one.high) == pytest.approx((other.low, other.high), abs=2e-4)
+        assert replace(one, low=0, high=0) == replace(other, low=0, high=0)
+
+
 def test_errors_are_of_the_rate() -> None:
     runs = [run for run in read_runs() if is_fitted(run)][:2]
     published = known_samples(read_runs())
@@ -75,5 +83,6 @@ def test_the_committed_constants_suit_the_fitted_runs_best() -> None:
 def test_the_committed_constants_are_the_fit_of_the_fitted_runs_alone() -> None:
     runs = [run for run in read_runs() if not is_tested(run)]
     found, committed = asdict(fit_constants(runs)), asdict(load_constants())
+    del found["misses"]
     for name, value in found.items():
         assert committed[name] == pytest.approx(value, rel=2e-4), name

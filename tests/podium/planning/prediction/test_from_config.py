@@ -13,7 +13,7 @@ from podium.core.errors import UsageError
 from podium.planning.costs import StepCosts, save_costs
 from podium.planning.prediction.constants import load_constants
 from podium.planning.prediction.from_config import UNFITTED_ERROR, plan_of_config
-from podium.planning.prediction.plan import Plan, optimizer_seconds, published_costs
+from podium.planning.prediction.plan import Plan, counted_costs, optimizer_seconds, published_costs
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.published import wikipedia
 
@@ -140,6 +140,9 @@ def test_an_h200_is_taken_from_the_a100() -> None:
     plan = plan_of_config(gpu(), None, CONSTANTS)
     expected = published_costs("h200", CONSTANTS, last_layer="needed")
     assert plan.costs == replace(expected, median_relative_error=UNFITTED_ERROR)
+    assert plan.code == "other"
+    assert plan.counted == counted_costs("h200", CONSTANTS, wikipedia(), last_layer="needed")
+    assert plan.memory_bytes == 141e9
     assert plan.lengths is wikipedia()
     assert plan.start_seconds is None
     assert about(plan, "no published run of NVIDIA H200")
@@ -158,6 +161,9 @@ def test_an_a100_is_taken_from_published_runs() -> None:
     ("setting", "words"),
     [
         ("precision=fp8", "what fp8 changes"),
+        ("precision=fp32", "the same share of its peak of 67 TFLOP/s"),
+        ("optimizer.learning_rate=100", "optimizer.learning_rate 100 is far from what was published with lamb"),
+        ("global_batch_size=616", "GB of the 141 GB of NVIDIA H200"),
         ("target_accuracy=0.7", "not of target_accuracy 0.7"),
         ("max_samples=1000000", "max_samples 1,000,000 would end the run"),
         ("size=tiny", "how fast size tiny runs"),

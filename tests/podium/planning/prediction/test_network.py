@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podium.planning.prediction.network import BUCKET_BYTES, Network, buckets, exposed
+from podium.planning.prediction.network import Network
 
 NETWORK = Network(nodes=4, gpus_per_node=8, inside=200e9, between=50e9, hop_inside=2e-6, hop_between=10e-6)
 SIZES = st.floats(1, 1e10)
-SECONDS = st.floats(0, 10)
 networks = st.builds(
     Network,
     nodes=st.integers(1, 512),
@@ -54,35 +53,3 @@ def test_a_faster_network_is_never_slower(network: Network, size: float, which: 
 @settings(deadline=None, derandomize=True)
 def test_no_latency_is_never_slower(network: Network, size: float, which: str) -> None:
     assert replace(network, **{which: 0.0}).all_reduce(size) <= network.all_reduce(size)
-
-
-def test_buckets_are_25_mib() -> None:
-    assert buckets(BUCKET_BYTES) == 1
-    assert buckets(BUCKET_BYTES + 1) == 2
-    assert buckets(2 * 336_226_108) == 26
-
-
-def simulated(count: int, bucket_seconds: float, backward_seconds: float) -> float:
-    """One bucket after the other, as they come."""
-    free = 0.0
-    for number in range(count):
-        full = backward_seconds * (number + 1) / count
-        free = max(free, full) + bucket_seconds
-    return free - backward_seconds
-
-
-@given(st.integers(1, 40), SECONDS, SECONDS)
-@settings(deadline=None, derandomize=True)
-def test_exposed_is_what_a_queue_of_buckets_leaves(count: int, bucket_seconds: float, backward: float) -> None:
-    expected = simulated(count, bucket_seconds, backward)
-    assert exposed(count, bucket_seconds, backward) == pytest.approx(expected, abs=1e-9)
-
-
-def test_a_network_that_costs_nothing_exposes_nothing() -> None:
-    assert exposed(26, 0.0, 0.1) == 0
-    assert exposed(26, 0.0, 0.0) == 0
-
-
-def test_backward_hides_all_but_the_last_bucket_where_it_can() -> None:
-    assert exposed(10, 0.001, 1.0) == pytest.approx(0.001)
-    assert exposed(10, 1.0, 0.0) == pytest.approx(10.0)

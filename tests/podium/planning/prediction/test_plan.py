@@ -13,6 +13,8 @@ from podium.planning.prediction.plan import Machine, adapters_named, processor_n
         ("NVIDIA A100-PCIE-40GB (250W)", "a100_pcie"),
         ("NVIDIA H200", "h200"),
         ("NVIDIA H100-SXM5-80GB", "h100_sxm"),
+        ("NVIDIA T4", "t4"),
+        ("Tesla T4", "t4"),
         ("Habana Gaudi2", None),
         ("none", None),
     ],
@@ -32,6 +34,12 @@ def test_processors(text: str, key: str | None) -> None:
         ),
         ("1x ConnectX-5 IB EDR 100Gb/Sec", (1, 100.0)),
         ("1x Ethernet 40Gb/Sec, 4 x Mellanox [ConnectX-6] HDR 200 Gb/Sec", (4, 200.0)),
+        ("1x Ethernet 10Gb/sec", (1, 10.0)),
+        ("1x Ethernet 50Gb/sec", (1, 50.0)),
+        ("10GbE", (1, 10.0)),
+        ("2x 25 GbE, 1x 1GbE", (2, 25.0)),
+        ("Ethernet 10 Gbit/s", (1, 10.0)),
+        ("Ethernet 0Gb/s", None),
         ("none", None),
         ("", None),
     ],
@@ -44,6 +52,7 @@ def test_eight_sxm_gpus_reach_their_adapters_through_switches() -> None:
     assert Machine("a100_sxm", 2, 8).is_switched
     assert not Machine("a100_sxm", 2, 4).is_switched
     assert not Machine("a100_pcie", 2, 8).is_switched
+    assert not Machine("t4", 2, 8).is_switched
     assert Machine("a100_sxm", 3, 8).ranks == 24
 
 

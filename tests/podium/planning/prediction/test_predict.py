@@ -1,16 +1,28 @@
 """From a plan to a time: what must hold of any prediction, and single terms worked out by hand."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from math import exp
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.sizes import LARGE, TINY
 from podium.planning.costs import StepCosts
+from podium.planning.prediction.buckets import exposed_seconds, fill_buckets, gradients_of
 from podium.planning.prediction.constants import load_constants
-from podium.planning.prediction.network import Network, buckets, exposed
-from podium.planning.prediction.plan import Machine, Plan, optimizer_seconds, published_costs
+from podium.planning.prediction.network import Network
+from podium.planning.prediction.plan import (
+    CLIPPING_BYTES,
+    Lengths,
+    Machine,
+    Plan,
+    counted_costs,
+    optimizer_seconds,
+    published_costs,
+)
 from podium.planning.prediction.predict import evaluation_seconds, network_of, predict, step_of
 from podium.planning.prediction.published import wikipedia
 from podium.planning.prediction.rank_load import load
@@ -90,6 +102,13 @@ def test_more_gpus_never_lengthen_compute_at_the_same_batch(strategy: str) -> No
     assert compute == sorted(compute, reverse=True)
 
 
+def hidden(network: Network, wire: int, backward: float, reduce: Callable[[float], float]) -> float:
+    """Seconds that PyTorch's own buckets outlast backward."""
+    buckets = fill_buckets(gradients_of(LARGE, float(wikipedia().means[0])), wire)
+    assert len(buckets) == 38
+    return exposed_seconds([b.ready for b in buckets], [reduce(b.size) for b in buckets], backward)
+
+
 def test_a_step_by_hand() -> None:
     network = network_of(PLAN, CONSTANTS)
     step = step_of(PLAN, network, CONSTANTS)
@@ -97,17 +116,14 @@ def test_a_step_by_hand() -> None:
     assert step.compute == pytest.approx(samples.mean + CONSTANTS.micro_batch_seconds)
     assert step.imbalance == pytest.approx(samples.slowest - samples.mean)
     assert step.optimizer == pytest.approx(42 * PARAMETERS / (2.039e12 * 0.8))
-    count = buckets(4 * PARAMETERS)
-    assert count == 52
-    reduced = network.all_reduce(4 * PARAMETERS / count)
-    assert step.communication == pytest.approx(exposed(count, reduced, step.compute * 2 / 3))
+    assert step.communication == pytest.approx(hidden(network, 4, step.compute * 2 / 3, network.all_reduce))
 
 
 def test_an_optimizer_shared_in_slices_gathers_values_and_updates_its_share() -> None:
     plan, network = replace(PLAN, sharing="slices", gradient_bytes=2), network_of(PLAN, CONSTANTS)
     step = step_of(plan, network, CONSTANTS)
-    hidden = exposed(26, network.reduce_scatter(2 * PARAMETERS / 26), step.compute * 2 / 3)
-    assert step.communication == pytest.approx(hidden + network.reduce_scatter(2 * PARAMETERS))
+    sent = hidden(network, 2, step.compute * 2 / 3, network.reduce_scatter)
+    assert step.communication == pytest.approx(sent + network.reduce_scatter(2 * PARAMETERS))
     assert optimizer_seconds(plan, CONSTANTS) == pytest.approx(optimizer_seconds(PLAN, CONSTANTS) / 64)
 
 
@@ -150,8 +166,8 @@ def test_evaluations_come_after_whole_steps() -> None:
     assert predict(PLAN, CONSTANTS).split.evaluation == pytest.approx(one * 3e6 / 175_104)
 
 
-def test_the_interval_is_of_samples_and_of_the_rate() -> None:
-    plan = replace(PLAN, costs=replace(PLAN.costs, median_relative_error=0.1), start_seconds=2.0)
+def test_the_interval_of_measured_steps_is_of_samples_and_of_the_rate() -> None:
+    plan = replace(PLAN, costs=replace(PLAN.costs, median_relative_error=0.1), start_seconds=2.0, code="measured")
     prediction = predict(plan, CONSTANTS)
     going = prediction.seconds - 2
     assert prediction.split.data == 2
@@ -202,3 +218,100 @@ def test_costs_as_measured_are_taken_as_they_are() -> None:
     plan = replace(PLAN, costs=StepCosts(0.5, 0, 0, 0, 0), machine=Machine("a100_sxm", 1, 1), start_seconds=0.0)
     step = step_of(plan, network_of(plan, CONSTANTS), CONSTANTS)
     assert (step.compute, step.imbalance, step.communication) == (0.5, 0.0, 0.0)
+
+
+def test_the_interval_is_what_the_back_test_misses() -> None:
+    plan = replace(PLAN, samples=Estimate(3e6, 2.99e6, 3.01e6))
+    (miss,) = (m for m in CONSTANTS.misses if (m.code, m.gpus, m.of) == ("fitted", "large", "seconds"))
+    prediction = predict(plan, CONSTANTS)
+    assert prediction.low == pytest.approx(prediction.seconds * exp(miss.low))
+    assert prediction.high == pytest.approx(prediction.seconds * exp(miss.high))
+    assert (prediction.interval.coverage, prediction.interval.systems) == (0.9, miss.systems)
+    other = predict(replace(plan, code="other"), CONSTANTS)
+    assert other.interval.coverage is None
+    assert other.high > 1.8 * other.seconds
+    assert other.low == pytest.approx(prediction.low)
+    guessed = replace(plan, code="other", costs=replace(plan.costs, median_relative_error=0.3))
+    assert predict(guessed, CONSTANTS).high == pytest.approx(1.3 * other.high)
+    extrapolated = replace(plan, samples=replace(plan.samples, beyond=0.5))
+    assert predict(extrapolated, CONSTANTS).high == pytest.approx(1.5 * prediction.high)
+
+
+def test_known_numbers_of_samples_are_missed_in_the_rate_alone() -> None:
+    exact = predict(replace(PLAN, samples=Estimate(3e6, 3e6, 3e6)), CONSTANTS)
+    (miss,) = (m for m in CONSTANTS.misses if (m.code, m.gpus, m.of) == ("fitted", "large", "rate"))
+    assert exact.high == pytest.approx(exact.seconds * exp(miss.high))
+
+
+def test_when_gradients_are_clipped_decides_what_overlaps() -> None:
+    network = replace(network_of(PLAN, CONSTANTS), between=20e9)
+    none, after, before, bucket = (
+        step_of(replace(PLAN, clipping=when), network, CONSTANTS) for when in (None, "after", "before", "bucket")
+    )
+    clipping = CLIPPING_BYTES * PARAMETERS / (2.039e12 * 0.8)
+    for step in (after, before, bucket):
+        assert step.optimizer == pytest.approx(none.optimizer + clipping)
+    assert after.communication == pytest.approx(none.communication)
+    buckets = fill_buckets(gradients_of(LARGE, float(wikipedia().means[0])), 4)
+    assert before.communication == pytest.approx(sum(network.all_reduce(b.size) for b in buckets))
+    assert none.communication - clipping <= bucket.communication < none.communication < before.communication
+
+
+def test_larger_buckets_hide_less_and_smaller_ones_cost_hops() -> None:
+    network = network_of(PLAN, CONSTANTS)
+    found = {
+        mib: step_of(replace(PLAN, bucket_mib=mib, gradient_bytes=2), network, CONSTANTS).communication
+        for mib in (1, 25, 400)
+    }
+    assert found[25] < found[400]
+    slow = replace(network, hop_between=1e-3)
+    hops = [step_of(replace(PLAN, bucket_mib=mib, gradient_bytes=2), slow, CONSTANTS).communication for mib in (1, 25)]
+    assert hops[0] > hops[1]
+
+
+def test_phases_count_with_their_own_lengths() -> None:
+    tokens, masked = wikipedia().tokens, wikipedia().masked
+    few = np.flatnonzero(tokens <= 128)
+    short = Lengths(tokens[few], masked[few], 128)
+    plan = replace(PLAN, strategy="padded")
+    whole = predict(plan, CONSTANTS)
+    phased = predict(replace(plan, phases=((1_500_000, short),)), CONSTANTS)
+    first = -(-1_500_000 // 3072) * 3072
+    ratio = load(replace(plan, lengths=short)).mean / load(plan).mean
+    assert ratio < 0.25
+    steps = 3e6 / 3072
+    expected = whole.split.compute - first / 3072 * load(plan).mean * (1 - ratio)
+    assert phased.split.compute == pytest.approx(expected)
+    assert phased.step_milliseconds == pytest.approx(
+        1000 * (phased.seconds - phased.split.evaluation - phased.split.data) / steps
+    )
+    all_short = predict(replace(plan, phases=((9_000_000, short),)), CONSTANTS)
+    assert all_short.split.compute == pytest.approx(steps * (CONSTANTS.micro_batch_seconds + load(plan).mean * ratio))
+
+
+def test_counted_costs_are_those_that_were_counted() -> None:
+    costs = counted_costs("h200", CONSTANTS, wikipedia(), last_layer="needed")
+    seconds = costs.seconds(np.array([0]), 0) - costs.sequence  # of what passes over all parameters
+    assert seconds == pytest.approx(0.013)
+    means = 56 * wikipedia().means
+    step = costs.step + means @ (costs.token, costs.pair, costs.masked, costs.sequence)
+    assert step == pytest.approx(0.087)
+    slower = counted_costs("t4", CONSTANTS, wikipedia(), last_layer="needed")
+    assert slower.pair / costs.pair == pytest.approx(989 / 65)
+    assert slower.masked / costs.masked == pytest.approx(4.8e12 / 320e9)
+
+
+def test_a_counted_step_is_inside_the_interval_beside_the_published_rate() -> None:
+    plan = replace(PLAN, code="other", counted=counted_costs("a100_sxm", CONSTANTS, wikipedia()))
+    prediction = predict(plan, CONSTANTS)
+    assert prediction.as_counted is not None
+    assert prediction.seconds < prediction.as_counted < prediction.high
+    ten = replace(plan, counted=replace(plan.counted, step=10.0))  # type: ignore[type-var]
+    slow = predict(ten, CONSTANTS)
+    assert slow.high == slow.as_counted > 10 * 3e6 / 3072
+    assert predict(PLAN, CONSTANTS).as_counted is None
+
+
+def test_fp32_runs_at_its_own_peak() -> None:
+    half, full = (published_costs("t4", CONSTANTS, fp32=fp32) for fp32 in (False, True))
+    assert full.token / half.token == pytest.approx(65 / 8.1)
