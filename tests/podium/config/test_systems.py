@@ -108,6 +108,7 @@ def test_every_recipe_starts_on_every_system_or_says_which_setting_or_rule_is_in
     known = hyperparameter_sets()[config.hyperparameters or ""]
     assert (known.algorithm, known.size) == (config.optimizer.algorithm, config.size)
     assert any(abs(config.global_batch_size / batch - 1) < 0.01 for batch in known.used_at)
+    assert known.samples is None or known.samples < config.max_samples  # else the run ends before its target
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

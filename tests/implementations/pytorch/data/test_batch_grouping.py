@@ -70,6 +70,18 @@ def test_it_saves_most_of_padding_on_wikipedia(wikipedia_lengths: Callable[[int,
     assert sum(g.rows * g.width**2 for g in groups) < 1.25 * np.sum(lengths**2)
 
 
+@pytest.mark.parametrize(
+    ("widths", "published"),
+    [((512,), 2.00), ((256, 512), 1.43), ((128, 256, 512), 1.25), ((128, 256, 384, 512), 1.19)],
+)
+def test_given_widths_pad_as_little_as_published(
+    widths: tuple[int, ...], published: float, wikipedia_lengths: Callable[[int, int], np.ndarray]
+) -> None:
+    lengths = -np.sort(-wikipedia_lengths(200_000, 0).astype(np.int64))
+    slots = sum(group.rows * group.width for group in group_by_width(lengths, widths))
+    assert slots / lengths.sum() == pytest.approx(published, abs=0.01)
+
+
 @given(lengths_of(60), st.sampled_from([(512,), (128, 256, 384, 512), (512, 256), (1, 7, 600)]))
 @settings(deadline=None)
 def test_given_widths_hold_what_fits_no_narrower_one(lengths: list[int], widths: tuple[int, ...]) -> None:
