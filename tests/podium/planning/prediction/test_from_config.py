@@ -58,7 +58,7 @@ def test_a_laptop_by_its_costs_file(costs_file: Path) -> None:
     assert plan.costs.step == pytest.approx(factor * 0.006 - optimizer_seconds(plan, CONSTANTS))
     assert plan.costs.median_relative_error == 0.05
     assert plan.samples.mean == read_tiny_samples()[1].mean
-    assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "adamw")
+    assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "lamb")
     assert (plan.evaluation_samples, plan.evaluation_interval, plan.start_seconds) == (1000, 2048, 0.0)
     assert about(plan, "ten runs on a laptop")
     assert about(plan, f"{factor:g} times as long")
