@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -26,15 +27,36 @@ def name_of(system: str) -> str:
     return f"podium-{system}"
 
 
+POLL_SECONDS = 5.0
+# States of `scontrol show job` in which a job has not come to its end, a requeued one among them.
+UNFINISHED = {
+    *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD"),
+    *("REQUEUE_FED", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT", "RESV_DEL_HOLD"),
+}
+
+
 def attend(system: str, words: Sequence[str]) -> int:
     """Submit the job, wait until it has ended, show what it printed, and give its exit code.
 
-    Raises WorkError where Slurm does not take the job, and Interrupted on an interruption, which does not end the job.
+    A job that is requeued keeps its number and has not ended; one that another goes on for (docker/slurm.sub) is
+    followed by that. Raises WorkError where Slurm does not take the job or loses it, and Interrupted on an
+    interruption, which does not end the job.
     """
     sbatch = subprocess.Popen(list(words), stdout=subprocess.PIPE, text=True)
     try:
         said, _ = sbatch.communicate()
-    except WorkError:
+        found = re.search(r"batch job (\d+)", said)
+        if found is None:
+            raise WorkError(
+                f"{words[0]} did not take the job (exit code {sbatch.returncode}; what it says is above); see with "
+                "`sinfo` that Slurm answers here, and see launch.slurm_options"
+            )
+        job, exit_code = found[1], sbatch.returncode
+        _show_output(system, job)
+        while (following := _following_job(system, job)) is not None:
+            job, exit_code = following, _job_ended(following)
+            _show_output(system, job)
+    except Interrupted:
         sbatch.kill()
         sbatch.wait()
         named = f"--me --name={name_of(system)}"
@@ -42,17 +64,35 @@ def attend(system: str, words: Sequence[str]) -> int:
             f"interrupted; the Slurm job goes on without being waited for: see it with `squeue {named}`, end it with "
             f"`scancel {named}`"
         ) from None
-    job = re.search(r"batch job (\d+)", said)
-    if job is None:
-        raise WorkError(
-            f"{words[0]} did not take the job (exit code {sbatch.returncode}; what it says is above); see with `sinfo` "
-            "that Slurm answers here, and see launch.slurm_options"
-        )
+    return exit_code
+
+
+def _show_output(system: str, job: str) -> None:
     for end, stream in (("txt", sys.stdout), ("err", sys.stderr)):
-        path = WORKING_FOLDER / "runs" / system / f"slurm-{job[1]}.{end}"
+        path = WORKING_FOLDER / "runs" / system / f"slurm-{job}.{end}"
         missing = f"podium: {path} is not there; see whether the nodes share this folder\n"
         stream.write(path.read_text(encoding="utf-8", errors="replace") if path.exists() else missing)
-    return sbatch.returncode
+
+
+def _following_job(system: str, job: str) -> str | None:
+    """The job that goes on for this one, which Slurm refused to requeue; None where there is none."""
+    path = WORKING_FOLDER / "runs" / system / f"slurm-{job}.next"
+    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    return text if text.isdecimal() and text != job else None
+
+
+def _job_ended(job: str) -> int:
+    """Wait for the end of a job that this process has not submitted, and give its exit code as `sbatch --wait` does."""
+    while True:
+        words = ["scontrol", "show", "job", "--oneliner", job]
+        asked = subprocess.run(words, capture_output=True, text=True, check=False)
+        state = re.search(r"\bJobState=(\w+)", asked.stdout)
+        code = re.search(r"\bExitCode=(\d+):(\d+)", asked.stdout)
+        if state and code and state[1] not in UNFINISHED:
+            return 1 if code[2] != "0" else int(code[1])
+        if "invalid job id" in asked.stderr.lower():
+            raise WorkError(f"Slurm does not know job {job} any more; see with `sacct --jobs={job}` how it ended")
+        time.sleep(POLL_SECONDS)
 
 
 INSIDE = Path("/workspace/podium")  # where docker/Dockerfile puts the repository
@@ -144,8 +184,16 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
     words = ["sbatch", "--wait", f"--job-name={name_of(config.system)}", f"--nodes={config.launch.nodes}"]
     stem = f"{WORKING_FOLDER}/runs/{config.system}/slurm-%j"
     words += ["--ntasks-per-node=1", f"--chdir={WORKING_FOLDER}", f"--output={stem}.txt", f"--error={stem}.err"]
-    words += [*config.launch.slurm_options, str(SHIPPED_FOLDER / "docker" / "slurm.sub")]
+    requeue = config.launch.requeue if command == "run" else None
+    if requeue is not None:
+        words += ["--requeue", "--open-mode=append", f"--signal=B:USR1@{requeue.signal_seconds}"]
+        words += [f"--time={requeue.time_limit}"] if requeue.time_limit is not None else []
+    words += config.launch.slurm_options
+    submitted = words[2:]
+    words.append(str(SHIPPED_FOLDER / "docker" / "slurm.sub"))
     words += ["--doctor"] if command == "doctor" else []
+    if requeue is not None:
+        words += ["--requeue", *(word for option in submitted for word in ("--resubmit", option))]
     if container is None:
         words += ["--python", sys.executable]
     else:

@@ -108,7 +108,15 @@ def said(fakes: Path, name: str, arguments: list[str], cwd: Path = CODE_FOLDER, 
 
 
 PORT = 20000 + 1234567 % 5000 * 2
-INSIDE = [*DIRECT, "--set", "launch.nodes=3", "--set", f"launch.rendezvous={os.uname().nodename}:{PORT}"]
+INSIDE = [
+    *DIRECT,
+    "--set",
+    "launch.requeue=null",
+    "--set",
+    "launch.nodes=3",
+    "--set",
+    f"launch.rendezvous={os.uname().nodename}:{PORT}",
+]
 ASKED = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
 
 
