@@ -1,7 +1,6 @@
-"""torchrun's shutdown is begun by the first signal, and further ones do not break it off."""
+"""A module's shutdown is begun by the first signal, and further ones do not break it off."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,38 +8,28 @@ from pathlib import Path
 from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import TORCHRUN
 
-RANK = """
-import os, signal, sys, time
-from pathlib import Path
+MODULE = """
+import os, signal, sys
 
-folder = Path(sys.argv[1])
+def handle(number, frame):
+    print(signal.Signals(number).name, flush=True)
 
-def save(*_):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for _ in range(2):  # torchrun's second and third, while it waits for this rank
-        os.kill(os.getppid(), signal.SIGTERM)
-        time.sleep(0.3)
-    (folder / "saved").write_text("")
-    sys.exit(143)
-
-signal.signal(signal.SIGTERM, save)
-print(os.getppid(), flush=True)
-time.sleep(60)
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, handle)
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    os.kill(os.getpid(), number)
+print(__name__, sys.argv[1:])
 """
 
 
-def test_torchrun_waits_for_ranks_that_save_themselves_whatever_else_is_signalled(tmp_path: Path) -> None:
-    (tmp_path / "rank.py").write_text(RANK, encoding="utf-8")
-    torchrun = subprocess.Popen(
-        [sys.executable, *TORCHRUN, "--standalone", "--nproc-per-node=1", str(tmp_path / "rank.py"), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(CODE_FOLDER)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+def test_only_the_first_shutdown_signal_reaches_the_module(tmp_path: Path) -> None:
+    (tmp_path / "launcher.py").write_text(MODULE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN[:-1], "launcher", "--nnodes=1"],
+        env=os.environ | {"PYTHONPATH": f"{CODE_FOLDER}:{tmp_path}"},
+        capture_output=True,
         text=True,
+        check=False,
     )
-    with torchrun:
-        assert torchrun.stdout is not None
-        assert torchrun.stdout.readline() == f"{torchrun.pid}\n"
-        torchrun.send_signal(signal.SIGTERM)
-        assert torchrun.wait(60)
-        assert (tmp_path / "saved").exists()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["SIGUSR1", "SIGTERM", "SIGUSR1", "__main__ ['--nnodes=1']"]
