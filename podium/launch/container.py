@@ -28,6 +28,8 @@ def name_of(system: str) -> str:
 
 
 POLL_SECONDS = 5.0
+# Between the signal before a job's limit and the limit, seconds that are kept for requeueing once saving is given up
+LEAVING_SECONDS = 20
 # States of `scontrol show job` in which a job has not come to its end, a requeued one among them.
 UNFINISHED = {
     *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD"),
@@ -194,6 +196,8 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
     words += ["--doctor"] if command == "doctor" else []
     if requeue is not None:
         words += ["--requeue", *(word for option in submitted for word in ("--resubmit", option))]
+        saving_seconds = max(LEAVING_SECONDS, requeue.signal_seconds - LEAVING_SECONDS)
+        words += ["--saving-seconds", str(saving_seconds)]
     if container is None:
         words += ["--python", sys.executable]
     else:

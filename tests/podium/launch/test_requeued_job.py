@@ -146,6 +146,19 @@ def test_several_runs_are_not_requeued() -> None:
         RunRequest("laptop", REQUEUE, runs=10).launcher_command()
 
 
+def test_processes_may_save_for_nearly_as_long_as_slurm_leaves_them(script: Script, tmp_path: Path) -> None:
+    words = wrapped(load_system("laptop", settings=[*REQUEUE, "launch.requeue.signal_seconds=300"]), "laptop", [], 0)
+    given = words.index("--saving-seconds")
+    script('echo "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" > seconds', *words[given : given + 2])
+    assert (tmp_path / "seconds").read_text(encoding="utf-8") == "280\n"
+    script(
+        'echo "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" > seconds',
+        *words[given : given + 2],
+        TORCH_ELASTIC_SHUTDOWN_TIMEOUT="9",
+    )
+    assert (tmp_path / "seconds").read_text(encoding="utf-8") == "9\n"
+
+
 # Who waits for it
 
 
