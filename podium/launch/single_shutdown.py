@@ -31,7 +31,7 @@ def _first_only(handler: Callable[[int, Any], Any]) -> Callable[[int, Any], None
 
 
 def main() -> None:
-    signal.signal = install_once
+    signal.signal = install_once  # type: ignore[assignment]
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
