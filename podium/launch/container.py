@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from podium.config.load import SYSTEMS, system_path
 from podium.config.schema import RunConfig
+from podium.core.console import tell
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.files import make_folder
 from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
@@ -66,7 +68,7 @@ def attend(system: str, words: Sequence[str]) -> int:
             f"interrupted; the Slurm job goes on without being waited for: see it with `squeue {named}`, end it with "
             f"`scancel {named}`"
         ) from None
-    return exit_code
+    return _as_it_ended(job, exit_code)
 
 
 def _show_output(system: str, job: str) -> None:
@@ -83,18 +85,43 @@ def _following_job(system: str, job: str) -> str | None:
     return text if text.isdecimal() and text != job else None
 
 
+@dataclass(frozen=True)
+class _JobState:
+    """What `scontrol show job` knows of a job."""
+
+    name: str  # such as RUNNING; empty where Slurm does not answer
+    exit_code: int = 0  # as `sbatch --wait` ends with
+    known: bool = True  # False once Slurm has forgotten the job
+
+
+def _state_of(job: str) -> _JobState:
+    if shutil.which("scontrol") is None:
+        return _JobState("")
+    words = ["scontrol", "show", "job", "--oneliner", job]
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)
+    state = re.search(r"\bJobState=(\w+)", asked.stdout)
+    code = re.search(r"\bExitCode=(\d+):(\d+)", asked.stdout)
+    if state and code:
+        return _JobState(state[1], 1 if code[2] != "0" else int(code[1]))
+    return _JobState("", known="invalid job id" not in asked.stderr.lower())
+
+
 def _job_ended(job: str) -> int:
-    """Wait for the end of a job that this process has not submitted, and give its exit code as `sbatch --wait` does."""
-    while True:
-        words = ["scontrol", "show", "job", "--oneliner", job]
-        asked = subprocess.run(words, capture_output=True, text=True, check=False)
-        state = re.search(r"\bJobState=(\w+)", asked.stdout)
-        code = re.search(r"\bExitCode=(\d+):(\d+)", asked.stdout)
-        if state and code and state[1] not in UNFINISHED:
-            return 1 if code[2] != "0" else int(code[1])
-        if "invalid job id" in asked.stderr.lower():
-            raise WorkError(f"Slurm does not know job {job} any more; see with `sacct --jobs={job}` how it ended")
+    """Wait for the end of a job that this process has not submitted, and give its exit code."""
+    while (state := _state_of(job)).known:
+        if state.name and state.name not in UNFINISHED:
+            return state.exit_code
         time.sleep(POLL_SECONDS)
+    raise WorkError(f"Slurm does not know job {job} any more; see with `sacct --jobs={job}` how it ended")
+
+
+def _as_it_ended(job: str, exit_code: int) -> int:
+    """The exit code of a job, but 1 where Slurm ended it while it waited, for which Slurm gives 0."""
+    state = _state_of(job).name if exit_code == 0 else ""
+    if state in ("", "COMPLETED", *UNFINISHED):
+        return exit_code
+    tell(f"the Slurm job {job} ended as {state}, before its run had ended")
+    return 1
 
 
 INSIDE = Path("/workspace/podium")  # where docker/Dockerfile puts the repository
