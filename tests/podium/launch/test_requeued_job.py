@@ -97,6 +97,18 @@ def test_a_job_that_was_ended_from_outside_is_not_requeued(script: Script, state
     assert f"its state is {state}" in words
 
 
+def test_a_jobs_first_start_takes_no_run_of_an_older_job_with_its_number(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "runs/laptop").mkdir(parents=True)
+    files = [tmp_path / f"{RECORD}.{end}" for end in ("run", "next")]
+    found = []
+    for count in ("1", "0"):
+        for file in files:
+            file.touch()
+        script("exit 0", SLURM_RESTART_COUNT=count)
+        found.append([file.exists() for file in files])
+    assert found == [[True, True], [False, False]]
+
+
 def test_where_requeueing_is_refused_another_job_goes_on(script: Script, tmp_path: Path) -> None:
     options = ["--resubmit", "--nodes=2", "--resubmit", "--comment=a b"]
     code, said, words = script(STOPPED, *options, REFUSED="Requested operation is presently disabled")
