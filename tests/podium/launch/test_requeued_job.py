@@ -65,7 +65,7 @@ def script(tmp_path: Path) -> Script:
 def test_a_job_near_its_limit_has_its_run_saved_and_requeues_itself(script: Script) -> None:
     code, said, words = script(AT_LIMIT)
     assert (code, said) == (143, ["scancel --signal=TERM 17.0", "scontrol requeue 17"])
-    assert f"{FOLDER} goes on after its first 64 samples: requeueing job 17" in words
+    assert f"requeueing job 17, to resume {FOLDER} after its first 64 samples" in words
 
 
 def test_a_preempted_job_requeues_itself_even_without_progress(script: Script) -> None:
@@ -78,6 +78,19 @@ def test_a_job_without_progress_at_its_limit_is_not_requeued(script: Script) -> 
     assert (code, said) == (1, ["scancel --signal=TERM 17.0"])
     assert "came to its time limit without a checkpoint newer than that of 64 samples" in words
     assert f"podium run laptop --resume {FOLDER}" in words
+
+
+@pytest.mark.parametrize("container", [(), ("--pyxis", "podium.sqsh"), ("--apptainer", "podium.sif")])
+def test_every_variant_of_the_job_records_its_run(script: Script, tmp_path: Path, container: tuple[str, ...]) -> None:
+    code, said, _ = script(f'printf "%s\\n" "$@" > given; {AT_LIMIT}', *container)
+    given = (tmp_path / "given").read_text(encoding="utf-8").splitlines()
+    assert given[-2:] == ["--job-record", RECORD]
+    assert (code, said) == (143, ["scancel --signal=TERM 17.0", "scontrol requeue 17"])
+
+
+def test_an_examination_does_not_record_a_run(script: Script, tmp_path: Path) -> None:
+    script('printf "%s\\n" "$@" > given', "--doctor")
+    assert "--job-record" not in (tmp_path / "given").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
@@ -129,7 +142,7 @@ def test_where_no_job_can_go_on_the_command_by_hand_is_given(
 ) -> None:
     code, _, words = script(STOPPED, *options, REFUSED="disabled", SBATCH=sbatch)
     assert code == 143
-    assert f"go on with: podium run laptop --resume {FOLDER}" in words
+    assert f"resume the run with: podium run laptop --resume {FOLDER}" in words
     assert not (tmp_path / "runs/laptop/slurm-17.next").exists()
 
 
