@@ -78,6 +78,9 @@ def test_a_job_without_progress_at_its_limit_is_not_requeued(script: Script) -> 
     assert (code, said) == (1, ["scancel --signal=TERM 17.0"])
     assert "came to its time limit without a checkpoint newer than that of 64 samples" in words
     assert f"podium run laptop --resume {FOLDER}" in words
+    code, _, words = script(AT_LIMIT, NOW="0")
+    assert code == 1
+    assert "--resume" not in words
 
 
 @pytest.mark.parametrize("container", [(), ("--pyxis", "podium.sqsh"), ("--apptainer", "podium.sif")])
@@ -142,7 +145,7 @@ def test_where_no_job_can_go_on_the_command_by_hand_is_given(
 ) -> None:
     code, _, words = script(STOPPED, *options, REFUSED="disabled", SBATCH=sbatch)
     assert code == 143
-    assert f"resume the run with: podium run laptop --resume {FOLDER}" in words
+    assert f"; resume it with: podium run laptop --resume {FOLDER}" in words
     assert not (tmp_path / "runs/laptop/slurm-17.next").exists()
 
 
