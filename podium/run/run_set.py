@@ -10,7 +10,7 @@ from pathlib import Path
 from podium.config.load import load_system, system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import PodiumError, UsageError
+from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
@@ -108,7 +108,8 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
                 progress.note(run.caches.words)
             if job is not None:
                 job.begin(run.folder)
-            yield _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, results, progress)
+            more = number + 1 < runs
+            yield _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, results, progress, more)
 
 
 def resume(
@@ -132,14 +133,21 @@ def resume(
 
 
 def _launch_and_collect(
-    run: PreparedRun, title: str, nodes: Crew, results: ResultSet, progress: Progress
+    run: PreparedRun, title: str, nodes: Crew, results: ResultSet, progress: Progress, more: bool = False
 ) -> FinishedRun:
-    """Run its processes on all nodes to the end and show their progress, then collect what they leave."""
+    """Run its processes on all nodes to the end and show their progress, then collect what they leave.
+
+    A run that came to its end just as it was asked to stop is a run like others, after which no other of `more` begins.
+    """
     try:
         with progress.run(run.config, run.folder, title) as on_tick:
             nodes.launch(run.config, run.folder, "train", run.options, on_tick)
     except PodiumError as error:
-        raise collect_failure(run, results, error) from None
+        if not isinstance(error, Interrupted) or run.folder.read_summary() is None:
+            raise collect_failure(run, results, error) from None
+        if more:
+            result = collect(run, results, progress.note).result
+            raise Interrupted(f"interrupted when a run had come to its end; its result is {result}") from None
     return collect(run, results, progress.note)
 
 

@@ -329,6 +329,22 @@ def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkp
     assert not list((place / "results").rglob("*.txt"))
 
 
+def test_a_run_that_ends_just_as_it_is_asked_to_stop_has_ended(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    """It is collected, though no run follows it; a job that requeues itself is not requeued for it."""
+    implementation(
+        then="signal.signal(signal.SIGTERM, signal.SIG_IGN); os.kill(os.getppid(), signal.SIGTERM); time.sleep(0.4)"
+    )
+    (run,) = run_set(open_config, 1, QUIET)
+    assert run.reached_target and run.result.name == "result_0.txt"
+    with pytest.raises(
+        Interrupted, match=r"^interrupted when a run had come to its end; its result is .*result_0\.txt$"
+    ):
+        list(run_set(open_config, 2, QUIET))
+    assert len(list((place / "runs").rglob("run_*"))) == 2
+
+
 def test_a_run_that_was_killed_says_how_to_go_on(place: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation("block_start", then=CHECKPOINT + "sys.exit(3)", summarise=False)
     with pytest.raises(WorkError, match=r"; its log says aborted: .*; `podium run laptop --resume .* 1,234 samples$"):
