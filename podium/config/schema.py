@@ -125,11 +125,14 @@ class Description(BaseModel):
 MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
 RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
 LARGEST_PORT = 65_535
-PLACE = ("launcher", "container", "slurm_options")  # keys that say where a run goes on
+PLACE = ("launcher", "container", "slurm_options", "requeue")  # keys that say where a run goes on
 # Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
 # who takes which samples and in which order sums add up, and threads on a CPU do the latter.
 FREE = (*PLACE, "rendezvous", "binding", "caches", "max_restarts", "timeout_seconds")
 FREE_ON_GPU = ("threads_per_process",)
+LONGEST_SIGNAL_SECONDS = 65_535  # of sbatch's --signal
+SLURM_EARLY_SECONDS = 60  # by which Slurm may send that signal early, as sbatch's manual says
+REQUEUE_OPTIONS = ("--signal", "--open-mode")  # options of sbatch that a job which requeues itself depends on
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
 
@@ -141,6 +144,26 @@ class Container(Settings):
     image: str = Field(min_length=1)
     # HERE:THERE or HERE:THERE:ro, HERE relative to the repository; results/, runs/ and data/ are mounted besides
     mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
+
+
+class Requeue(Settings):
+    """A Slurm job that saves its run before the job's time limit and requeues itself, to resume the same run."""
+
+    # Minutes, sbatch's --time; unset: the limit of slurm_options or of the partition
+    time_limit: int | None = Field(default=None, ge=1)
+    # Seconds before the limit at which the run is asked to save itself and stop. Slurm may be up to a minute early.
+    signal_seconds: int = Field(default=120, ge=1, le=LONGEST_SIGNAL_SECONDS)
+
+    @model_validator(mode="after")
+    def _leaves_time(self) -> Self:
+        earliest = self.signal_seconds + SLURM_EARLY_SECONDS
+        if self.time_limit is not None and 60 * self.time_limit <= earliest:
+            raise ValueError(
+                f"time_limit is {self.time_limit} minutes, but the run may be asked to stop {earliest} s before its "
+                f"end (signal_seconds and the minute by which Slurm may be early); allowed are more than "
+                f"{earliest / 60:g} minutes"
+            )
+        return self
 
 
 class Launch(Settings):
@@ -162,6 +185,8 @@ class Launch(Settings):
     rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = None
     container: Container | None = None
     slurm_options: tuple[str, ...] = ()  # options of sbatch besides the number of nodes, such as --partition=batch
+    # How a Slurm job goes on after its time limit; None: it ends there, and the run with it
+    requeue: Requeue | None = None
 
     # How often all processes are started again after one died; the run goes on from its last checkpoint
     max_restarts: int = Field(default=0, ge=0)
@@ -188,6 +213,8 @@ class Launch(Settings):
             raise ValueError(f"launcher is {self.launcher}, but {found}; allowed with it is {allowed}")
         if self.slurm_options and self.launcher != "slurm":
             raise ValueError(f"launcher is {self.launcher}, which has no use for slurm_options; leave them out")
+        if self.requeue is not None:
+            self._can_requeue(self.requeue)
         if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > LARGEST_PORT - 1:
             raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {LARGEST_PORT - 1}")
         if self.binding not in ("none", *BINDINGS[self.device]):
@@ -196,6 +223,15 @@ class Launch(Settings):
                 f"{', '.join(('none', *BINDINGS[self.device]))}"
             )
         return self
+
+    def _can_requeue(self, requeue: Requeue) -> None:
+        if self.launcher != "slurm":
+            raise ValueError(f"launcher is {self.launcher}, which has no use for requeue; leave it out")
+        taken = (*REQUEUE_OPTIONS, *(("--time", "-t") if requeue.time_limit is not None else ()))
+        for option in self.slurm_options:
+            name = option.partition("=")[0]
+            if name in taken or ("-t" in taken and option.startswith("-t")):
+                raise ValueError(f"slurm_options has {option}, which requeue sets by itself; leave one of them out")
 
 
 class OptimizerSettings(Settings):
@@ -454,6 +490,16 @@ class RunConfig(Settings):
                     f"phases.{number}.samples is {count}; allowed is a number of samples in every phase but the last, "
                     "which goes on to the end of the run and names none"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _requeued_job_finds_a_checkpoint(self) -> Self:
+        if self.launch.requeue is not None and self.checkpoint is None:
+            raise ValueError(
+                "launch.requeue is set, but checkpoint is not, so that a requeued job would train from the start "
+                "again; set checkpoint={} (one checkpoint when the job is asked to stop), checkpoint.every_samples or "
+                "checkpoint.every_minutes"
+            )
         return self
 
     @model_validator(mode="after")
