@@ -32,7 +32,7 @@ TEXT = "text"  # `Origin.made_by` of samples that were generated here
 WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
 
 # Attributes that all shards of a store have in common.
-ALIKE = ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256")
+ALIKE = ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection", "selection_sha256")
 
 
 @dataclass(frozen=True)
