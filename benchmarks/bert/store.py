@@ -316,14 +316,18 @@ class SampleStore:
     """
 
     def __init__(self, source: Path | Sequence[Path]) -> None:
-        self.paths = shard_paths(source)
-        allow_open_files(len(self.paths))
-        self.shards = [Shard(path) for path in self.paths]
-        attributes = {shard.path: shard.attributes for shard in self.shards}
+        paths = shard_paths(source)
+        allow_open_files(len(paths))
+        shards = [Shard(path) for path in paths]
+        attributes = {shard.path: shard.attributes for shard in shards}
         if odd := differences(attributes):
             raise WorkError(f"{odd[0]}; {ADVICE}")
-        self.vocabulary_sha256: str = self.shards[0].attributes["vocabulary_sha256"]
-        self.max_sequence_length: int = self.shards[0].attributes["max_sequence_length"]
+        self._index(shards)
+
+    def _index(self, shards: list[Shard]) -> None:
+        self.shards, self.paths = shards, [shard.path for shard in shards]
+        self.vocabulary_sha256: str = shards[0].attributes["vocabulary_sha256"]
+        self.max_sequence_length: int = max(shard.attributes["max_sequence_length"] for shard in shards)
         self._starts = [0, *np.cumsum([len(shard) for shard in self.shards]).tolist()]
         # Tokens and masked tokens of each sample, u2 [N]; metadata.
         self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self.shards])
@@ -332,7 +336,7 @@ class SampleStore:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __reduce__(self) -> tuple[type["SampleStore"], tuple[list[Path]]]:
+    def __reduce__(self) -> tuple[type["SampleStore"], tuple[Any]]:
         """Another process opens the same shards for itself."""
         return SampleStore, (self.paths,)
 
@@ -371,6 +375,38 @@ class SampleStore:
         """Read everything and compare with the content hashes; raises WorkError at the first shard that differs."""
         for shard in self.shards:
             shard.verify()
+
+
+class JoinedStores(SampleStore):
+    """The samples of several stores, one store after another, each with samples of its own greatest length.
+
+    Raises as `SampleStore` does, and WorkError for stores that were made with different vocabularies.
+    """
+
+    def __init__(self, sources: Sequence[Path | Sequence[Path]]) -> None:
+        stores = [SampleStore(source) for source in sources]
+        for store in stores[1:]:
+            if store.vocabulary_sha256 != stores[0].vocabulary_sha256:
+                raise WorkError(
+                    f"{store.paths[0]}: was made with another vocabulary than {stores[0].paths[0]}, and both are to "
+                    f"train one model; {ADVICE}"
+                )
+        allow_open_files(sum(len(store.paths) for store in stores))
+        self._sources = [store.paths for store in stores]
+        self._bounds: list[int] = [0, *np.cumsum([len(store) for store in stores]).tolist()]
+        self._index([shard for store in stores for shard in store.shards])
+
+    def range_of(self, number: int) -> tuple[int, int]:
+        """The first index of the samples of a store, counted from 0, and the one after the last."""
+        return self._bounds[number], self._bounds[number + 1]
+
+    def __reduce__(self) -> tuple[type[SampleStore], tuple[Any]]:
+        return JoinedStores, (self._sources,)
+
+
+def open_stores(sources: Sequence[Path]) -> SampleStore:
+    """All samples of these folders of shards: one store, or several joined in this order."""
+    return SampleStore(sources[0]) if len(sources) == 1 else JoinedStores(sources)
 
 
 def shard_paths(source: Path | Sequence[Path]) -> list[Path]:

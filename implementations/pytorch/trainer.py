@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store import SampleStore, open_stores
 from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.checkpointing import (
     RunState,
@@ -116,7 +116,7 @@ class Trainer:
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
         assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
-        self.store, self.evaluation_store = SampleStore(config.data.store), SampleStore(config.data.evaluation_store)
+        self.store, self.evaluation_store = open_stores(config.stores), SampleStore(config.data.evaluation_store)
         vocabulary = Vocabulary.read(config.data.vocabulary)
         for prepared in (self.store, self.evaluation_store):
             prepared.require(vocabulary, config.data.vocabulary)
@@ -127,7 +127,7 @@ class Trainer:
         if self.log and not self.checkpoint:
             in_use = used(self.stepper.optimizer, config.optimizer)
             self.log.settings(config, in_use, config.model_size.tensors(self.words))
-        self.last_step = -(-config.max_samples // config.global_batch_size)
+        self.last_step = config.steps
         self.shapes = None
         if uses_graphs(config, processes.device):
             self.shapes = run_shapes(self.order, processes.rank, self.last_step)
@@ -174,7 +174,7 @@ class Trainer:
                 self.order.deal,
                 samples=config.evaluation_samples,
                 local_batch_size=config.evaluation.local_batch_size,
-                slot_width=self.order.slot_width,
+                slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,
             )
             self.phases.restart()
             for number, step in enumerate(steps, start=position.batches + 1):

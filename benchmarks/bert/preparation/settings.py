@@ -9,6 +9,7 @@ from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGT
 from podium.core.errors import UsageError
 
 SPECIAL_TOKENS = 3  # tokens of a sample that are not text: [CLS], [SEP], [SEP]
+SHORTEST_LENGTH = SPECIAL_TOKENS + 2  # a token of either segment besides
 PUBLISHED_PREDICTIONS = {128: 20, SEQUENCE_LENGTH: MASKED_POSITIONS}
 
 
@@ -25,7 +26,7 @@ class GenerationSettings:
 
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[float, float]] = {
-            "max_sequence_length": (SPECIAL_TOKENS + 2, 65_535),
+            "max_sequence_length": (SHORTEST_LENGTH, 65_535),
             "max_predictions": (1, 65_535),
             "masked_lm_probability": (0, 1),
             "duplicates": (1, 65_535),
