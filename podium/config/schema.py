@@ -285,8 +285,8 @@ class TrainingPhase(Settings):
     max_predictions: int | None = Field(default=None, ge=1)
     # A folder of prepared shards of this length; None: made of the text, or data.store
     store: Path | None = None
-    # How long the phase is, in samples or as a share of max_samples, in whole global batches; the last phase has
-    # neither, and lasts to the end of the run.
+    # How long the phase is, in samples or as a share of max_samples (or of what comes before the rate is 0, where that
+    # is less), in whole global batches; the last phase has neither, and lasts to the end of the run.
     samples: int | None = Field(default=None, ge=1)
     share: float | None = Field(default=None, gt=0, lt=1)
     # In place of the run's: shorter sequences need less memory
@@ -409,10 +409,18 @@ class RunConfig(Settings):
         return tuple(dict.fromkeys(store for store in named if store is not None))
 
     def phase_samples(self, phase: TrainingPhase) -> int | None:
-        """Samples of a phase, whole global batches where it is a share of the run; None of the last one."""
+        """Samples of a phase, whole global batches where it is a share of max_samples; None of the last one.
+
+        Where the learning rate ends at 0 before, the share is of the samples until then.
+        """
         if phase.share is None:
             return phase.samples
-        return max(1, round(phase.share * self.steps)) * self.global_batch_size
+        trained = self.steps
+        if (
+            self.optimizer.end_learning_rate == 0
+        ):  # a step at rate 0 trains nothing, and no phase is to have those alone
+            trained = min(trained, self.optimizer.decay_steps)
+        return max(1, round(phase.share * trained)) * self.global_batch_size
 
     @property
     def evaluation_samples(self) -> int:
