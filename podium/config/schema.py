@@ -416,9 +416,7 @@ class RunConfig(Settings):
         if phase.share is None:
             return phase.samples
         trained = self.steps
-        if (
-            self.optimizer.end_learning_rate == 0
-        ):  # a step at rate 0 trains nothing, and no phase is to have those alone
+        if self.optimizer.end_learning_rate == 0:  # steps at rate 0 train nothing
             trained = min(trained, self.optimizer.decay_steps)
         return max(1, round(phase.share * trained)) * self.global_batch_size
 
