@@ -133,6 +133,8 @@ def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
 def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
     path = config.data.store
+    if config.phases:
+        unsure.append("all steps are taken to be of data.store's lengths: phases of other lengths are not told apart")
     if path is not None and path.exists():
         store = SampleStore(path)
         return Lengths(store.lengths.astype("int64"), store.masked_counts.astype("int64"), store.max_sequence_length)
