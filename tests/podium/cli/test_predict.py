@@ -283,7 +283,7 @@ def test_an_academic_cluster_is_predicted_in_time_and_money(quiet: Progress, no_
 
 
 def test_twelve_days_of_an_academic_cluster_are_days(quiet: Progress, no_data: list[str]) -> None:
-    settings = ["target_accuracy=null", "max_samples=900000000", "launch.nodes=1", "gradient_accumulation_steps=16"]
+    settings = ["target_accuracy=null", "max_samples=900000000", "launch.nodes=1", "gradient_accumulation_steps=128"]
     config = load_system("academic_t4", settings=settings)
     text = StringIO()
     print_prediction(Console(file=text, width=150), config, predict_run(config, None, quiet))

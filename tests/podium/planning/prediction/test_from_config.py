@@ -218,3 +218,13 @@ def test_processes_of_a_cpu_are_unsure(costs_file: Path) -> None:
     assert about(plan, "processes on a CPU")
     assert plan.costs.token == pytest.approx(CONSTANTS.cpu_run_over_bench * 4e-6)  # nobody said with how many threads
     assert "ranks 1, not 2" in about(plan, "was measured with")[0]
+
+
+def test_a_phase_of_shorter_sequences_has_lengths_of_its_own() -> None:
+    plan = plan_of_config(load_system("academic_t4"), None, CONSTANTS)
+    ((samples, short),) = plan.phases
+    assert samples == pytest.approx(0.9 * 256_000_000, rel=1e-4) and samples % 4096 == 0
+    assert (short.longest, plan.lengths.longest) == (128, 512)
+    assert short.tokens.max() == 128 and short.masked.max() <= 20
+    assert short.tokens.sum() == pytest.approx(plan.lengths.tokens.sum(), rel=0.01)  # of the same text
+    assert about(plan, "samples of phases.0 are taken to be those of 512 tokens, cut into pieces of 128")
