@@ -95,13 +95,12 @@ def test_every_pair_of_a_system_and_a_recipe_starts_or_is_refused_as_loading_say
     recipes = [cell.strip("`") for cell in head[3:]]
     assert sorted(recipes) == RECIPES
     for row, system in zip(rows, SYSTEMS, strict=True):
-        document = yaml.safe_load((CODE_FOLDER / "systems" / f"{system}.yaml").read_text(encoding="utf-8"))
-        launch, bert = document["launch"], document["bert"]
-        gpus = launch["nodes"] * launch["processes_per_node"] if launch["device"] == "cuda" else 0
-        assert row[1:3] == [f"{gpus:,}", f"{bert['global_batch_size']:,}"], system
+        own = load_system(system)
+        gpus = own.launch.ranks if own.launch.device == "cuda" else 0
+        assert row[1:3] == [f"{gpus:,}", f"{own.global_batch_size:,}"], system
         for recipe, cell in zip(recipes, row[3:], strict=True):
             expected = outcome(system, recipe)
-            assert cell == (f"**{expected}**" if recipe == bert["recipe"] else expected), f"{system}, {recipe}"
+            assert cell == (f"**{expected}**" if recipe == own.recipe else expected), f"{system}, {recipe}"
 
 
 def outcome(system: str, recipe: str) -> str:
