@@ -103,6 +103,16 @@ def test_every_pair_of_a_system_and_a_recipe_starts_or_is_refused_as_loading_say
             assert cell == (f"**{expected}**" if recipe == own.recipe else expected), f"{system}, {recipe}"
 
 
+def test_the_systems_of_each_recipe_are_listed() -> None:
+    listed = re.findall(r"^- (.*) starts? on (.*?)[.]", TEXT, flags=re.MULTILINE)
+    found = {name: where for names, where in listed for name in re.findall("`([^`]+)`", names)}
+    for recipe in RECIPES:
+        starts = [f"`{system}`" for system in SYSTEMS if not outcome(system, recipe).startswith("refused")]
+        expected = f"all {len(SYSTEMS)} systems" if len(starts) == len(SYSTEMS) else ", ".join(starts)
+        assert found[recipe] == expected, recipe
+
+
+@cache
 def outcome(system: str, recipe: str) -> str:
     try:
         return f"`{load_system(system, recipe).hyperparameters}`"
