@@ -19,7 +19,7 @@ from podium.config.run_folder import RunFolder, checkpoint_path
 from podium.mllog.compliance import check_compliance
 
 SHORT = ("target_accuracy=null", "max_samples=96", "evaluation.samples=32", "evaluation.interval_samples=48")
-EXACT = ("dropout=0", "precision=fp32", "seed=11", "attention_widths=null")
+EXACT = ("dropout=0", "precision=fp32", "seed=11", "attention_widths=null", "optimizer.algorithm=lamb")
 ALIKE = ("shards=shared", "phases=[]", "clipping.when=after", "gradient_wire=fp32")
 FIRST_AND_LAST = (RULESETS[0], RULESETS[-1])  # the main job's log is checked under all
 Run = Callable[..., dict[str, Any]]

@@ -229,7 +229,12 @@ def test_own_results_were_made_as_their_runs_were_configured(tmp_path: Path) -> 
     """Not as the system's file says now."""
     kept = tmp_path / "runs" / "laptop" / "2026-01-01" / "run_0" / "config.yaml"
     kept.parent.mkdir(parents=True)
-    write_resolved(load_system("laptop", settings=["size=large", "hyperparameters=lamb_448", "seed=1000000"]), kept)
+    write_resolved(
+        load_system(
+            "laptop", settings=["size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448", "seed=1000000"]
+        ),
+        kept,
+    )
     folder = tmp_path / "results" / "laptop" / "bert"
     folder.mkdir(parents=True)
     (folder / "result_0.txt").write_text(log_text().replace('"time_ms": 16', '"time_ms": 18'), encoding="utf-8")

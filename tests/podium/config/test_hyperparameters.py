@@ -30,11 +30,12 @@ def refused(system: Any, recipe: str | None = None, *settings: str) -> str:
 @pytest.mark.parametrize(
     ("system", "recipe", "settings", "name"),
     [
-        ("laptop", "indexed", [], "tiny_lamb_16"),
+        ("laptop", "indexed", [], "tiny_adamw_16"),  # the system says so of its own recipe
+        ("laptop", "indexed", ["optimizer.algorithm=lamb"], "tiny_lamb_16"),
         ("laptop_2x", "exchanged", [], "tiny_lamb_16"),
         ("laptop", "presorted", [], "tiny_adamw_16"),
-        ("laptop", "indexed", ["optimizer.algorithm=adamw"], "tiny_adamw_16"),
-        ("laptop", "indexed", ["global_batch_size=32"], "tiny_lamb_16"),  # the system names it
+        ("laptop", "random", ["optimizer.algorithm=adamw"], "tiny_adamw_16"),
+        ("laptop", "indexed", ["global_batch_size=32"], "tiny_adamw_16"),  # the system names it
         ("dgxa100_n128", "presorted", [], "adamw_16384"),
         ("dgxa100_n128", "indexed", [], "lamb_16384"),
         ("dgxa100_n171", "indexed", [], "lamb_16384"),
@@ -95,9 +96,9 @@ def test_a_system_may_train_its_own_recipe_with_another_optimizer(write_system: 
     ("settings", "words"),
     [
         (["hyperparameters=lamb_44"], "--set hyperparameters: there is no set 'lamb_44' (did you mean lamb_448?)"),
-        (["hyperparameters=tiny_adamw_16"], "--set hyperparameters: found tiny_adamw_16, which is for adamw and size"),
+        (["hyperparameters=tiny_lamb_16"], "--set hyperparameters: found tiny_lamb_16, which is for lamb and size"),
         (["hyperparameters={a: 1}"], "--set hyperparameters: there is no set"),
-        (["size=large"], "recipe indexed trains size large with lamb, and for global_batch_size 16 no set"),
+        (["size=large"], "recipe indexed trains size large with adamw, and for global_batch_size 16 no set"),
     ],
 )
 def test_what_no_set_is_for_is_refused(settings: list[str], words: str) -> None:
@@ -114,10 +115,10 @@ def test_a_set_that_a_system_misspells_is_named_with_its_file(write_system: Any)
 def test_the_note_says_where_a_set_was_used(tmp_path: Any) -> None:
     note = hyperparameters_note(load_system("laptop", settings=["global_batch_size=32"]))
     assert note == (
-        "Optimizer: lamb, learning rate 0.005, hyperparameters tiny_lamb_16 (used at 16 samples a step, here at 32)"
+        "Optimizer: adamw, learning rate 0.0015, hyperparameters tiny_adamw_16 (used at 16 samples a step, here at 32)"
     )
     changed = load_system("laptop", settings=["optimizer.beta2=0.5", "optimizer.warmup_steps=7"])
-    assert "hyperparameters tiny_lamb_16 but for beta2, warmup_steps (" in hyperparameters_note(changed)
+    assert "hyperparameters tiny_adamw_16 but for beta2, warmup_steps (" in hyperparameters_note(changed)
     config = load_system("dgxa100_n171")
     write_resolved(config, tmp_path / "config.yaml")
     assert "adamw_16384 (used at 16,384 and 16,416 samples a step)" in hyperparameters_note(

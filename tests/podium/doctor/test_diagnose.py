@@ -42,7 +42,7 @@ def test_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["ready"] is True
     assert told["system"] == "laptop"
     assert found["step"]["verdict"] == "ok"
-    assert found["step"]["found"] == "8 samples, lamb"
+    assert found["step"]["found"] == "8 samples, adamw"
     assert found["ranks"]["found"].startswith("2 on ")
     assert found["clocks"]["found"] == "alike"
     assert "GB/s, all gradients in" in found["gloo all-reduce"]["found"]

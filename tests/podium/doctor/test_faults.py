@@ -173,7 +173,7 @@ def machine(examination: Examination, **changes: float) -> Examination:
 
 def test_too_little_memory(examine: Examine) -> None:
     found(machine(examine(), memory=1e6), "memory", "error", "0.0 GiB of this machine")
-    large = examine("size=large", "hyperparameters=lamb_448")
+    large = examine("size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448")
     state = 2 * 16 * large.config.model_size.parameters(30_522)
     assert worries(machine(large, memory=0.99 * state))["memory"].severity == "error"
     assert worries(machine(large, memory=1.05 * state))["memory"].severity == "warning"  # no room for activations
@@ -417,7 +417,12 @@ def test_a_checkpoint_that_is_missing_or_does_not_fit(examine: Examine, tmp_path
 
 
 def test_large_without_a_checkpoint(examine: Examine) -> None:
-    found(machine(examine("size=large", "hyperparameters=lamb_448"), memory=1e12), "checkpoint", "warning", "none")
+    found(
+        machine(examine("size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448"), memory=1e12),
+        "checkpoint",
+        "warning",
+        "none",
+    )
 
 
 # Rules

@@ -115,7 +115,11 @@ MEASURED: dict[str, Any] = {
     ("settings", "others", "doubts"),
     [
         ([], [], []),
-        (["size=large", "hyperparameters=lamb_448"], ["layers 2, not 24", "hidden 128, not 1024"], []),
+        (
+            ["size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448"],
+            ["layers 2, not 24", "hidden 128, not 1024"],
+            [],
+        ),
         (["precision=fp32"], [], ["precision bf16, not fp32"]),
         (["precision=bf16"], [], []),
         (

@@ -57,8 +57,8 @@ def test_a_laptop_by_its_costs_file(costs_file: Path) -> None:
     assert plan.costs.pair == pytest.approx(factor * 6e-9)
     assert plan.costs.step == pytest.approx(factor * 0.006 - optimizer_seconds(plan, CONSTANTS))
     assert plan.costs.median_relative_error == 0.05
-    assert plan.samples.mean == read_tiny_samples()[1].mean
-    assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "lamb")
+    assert plan.samples.mean == read_tiny_samples()[0].mean
+    assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "adamw")
     assert (plan.evaluation_samples, plan.evaluation_interval, plan.start_seconds) == (1000, 2048, 0.0)
     assert about(plan, "ten runs on a laptop")
     assert about(plan, f"{factor:g} times as long")
@@ -126,7 +126,7 @@ def test_a_gpu_that_nobody_published_is_told_to_measure() -> None:
 def test_a_tiny_bert_of_another_optimizer_has_no_known_samples(
     costs_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_system("laptop")
+    config = load_system("laptop", settings=["optimizer.algorithm=lamb"])
     monkeypatch.setattr("podium.planning.prediction.from_config.read_tiny_samples", lambda: read_tiny_samples()[:1])
     with pytest.raises(UsageError, match=r"found lamb.*size tiny.*target_accuracy=null --set max_samples=N"):
         plan_of_config(config, costs_file, CONSTANTS)
@@ -208,7 +208,11 @@ def test_costs_of_another_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"laptop.json: was measured with layers 2, not 24; hidden 128, not 1024; write"
     ):
-        plan_of_config(load_system("laptop", settings=["size=large", "hyperparameters=lamb_448"]), path, CONSTANTS)
+        plan_of_config(
+            load_system("laptop", settings=["size=large", "optimizer.algorithm=lamb", "hyperparameters=lamb_448"]),
+            path,
+            CONSTANTS,
+        )
 
 
 def test_processes_of_a_cpu_are_unsure(costs_file: Path) -> None:

@@ -59,7 +59,7 @@ def write_log(path: Path, config: RunConfig, evaluations: int, tensors: int | No
     """The calls of an implementation, in their order. Rulesets from 3.0 on do not ask for tensors."""
     settings = config.optimizer
     names = ("algorithm", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "warmup_steps")
-    names += ("start_warmup_step", "decay_steps", "decay_power", "end_learning_rate")
+    names += ("start_warmup_step", "decay_from", "decay_steps", "decay_power", "end_learning_rate")
     with ResultLog(path) as log:
         log.submission(config, caches_cleared=True)
         optimizer = UsedOptimizer(**{name: getattr(settings, name) for name in names})
