@@ -305,7 +305,7 @@ def test_a_run_goes_on_in_docker(stopped: Any) -> None:
 
 
 def test_a_run_goes_on_in_a_job_of_as_many_nodes_as_it_had(stopped: Any) -> None:
-    folder, became = stopped("academic_t4", "launch.nodes=2", "global_batch_size=64", "launch.rendezvous=gone:29500")
+    folder, became = stopped("academic_t4", "launch.nodes=2", "launch.requeue=null", "launch.rendezvous=gone:29500")
     invoked("academic_t4", "--resume", str(folder))
     assert "--nodes=2" in became[0]
     assert became[0][-4:] == ["--", "academic_t4", "--resume", NAMED.format("academic_t4")]
