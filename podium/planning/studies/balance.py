@@ -17,7 +17,7 @@ from podium.planning.prediction.scaling import machine_of
 from podium.planning.samplers import Sampler, StratifiedSampler, shares, stratum_bounds
 from podium.planning.studies.study import Cell, Chart, Line, Study, Table, crossing
 
-BY_NODE = "by node"  # presorted, but with fixed counts of strata in a node's samples and not in each rank's
+BY_NODE = "node strata"  # presorted, but with fixed counts of strata in a node's samples and not in each rank's
 COMPARED = ("random", "stratified", "presorted", "exchanged", "indexed")
 SYSTEM = "dgxa100_n128"  # of 1,024 A100s, as Samsung trained
 BATCH = 16_384
@@ -76,7 +76,7 @@ def small_batches(
             f"From {min(whole)} on it does not refuse but draws other shares of the strata than the data has: the "
             "second table has how often a stratum's samples come, in terms of the data's.",
             "Fixed counts for a node's samples, which presorting distributes in the node anyway, need no slots for "
-            "each rank: that is the column “by node”. It is not published, and no recipe has it.",
+            "each rank: that is the column “node strata”. It is not published, and no recipe has it.",
             *_small_findings(found),
         ),
         (
@@ -136,7 +136,7 @@ def _small_findings(found: Mapping[tuple[int, int], Mapping[str, Balance]]) -> l
         names = [name for name in ("presorted", BY_NODE, "exchanged") if name in balances]
         over = [balances[name].max_over_mean_cost / balances["indexed"].max_over_mean_cost - 1 for name in names]
         listed = ", ".join(f"{name} {100 * value:.1f}%" for name, value in zip(names, over, strict=True))
-        sentences.append(f"{ranks:,} × {local}: longer than with a global assignment by {listed}.")
+        sentences.append(f"{ranks:,} × {local}: longer than with a global assignment: {listed}.")
     return sentences
 
 
