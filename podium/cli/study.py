@@ -56,10 +56,11 @@ def print_study(console: Console, study: "Study") -> None:
     """The question, the tables with the source of their figures, and the findings."""
     console.print(study.question, style="bold", highlight=False)
     for one in study.tables:
-        table = result_table(f"{one.title} [{one.source}]", one.headings[:1], one.headings[1:])
+        table = result_table(one.title, one.headings[:1], one.headings[1:])
         for row in one.texts():
             table.add_row(*row)
         console.print(table)
+        console.print(f" ({one.source})\n", markup=False, highlight=False)
     for finding in study.findings:
         console.print(finding, markup=False, highlight=False)
 
