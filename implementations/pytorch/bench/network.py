@@ -11,9 +11,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from implementations.pytorch.bench.variants import Podium, Times, mixed_lengths, resized, time_in_turn
@@ -79,6 +83,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 PORT = 29_511
 SECONDS_A_STEP = 60
+REACHED_BYTES, REACHED_TRIES = 32 * 2**20, 8
 
 
 def main() -> int:
@@ -170,17 +175,32 @@ def _measure(arguments: argparse.Namespace) -> None:
         }
         by_name = {f"{name}, {size:g} MiB": side for (name, size), side in sides.items()}
         times = time_in_turn(by_name, arguments.steps, processes.device)
+        reached = _gigabits()
     if not processes.first:
         return
     parameters = sum(parameter.numel() for parameter in next(iter(sides.values())).stepper.model.parameters())
     found = {
         "rate": arguments.rate,
         "delay": arguments.delay,
+        "reached_gigabits": reached,
         "steps": arguments.steps,
         "gradient_mib": 4 * parameters / 2**20,
         "ways": [_found(way, sides, times, arguments.steps) for way in sides],
     }
     print(json.dumps(found, indent=2))
+
+
+def _gigabits() -> float:
+    """Gbit/s that the fastest of some all-reduces sends in each direction: of two ranks each sends all bytes once."""
+    values = torch.ones(REACHED_BYTES // 4)
+    seconds = []
+    for _ in range(REACHED_TRIES):
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(values)
+        seconds.append(time.perf_counter() - started)
+        values.fill_(1)
+    return 8 * REACHED_BYTES / min(seconds) / 1e9
 
 
 def _found(

@@ -35,7 +35,8 @@ def strata_of(histogram: np.ndarray) -> np.ndarray:
     """[strata] samples of a histogram in each length stratum."""
     bounds = stratum_bounds(len(histogram) - 1)
     stratum = np.searchsorted(bounds, np.arange(len(histogram)))
-    return np.bincount(stratum, weights=histogram, minlength=len(bounds))
+    sizes: np.ndarray = np.bincount(stratum, weights=histogram, minlength=len(bounds))
+    return sizes
 
 
 def small_batches(
