@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.bert.preparation.prepare import prepare
+from benchmarks.bert.preparation.settings import GenerationSettings
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
+from podium.config.schema import TrainingPhase
 from podium.planning.costs import with_measured_costs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -210,11 +213,27 @@ def train(
     """(recipe, ranks, settings of the laptop, exit code) → the folder of a run, as `podium run` would start it."""
     (prepared,) = (warm_project / "runs").rglob("config.yaml")
     data = load_resolved(prepared).data
+    stores: dict[GenerationSettings, Path] = {}
+
+    def store_of(phase: TrainingPhase) -> Path:
+        """Samples of a part of the embedded text, made for the phase's length."""
+        settings = phase.generation
+        if settings not in stores:
+            stores[settings] = tmp_path_factory.mktemp("phase")
+            text = warm_project / "data" / "embedded" / "text" / "part-00000"
+            assert data.vocabulary
+            prepare([text], data.vocabulary, stores[settings], settings)
+        return stores[settings]
 
     def run(recipe: str, ranks: int, *settings: str, code: int = 0) -> RunFolder:
         config = load_system("laptop", recipe, [*settings, f"launch.processes_per_node={ranks}"])
+        phases = tuple(
+            phase if phase.generation == GenerationSettings() else phase.model_copy(update={"store": store_of(phase)})
+            for phase in config.phases
+        )
         folder = RunFolder(tmp_path_factory.mktemp("run"))
-        write_resolved(with_measured_costs(config.model_copy(update={"data": data})), folder.config)
+        config = config.model_copy(update={"data": data, "phases": phases})
+        write_resolved(with_measured_costs(config), folder.config)
         start_training(folder, ranks, code)
         return folder
 

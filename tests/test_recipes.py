@@ -1,14 +1,21 @@
 """Every recipe from its file to a compliant result on several processes; the same losses of the same samples."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors import safe_open
 
 from benchmarks.bert.rules import RULESETS
-from podium.config.run_folder import RunFolder
+from benchmarks.bert.store import SampleStore, join_stores
+from implementations.pytorch.build_run import build_order
+from implementations.pytorch.optim.schedule import rate_table
+from podium.config.load import load_resolved
+from podium.config.run_folder import RunFolder, checkpoint_path
 from podium.mllog.compliance import check_compliance
 
 SHORT = ("target_accuracy=null", "max_samples=96", "evaluation.samples=32", "evaluation.interval_samples=48")
@@ -83,10 +90,74 @@ def test_presorted_draws_the_counts_that_are_asked_for(run: Run) -> None:
     assert len({line["tokens"] for line in found["trained"]}) == 6
 
 
-def test_academic_trains_on_short_samples_first(run: Run) -> None:
-    found = run("academic", 2, "phases=[{max_sequence_length: 128, samples: 40}, {max_sequence_length: 512}]")
+PHASES = "phases=[{max_sequence_length: 128, share: 0.5, gradient_accumulation_steps: 1}, {max_sequence_length: 512}]"
+ACADEMIC = (PHASES, "checkpoint.every_samples=16", "checkpoint.keep=99")
+
+
+@pytest.fixture(scope="module")
+def academic(train: Callable[..., RunFolder]) -> RunFolder:
+    """Three steps of each phase on two processes, with a checkpoint after each."""
+    return train("academic", 2, *SHORT, "seed=11", *ACADEMIC)
+
+
+def steps_of(folder: RunFolder) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line["event"] == "step"]
+
+
+def test_academic_trains_on_samples_made_for_128_tokens_first_with_one_optimizer_and_schedule(
+    academic: RunFolder,
+) -> None:
+    steps = steps_of(academic)
+    assert [line["slots"] // 16 for line in steps] == [128] * 3 + [512] * 3
+    config = load_resolved(academic.config)
+    store, main = join_stores([SampleStore(folder) for folder in config.stores]), len(SampleStore(config.stores[0]))
+    order = build_order(config, store, 0, torch.device("cpu"))
+    for number, line in enumerate(steps):
+        whole = order.global_batch(number)
+        assert ((whole.indices >= main) == (number < 3)).all()
+        assert line["tokens"] == whole.tokens
+    rates = rate_table(config.optimizer, config.steps, torch.device("cpu")).tolist()
+    assert values(steps, "learning_rate") == pytest.approx(rates)
+    assert not any(check_compliance(academic.log, FIRST_AND_LAST).values())
+    for batches in (3, 4, 5):  # the optimizer's own count and the steps without overflow go on over the boundary
+        file = checkpoint_path(academic.checkpoints, batches) / "rank_0.safetensors"
+        with safe_open(file, framework="pt") as tensors:
+            counted = [name for name in tensors.keys() if name.endswith(("step", "growth_tracker", "taken"))]  # noqa: SIM118
+            assert {round(float(tensors.get_tensor(name).max())) for name in counted} == {batches}
+            assert any(name.endswith("growth_tracker") for name in counted)
+
+
+@pytest.mark.parametrize("batches", [3, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 4))])
+def test_academic_resumes_bit_for_bit_in_either_phase_and_between_them(
+    academic: RunFolder, start_training: Callable[..., None], tmp_path: Path, batches: int
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(academic.path, folder.path)
+    folder.summary.unlink()
+    for number in range(batches + 1, 7):
+        shutil.rmtree(checkpoint_path(folder.checkpoints, number), ignore_errors=True)
+    start_training(folder, 2)
+    assert folder.restarts == 1
+    assert folder.metrics.read_bytes() == academic.metrics.read_bytes()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("settings", [("loader=exchange", "exchange_steps=4"), ("shards=shared",)])
+def test_academic_trains_in_two_phases_with_every_loader(run: Run, academic: RunFolder, settings: tuple[str]) -> None:
+    found = run("academic", 2, PHASES, *settings)
     assert [line["slots"] // 16 for line in found["trained"]] == [128] * 3 + [512] * 3
-    assert all(line["tokens"] <= 128 * 16 for line in found["trained"][:3])
+    if "loader=exchange" in settings:  # the same samples in the same order
+        assert values(found["trained"], "loss") == values(steps_of(academic), "loss")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [1, 2])
+def test_academic_reaches_the_target_from_two_stores(train: Callable[..., RunFolder], seed: int) -> None:
+    phases = "phases=[{max_sequence_length: 128, samples: 4096, gradient_accumulation_steps: 1}, {}]"
+    folder = train("academic", 2, phases, f"seed={seed}", "max_samples=24576")
+    summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+    assert summary["reached_target"] and summary["samples"] > 4096
 
 
 def test_a_target_found_beside_training_counts_the_samples_that_reached_it(run: Run) -> None:

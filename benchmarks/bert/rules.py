@@ -32,6 +32,7 @@ def closed_breaches(
     interval_samples: int,
     global_batch_size: int,
     initial_checkpoint: bool,
+    phases: int = 0,
 ) -> list[str]:
     """Every rule of the closed division that such a configuration breaks, in the order of the rules."""
     checks: tuple[tuple[str, str, object, object], ...] = (
@@ -46,6 +47,7 @@ def closed_breaches(
             interval_samples,
             evaluation_interval(global_batch_size),
         ),
+        ("Data set", "phases", phases, 0),  # all samples are of the one length that the checkpoint goes on with
         ("Initial checkpoint", "initial_checkpoint", CLOSED_START if initial_checkpoint else "missing", CLOSED_START),
     )
     return [

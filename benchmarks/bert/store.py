@@ -36,7 +36,7 @@ TEXT = "text"  # `Origin.made_by` of samples that were generated here
 WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
 
 # Attributes that all shards of a store have in common.
-ALIKE = ("vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256")
+ALIKE = ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection", "selection_sha256")
 
 
 @dataclass(frozen=True)
@@ -333,14 +333,17 @@ class SampleStore:
 
     def __init__(self, source: Path | Sequence[Path]) -> None:
         self.folder = source if isinstance(source, Path) else None  # the one that a manifest belongs to
-        self.paths = shard_paths(source)
-        allow_open_files(len(self.paths))
-        self.shards = [Shard(path) for path in self.paths]
+        paths = shard_paths(source)
+        allow_open_files(len(paths))
+        self._index([Shard(path) for path in paths])
         if self.folder is not None:
             require_listed(self.folder, self.manifest)
         require_alike(self._attributes)
-        self.vocabulary_sha256: str = self.shards[0].attributes["vocabulary_sha256"]
-        self.max_sequence_length: int = self.shards[0].attributes["max_sequence_length"]
+
+    def _index(self, shards: list[Shard]) -> None:
+        self.shards, self.paths = shards, [shard.path for shard in shards]
+        self.vocabulary_sha256: str = shards[0].attributes["vocabulary_sha256"]
+        self.max_sequence_length: int = max(shard.attributes["max_sequence_length"] for shard in shards)
         self._starts = [0, *np.cumsum([len(shard) for shard in self.shards]).tolist()]
         # Tokens and masked tokens of each sample, u2 [N]; metadata.
         self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self.shards])
@@ -358,7 +361,7 @@ class SampleStore:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __reduce__(self) -> tuple[type["SampleStore"], tuple[list[Path]]]:
+    def __reduce__(self) -> tuple[type["SampleStore"], tuple[Any]]:
         """Another process opens the same shards for itself."""
         return SampleStore, (self.paths,)
 
@@ -433,6 +436,38 @@ def keep_manifest(folder: Path, shards: Mapping[Path, Mapping[str, Any]]) -> Non
     with suppress(PodiumError), folder_lock(folder, "podium data prepare"):
         if not has_manifest(folder) and shard_paths(folder) == [*shards]:
             write_manifest(folder, Manifest.of_attributes(shards))
+
+
+class JoinedStores(SampleStore):
+    """The samples of several stores, one store after another, each with a greatest length of its own.
+
+    Raises WorkError for stores that were made with different vocabularies.
+    """
+
+    def __init__(self, stores: Sequence[SampleStore]) -> None:
+        for store in stores[1:]:
+            if store.vocabulary_sha256 != stores[0].vocabulary_sha256:
+                raise WorkError(
+                    f"{store.paths[0]}: was made with another vocabulary than {stores[0].paths[0]}, and both are to "
+                    f"train one model; {ADVICE}"
+                )
+        self.folder = None
+        self._stores = [*stores]
+        self._bounds: list[int] = [0, *np.cumsum([len(store) for store in stores]).tolist()]
+        self._index([shard for store in stores for shard in store.shards])
+        allow_open_files(len(self.paths))
+
+    def range_of(self, number: int) -> tuple[int, int]:
+        """The first index of the samples of a store, counted from 0, and the one after the last."""
+        return self._bounds[number], self._bounds[number + 1]
+
+    def __reduce__(self) -> tuple[type[SampleStore], tuple[Any]]:
+        return JoinedStores, (self._stores,)
+
+
+def join_stores(stores: Sequence[SampleStore]) -> SampleStore:
+    """All samples of these stores, in this order: a single store as it is."""
+    return stores[0] if len(stores) == 1 else JoinedStores(stores)
 
 
 def shard_paths(source: Path | Sequence[Path]) -> list[Path]:

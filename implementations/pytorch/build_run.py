@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.sizes import Size
+from benchmarks.bert.store import JoinedStores
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
@@ -27,7 +28,7 @@ from implementations.pytorch.optim.schedule import rate_table
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.precision import COMPUTE_TYPES, resolve_precision
 from implementations.pytorch.step import Stepper
-from podium.config.schema import RunConfig
+from podium.config.schema import RunConfig, TrainingPhase
 from podium.core.errors import UsageError
 from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import SHAPE_STEPS, LengthIndex, RunShapes, TrainingOrder
@@ -92,8 +93,7 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
     torch.manual_seed(int(dropout_seed[0]))
     ddp, sync = synchronised(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
     optimizer = build_optimizer(model, config.optimizer)
-    steps = -(-config.max_samples // config.global_batch_size)
-    rates = rate_table(config.optimizer, steps, processes.device)
+    rates = rate_table(config.optimizer, config.steps, processes.device)
     return Stepper(config, processes, ddp, sync, optimizer, rates, precision)
 
 
@@ -114,8 +114,22 @@ def build_order(
         attention_widths=config.attention_widths,
         capacity_overflow=config.capacity_overflow,
         shards=config.shards,
-        phases=[Phase(p.max_sequence_length or store.max_sequence_length, p.samples) for p in config.phases],
+        phases=[_phase(config, phase, store) for phase in config.phases],
         strata_counts=config.strata_counts,
+    )
+
+
+def _phase(config: RunConfig, phase: TrainingPhase, store: LengthIndex) -> Phase:
+    """The phase as samplers know it; without its own store it draws from data.store, the first of those joined."""
+    start, stop = 0, None
+    if isinstance(store, JoinedStores):
+        start, stop = store.range_of(config.stores.index(phase.store) if phase.store else 0)
+    return Phase(
+        phase.max_sequence_length or store.max_sequence_length,
+        config.phase_samples(phase),
+        start,
+        stop,
+        phase.gradient_accumulation_steps,
     )
 
 
@@ -135,7 +149,7 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
         else "balancing gives ranks unequal numbers of sequences, and graphs need equal ones"
         if config.capacity_overflow is None and (config.balancing == "packed" or config.balancing_counts == "free")
         else "graphs need gradient_accumulation_steps 1"
-        if config.gradient_accumulation_steps != 1
+        if config.most_accumulation_steps != 1
         else None
     )
     if config.cuda_graph == "step" and hindrance:
@@ -154,20 +168,24 @@ def warm_up(
     steps: int = WARM_UP_STEPS,
     graph_shapes: RunShapes | None = None,
 ) -> None:
-    """Take steps and an evaluation in the shapes of the run's first batches, and undo all that they changed.
+    """Take steps and an evaluation in the shapes of each phase's first batches, and undo all that they changed.
 
     With `graph_shapes` a CUDA graph is captured for every shape of the run, and the stepper then replays them. Only the
     length index of the data is read. Lengths come from the run's own order, so shapes are the run's.
     """
     saved, processes = _state(stepper), stepper.processes
-    numbers = list(graph_shapes.examples.values()) if graph_shapes else list(range(steps))
+    firsts = [first for first in order.first_steps() if first < stepper.config.steps]
+    of_phases = [first + number for first in firsts for number in range(steps)]
+    numbers = list(graph_shapes.examples.values()) if graph_shapes else of_phases
     masked_slots = graph_shapes.masked_slots if graph_shapes else None
     examples = [synthetic_step(order, number, processes.rank, vocabulary, masked_slots) for number in numbers]
+    taken = len(examples)
     if graph_shapes:  # ranks differ in shapes but wait for each other in every step, so all take equally many
-        steps = max(GRAPH_WARM_UP_STEPS, processes.most(len(examples)))
-    for number in range(steps):
+        taken = max(GRAPH_WARM_UP_STEPS, processes.most(taken))
+    for number in range(taken):
         stepper.take(examples[number % len(examples)], PhaseClock())
-    evaluate(stepper.model.module, list(examples[0].micro_batches), processes, stepper.precision)
+    longest = max(examples, key=lambda example: example.whole.slots)  # evaluation has the full length
+    evaluate(stepper.model.module, list(longest.micro_batches), processes, stepper.precision)
     if graph_shapes:
         graphs = stepper.use_graphs()
         for example in examples:

@@ -215,7 +215,7 @@ def missing_paths(paths: Sequence[Path]) -> list[str]:
 
 def _own(config: RunConfig, processes: Processes) -> dict[str, Any]:
     device, data = processes.device, config.data
-    paths = [data.store, data.evaluation_store, data.vocabulary, config.initial_checkpoint]
+    paths = [*config.stores, data.evaluation_store, data.vocabulary, config.initial_checkpoint]
     dist.barrier()  # so that all multiply at once, as in training
     return {
         "rank": processes.rank,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from benchmarks.bert.store import join_stores
 from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.checkpointing import (
     RunState,
@@ -115,8 +116,9 @@ class Trainer:
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
         assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
-        folders = {"store": config.data.store, "evaluation_store": config.data.evaluation_store}
-        (self.store, self.evaluation_store), vocabulary = open_stores(folders, config.data.vocabulary, processes)
+        folders = config.named_stores | {"data.evaluation_store": config.data.evaluation_store}
+        (*stores, self.evaluation_store), vocabulary = open_stores(folders, config.data.vocabulary, processes)
+        self.store = join_stores(stores)
         self.words = len(vocabulary.words)
         self.order = build_order(config, self.store, self.words, processes.device)
         self.stepper = build_stepper(config, processes, self.words)
@@ -124,7 +126,7 @@ class Trainer:
         if self.log and not self.checkpoint:
             in_use = used(self.stepper.optimizer, config.optimizer)
             self.log.settings(config, in_use, config.model_size.tensors(self.words))
-        self.last_step = -(-config.max_samples // config.global_batch_size)
+        self.last_step = config.steps
         self.shapes = None
         if uses_graphs(config, processes.device):
             self.shapes = run_shapes(self.order, processes.rank, self.last_step)
@@ -171,7 +173,7 @@ class Trainer:
                 self.order.deal,
                 samples=config.evaluation_samples,
                 local_batch_size=config.evaluation.local_batch_size,
-                slot_width=self.order.slot_width,
+                slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,
             )
             self.phases.restart()
             for number, step in enumerate(steps, start=position.batches + 1):

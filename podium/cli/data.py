@@ -34,6 +34,16 @@ def prepare(
         typer.Option(min=1, help="Keep a random subset of this many, drawn from all texts; open division only."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random subset.")] = 0,
+    max_sequence_length: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of a sample, [CLS] and both [SEP] included; 512 unless given."),
+    ] = None,
+    max_predictions: Annotated[
+        int | None,
+        typer.Option(
+            help="Most masked tokens of a sample; unless given 76 with 512, 20 with 128, else 0.15 of the length."
+        ),
+    ] = None,
 ) -> None:
     """Turn text into samples as MLPerf's reference does, to the bit: one shard OUT/NAME.h5 for each text file NAME.
 
@@ -41,6 +51,7 @@ def prepare(
     """
     from benchmarks.bert.preparation.prepare import WHOLE_TEXT, EvaluationPick, Prepared, prepare_subset
     from benchmarks.bert.preparation.prepare import prepare as prepare_texts
+    from benchmarks.bert.preparation.settings import GenerationSettings
 
     texts = [*text, *(more_text or [])]
     if evaluation and (samples or len(texts) > 1):
@@ -48,6 +59,7 @@ def prepare(
         raise UsageError(f"--evaluation: does not go with {other}; give it with one text file, eval.txt")
     if seed and not samples:
         raise UsageError("--seed: has no use without --samples; nothing else is random here")
+    settings = GenerationSettings.of_lengths(max_sequence_length, max_predictions)
     kept = 0
     with progress_bar() as bar:
         task = bar.add_task("Making samples", total=sum(path.stat().st_size for path in texts if path.is_file()))
@@ -60,10 +72,10 @@ def prepare(
                 tell(f"{prepared.text}: {prepared.note}")
 
         if samples:
-            shards = prepare_subset(texts, vocab, out, samples, processes=processes, seed=seed, on_finished=show)
+            shards = prepare_subset(texts, vocab, out, samples, settings, processes, seed, on_finished=show)
         else:
             selection = EvaluationPick(evaluation) if evaluation else WHOLE_TEXT
-            shards = prepare_texts(texts, vocab, out, processes=processes, selection=selection, on_finished=show)
+            shards = prepare_texts(texts, vocab, out, settings, processes, selection, on_finished=show)
     if kept:
         tell(f"{kept} of {len(texts)} shards were there already, whole and of the same text; they were kept")
     for shard in shards:

@@ -58,6 +58,10 @@ def run(
         bool, typer.Option("--dry-run", help="Print the commands that would be run, and start nothing.")
     ] = False,
     node_rank: NodeRank = 0,
+    job_record: Annotated[
+        Path | None,
+        typer.Option(hidden=True, help="Given by docker/slurm.sub; see podium/run/requeue.py."),
+    ] = None,
 ) -> None:
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
@@ -66,12 +70,14 @@ def run(
     """
     from podium.run.collect import FinishedRun
     from podium.run.progress import Progress
+    from podium.run.requeue import JobRecord
     from podium.run.run_set import RunRequest, execute, run_folder
     from podium.run.summary import as_json as summary_json
     from podium.run.summary import print_table
 
     folder = run_folder(resumed) if resumed is not None else None
-    request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, as_json)
+    job = JobRecord(job_record) if job_record is not None else None
+    request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, as_json, job).in_requeued_job()
     if dry_run:
         from podium.run.dry_run import commands
 

@@ -41,15 +41,16 @@ def choose_hyperparameters(
             f"set optimizer.algorithm={own_algorithm} to train with that, or move the numbers of {own_algorithm} into "
             "another system file"
         )
-    named = [_set_named(name, system) for name in _names(_given("hyperparameters", layers[1:]))]
+    source = "--set " if "hyperparameters" in given else f"{system}: bert."
+    named = [_set_named(name, source) for name in _names(_given("hyperparameters", layers[1:]))]
     matching = [one for one in named if (one.size, one.algorithm) == (size, algorithm)]
     if matching:
         return matching[0]
     if named and "hyperparameters" in given:
         raise UsageError(
             f"--set hyperparameters: found {named[0].name}, which is for {named[0].algorithm} and size "
-            f"{named[0].size}, but recipe {recipe} trains with {algorithm} and size {size}; "
-            f"allowed are {_listed(size, algorithm)}"
+            f"{named[0].size}, but recipe {recipe} trains with {algorithm} and size {size}; allowed with them are "
+            f"{_listed(size, algorithm)} (another optimizer is chosen by optimizer.algorithm)"
         )
     if kept:
         return None
@@ -98,12 +99,12 @@ def _names(value: Any) -> list[str]:
     return [str(name) for name in value] if isinstance(value, list | tuple) else [str(value)]
 
 
-def _set_named(name: str, system: Path) -> HyperparameterSet:
+def _set_named(name: str, source: str) -> HyperparameterSet:
     sets = hyperparameter_sets()
     if name not in sets:
         close = difflib.get_close_matches(name, sets, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UsageError(f"{system}: hyperparameters: there is no set {name!r}{hint}; allowed are {', '.join(sets)}")
+        raise UsageError(f"{source}hyperparameters: there is no set {name!r}{hint}; allowed are {', '.join(sets)}")
     return sets[name]
 
 

@@ -200,7 +200,9 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
         if value
     }
     checkpoint = config.initial_checkpoint and _absolute(config.initial_checkpoint)
-    return config.model_copy(update={"data": config.data.model_copy(update=data), "initial_checkpoint": checkpoint})
+    phases = tuple(p.model_copy(update={"store": p.store and _absolute(p.store)}) for p in config.phases)
+    update = {"data": config.data.model_copy(update=data), "initial_checkpoint": checkpoint, "phases": phases}
+    return config.model_copy(update=update)
 
 
 def _absolute(path: Path) -> Path:

@@ -253,5 +253,8 @@ def _differences(here: Any, there: Any, key: str = "") -> Iterator[str]:
     if isinstance(here, Mapping) and isinstance(there, Mapping):
         for name in (*here, *(name for name in there if name not in here)):
             yield from _differences(here.get(name), there.get(name), f"{key}.{name}" if key else name)
+    elif isinstance(here, list) and isinstance(there, list) and len(here) == len(there):
+        for number, (one, other) in enumerate(zip(here, there, strict=True)):
+            yield from _differences(one, other, f"{key}.{number}")
     elif here != there:
         yield f"{key} is {json.dumps(here, ensure_ascii=False)} and was {json.dumps(there, ensure_ascii=False)}"

@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from benchmarks.bert.preparation.settings import SHORTEST_LENGTH, GenerationSettings
 from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, closed_breaches, evaluation_interval
-from benchmarks.bert.sizes import SIZES, Size
+from benchmarks.bert.sizes import SEQUENCE_LENGTH, SIZES, Size
+from podium.core.errors import UsageError
 from podium.core.processes import processors
 
 
@@ -125,11 +127,14 @@ class Description(BaseModel):
 MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
 RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
 LARGEST_PORT = 65_535
-PLACE = ("launcher", "container", "slurm_options")  # keys that say where a run goes on
+PLACE = ("launcher", "container", "slurm_options", "requeue")  # keys that say where a run goes on
 # Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
 # who takes which samples and in which order sums add up, and threads on a CPU do the latter.
 FREE = (*PLACE, "rendezvous", "binding", "caches", "max_restarts", "timeout_seconds")
 FREE_ON_GPU = ("threads_per_process",)
+LONGEST_SIGNAL_SECONDS = 65_535  # of sbatch's --signal
+SLURM_EARLY_SECONDS = 60  # by which Slurm may send that signal early, as sbatch's manual says
+REQUEUE_OPTIONS = ("--signal", "--open-mode")  # options of sbatch that a job which requeues itself depends on
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
 
@@ -141,6 +146,26 @@ class Container(Settings):
     image: str = Field(min_length=1)
     # HERE:THERE or HERE:THERE:ro, HERE relative to the repository; results/, runs/ and data/ are mounted besides
     mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
+
+
+class Requeue(Settings):
+    """A Slurm job that saves its run before the job's time limit and requeues itself, to resume the same run."""
+
+    # Minutes, sbatch's --time; unset: the limit of slurm_options or of the partition
+    time_limit: int | None = Field(default=None, ge=1)
+    # Seconds before the limit at which the run is asked to save itself and stop. Slurm may be up to a minute early.
+    signal_seconds: int = Field(default=120, ge=1, le=LONGEST_SIGNAL_SECONDS)
+
+    @model_validator(mode="after")
+    def _leaves_time(self) -> Self:
+        earliest = self.signal_seconds + SLURM_EARLY_SECONDS
+        if self.time_limit is not None and 60 * self.time_limit <= earliest:
+            raise ValueError(
+                f"time_limit is {self.time_limit} minutes, but the run may be asked to stop {earliest} s before its "
+                f"end (signal_seconds and the minute by which Slurm may be early); allowed are more than "
+                f"{earliest / 60:g} minutes"
+            )
+        return self
 
 
 class Launch(Settings):
@@ -162,6 +187,8 @@ class Launch(Settings):
     rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = None
     container: Container | None = None
     slurm_options: tuple[str, ...] = ()  # options of sbatch besides the number of nodes, such as --partition=batch
+    # How a Slurm job goes on after its time limit; None: it ends there, and the run with it
+    requeue: Requeue | None = None
 
     # How often all processes are started again after one died; the run goes on from its last checkpoint
     max_restarts: int = Field(default=0, ge=0)
@@ -188,6 +215,8 @@ class Launch(Settings):
             raise ValueError(f"launcher is {self.launcher}, but {found}; allowed with it is {allowed}")
         if self.slurm_options and self.launcher != "slurm":
             raise ValueError(f"launcher is {self.launcher}, which has no use for slurm_options; leave them out")
+        if self.requeue is not None:
+            self._can_requeue(self.requeue)
         if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > LARGEST_PORT - 1:
             raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {LARGEST_PORT - 1}")
         if self.binding not in ("none", *BINDINGS[self.device]):
@@ -196,6 +225,15 @@ class Launch(Settings):
                 f"{', '.join(('none', *BINDINGS[self.device]))}"
             )
         return self
+
+    def _can_requeue(self, requeue: Requeue) -> None:
+        if self.launcher != "slurm":
+            raise ValueError(f"launcher is {self.launcher}, which has no use for requeue; leave it out")
+        taken = (*REQUEUE_OPTIONS, *(("--time", "-t") if requeue.time_limit is not None else ()))
+        for option in self.slurm_options:
+            name = option.partition("=")[0]
+            if name in taken or ("-t" in taken and option.startswith("-t")):
+                raise ValueError(f"slurm_options has {option}, which requeue sets by itself; leave one of them out")
 
 
 class OptimizerSettings(Settings):
@@ -287,10 +325,33 @@ class Evaluation(Settings):
 
 
 class TrainingPhase(Settings):
-    """A part of a run that draws only samples of so many tokens; unset: of any number, and to the end of the run."""
+    """A part of a run that trains on samples made for one sequence length."""
 
-    max_sequence_length: int | None = Field(default=None, ge=1)
-    samples: int | None = Field(default=None, ge=1)  # rounded up to whole global batches
+    # Most tokens of a sample. Samples of the text are made for it; None: those of data.store, or of the phase's store
+    max_sequence_length: int | None = Field(default=None, ge=SHORTEST_LENGTH, le=SEQUENCE_LENGTH)
+    # Most masked tokens of a sample; None: 76 with length 512, 20 with 128, else 0.15 of the length
+    max_predictions: int | None = Field(default=None, ge=1)
+    # A folder of prepared shards of this length; None: made of the text, or data.store
+    store: Path | None = None
+    # How long the phase is, in samples or as a share of max_samples (or of what comes before the rate is 0, where that
+    # is less), in whole global batches; the last phase has neither, and lasts to the end of the run.
+    samples: int | None = Field(default=None, ge=1)
+    share: float | None = Field(default=None, gt=0, lt=1)
+    # In place of the run's: shorter sequences need less memory
+    gradient_accumulation_steps: int | None = Field(default=None, ge=1)
+
+    @property
+    def generation(self) -> GenerationSettings:
+        """How samples of this phase are made of text."""
+        return GenerationSettings.of_lengths(self.max_sequence_length, self.max_predictions)
+
+    @model_validator(mode="after")
+    def _has_room_for_masks(self) -> Self:
+        try:
+            assert self.generation
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return self
 
 
 STRATIFIED = ("stratified", "presorted")  # balancing strategies that draw a fixed count of each length stratum
@@ -324,7 +385,7 @@ class RunConfig(Settings):
     strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = None
     # Whether every rank may come to train on every sample of the data, or draws its samples from a part of its own
     shards: Literal["shared", "per_rank"] = "shared"
-    # Phases of sequence length, one after the other; none: samples of all lengths from the start
+    # Phases of sequence length, one after the other, each with samples of its own; none: those of the data throughout
     phases: tuple[TrainingPhase, ...] = ()
     # `auto` is flash on a GPU that has it, else nested; on a CPU grouped
     attention: Literal["auto", "padded", "grouped", "flash", "nested"]
@@ -394,6 +455,43 @@ class RunConfig(Settings):
         return self.global_batch_size // self.launch.ranks
 
     @property
+    def steps(self) -> int:
+        """Global batches of a run that does not reach its target."""
+        return -(-self.max_samples // self.global_batch_size)
+
+    @property
+    def most_accumulation_steps(self) -> int:
+        """Micro-batches of a local batch, in the phase that has most."""
+        own = self.gradient_accumulation_steps
+        return max((phase.gradient_accumulation_steps or own for phase in self.phases), default=own)
+
+    @property
+    def named_stores(self) -> dict[str, Path]:
+        """Where prepared samples to train on are, by key: data.store and those of the phases, each once."""
+        named = {f"phases.{number}.store": phase.store for number, phase in enumerate(self.phases)}
+        keys: dict[Path, str] = {}
+        for key, store in ({"data.store": self.data.store} | named).items():
+            if store is not None:
+                keys.setdefault(store, key)
+        return {key: store for store, key in keys.items()}
+
+    @property
+    def stores(self) -> tuple[Path, ...]:
+        return tuple(self.named_stores.values())
+
+    def phase_samples(self, phase: TrainingPhase) -> int | None:
+        """Samples of a phase, whole global batches where it is a share of max_samples; None of the last one.
+
+        Where the learning rate ends at 0 before, the share is of the samples until then.
+        """
+        if phase.share is None:
+            return phase.samples
+        trained = self.steps
+        if self.optimizer.end_learning_rate == 0:  # steps at rate 0 train nothing
+            trained = min(trained, self.optimizer.decay_steps)
+        return max(1, round(phase.share * trained)) * self.global_batch_size
+
+    @property
     def evaluation_samples(self) -> int:
         return self.evaluation.samples or self.model_size.evaluation_samples
 
@@ -408,13 +506,14 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _batch_fits(self) -> Self:
-        parts = self.launch.ranks * self.gradient_accumulation_steps
-        if self.global_batch_size % parts:
-            raise ValueError(
-                f"global_batch_size is {self.global_batch_size}, which {self.launch.ranks} ranks × "
-                f"{self.gradient_accumulation_steps} accumulation steps cannot share evenly; "
-                f"allowed are multiples of {parts}"
-            )
+        of_phases = [phase.gradient_accumulation_steps for phase in self.phases]
+        for steps in (self.gradient_accumulation_steps, *filter(None, of_phases)):
+            parts = self.launch.ranks * steps
+            if self.global_batch_size % parts:
+                raise ValueError(
+                    f"global_batch_size is {self.global_batch_size}, which {self.launch.ranks} ranks × "
+                    f"{steps} accumulation steps cannot share evenly; allowed are multiples of {parts}"
+                )
         if self.optimizer.backend == "apex" and self.launch.device != "cuda":
             raise ValueError(
                 f"optimizer.backend is apex, which needs a GPU, but launch.device is {self.launch.device}; "
@@ -448,12 +547,35 @@ class RunConfig(Settings):
                 )
         for number, phase in enumerate(self.phases):
             last = number == len(self.phases) - 1
-            if last != (phase.samples is None):
-                count = "nothing" if phase.samples is None else phase.samples
+            given = {key: getattr(phase, key) for key in ("samples", "share") if getattr(phase, key) is not None}
+            if len(given) != (0 if last else 1):
+                found = " and ".join(f"{key} {value}" for key, value in given.items()) or "neither samples nor share"
                 raise ValueError(
-                    f"phases.{number}.samples is {count}; allowed is a number of samples in every phase but the last, "
-                    "which goes on to the end of the run and names none"
+                    f"phases.{number} has {found}; allowed is one of samples and share in every phase but the last, "
+                    "which goes on to the end of the run and has neither"
                 )
+            if self.data.store and phase.store is None and phase.max_sequence_length not in (None, SEQUENCE_LENGTH):
+                raise ValueError(
+                    f"phases.{number}.store is missing: with data.store a phase of {phase.max_sequence_length} tokens "
+                    "has prepared shards of that length; make them with `podium data prepare --max-sequence-length "
+                    f"{phase.max_sequence_length}` and name their folder, or leave max_sequence_length out where "
+                    "data.store has that length"
+                )
+        if sum(phase.share or 0 for phase in self.phases) >= 1:
+            raise ValueError(
+                f"phases have shares {[phase.share for phase in self.phases if phase.share]}, which leave nothing for "
+                "the last one; allowed is less than 1 in all"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _requeued_job_finds_a_checkpoint(self) -> Self:
+        if self.launch.requeue is not None and self.checkpoint is None:
+            raise ValueError(
+                "launch.requeue is set, but checkpoint is not, so that a requeued job would train from the start "
+                "again; set checkpoint={} (one checkpoint when the job is asked to stop), checkpoint.every_samples or "
+                "checkpoint.every_minutes"
+            )
         return self
 
     @model_validator(mode="after")
@@ -502,6 +624,7 @@ class RunConfig(Settings):
             interval_samples=self.evaluation_interval,
             global_batch_size=self.global_batch_size,
             initial_checkpoint=self.initial_checkpoint is not None,
+            phases=len(self.phases),
         )
         if breaches:
             raise ValueError("; ".join(breaches))

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store import SampleStore, join_stores
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError
 from podium.core.paths import SHIPPED_FOLDER
@@ -42,7 +42,9 @@ class Examination:
     @cached_property
     def store(self) -> SampleStore | None:
         """The training samples, where they are sound."""
-        return SampleStore(self.prepared.data.store) if self.prepared and self.prepared.data.store else None
+        if self.prepared is None or self.prepared.data.store is None:
+            return None
+        return join_stores([SampleStore(folder) for folder in self.prepared.stores])
 
     @property
     def cuda(self) -> bool:

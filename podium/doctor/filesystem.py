@@ -117,6 +117,7 @@ def named_paths(config: RunConfig) -> dict[str, Path]:
         "data.vocabulary": data.vocabulary,
         "initial_checkpoint": config.initial_checkpoint,
         **{f"data.text[{number}]": path for number, path in enumerate(data.text)},
+        **{f"phases.{number}.store": phase.store for number, phase in enumerate(config.phases)},
     }
     return {key: path for key, path in named.items() if path is not None}
 
@@ -202,9 +203,9 @@ def check_caches(examination: Examination) -> Iterable[Finding]:
 
 def check_open_files(examination: Examination) -> Iterable[Finding]:
     """A process holds every shard of a store mapped."""
-    data = examination.config.data
-    prepared = examination.prepared.data if examination.prepared else data
-    stores = [store for store in (prepared.store, prepared.evaluation_store) if store is not None and store.is_dir()]
+    prepared = examination.prepared or examination.config
+    named = (*prepared.stores, prepared.data.evaluation_store)
+    stores = [store for store in named if store is not None and store.is_dir()]
     wanted = FEW_FILES + sum(len(list(store.glob("*.h5"))) for store in stores)
     limit = examination.machine["limit"]
     advice = f"raise the hard limit: `ulimit -Hn {wanted}`, or LimitNOFILE of the service"

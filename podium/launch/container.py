@@ -11,12 +11,15 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from podium.config.load import SYSTEMS, system_path
 from podium.config.schema import RunConfig
+from podium.core.console import tell
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.files import make_folder
 from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
@@ -26,15 +29,38 @@ def name_of(system: str) -> str:
     return f"podium-{system}"
 
 
+POLL_SECONDS = 5.0
+# Between the signal before a job's limit and the limit, seconds that are kept for requeueing once saving is given up
+LEAVING_SECONDS = 20
+# States of `scontrol show job` in which a job has not come to its end, a requeued one among them.
+UNFINISHED = {
+    *("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD"),
+    *("REQUEUE_FED", "SPECIAL_EXIT", "RESIZING", "SIGNALING", "STAGE_OUT", "RESV_DEL_HOLD"),
+}
+
+
 def attend(system: str, words: Sequence[str]) -> int:
     """Submit the job, wait until it has ended, show what it printed, and give its exit code.
 
-    Raises WorkError where Slurm does not take the job, and Interrupted on an interruption, which does not end the job.
+    A job that is requeued keeps its number and has not ended; one that another goes on for (docker/slurm.sub) is
+    followed by that. Raises WorkError where Slurm does not take the job or loses it, and Interrupted on an
+    interruption, which does not end the job.
     """
     sbatch = subprocess.Popen(list(words), stdout=subprocess.PIPE, text=True)
     try:
         said, _ = sbatch.communicate()
-    except WorkError:
+        found = re.search(r"batch job (\d+)", said)
+        if found is None:
+            raise WorkError(
+                f"{words[0]} did not take the job (exit code {sbatch.returncode}; what it says is above); see with "
+                "`sinfo` that Slurm answers here, and see launch.slurm_options"
+            )
+        job, exit_code = found[1], sbatch.returncode
+        _show_output(system, job)
+        while (following := _following_job(system, job)) is not None:
+            job, exit_code = following, _job_ended(following)
+            _show_output(system, job)
+    except Interrupted:
         sbatch.kill()
         sbatch.wait()
         named = f"--me --name={name_of(system)}"
@@ -42,17 +68,60 @@ def attend(system: str, words: Sequence[str]) -> int:
             f"interrupted; the Slurm job goes on without being waited for: see it with `squeue {named}`, end it with "
             f"`scancel {named}`"
         ) from None
-    job = re.search(r"batch job (\d+)", said)
-    if job is None:
-        raise WorkError(
-            f"{words[0]} did not take the job (exit code {sbatch.returncode}; what it says is above); see with `sinfo` "
-            "that Slurm answers here, and see launch.slurm_options"
-        )
+    return _as_it_ended(job, exit_code)
+
+
+def _show_output(system: str, job: str) -> None:
     for end, stream in (("txt", sys.stdout), ("err", sys.stderr)):
-        path = WORKING_FOLDER / "runs" / system / f"slurm-{job[1]}.{end}"
+        path = WORKING_FOLDER / "runs" / system / f"slurm-{job}.{end}"
         missing = f"podium: {path} is not there; see whether the nodes share this folder\n"
         stream.write(path.read_text(encoding="utf-8", errors="replace") if path.exists() else missing)
-    return sbatch.returncode
+
+
+def _following_job(system: str, job: str) -> str | None:
+    """The job that goes on for this one, which Slurm refused to requeue; None where there is none."""
+    path = WORKING_FOLDER / "runs" / system / f"slurm-{job}.next"
+    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    return text if text.isdecimal() and text != job else None
+
+
+@dataclass(frozen=True)
+class _JobState:
+    """What `scontrol show job` knows of a job."""
+
+    name: str  # such as RUNNING; empty where Slurm does not answer
+    exit_code: int = 0  # as `sbatch --wait` ends with
+    known: bool = True  # False once Slurm has forgotten the job
+
+
+def _state_of(job: str) -> _JobState:
+    if shutil.which("scontrol") is None:
+        return _JobState("")
+    words = ["scontrol", "show", "job", "--oneliner", job]
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)
+    state = re.search(r"\bJobState=(\w+)", asked.stdout)
+    code = re.search(r"\bExitCode=(\d+):(\d+)", asked.stdout)
+    if state and code:
+        return _JobState(state[1], 1 if code[2] != "0" else int(code[1]))
+    return _JobState("", known="invalid job id" not in asked.stderr.lower())
+
+
+def _job_ended(job: str) -> int:
+    """Wait for the end of a job that this process has not submitted, and give its exit code."""
+    while (state := _state_of(job)).known:
+        if state.name and state.name not in UNFINISHED:
+            return state.exit_code
+        time.sleep(POLL_SECONDS)
+    raise WorkError(f"Slurm does not know job {job} any more; see with `sacct --jobs={job}` how it ended")
+
+
+def _as_it_ended(job: str, exit_code: int) -> int:
+    """The exit code of a job, but 1 where Slurm ended it while it waited, for which Slurm gives 0."""
+    state = _state_of(job).name if exit_code == 0 else ""
+    if state in ("", "COMPLETED", *UNFINISHED):
+        return exit_code
+    tell(f"the Slurm job {job} ended as {state}, before its run had ended")
+    return 1
 
 
 INSIDE = Path("/workspace/podium")  # where docker/Dockerfile puts the repository
@@ -144,8 +213,18 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
     words = ["sbatch", "--wait", f"--job-name={name_of(config.system)}", f"--nodes={config.launch.nodes}"]
     stem = f"{WORKING_FOLDER}/runs/{config.system}/slurm-%j"
     words += ["--ntasks-per-node=1", f"--chdir={WORKING_FOLDER}", f"--output={stem}.txt", f"--error={stem}.err"]
-    words += [*config.launch.slurm_options, str(SHIPPED_FOLDER / "docker" / "slurm.sub")]
+    requeue = config.launch.requeue if command == "run" else None
+    if requeue is not None:
+        words += ["--requeue", "--open-mode=append", f"--signal=B:USR1@{requeue.signal_seconds}"]
+        words += [f"--time={requeue.time_limit}"] if requeue.time_limit is not None else []
+    words += config.launch.slurm_options
+    submitted = words[2:]
+    words.append(str(SHIPPED_FOLDER / "docker" / "slurm.sub"))
     words += ["--doctor"] if command == "doctor" else []
+    if requeue is not None:
+        words += ["--requeue", *(word for option in submitted for word in ("--resubmit", option))]
+        saving_seconds = max(LEAVING_SECONDS, requeue.signal_seconds - LEAVING_SECONDS)
+        words += ["--saving-seconds", str(saving_seconds)]
     if container is None:
         words += ["--python", sys.executable]
     else:

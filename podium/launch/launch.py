@@ -74,6 +74,7 @@ def require_torch() -> None:
 
 
 JOIN_SECONDS = 600
+TORCHRUN = ("-m", "podium.launch.single_shutdown", "torch.distributed.run")
 
 
 def torchrun(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
@@ -87,9 +88,9 @@ def torchrun(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
     if wanted.launcher != "torchrun":
         raise UsageError(
             f"launch.launcher is {wanted.launcher}, which only `podium run` and `podium doctor` start; on the machine "
-            "itself set launch.launcher=torchrun, launch.container=null and launch.slurm_options=[]"
+            "itself set launch.launcher=torchrun, launch.container=null, launch.slurm_options=[], launch.requeue=null"
         )
-    words = ["-m", "torch.distributed.run", *(["--standalone"] if wanted.nodes == 1 else _met(config, folder, node))]
+    words = [*TORCHRUN, *(["--standalone"] if wanted.nodes == 1 else _met(config, folder, node))]
     words += [f"--nnodes={wanted.nodes}", f"--nproc-per-node={wanted.processes_per_node}"]
     if wanted.device == "cuda" and wanted.binding != "none":
         words.append(f"--numa-binding={wanted.binding}")

@@ -33,8 +33,8 @@ def drop_from_page_cache(config: RunConfig) -> bool:
     """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where it cannot."""
     if not hasattr(os, "posix_fadvise"):
         return False
-    assert config.data.store and config.data.evaluation_store
-    for folder in (config.data.store, config.data.evaluation_store):
+    assert config.data.evaluation_store
+    for folder in (*config.stores, config.data.evaluation_store):
         for shard in shard_paths(folder):
             with shard.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

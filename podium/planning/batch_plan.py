@@ -189,7 +189,8 @@ class TrainingOrder:
     ) -> None:
         """With `capacity_overflow` all micro-batches have one shape, which this share of the steps exceeds.
 
-        `shards` and `phases` are those of `drawing_order`; `strata_counts` are slots of a micro-batch for each stratum
+        `shards` and `phases` are those of `drawing_order`, and a phase's `accumulation_steps` replace the run's;
+        `strata_counts` are slots of a micro-batch for each stratum
         of a stratified strategy, which has neither shards nor phases.
 
         Raises UsageError where the attention widths do not reach the longest sequence, and for data that shards, phases
@@ -203,7 +204,7 @@ class TrainingOrder:
         self.store, self.shape_step, self.attention_widths = store, shape_step, attention_widths
         self.strategy, self.global_batch_size = strategy, global_batch_size
         self.deal, self.accumulation_steps = deal, accumulation_steps
-        self.slot_width = store.max_sequence_length if STRATEGIES[strategy].pads else None
+        self.pads = STRATEGIES[strategy].pads  # every sequence to the greatest length of its phase
         self.phases = [*phases] or [Phase(store.max_sequence_length, None)]
         self._phase_firsts = first_samples(self.phases, global_batch_size)
         local_batch = global_batch_size // deal.parts
@@ -219,7 +220,7 @@ class TrainingOrder:
             )
         else:
             self.sampler = drawing_order(
-                store.lengths, seed=seed, ranks=deal.parts, local_batch=local_batch, shards=shards, phases=phases
+                len(store), seed=seed, ranks=deal.parts, local_batch=local_batch, shards=shards, phases=phases
             )
         self._block: tuple[int, np.ndarray] = (-1, np.empty((0, 0), dtype=np.int64))
         self.capacity: Capacity | None = None
@@ -236,7 +237,8 @@ class TrainingOrder:
         """The samples of a step, counted from 0, and who takes them."""
         first = step * self.global_batch_size
         drawn = self._drawn(step)
-        assignment = assign(self.strategy, self.store.lengths[drawn], self.deal, self.accumulation_steps)
+        accumulation_steps = self._phase(first).accumulation_steps or self.accumulation_steps
+        assignment = assign(self.strategy, self.store.lengths[drawn], self.deal, accumulation_steps)
         moved = 0
         if self.capacity is not None:
             late = self._late_into(step)
@@ -254,7 +256,7 @@ class TrainingOrder:
             lengths=self.store.lengths[indices].astype(np.int64),
             masked_counts=self.store.masked_counts[indices].astype(np.int64),
             starts=assignment.starts,
-            micro_batch_slots=slots.reshape(self.ranks, self.accumulation_steps),
+            micro_batch_slots=slots.reshape(self.ranks, accumulation_steps),
             moved=moved,
             positions=assignment.order,
         )
@@ -286,11 +288,17 @@ class TrainingOrder:
         tokens, masked = (int(np.diff(each[whole.starts]).max()) for each in sums)
         return tokens, masked, int(np.diff(whole.starts).max())
 
+    def first_steps(self) -> list[int]:
+        """The step that each phase begins with."""
+        return [first // self.global_batch_size for first in self._phase_firsts]
+
+    def _phase(self, first_sample: int) -> Phase:
+        """The phase of the step that begins with this sample."""
+        return self.phases[phase_of(self._phase_firsts, first_sample)]
+
     def width_at(self, first_sample: int) -> int | None:
         """Slot width of every sequence of the step that begins with this sample, if its strategy pads."""
-        if self.slot_width is None:
-            return None
-        return min(self.slot_width, self.phases[phase_of(self._phase_firsts, first_sample)].max_sequence_length)
+        return self._phase(first_sample).max_sequence_length if self.pads else None
 
     def _slots(self, first_sample: int, lengths: np.ndarray, assignment: Assignment) -> np.ndarray:
         """Token slots [parts] of an assignment of samples of these lengths, padding included."""

@@ -7,9 +7,9 @@ round function; numbers outside the dataset are permuted again (cycle-walking, B
 
 - Sharded: every rank draws its local batches from its own part of the dataset, a consecutive range of the store, so
   that a rank whose disk has the shards of its part needs no other.
-- Phases: training first on samples that are short enough, later on all of them. Source: BERT's own pre-training
-  (Devlin et al., arXiv 1810.04805), at length 128 first and at 512 later. There each phase has samples generated for
-  its length; here a phase draws those of the one store that have no more tokens, so that nothing is cut off.
+- Phases: training first on samples made for a shorter length, later on those of the full one. Source: BERT's own
+  pre-training (Devlin et al., arXiv 1810.04805), at length 128 first and at 512 later. The stores of all phases are
+  one dataset, and each phase draws from a range of it.
 """
 
 from bisect import bisect_right
@@ -42,6 +42,7 @@ class Sampler:
 
     size: int
     seed: int
+    start: int = 0  # dataset index of the first of them
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -54,7 +55,8 @@ class Sampler:
             epochs, positions = np.divmod(positions, _U64(self.size))
         numbers = range(epoch, epoch + (int(epochs[-1]) if count else 0) + 1)
         keys = np.stack([_keys(self.seed, number) for number in numbers])
-        return permute(positions, np.full(len(keys), self.size, dtype=np.uint64), self.size, keys, epochs)
+        places = permute(positions, np.full(len(keys), self.size, dtype=np.uint64), self.size, keys, epochs)
+        return places + self.start if self.start else places
 
 
 class StratifiedSampler:
@@ -226,22 +228,13 @@ def _mix(x: np.uint64) -> np.uint64:
 
 @dataclass(frozen=True)
 class Phase:
-    """So many samples of at most so many tokens."""
+    """A part of a run that draws from a range of the dataset, whose samples have at most so many tokens."""
 
     max_sequence_length: int
     samples: int | None  # in whole global batches, rounded up; None (the last phase alone): to the end of the run
-
-
-@dataclass(frozen=True)
-class Subset:
-    """An order of some samples of a dataset: `order` is of their places in `indices` [n]."""
-
-    order: Order
-    indices: np.ndarray
-
-    def samples(self, first: int, count: int) -> np.ndarray:
-        drawn: np.ndarray = self.indices[self.order.samples(first, count)].astype(np.int64)
-        return drawn
+    start: int = 0  # dataset index of the first sample that it draws from
+    stop: int | None = None  # and after the last; None: to the end of the dataset
+    accumulation_steps: int | None = None  # micro-batches of a local batch; None: the run's
 
 
 @dataclass(frozen=True)
@@ -296,7 +289,7 @@ class ShardedSampler:
         self.bounds, self.batch, self.seed = bounds.astype(np.int64), batch, seed
 
     def samples(self, first: int, count: int) -> np.ndarray:
-        """Indices [count] int64, in 0 … bounds[-1] - 1, of the run's samples number first … first + count - 1."""
+        """Indices [count] int64, within the bounds, of the run's samples number first … first + count - 1."""
         ranks = len(self.sizes)
         local_batches, slots = np.divmod(np.arange(first, first + count), self.batch)
         batches, rank_of = np.divmod(local_batches, ranks)
@@ -318,7 +311,7 @@ def _keys(*entropy: int) -> np.ndarray:
 
 
 def drawing_order(
-    lengths: np.ndarray,
+    samples: int,
     *,
     seed: int,
     ranks: int,
@@ -326,40 +319,35 @@ def drawing_order(
     shards: str = "shared",
     phases: Sequence[Phase] = (),
 ) -> Order:
-    """The order of samples of these lengths [N], without strata.
+    """The order of so many samples, without strata.
 
     `shards`: `shared`, where every sample may come anywhere, or `per_rank`, where the r-th run of `local_batch` samples
-    of each global batch is of the r-th part of the dataset. Raises UsageError where a phase, or a rank in it, has no
-    sample to draw.
+    of each global batch is of the r-th part of the dataset, or of the phase's range of it. Raises UsageError where a
+    rank has no sample to draw.
     """
     if not phases:
-        return _drawn(None, len(lengths), seed, ranks, local_batch, shards)
-    orders = []
-    for number, phase in enumerate(phases):
-        fitting = np.flatnonzero(lengths <= phase.max_sequence_length)
-        if not len(fitting):
-            raise UsageError(
-                f"phases.{number}: the data has no sample of at most {phase.max_sequence_length} tokens, its shortest "
-                f"has {lengths.min()}; allow as many, or leave the phase out"
-            )
-        indices = None if len(fitting) == len(lengths) else fitting.astype(np.uint32 if len(lengths) < 2**32 else "i8")
-        orders.append(_drawn(indices, len(lengths), _derived_seed(seed, number), ranks, local_batch, shards))
+        return _drawn(0, samples, seed, ranks, local_batch, shards)
+    orders = [
+        _drawn(
+            phase.start,
+            samples if phase.stop is None else phase.stop,
+            _derived_seed(seed, number),
+            ranks,
+            local_batch,
+            shards,
+        )
+        for number, phase in enumerate(phases)
+    ]
     return Phased(orders, first_samples(phases, ranks * local_batch))
 
 
-def _drawn(indices: np.ndarray | None, samples: int, seed: int, ranks: int, local_batch: int, shards: str) -> Order:
-    """The order of the samples with these indices, ascending, among so many; None for all."""
-    order: Order
-    if shards == "per_rank":
-        bounds = part_bounds(samples, ranks)
-        if indices is not None:
-            bounds = np.searchsorted(indices, bounds)
-        if not (np.diff(bounds) > 0).all():
-            raise UsageError(
-                f"shards: found per_rank, but rank {int(np.diff(bounds).argmin())} of {ranks} has no sample to draw in "
-                f"its part of {samples:,} samples; use fewer ranks, longer phases, or shards=shared"
-            )
-        order = ShardedSampler(bounds, batch=local_batch, seed=seed)
-    else:
-        order = Sampler(samples if indices is None else len(indices), seed)
-    return order if indices is None else Subset(order, indices)
+def _drawn(start: int, stop: int, seed: int, ranks: int, local_batch: int, shards: str) -> Order:
+    """The order of the samples with the indices start … stop - 1."""
+    if shards == "shared":
+        return Sampler(stop - start, seed, start)
+    if stop - start < ranks:
+        raise UsageError(
+            f"shards: found per_rank, but {ranks} ranks cannot each have a part of {stop - start:,} samples; use fewer "
+            "ranks, a longer text, or shards=shared"
+        )
+    return ShardedSampler(start + part_bounds(stop - start, ranks), batch=local_batch, seed=seed)

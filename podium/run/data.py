@@ -10,6 +10,7 @@ from benchmarks.bert.demo_text import EmbeddedText, write_embedded_text
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import FORMAT_VERSION, SampleStore
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import UsageError, WorkError
@@ -19,37 +20,62 @@ DATA = WORKING_FOLDER / "data"
 
 
 def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfig:
-    """The configuration with its data prepared and verified, its `data` naming nothing but stores.
+    """The configuration with its data prepared and verified, its `data` and `phases` naming nothing but stores.
 
     `on_progress` is told what takes time. Raises UsageError for files that are missing or do not fit together and
     WorkError for damaged shards.
     """
-    data = _prepared(config.data, on_progress)
+    config = _prepared(config, on_progress)
     on_progress("Checking the data")
-    verify(data, config.division)
-    assert data.evaluation_store
+    made_for = verify(config)
+    data = config.data
+    assert data.store and data.evaluation_store
     SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")
-    return config.model_copy(update={"data": data})
+    phases = []
+    for phase in config.phases:
+        length, masked = made_for[phase.store or data.store]
+        # what data.store has in common with the others is its own affair
+        known = {"max_predictions": masked} if phase.store else {}
+        phases.append(phase.model_copy(update={"max_sequence_length": length, **known}))
+    return config.model_copy(update={"phases": tuple(phases)})
 
 
-def verify(data: DataSettings, division: str) -> None:
-    """Check the vocabulary, the division's rule for samples, and every byte of both stores: UsageError or WorkError.
+def verify(config: RunConfig) -> dict[Path, tuple[int, int]]:
+    """Check the vocabulary, the division's rule for samples, and every byte of all stores: UsageError or WorkError.
 
-    A store that has no manifest gets one then.
+    A store that has no manifest gets one then. Returns the most tokens and the most masked tokens of a sample that each
+    store was made for.
     """
+    data = config.data
     assert data.store and data.evaluation_store and data.vocabulary
     vocabulary = Vocabulary.read(data.vocabulary)
-    for store in (data.store, data.evaluation_store):
+    made_for = {}
+    for store in dict.fromkeys((data.store, data.evaluation_store, *config.stores)):
         try:
             opened = SampleStore(store)
             opened.require(vocabulary, data.vocabulary)
-            if division == "closed":
+            if config.division == "closed":
                 opened.require_whole()
             opened.verify()
         except WorkError as error:
             hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
             raise type(error)(f"{error}{hint}") from None
         opened.keep_manifest()
+        made_for[store] = opened.max_sequence_length, opened.shards[0].attributes["max_predictions"]
+        if opened.max_sequence_length > config.model_size.positions:
+            raise UsageError(
+                f"{store}: has samples of up to {opened.max_sequence_length} tokens, and size {config.size} has "
+                f"{config.model_size.positions} positions; prepare samples of at most as many tokens"
+            )
+    for number, phase in enumerate(config.phases):
+        store = phase.store or data.store
+        for key, found in zip(("max_sequence_length", "max_predictions"), made_for[store], strict=True):
+            if (wanted := getattr(phase, key)) not in (None, found):
+                raise UsageError(
+                    f"phases.{number}.{key} is {wanted}, but the samples in {store} were made with {found}; name a "
+                    f"folder of such samples in phases.{number}.store, or leave {key} out"
+                )
+    return made_for
 
 
 def is_prepared(config: RunConfig) -> bool:
@@ -61,46 +87,67 @@ def is_prepared(config: RunConfig) -> bool:
     files = (*data.text, data.evaluation_text, data.vocabulary)
     if not all(path.is_file() for path in files):
         return False
-    stores = _stores("text", files)
-    sources = (data.text, (data.evaluation_text,))
-    return all(_is_made(store, names) for store, names in zip(stores, sources, strict=True))
+    wanted = _wanted(config, "text", data.text, data.evaluation_text, data.vocabulary)
+    return all(_is_made(store, texts) for store, texts, _ in wanted)
 
 
-def _prepared(data: DataSettings, on_progress: Callable[[str], None]) -> DataSettings:
-    """The stores that the settings name, or those of the text that they name, made where they are not there yet."""
+def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfig:
+    """With the stores that the settings name, or those of the text named, made where they are not there yet."""
+    data = config.data
     if data.kind == "store":
-        return data
+        return config
     if data.kind == "embedded":
         text = EmbeddedText.of(DATA / "embedded" / "text")
         if not text.is_written():
             on_progress("Writing the embedded text")
             write_embedded_text(DATA / "embedded" / "text")
-        return _from_text("embedded", text.training, text.evaluation, text.vocabulary, on_progress)
+        return _from_text(config, "embedded", text.training, text.evaluation, text.vocabulary, on_progress)
     assert data.evaluation_text and data.vocabulary
-    return _from_text("text", data.text, data.evaluation_text, data.vocabulary, on_progress)
+    return _from_text(config, "text", data.text, data.evaluation_text, data.vocabulary, on_progress)
 
 
 def _from_text(
-    name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path, on_progress: Callable[[str], None]
-) -> DataSettings:
+    config: RunConfig,
+    name: str,
+    texts: tuple[Path, ...],
+    evaluation: Path,
+    vocabulary: Path,
+    on_progress: Callable[[str], None],
+) -> RunConfig:
     """Shards in a folder named for the content of all that goes into them, made where they are not there yet."""
     named = [("text", path) for path in texts] + [("evaluation_text", evaluation), ("vocabulary", vocabulary)]
     for key, path in named:
         if not path.is_file():
             raise UsageError(f"data.{key}: there is no file {path}; name one that exists")
-    stores = _stores(name, (*texts, evaluation, vocabulary))
-    for store, sources in zip(stores, (texts, (evaluation,)), strict=True):
+    wanted = _wanted(config, name, texts, evaluation, vocabulary)
+    for store, sources, settings in wanted:
         if _is_made(store, sources):
             continue
-        on_progress(f"Making samples from {', '.join(source.name for source in sources)}")
-        prepare(sources, vocabulary, store, processes=min(len(sources), os.cpu_count() or 1))
-    return DataSettings(store=stores[0], evaluation_store=stores[1], vocabulary=vocabulary)
+        names = ", ".join(source.name for source in sources)
+        length = settings.max_sequence_length
+        of_length = f" of up to {length} tokens" if length != SEQUENCE_LENGTH else ""
+        on_progress(f"Making samples{of_length} from {names}")
+        prepare(sources, vocabulary, store, settings, processes=min(len(sources), os.cpu_count() or 1))
+    (training, _, usual), (evaluated, _, _), *_ = wanted
+    made = {settings: store for store, sources, settings in wanted if sources == texts and settings != usual}
+    phases = [p if p.store else p.model_copy(update={"store": made.get(p.generation)}) for p in config.phases]
+    data = DataSettings(store=training, evaluation_store=evaluated, vocabulary=vocabulary)
+    return config.model_copy(update={"data": data, "phases": tuple(phases)})
 
 
-def _stores(name: str, files: tuple[Path, ...]) -> tuple[Path, Path]:
-    """Where the samples to train and to evaluate on belong that are made of these files."""
-    folder = DATA / name / f"samples-{_digest(files)}"
-    return folder / "training", folder / "evaluation"
+Wanted = tuple[Path, tuple[Path, ...], GenerationSettings]  # a store, the texts that it is made of, and how
+
+
+def _wanted(config: RunConfig, name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path) -> list[Wanted]:
+    """The stores to train and to evaluate on, and one for each other length that phases train on."""
+    folder, usual = DATA / name / f"samples-{_digest((*texts, evaluation, vocabulary))}", GenerationSettings()
+    of_phases = dict.fromkeys(phase.generation for phase in config.phases if phase.store is None)
+    others = [settings for settings in of_phases if settings != usual]
+    return [
+        (folder / "training", texts, usual),
+        (folder / "evaluation", (evaluation,), usual),
+        *((folder / f"training-{s.max_sequence_length}-{s.max_predictions}", texts, s) for s in others),
+    ]
 
 
 def _is_made(store: Path, sources: tuple[Path, ...]) -> bool:

@@ -60,15 +60,18 @@ def prepare_resumed(config: RunConfig, run: RunFolder) -> PreparedRun:
     return PreparedRun(config, run, Cleared(False, ""))
 
 
-def resumable(run: RunFolder, system: str, settings: Sequence[str] = ()) -> RunConfig:
+def resumable(run: RunFolder, system: str, settings: Sequence[str] = (), from_start: bool = False) -> RunConfig:
     """The configuration that a run which broke off resumes with: its own, started as system and `settings` say.
 
-    Changes nothing. `system` is a name in systems/ or a path. Raises UsageError where the run cannot be resumed.
+    Changes nothing. `system` is a name in systems/ or a path. Raises UsageError where the run cannot be resumed, which
+    a run without a checkpoint can only be `from_start`.
     """
     config = load_resumed(run, system, settings)
     if run.read_summary() is not None:
         raise UsageError(f"{run.path}: this run has come to its end; start another one")
     checkpoint = newest_checkpoint(run.checkpoints)
+    if checkpoint is None and from_start:
+        return config
     if checkpoint is None:
         raise UsageError(
             f"{run.path}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"

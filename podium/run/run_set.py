@@ -1,8 +1,8 @@
 """`podium run`: a set of consecutive runs on a system; each is prepared, launched and collected."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from podium.config.hyperparameters import hyperparameters_note
 from podium.config.load import load_system, system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import PodiumError, UsageError
+from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
@@ -22,6 +22,7 @@ from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
 from podium.run.records import REPLACED
+from podium.run.requeue import JobRecord, settings_to_resume
 from podium.run.results import ResultSet
 
 RUNS = WORKING_FOLDER / "runs"
@@ -38,6 +39,8 @@ class RunRequest:
     resumed: RunFolder | None = None
     node_rank: int = 0
     as_json: bool = False
+    job: JobRecord | None = None  # of the Slurm job that this is part of, where that requeues itself
+    requeued: bool = False  # resumes the job's run, from its beginning if there is no checkpoint yet
 
     @cached_property
     def config(self) -> RunConfig:
@@ -46,15 +49,28 @@ class RunRequest:
             return load_system(self.system, self.recipe, self.settings)
         if self.recipe or self.runs != 1:
             raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
-        return resumable(self.resumed, self.system, self.settings)
+        return resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
 
     def launcher_command(self) -> list[str]:
         """The command by which the system's launcher runs this request in a container or a job."""
+        if self.config.launch.requeue is not None and self.runs != 1:
+            raise UsageError(
+                f"--runs {self.runs}: launch.requeue is set, and a job that requeues itself makes one run, which is no "
+                "result of a set; leave out --runs, or give --set launch.requeue=null"
+            )
         if self.resumed is None:
             options = run_options(self.runs, self.recipe, self.settings, self.as_json)
         else:
             options = resume_options(self.config, self.resumed.path, self.settings, self.as_json)
         return wrapped(self.config, self.system, options, self.node_rank)
+
+    def in_requeued_job(self) -> "RunRequest":
+        """This request, or that to resume its run where an earlier start of the same Slurm job has begun one."""
+        begun = self.job.run() if self.job is not None and self.node_rank == 0 else None
+        if begun is None:
+            return self
+        settings = settings_to_resume(list(self.settings))
+        return replace(self, settings=settings, recipe=None, runs=1, resumed=begun, requeued=True)
 
 
 def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
@@ -68,13 +84,19 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
     require_torch()
     if request.node_rank > 0:
         follow(config, request.node_rank, progress.note)
-    elif request.resumed is not None:
-        yield resume(request.resumed, request.system, progress, request.settings)
     else:
-        yield from run_set(config, request.runs, progress)
+        with request.job.watch(request.resumed) if request.job is not None else nullcontext():
+            yield from _make_runs(request, progress)
 
 
-def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[FinishedRun]:
+def _make_runs(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
+    if request.resumed is None:
+        yield from run_set(request.config, request.runs, progress, request.job)
+        return
+    yield resume(request.resumed, request.system, progress, request.settings, from_start=request.requeued)
+
+
+def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | None = None) -> Iterator[FinishedRun]:
     """Make consecutive runs and yield each as it ends. Raises what broke one off once its log is among the results."""
     folder = new_set_folder(config)
     results = ResultSet(config.system, replaced=folder / REPLACED)
@@ -86,14 +108,22 @@ def run_set(config: RunConfig, runs: int, progress: Progress) -> Iterator[Finish
             run = prepare_run(config, folder / f"run_{number}", nodes)
             if number == 0:
                 progress.note(run.caches.words)
-            yield _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, results, progress)
+            if job is not None:
+                job.begin(run.folder)
+            more = number + 1 < runs
+            yield _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, results, progress, more)
 
 
-def resume(run: RunFolder, system: str, progress: Progress, settings: Sequence[str] = ()) -> FinishedRun:
-    """Resume a run from its last checkpoint, in its own folder. Raises what `resumable` and `run_set` raise."""
+def resume(
+    run: RunFolder, system: str, progress: Progress, settings: Sequence[str] = (), from_start: bool = False
+) -> FinishedRun:
+    """Resume a run from its last checkpoint, in its own folder. Raises what `resumable` and `run_set` raise.
+
+    With `from_start` a run that has no checkpoint yet starts again from its beginning.
+    """
     name = system_path(system).stem
     with _alone(make_folder(RUNS / name)):
-        config = resumable(run, system, settings)
+        config = resumable(run, system, settings, from_start)
         assert_unlocked(
             run.lock,
             f"{run.path}: processes of this run are still at work, such as some that save themselves after their "
@@ -105,14 +135,21 @@ def resume(run: RunFolder, system: str, progress: Progress, settings: Sequence[s
 
 
 def _launch_and_collect(
-    run: PreparedRun, title: str, nodes: Crew, results: ResultSet, progress: Progress
+    run: PreparedRun, title: str, nodes: Crew, results: ResultSet, progress: Progress, more: bool = False
 ) -> FinishedRun:
-    """Run its processes on all nodes to the end and show their progress, then collect what they leave."""
+    """Run its processes on all nodes to the end and show their progress, then collect what they leave.
+
+    A run that came to its end just as it was asked to stop is a run like others, after which no other of `more` begins.
+    """
     try:
         with progress.run(run.config, run.folder, title) as on_tick:
             nodes.launch(run.config, run.folder, "train", run.options, on_tick)
     except PodiumError as error:
-        raise collect_failure(run, results, error) from None
+        if not isinstance(error, Interrupted) or run.folder.read_summary() is None:
+            raise collect_failure(run, results, error) from None
+        if more:
+            result = collect(run, results, progress.note).result
+            raise Interrupted(f"interrupted when a run had come to its end; its result is {result}") from None
     return collect(run, results, progress.note)
 
 

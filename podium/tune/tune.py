@@ -145,7 +145,7 @@ def _spaces(shipped: RunConfig, options: Options) -> list[SearchSpace]:
 
 
 def _prepared(config: RunConfig, data: RunConfig) -> RunConfig:
-    return with_measured_costs(config.model_copy(update={"data": data.data}))
+    return with_measured_costs(config.model_copy(update={"data": data.data, "phases": data.phases}))
 
 
 def _found(folder: Path, space: SearchSpace, base: RunConfig, shipped: RunConfig) -> Found:

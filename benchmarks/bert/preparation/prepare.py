@@ -24,6 +24,7 @@ from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, renew_manifest, write_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import make_folder, remove_unfinished, require_readable, sha256_of
@@ -263,7 +264,8 @@ def prepare_subset(
             return finished
         aside = make_folder(out / CANDIDATES)
         size = sum(text.stat().st_size for text in texts)
-        selection = _likely(samples, size * SAMPLES_A_BYTE, seed)
+        shorter = SEQUENCE_LENGTH / settings.max_sequence_length  # the same text makes more samples of fewer tokens
+        selection = _likely(samples, size * SAMPLES_A_BYTE * shorter, seed)
         while True:
             prepare_shards(texts, vocabulary, words.sha256, aside, settings, processes, selection, on_finished)
             candidates = {text: Shard(aside / f"{text.name}{SUFFIX}") for text in texts}

@@ -9,6 +9,8 @@ from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGT
 from podium.core.errors import UsageError
 
 SPECIAL_TOKENS = 3  # tokens of a sample that are not text: [CLS], [SEP], [SEP]
+SHORTEST_LENGTH = SPECIAL_TOKENS + 2  # a token of either segment besides
+PUBLISHED_PREDICTIONS = {128: 20, SEQUENCE_LENGTH: MASKED_POSITIONS}
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class GenerationSettings:
 
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[float, float]] = {
-            "max_sequence_length": (SPECIAL_TOKENS + 2, 65_535),
+            "max_sequence_length": (SHORTEST_LENGTH, 65_535),
             "max_predictions": (1, 65_535),
             "masked_lm_probability": (0, 1),
             "duplicates": (1, 65_535),
@@ -36,10 +38,33 @@ class GenerationSettings:
             if not low <= value <= high:
                 raise UsageError(f"generation setting {name} is {value}; allowed is {low} to {high}")
 
+    @classmethod
+    def of_lengths(cls, max_sequence_length: int | None, max_predictions: int | None) -> "GenerationSettings":
+        """MLPerf's settings with another greatest length, and the number of masked tokens that is usual with it unless
+        one is given. Raises UsageError for numbers with which no sample can be made.
+        """
+        length = SEQUENCE_LENGTH if max_sequence_length is None else max_sequence_length
+        settings = cls(length, usual_max_predictions(length) if max_predictions is None else max_predictions)
+        if settings.max_predictions > settings.max_text_tokens:
+            raise UsageError(
+                f"generation setting max_predictions is {settings.max_predictions}; allowed is 1 to "
+                f"{settings.max_text_tokens}, the tokens of a sample of {length} without [CLS] and the two [SEP]"
+            )
+        return settings
+
     @property
     def max_text_tokens(self) -> int:
         """Tokens of a sample without [CLS] and the two [SEP]."""
         return self.max_sequence_length - SPECIAL_TOKENS
+
+
+def usual_max_predictions(max_sequence_length: int) -> int:
+    """Masked tokens of a sample of this length: the published number, else all that the masked share gives it.
+
+    Published are 20 for 128 (BERT's own create_pretraining_data.py) and 76 for 512 (MLPerf). For other lengths it is
+    round(0.15 · length), the most that any sample has, so that no sample is masked less than its share.
+    """
+    return PUBLISHED_PREDICTIONS.get(max_sequence_length, max(1, round(MASKED_SHARE * max_sequence_length)))
 
 
 def masked_counts(probability: float, most: int, longest: int) -> NDArray[np.int64]:

@@ -70,7 +70,7 @@ def _different(
         sentence = cut(first.sentence(folder, f"rank {reference} on {hosts[reference]}") + more, LONGEST_SENTENCE)
     found = _by_ranks(processes.gather(sentence), hosts)
     return WorkError(
-        f"data.{key} is not the same on all ranks: {found}; have the same shards on every node, and find a wrong one "
+        f"{key} is not the same on all ranks: {found}; have the same shards on every node, and find a wrong one "
         "with `podium data verify`"
     )
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.bert.lengths import usual_masked_counts
+from benchmarks.bert.preparation.settings import SHORTEST_LENGTH
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
 from benchmarks.bert.store import SampleStore
@@ -144,22 +146,32 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
 
 
 def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tuple[int, Lengths]]:
-    """Samples and lengths of each phase, which draws samples of at most its longest; the last has 0 for its samples."""
+    """Samples and lengths of each phase, by what it trains on; the last has 0 for its samples."""
     found = []
     for number, phase in enumerate(config.phases):
-        longest = phase.max_sequence_length or lengths.longest
-        drawn = np.flatnonzero(lengths.tokens <= longest)
-        if not len(drawn):
-            raise UsageError(
-                f"{config.system}: phases.{number}.max_sequence_length: found {longest}, but the shortest sample has "
-                f"{lengths.tokens.min()} tokens"
+        if phase.store is not None and phase.store.exists():
+            store = SampleStore(phase.store)
+            tokens, masked = store.lengths.astype("int64"), store.masked_counts.astype("int64")
+            own = Lengths(tokens, masked, store.max_sequence_length)
+        elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.longest:
+            unsure.append(
+                f"samples of phases.{number} are taken to be those of {lengths.longest} tokens, cut into pieces of "
+                f"{phase.max_sequence_length}"
             )
-        width = min(longest, lengths.longest)
-        short = lengths if width == lengths.longest else Lengths(lengths.tokens[drawn], lengths.masked[drawn], width)
-        found.append((phase.samples or 0, short))
+            own = _cut(lengths, phase.max_sequence_length, phase.generation.max_predictions)
+        else:
+            own = lengths
+        found.append((config.phase_samples(phase) or 0, own))
     if len(found) > 1 and config.target_accuracy is not None:
         unsure.append("samples to target are of runs without phases of shorter sequences")
     return found
+
+
+def _cut(lengths: Lengths, longest: int, most_masked: int) -> Lengths:
+    """Samples made of the same text for a shorter length: as many whole ones as fit, and what remains."""
+    whole, rest = np.divmod(lengths.tokens, longest)
+    tokens = np.concatenate([np.full(int(whole.sum()), longest), rest[rest >= SHORTEST_LENGTH]])
+    return Lengths(tokens, np.minimum(usual_masked_counts(tokens), most_masked), longest)
 
 
 def _samples(config: RunConfig, unsure: list[str]) -> Estimate:

@@ -38,7 +38,17 @@ def submitted(config: RunConfig, now: RunConfig) -> RunConfig:
     paths = {key: _place(key, path, launch) for key, path in config.data if key in PLACES and path is not None}
     data = DataSettings() if _is_embedded(config) else config.data.model_copy(update=paths)
     checkpoint = config.initial_checkpoint and _place("initial_checkpoint", config.initial_checkpoint, launch)
-    update = {"seed": None, "launch": launch, "initial_checkpoint": checkpoint, "data": data}
+    phases = tuple(
+        phase.model_copy(update={"store": _phase_place(config, phase.store, f"phase-{number}", launch)})
+        for number, phase in enumerate(config.phases)
+    )
+    update = {
+        "seed": None,
+        "launch": launch,
+        "initial_checkpoint": checkpoint,
+        "data": data,
+        "phases": phases,
+    }
     return config.model_copy(update=update)
 
 
@@ -58,6 +68,13 @@ def on_host(path: Path, launch: Launch) -> Path:
     return path
 
 
+def _phase_place(config: RunConfig, store: Path | None, name: str, launch: Launch) -> Path | None:
+    """A phase's store as the package's code folder sees it; None where a run finds or makes it beside the data's."""
+    if store is None or (_is_embedded(config) and config.data.store and store.parent == config.data.store.parent):
+        return None
+    return _place(name, store, launch)
+
+
 def _is_embedded(config: RunConfig) -> bool:
     """Whether the samples are of the embedded text, which every run finds or makes."""
     store = config.data.store
@@ -70,7 +87,7 @@ def _place(key: str, path: Path, launch: Launch) -> Path:
     for root in (WORKING_FOLDER, INSIDE):
         if path.is_relative_to(root):
             return path.relative_to(root)
-    return path if on_host(path, launch) != path else Path(PLACES[key])
+    return path if on_host(path, launch) != path else Path(PLACES.get(key, f"data/{key}"))
 
 
 IMPLEMENTATION = "podium"
@@ -144,6 +161,13 @@ def _preparation(config: RunConfig) -> list[str]:
         f'{PODIUM} data prepare --text "$inputs/eval.txt" --evaluation {config.evaluation_samples} '
         f"--vocab {vocabulary} --out {evaluation}",
     ]
+    for phase in config.phases:
+        if phase.store is not None:
+            lines.append(
+                f'{PODIUM} data prepare --text "$inputs"/part-* --vocab {vocabulary} '
+                f"--out {_quoted(phase.store, config)} --max-sequence-length {phase.generation.max_sequence_length} "
+                f"--max-predictions {phase.generation.max_predictions}"
+            )
     verify = f"{PODIUM} data verify {store} --evaluation {evaluation} --vocab {vocabulary}"
     if config.initial_checkpoint is not None:
         checkpoint = _quoted(config.initial_checkpoint, config)

@@ -519,8 +519,26 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
         (["balancing=presorted", "strata_counts=[4, 4, 8]"], "strata_counts: found [4, 4, 8]; allowed:"),
         (["balancing=stratified", "shards=per_rank"], "shards is per_rank, but balancing is stratified, which draws"),
         (["balancing=presorted", f"phases={TWO_PHASES}"], "phases is set, but balancing is presorted, which draws"),
-        (["phases=[{max_sequence_length: 128}, {}]"], "phases.0.samples is nothing; allowed is a number of samples"),
-        (["phases=[{max_sequence_length: 128, samples: 9}]"], "phases.0.samples is 9; allowed is a number of samples"),
+        (["phases=[{max_sequence_length: 128}, {}]"], "phases.0 has neither samples nor share; allowed is one of"),
+        (["phases=[{max_sequence_length: 128, samples: 9}]"], "phases.0 has samples 9; allowed is one of samples and"),
+        (["phases=[{samples: 9, share: 0.5}, {}]"], "phases.0 has samples 9 and share 0.5; allowed is one of samples"),
+        (["phases=[{samples: 9}, {share: 0.5}]"], "phases.1 has share 0.5; allowed is one of samples and share in"),
+        (["phases=[{share: 0.5}, {share: 0.5}, {}]"], "shares [0.5, 0.5], which leave nothing for the last one;"),
+        (["phases=[{share: 1.0}, {}]"], "phases.0.share: found 1.0; allowed: less than 1"),
+        (["phases=[{max_sequence_length: 4, samples: 9}, {}]"], "phases.0.max_sequence_length: found 4; allowed:"),
+        (["phases=[{max_sequence_length: 513, samples: 9}, {}]"], "phases.0.max_sequence_length: found 513; allowed"),
+        (
+            ["phases=[{max_sequence_length: 8, max_predictions: 6, samples: 9}, {}]"],
+            "max_predictions is 6; allowed is 1 to 5, the tokens of a sample of 8 without [CLS] and the two [SEP]",
+        ),
+        (
+            ["phases=[{gradient_accumulation_steps: 3, samples: 9}, {}]"],
+            "which 1 ranks × 3 accumulation steps cannot share evenly; allowed are multiples of 3",
+        ),
+        (
+            [*(f"data.{key}=x" for key in ("store", "evaluation_store", "vocabulary")), f"phases={TWO_PHASES}"],
+            "phases.0.store is missing: with data.store a phase of 128 tokens has prepared shards of that length;",
+        ),
         (["phases=[{samples: 0}, {}]"], "phases.0.samples: found 0; allowed: greater than or equal to 1"),
         (
             ["phases=[{sample: 5}, {}]"],

@@ -183,6 +183,7 @@ def test_the_same_configuration_is_taken_as_it_is_read_back(
         ("launch.timeout_seconds", 3.0),
         ("launch.max_restarts", 3),
         ("launch.launcher", "slurm"),
+        ("launch.requeue", {"time_limit": 60}),
     ],
 )
 def test_how_it_is_launched_may_be_another(

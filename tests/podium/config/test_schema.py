@@ -83,11 +83,36 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
             "binding is cores, but device is cuda; allowed with it are none, node, socket, exclusive, core-complex",
         ),
         (["launch.rendezvous=a:65535"], "rendezvous is a:65535; allowed are ports up to 65534"),
+        (["launch.requeue={}"], "launcher is torchrun, which has no use for requeue; leave it out"),
+        (
+            ["launch.launcher=slurm", "launch.requeue={}", "launch.slurm_options=[--signal=USR2]"],
+            "slurm_options has --signal=USR2, which requeue sets by itself; leave one of them out",
+        ),
+        (
+            ["launch.launcher=slurm", "launch.requeue.time_limit=9", "launch.slurm_options=[-t60]"],
+            "slurm_options has -t60, which requeue sets by itself; leave one of them out",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_told(settings: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"--set: launch: {words}")):
         load_system("laptop", settings=settings)
+
+
+def test_a_time_limit_leaves_time_before_its_signal() -> None:
+    words = "launch.requeue: time_limit is 3 minutes, but the run may be asked to stop 180 s before its end"
+    with pytest.raises(UsageError, match=re.escape(words)):
+        load_system("laptop", settings=["launch.launcher=slurm", "launch.requeue.time_limit=3", "checkpoint={}"])
+    load_system("laptop", settings=["launch.launcher=slurm", "launch.requeue.time_limit=4", "checkpoint={}"])
+
+
+def test_a_job_that_is_requeued_makes_checkpoints() -> None:
+    settings = ["launch.launcher=slurm", "launch.requeue={}"]
+    with pytest.raises(UsageError, match=r"launch\.requeue is set, but checkpoint is not, .*; set checkpoint=\{\} \("):
+        load_system("laptop", settings=settings)
+    overlapped = [*settings, "checkpoint={}", "evaluation.overlap=training"]
+    with pytest.raises(UsageError, match=r"checkpoint is set, and evaluation\.overlap is training"):
+        load_system("laptop", settings=overlapped)
 
 
 @pytest.mark.parametrize("place", ["a", "a:", ":1", "a:0", "a b:1", "::1:3", "a:123456"])
@@ -109,6 +134,8 @@ def test_a_mount_is_here_and_there(mount: str) -> None:
         {"launcher": "docker", "container": {"runtime": "docker", "image": "x", "mounts": ["/a b:/c:ro", "d:/e"]}},
         {"launcher": "slurm"},
         {"launcher": "slurm", "container": {"runtime": "apptainer", "image": "x"}, "slurm_options": ["--exclusive"]},
+        {"launcher": "slurm", "requeue": {}, "slurm_options": ["--time=60", "--no-requeue"]},
+        {"launcher": "slurm", "requeue": {"time_limit": 2, "signal_seconds": 59}, "slurm_options": ["--tres=x"]},
         {"nodes": 3, "rendezvous": "[fd00::2]:29500"},
         {"nodes": 3, "rendezvous": "node-0.cluster:65534", "binding": "cores"},
     ],

@@ -233,9 +233,10 @@ CONFIGURATION = """\
 ClusterName=podium
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
+FirstJobId={ports[0]}
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -332,3 +333,55 @@ def test_a_job_that_was_cancelled_goes_on_in_another(home: Path, one_host: list[
     finally:
         waiting.kill()
     assert_went_on(found, folder, one_host)
+
+
+def jobs() -> list[str]:
+    """Numbers of the jobs that wait or run."""
+    asked = subprocess.run(["squeue", "--noheader", "--format=%i"], capture_output=True, text=True, check=True)
+    return asked.stdout.split()
+
+
+NEAR_ITS_LIMIT = ("scancel", "--batch", "--signal=USR1")  # what Slurm sends then
+REFUSED = "launch.slurm_options=[--no-requeue]"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.parametrize(
+    ("command", "settings", "job_files"),
+    [
+        pytest.param(NEAR_ITS_LIMIT, (), 1, id="time limit"),
+        pytest.param(NEAR_ITS_LIMIT, (REFUSED,), 2, id="requeueing refused"),
+        pytest.param(("scontrol", "requeue"), (), 1, id="requeued from outside"),
+    ],
+)
+def test_a_job_that_requeues_itself_resumes_its_run_until_it_ends(
+    home: Path, one_host: list[dict[str, Any]], command: tuple[str, ...], settings: tuple[str, ...], job_files: int
+) -> None:
+    """The same `podium run` waits for it all the while; requeueing that is refused takes another job."""
+    before = set((home / "runs" / "laptop").glob("slurm-*.txt"))
+    waiting = start(home, "--json", settings=(*LONG, *SLURM, "launch.requeue={}", *settings))
+    try:
+        folder = in_training(home, 48)
+        subprocess.run([*command, *jobs()], check=True)
+        found = json.loads(finished(waiting))
+    finally:
+        waiting.kill()
+    assert_went_on(found, folder, one_host)
+    assert len(set((home / "runs" / "laptop").glob("slurm-*.txt")) - before) == job_files
+    assert jobs() == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("slurm")
+def test_a_job_that_its_user_cancels_is_not_requeued(home: Path) -> None:
+    waiting = start(home, settings=(*LONG, *SLURM, "launch.requeue={}"))
+    try:
+        in_training(home, 48)
+        subprocess.run(["scancel", *jobs()], check=True)
+        _, words = waiting.communicate(timeout=SECONDS)
+    finally:
+        waiting.kill()
+    assert waiting.returncode == 143
+    assert "was ended from outside (its state is " in words
+    assert jobs() == []

@@ -1,6 +1,7 @@
 """Runs that go on elsewhere: what is said to Docker and Slurm, and what the Slurm job says to its nodes."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import container as container_module
 from podium.launch.container import become, run_options, seen_anywhere, wrapped
+from podium.launch.launch import TORCHRUN
 from podium.run.dry_run import commands
 from podium.run.run_set import RunRequest
 
@@ -108,7 +110,15 @@ def said(fakes: Path, name: str, arguments: list[str], cwd: Path = CODE_FOLDER, 
 
 
 PORT = 20000 + 1234567 % 5000 * 2
-INSIDE = [*DIRECT, "--set", "launch.nodes=3", "--set", f"launch.rendezvous={os.uname().nodename}:{PORT}"]
+INSIDE = [
+    *DIRECT,
+    "--set",
+    "launch.requeue=null",
+    "--set",
+    "launch.nodes=3",
+    "--set",
+    f"launch.rendezvous={os.uname().nodename}:{PORT}",
+]
 ASKED = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
 
 
@@ -195,7 +205,7 @@ def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
     assert len(lines) == 3 and lines[0].startswith("# recipe indexed, gradients sent as fp32. Optimizer: lamb")
     assert list(tmp_path.iterdir()) == []
     show = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], os.getcwd())"
-    shell = lines[2].replace(f"{sys.executable} -m torch.distributed.run", f'{sys.executable} -c "{show}"')
+    shell = lines[2].replace(shlex.join([sys.executable, *TORCHRUN]), f'{sys.executable} -c "{show}"')
     found = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     threads = load_system("laptop").launch.threads
     assert found.endswith(f"/run_1', '--caches-cleared'] {threads} {CODE_FOLDER}\n")

@@ -29,6 +29,10 @@ def write_sbatch(folder: Path, sbatch: str) -> None:
     (folder / "runs" / "mine").mkdir(parents=True)
     (folder / "sbatch").write_text(f"#!/bin/bash\n{sbatch}\n", encoding="utf-8")
     (folder / "sbatch").chmod(0o755)
+    (folder / "scontrol").write_text(
+        '#!/bin/sh\necho "JobId=17 JobState=${STATE-COMPLETED} ExitCode=0:0"\n', encoding="utf-8"
+    )
+    (folder / "scontrol").chmod(0o755)
 
 
 def start(folder: Path, sbatch: str) -> subprocess.Popen[str]:
@@ -63,6 +67,16 @@ def test_a_job_ends_as_if_it_had_run_here(attend: Callable[..., subprocess.Compl
     writes = 'echo "{}" > runs/mine/slurm-17.txt; echo "a note" > runs/mine/slurm-17.err'
     done = attend(f'echo "Submitted batch job 17"; {writes}; exit {code}')
     assert (done.stdout, done.stderr, done.returncode) == ("{}\n", "a note\n", code)
+
+
+def test_a_job_that_was_cancelled_while_it_waited_has_not_succeeded(
+    attend: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's exit code of it is 0, as of one that was requeued and waited for its turn."""
+    monkeypatch.setenv("STATE", "CANCELLED")
+    done = attend("touch runs/mine/slurm-17.txt runs/mine/slurm-17.err; echo Submitted batch job 17")
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert done.stderr == "podium: the Slurm job 17 ended as CANCELLED, before its run had ended\n"
 
 
 def test_a_job_whose_output_is_not_here_says_so(

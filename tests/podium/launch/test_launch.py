@@ -12,7 +12,7 @@ from podium.config.load import load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.launch.launch import ALONE, Node, address_towards, command, environment, interface_of, torchrun
+from podium.launch.launch import ALONE, TORCHRUN, Node, address_towards, command, environment, interface_of, torchrun
 
 
 def test_the_loopback_and_foreign_addresses_have_no_interface() -> None:
@@ -45,7 +45,7 @@ def words(folder: RunFolder, node: Node = ALONE, *settings: str) -> list[str]:
 
 def test_one_node_stands_alone(run_folder: RunFolder) -> None:
     found = words(run_folder, ALONE, "launch.processes_per_node=3", "global_batch_size=48")
-    assert found == ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=3"]
+    assert found == [*TORCHRUN, "--standalone", "--nnodes=1", "--nproc-per-node=3"]
 
 
 def test_two_nodes_meet_by_the_rendezvous_and_only_the_first_is_its_host(run_folder: RunFolder) -> None:

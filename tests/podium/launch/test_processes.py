@@ -19,7 +19,7 @@ from podium.config.schema import Checkpointing, RunConfig
 from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.locks import assert_unlocked
 from podium.launch import launch as launch_module
-from podium.launch.launch import command, launch
+from podium.launch.launch import TORCHRUN, command, launch
 
 KILLED = """\
 W1120 23:39:28.437000 8454 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 8458 closing signal SIGTERM
@@ -87,7 +87,7 @@ def assert_all_dead(folder: RunFolder) -> None:
 def test_the_command_runs_the_implementation_under_torchrun(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"processes_per_node": 3})})
     found = command(config, run_folder, "train")
-    assert found[:4] == [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    assert found[:5] == [sys.executable, *TORCHRUN, "--standalone"]
     assert "--nproc-per-node=3" in found
     assert found[-3:] == ["implementations.pytorch.train", str(run_folder.config), str(run_folder.path)]
     assert command(config, run_folder, "train", ["--caches-cleared"]) == [*found, "--caches-cleared"]
@@ -323,7 +323,7 @@ def test_torchrun_still_prints_what_is_looked_for(
     """The text above is torchrun's own: a rank that is killed under the installed one is told in the same form."""
     script = tmp_path / "die.py"
     script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", encoding="utf-8")
-    arguments = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(script)]
+    arguments = [sys.executable, *TORCHRUN, "--standalone", "--nproc-per-node=1", str(script)]
     with run_folder.output.open("wb") as output:
         done = subprocess.run(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, check=False)
     failure = launch_module.failure(run_folder, done.returncode)

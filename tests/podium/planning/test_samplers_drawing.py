@@ -18,6 +18,14 @@ from podium.planning.samplers import (
 )
 
 MIXED = np.random.default_rng(0).choice([5, 100, 128, 129, 300, 512], 997).astype(np.uint16)
+# Two stores, one after the other: the samples of 512 tokens at most, and those of the first phase.
+SHORT = np.random.default_rng(1).choice([5, 100, 128], 311).astype(np.uint16)
+JOINED = np.concatenate([MIXED, SHORT])
+FIRST, SECOND = (len(MIXED), len(JOINED)), (0, len(MIXED))
+
+
+def two_phases(samples: int, accumulation_steps: int | None = None) -> list[Phase]:
+    return [Phase(128, samples, *FIRST, accumulation_steps), Phase(512, None, *SECOND)]
 
 
 class Index:
@@ -63,29 +71,25 @@ def test_any_slice_of_a_sharded_order_is_that_slice_of_the_whole(
 ) -> None:
     ranks, batch = shape
     order = drawing_order(
-        MIXED,
-        seed=seed,
-        ranks=ranks,
-        local_batch=batch,
-        shards="per_rank",
-        phases=[Phase(128, 700), Phase(512, None)],
+        len(JOINED), seed=seed, ranks=ranks, local_batch=batch, shards="per_rank", phases=two_phases(700)
     )
     assert np.array_equal(order.samples(first, count), order.samples(0, first + count)[first:])
 
 
 def test_one_rank_alone_draws_as_if_there_were_no_parts() -> None:
     shared, parts = (
-        drawing_order(MIXED, seed=9, ranks=1, local_batch=8, shards=shards) for shards in ("shared", "per_rank")
+        drawing_order(len(MIXED), seed=9, ranks=1, local_batch=8, shards=shards) for shards in ("shared", "per_rank")
     )
     assert np.array_equal(shared.samples(5, 3000), parts.samples(5, 3000))
     assert np.array_equal(shared.samples(0, 100), Sampler(len(MIXED), 9).samples(0, 100))
 
 
 def test_orders_depend_on_the_seed() -> None:
-    for phases in ([], [Phase(128, 40), Phase(512, None)]):
+    for phases in ([], two_phases(40)):
         for shards in ("shared", "per_rank"):
+            samples = len(JOINED)
             one, two = (
-                drawing_order(MIXED, seed=seed, ranks=2, local_batch=4, shards=shards, phases=phases).samples(0, 80)
+                drawing_order(samples, seed=seed, ranks=2, local_batch=4, shards=shards, phases=phases).samples(0, 80)
                 for seed in (1, 2)
             )
             assert (one[:40] != two[:40]).any()
@@ -93,29 +97,29 @@ def test_orders_depend_on_the_seed() -> None:
 
 
 @pytest.mark.parametrize("shards", ["shared", "per_rank"])
-def test_a_phase_draws_each_sample_that_is_short_enough_once_an_epoch(shards: str) -> None:
-    ranks, batch, short = 4, 3, np.flatnonzero(MIXED <= 128)
-    phases = [Phase(128, 1000), Phase(512, None)]
-    order = drawing_order(MIXED, seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=phases)
+def test_a_phase_draws_each_sample_of_its_own_store_once_an_epoch(shards: str) -> None:
+    ranks, batch = 4, 3
+    order = drawing_order(len(JOINED), seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=two_phases(1000))
     first = order.samples(0, 1008)  # 1000 in whole batches of 12
-    assert MIXED[first].max() == 128
     later = order.samples(1008, 12 * 300)
-    assert MIXED[later[:120]].max() > 128
-    bounds = part_bounds(len(MIXED), ranks if shards == "per_rank" else 1)
-    for drawn, eligible in ((first, short), (later, np.arange(len(MIXED)))):
-        by_rank = drawn.reshape(-1, len(bounds) - 1, batch * ranks // (len(bounds) - 1)).transpose(1, 0, 2)
-        for rank, sequence in enumerate(by_rank.reshape(len(bounds) - 1, -1)):
-            own = eligible[(eligible >= bounds[rank]) & (eligible < bounds[rank + 1])]
+    for drawn, (start, stop) in ((first, FIRST), (later, SECOND)):
+        assert (drawn.min(), drawn.max()) == (start, stop - 1)
+        parts = ranks if shards == "per_rank" else 1
+        bounds = start + part_bounds(stop - start, parts)
+        by_rank = drawn.reshape(-1, parts, batch * ranks // parts).transpose(1, 0, 2).reshape(parts, -1)
+        for rank, sequence in enumerate(by_rank):
+            own = np.arange(bounds[rank], bounds[rank + 1])
             assert np.array_equal(np.sort(sequence[: len(own)]), own)
+    one_more = drawing_order(
+        len(JOINED), seed=1, ranks=ranks, local_batch=batch, shards=shards, phases=two_phases(1009)
+    )
+    assert (one_more.samples(1008, 12) >= len(MIXED)).all()
 
 
 def test_what_has_no_sample_to_draw_is_said() -> None:
-    with pytest.raises(UsageError, match=r"phases\.0: the data has no sample of at most 4 tokens, its shortest has 5;"):
-        drawing_order(MIXED, seed=0, ranks=1, local_batch=1, phases=[Phase(4, 8), Phase(512, None)])
-    halves = np.repeat([10, 300], 50).astype(np.uint16)
-    with pytest.raises(UsageError, match=r"shards: found per_rank, but rank 1 of 2 has no sample .* of 100 samples;"):
+    with pytest.raises(UsageError, match=r"shards: found per_rank, but 3 ranks cannot each have a part of 2 samples;"):
         drawing_order(
-            halves, seed=0, ranks=2, local_batch=1, shards="per_rank", phases=[Phase(128, 8), Phase(512, None)]
+            50, seed=0, ranks=3, local_batch=1, shards="per_rank", phases=[Phase(128, 8, 48), Phase(512, None)]
         )
     with pytest.raises(ValueError, match="at least one sample each"):
         ShardedSampler(np.array([0, 4, 4]), batch=2, seed=0)
@@ -139,29 +143,55 @@ def test_counts_that_do_not_go_with_the_data_are_refused(counts: list[int]) -> N
         StratifiedSampler(lengths, batch=4, seed=0, max_length=512, counts=counts)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_without_balancing_a_rank_trains_on_its_own_part_alone(accumulation: int) -> None:
+@pytest.mark.parametrize(("accumulation", "of_first"), [(1, None), (2, None), (4, 1), (1, 2)])
+def test_without_balancing_a_rank_trains_on_its_own_part_of_the_phase_s_store_alone(
+    accumulation: int, of_first: int | None
+) -> None:
     order = TrainingOrder(
-        Index(MIXED),
+        Index(JOINED),
         seed=3,
         strategy="padded",
         global_batch_size=24,
         deal=Deal(3, 3),
         accumulation_steps=accumulation,
         shards="per_rank",
-        phases=[Phase(128, 48), Phase(512, None)],
+        phases=two_phases(48, of_first),
     )
-    bounds = part_bounds(len(MIXED), 3)
+    assert order.first_steps() == [0, 2]
     for step in range(6):
         whole = order.global_batch(step)
-        width = 128 if step < 2 else 512
-        assert (whole.micro_batch_slots == 8 // accumulation * width).all()
+        width, steps, (start, stop) = (
+            (128, of_first or accumulation, FIRST) if step < 2 else (512, accumulation, SECOND)
+        )
+        bounds = start + part_bounds(stop - start, 3)
+        assert whole.micro_batch_slots.shape == (3, steps)
+        assert (whole.micro_batch_slots == 8 // steps * width).all()
         for rank in range(3):
+            assert len(whole.micro_batches(rank)) == steps
             for part in whole.micro_batches(rank):
                 mine = whole.indices[part]
                 assert ((bounds[rank] <= mine) & (mine < bounds[rank + 1])).all()
             assert {layout[0] for _, layout in order.layouts(whole, rank)} == {width}
-    assert order.slot_width == 512  # of evaluation
+
+
+@pytest.mark.parametrize("strategy", ["exchanged", "indexed", "packed", "random"])
+def test_every_strategy_without_strata_balances_both_phases(strategy: str) -> None:
+    order = TrainingOrder(
+        Index(JOINED),
+        seed=3,
+        strategy=strategy,
+        global_batch_size=24,
+        deal=Deal(3, 3),
+        accumulation_steps=2,
+        phases=two_phases(48, 1),
+    )
+    for step in range(4):
+        whole = order.global_batch(step)
+        assert ((whole.indices >= len(MIXED)) == (step < 2)).all()
+        assert whole.lengths.max() <= (128 if step < 2 else 512)
+        assert np.array_equal(np.sort(whole.indices), np.sort(order.sampler.samples(step * 24, 24)))
+        assert whole.micro_batch_slots.shape == (3, 1 if step < 2 else 2)
+        assert order.width_at(step * 24) is None
 
 
 @pytest.mark.parametrize("strategy", ["exchanged", "indexed", "padded"])

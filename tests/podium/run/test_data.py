@@ -8,12 +8,13 @@ import pytest
 
 from benchmarks.bert.manifest import MANIFEST, ManifestError
 from benchmarks.bert.preparation.prepare import prepare, prepare_subset
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.store import SampleStore, Shard
 from podium.config.load import load_system
 from podium.config.schema import DataSettings, Evaluation, RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.launch.page_cache import drop_from_page_cache
-from podium.run.data import verify, with_data
+from podium.run.data import is_prepared, verify, with_data
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +40,12 @@ def texts(tmp_path: Path) -> dict[str, str]:
 KEYS = ("text", "evaluation_text", "vocabulary")
 
 
+def settings_of(data: dict[str, Any]) -> list[str]:
+    return ["evaluation.samples=20", *(f"data.{key}={value}" for key, value in data.items())]
+
+
 def config_of(data: dict[str, Any]) -> RunConfig:
-    return load_system(
-        "laptop", settings=["evaluation.samples=20", *(f"data.{key}={value}" for key, value in data.items())]
-    )
+    return load_system("laptop", settings=settings_of(data))
 
 
 def prepared(config: RunConfig) -> tuple[RunConfig, list[str]]:
@@ -214,7 +217,59 @@ def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], t
     whole, subset = tmp_path / "whole", tmp_path / "subset"
     prepare([text], vocabulary, whole)
     prepare_subset([text], vocabulary, subset, 5)
-    verify(DataSettings(store=whole, evaluation_store=whole, vocabulary=vocabulary), "closed")
-    verify(DataSettings(store=subset, evaluation_store=whole, vocabulary=vocabulary), "open")
+
+    def check(store: Path, division: str) -> None:
+        config = load_system("laptop", settings=["evaluation.samples=20"])
+        data = DataSettings(store=store, evaluation_store=whole, vocabulary=vocabulary)
+        description = config.description.model_copy(update={"division": division})
+        verify(config.model_copy(update={"data": data, "description": description}))
+
+    check(whole, "closed")
+    check(subset, "open")
     with pytest.raises(UsageError, match="closed division, Data set: found a random subset of the whole 32 samples"):
-        verify(DataSettings(store=subset, evaluation_store=whole, vocabulary=vocabulary), "closed")
+        check(subset, "closed")
+
+
+PHASES = "[{max_sequence_length: 16, samples: 32}, {max_sequence_length: 512, samples: 32}, {}]"
+
+
+def test_a_phase_has_samples_of_its_own_length_beside_those_of_the_text(texts: dict[str, str]) -> None:
+    config, notes = prepared(config_of(texts))
+    assert config.stores == (config.data.store,)
+    given = load_system("laptop", settings=[*settings_of(texts), f"phases={PHASES}"])
+    assert not is_prepared(given)
+    config, notes = prepared(given)
+    assert notes == ["Making samples of up to 16 tokens from one", "Checking the data"]
+    first, second, last = config.phases
+    assert config.data.store and first.store == config.data.store.parent / "training-16-2"
+    assert (first.max_sequence_length, first.max_predictions, first.samples) == (16, 2, 32)
+    assert (second.store, last.store, last.max_sequence_length) == (None, None, 512)
+    assert config.stores == (config.data.store, first.store)
+    opened = SampleStore(first.store)
+    assert (opened.max_sequence_length, opened.lengths.max()) == (16, 11)
+    assert is_prepared(given)
+    assert prepared(given) == (config, ["Checking the data"])
+    assert prepared(config) == (config, ["Checking the data"])  # as a run that is resumed or searched with it
+    assert drop_from_page_cache(config) is True
+    flip(opened.paths[0])
+    with pytest.raises(
+        WorkError, match=r"training-16-2/one\.h5: the shard cannot be used: its content has the SHA-256"
+    ):
+        prepared(given)
+
+
+def test_a_phase_s_store_that_was_made_otherwise_is_refused(texts: dict[str, str], tmp_path: Path) -> None:
+    text, vocabulary = Path(texts["text"]), Path(texts["vocabulary"])
+    prepare([text], vocabulary, tmp_path / "of_16", GenerationSettings(16, 2))
+    other = tmp_path / "other.txt"
+    other.write_text(vocabulary.read_text(encoding="utf-8") + "\nh", encoding="utf-8")
+    prepare([text], other, tmp_path / "alien", GenerationSettings(16, 2))
+    for store, keys, words in (
+        ("of_16", "max_sequence_length: 17", r"phases\.0\.max_sequence_length is 17, but .*/of_16 were made with 16;"),
+        ("of_16", "max_predictions: 1", r"phases\.0\.max_predictions is 1, but .*/of_16 were made with 2;"),
+        ("alien", "max_sequence_length: 16", r"alien/one\.h5: was made with another vocabulary than .*vocab\.txt;"),
+        ("none", "max_sequence_length: 16", r"none: there is no such folder of shards"),
+    ):
+        phases = f"phases=[{{store: {tmp_path / store}, samples: 32, {keys}}}, {{}}]"
+        with pytest.raises(UsageError, match=words):
+            prepared(load_system("laptop", settings=[*settings_of(texts), phases]))

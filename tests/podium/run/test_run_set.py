@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +23,7 @@ from benchmarks.bert.sizes import LARGE, TINY, Size
 from podium.config.load import load_resolved, write_resolved
 from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
 from podium.config.schema import DataSettings, RunConfig
-from podium.core.errors import PodiumError, Saved, UsageError, WorkError
+from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
 from podium.core.locks import shared_lock
 from podium.launch import launch
 from podium.launch.node_group import Crew
@@ -31,8 +32,9 @@ from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.collect import FinishedRun
 from podium.run.progress import Progress
+from podium.run.requeue import JobRecord
 from podium.run.results import ResultSet
-from podium.run.run_set import resume, run_set
+from podium.run.run_set import RunRequest, execute, resume, run_set
 from podium.run.source import read_source, source_here
 
 QUIET = Progress(Console(quiet=True))
@@ -241,6 +243,83 @@ def test_a_run_that_has_saved_itself_is_no_result_and_is_gone_on_with(
         resume(RunFolder(folder), "laptop", QUIET)
 
 
+@pytest.fixture
+def request_in_job(place: Path, open_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
+    """The request that a Slurm job which requeues itself makes on its first node each time it starts."""
+    for module in ("podium.run.requeue", "podium.launch.container"):
+        monkeypatch.setattr(f"{module}.WORKING_FOLDER", place)
+    job = JobRecord(Path("runs/laptop/slurm-17"))
+    request = RunRequest("laptop", ["bert.seed=7", "launch.binding=none"], recipe="indexed", job=job)
+    vars(request)["config"] = open_config
+    return request
+
+
+def test_a_requeued_job_resumes_its_own_run_until_it_ends(
+    place: Path, request_in_job: RunRequest, implementation: Any
+) -> None:
+    """Not the newest run, and without the settings that are the run's own; what it leaves is no result."""
+    request, stopped = request_in_job, place / "runs/laptop/slurm-17.stopped"
+    assert request.in_requeued_job() is request
+    implementation("block_start", then=SAVE, summarise=False)
+    with pytest.raises(Saved):
+        list(execute(request, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    named = folder.relative_to(place)
+    assert stopped.read_text(encoding="utf-8") == f"0 1234 {named}\n"
+    shutil.copytree(folder, place / "runs/laptop/9999-12-31_00-00-00/run_0")
+    assert replace(request, node_rank=1).in_requeued_job().resumed is None  # other nodes are given the run's folder
+    again = request.in_requeued_job()
+    assert (again.resumed, again.recipe, again.settings) == (RunFolder(folder), None, ["launch.binding=none"])
+    with pytest.raises(Saved):
+        list(execute(again, QUIET))
+    assert stopped.read_text(encoding="utf-8") == f"1234 1234 {named}\n"
+    stopped.unlink()  # as the script does before each start
+    implementation(then="(folder / 'restarts.jsonl').write_text('{}\\n')")
+    (run,) = execute(request.in_requeued_job(), QUIET)
+    assert run.result == folder / "result.restarted.txt"
+    assert not stopped.exists()
+    assert not list((place / "results").rglob("*.txt"))
+    with pytest.raises(UsageError, match="this run has come to its end"):
+        list(execute(request.in_requeued_job(), QUIET))
+    assert not stopped.exists()
+
+
+def test_a_requeued_job_that_was_stopped_before_any_checkpoint_begins_its_run_again(
+    place: Path, request_in_job: RunRequest, implementation: Any
+) -> None:
+    implementation("block_start", then="os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
+    with pytest.raises(Interrupted):
+        list(execute(request_in_job, QUIET))
+    (folder,) = (place / "runs").rglob("run_0")
+    stopped = place / "runs/laptop/slurm-17.stopped"
+    assert stopped.read_text(encoding="utf-8") == f"0 0 {folder.relative_to(place)}\n"
+    again = request_in_job.in_requeued_job()
+    implementation()
+    (run,) = execute(again, QUIET)
+    assert (run.folder, run.result) == (folder, folder / "result.restarted.txt")
+
+
+def test_a_job_whose_run_failed_for_good_records_no_stop(
+    place: Path, request_in_job: RunRequest, implementation: Any
+) -> None:
+    failure = json.dumps({"exit_code": 1, "message": "the loss is nan"})
+    implementation(
+        "block_start", then=f"(folder / 'failure.json').write_text({failure!r}); sys.exit(1)", summarise=False
+    )
+    with pytest.raises(WorkError, match=r"^the loss is nan"):
+        list(execute(request_in_job, QUIET))
+    assert not (place / "runs/laptop/slurm-17.stopped").exists()
+
+
+def test_a_job_whose_run_is_gone_says_so(place: Path, request_in_job: RunRequest) -> None:
+    record = place / "runs/laptop/slurm-17.run"
+    record.parent.mkdir(parents=True)
+    for text, named in (("runs/laptop/gone/run_0\n", "runs/laptop/gone/run_0"), ("", "nothing")):
+        record.write_text(text, encoding="utf-8")
+        with pytest.raises(WorkError, match=f"slurm-17.run: names {named}, which is no run's folder; resume the run"):
+            request_in_job.in_requeued_job()
+
+
 def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkpoint_before(
     place: Path, open_config: RunConfig, implementation: Any
 ) -> None:
@@ -248,6 +327,22 @@ def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkp
     with pytest.raises(Saved, match=r"^interrupted: stopped before the end; `podium run laptop --resume .* samples$"):
         list(run_set(open_config, 1, QUIET))
     assert not list((place / "results").rglob("*.txt"))
+
+
+def test_a_run_that_ends_just_as_it_is_asked_to_stop_has_ended(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    """It is collected, though no run follows it; a job that requeues itself is not requeued for it."""
+    implementation(
+        then="signal.signal(signal.SIGTERM, signal.SIG_IGN); os.kill(os.getppid(), signal.SIGTERM); time.sleep(0.4)"
+    )
+    (run,) = run_set(open_config, 1, QUIET)
+    assert run.reached_target and run.result.name == "result_0.txt"
+    with pytest.raises(
+        Interrupted, match=r"^interrupted when a run had come to its end; its result is .*result_0\.txt$"
+    ):
+        list(run_set(open_config, 2, QUIET))
+    assert len(list((place / "runs").rglob("run_*"))) == 2
 
 
 def test_a_run_that_was_killed_says_how_to_go_on(place: Path, open_config: RunConfig, implementation: Any) -> None:

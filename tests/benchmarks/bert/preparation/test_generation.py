@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.bert.preparation import generation
 from benchmarks.bert.preparation.documents import Reader
 from benchmarks.bert.preparation.reference import generate_literally
-from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.preparation.settings import GenerationSettings, usual_max_predictions
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Tokenizer, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from podium.core.errors import UsageError, WorkError
@@ -27,7 +27,7 @@ documents = st.lists(sentences, min_size=1, max_size=8)
 texts = st.lists(documents, min_size=1, max_size=5)
 some_settings = st.builds(
     GenerationSettings,
-    max_sequence_length=st.integers(5, 80),
+    max_sequence_length=st.integers(5, 140),
     max_predictions=st.integers(1, 20),
     masked_lm_probability=st.floats(0, 1),
     duplicates=st.integers(1, 3),
@@ -88,6 +88,44 @@ def test_the_literal_algorithm_is_the_reference_s() -> None:
         assert_equal(samples, Samples(**{name: reference[name] for name in SAMPLE_DTYPES}))
 
 
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="real text is not on this machine (../shared)")
+@pytest.mark.parametrize(
+    ("length", "most", "masked"), [(128, None, 19), (128, 7, 7), (64, None, 10), (33, 4, 4), (5, None, 1)]
+)
+def test_samples_of_other_lengths_of_real_text_are_the_literal_algorithm_s(
+    length: int, most: int | None, masked: int
+) -> None:
+    """Source: the reference's own options max_seq_length and max_predictions_per_seq, 128 and 20 by default."""
+    vocabulary, chosen = Vocabulary.read(REFERENCE / "vocab.txt"), GenerationSettings.of_lengths(length, most)
+    lines = (REFERENCE / "part-00001").read_text(encoding="utf-8").split("\n")[:1500]
+    samples = generate_samples(lines, vocabulary, chosen)
+    assert_equal(samples, generate_literally(lines, vocabulary, chosen))
+    assert np.diff(samples.sample_offsets).max() == length
+    assert np.diff(samples.masked_offsets).max() == masked  # of 128: 0.15 · 128 rounded is below the 20 allowed
+
+
+def test_masked_tokens_are_the_published_numbers_or_the_share_of_the_length() -> None:
+    lengths = {128: 20, 512: 76, 5: 1, 33: 5, 64: 10, 256: 38}
+    assert {length: usual_max_predictions(length) for length in lengths} == lengths
+    assert GenerationSettings.of_lengths(None, None) == GenerationSettings()
+    assert GenerationSettings.of_lengths(128, None) == GenerationSettings(128, 20)
+    assert GenerationSettings.of_lengths(512, 512 - 3).max_predictions == 509
+
+
+@pytest.mark.parametrize(
+    ("length", "most", "words"),
+    [
+        (4, None, "max_sequence_length is 4; allowed is 5 to 65535"),
+        (65536, None, "max_sequence_length is 65536; allowed is 5 to 65535"),
+        (128, 0, "max_predictions is 0; allowed is 1 to 65535"),
+        (128, 126, "max_predictions is 126; allowed is 1 to 125, the tokens of a sample of 128 without"),
+    ],
+)
+def test_lengths_that_make_no_sample_are_refused(length: int, most: int | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        GenerationSettings.of_lengths(length, most)
+
+
 @given(texts, some_settings)
 @settings(deadline=None, max_examples=100)
 def test_the_compiled_algorithm_is_the_literal_one(text: list[list[str]], chosen: GenerationSettings) -> None:
@@ -104,7 +142,8 @@ def test_the_algorithms_agree_on_many_and_long_documents(documents: int, sentenc
         lengths = random.integers(1, 90, random.integers(1, sentences + 1))
         lines += [" ".join(random.choice(list(TEXT_WORDS), length)) for length in lengths]
         lines.append("")
-    assert_equal(generate_samples(lines), generate_literally(lines, VOCABULARY))
+    for chosen in (None, GenerationSettings.of_lengths(128, None)):
+        assert_equal(generate_samples(lines, chosen=chosen), generate_literally(lines, VOCABULARY, chosen))
 
 
 @given(texts, some_settings)

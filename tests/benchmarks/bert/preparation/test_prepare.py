@@ -110,6 +110,8 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
     assert again() == [True, True, False]
     assert again(settings=GenerationSettings(seed=1)) == [False] * 3
     assert again(settings=GenerationSettings(seed=1)) == [True] * 3
+    for length, most in ((128, 20), (128, 19), (512, 20)):
+        assert again(settings=GenerationSettings(length, most)) == [False] * 3
     assert again() == [False] * 3
     texts[0].write_text(f"{LETTERS}\n", encoding="utf-8")
     assert [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "out")][1:] == whole[1:]

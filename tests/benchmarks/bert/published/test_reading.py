@@ -89,9 +89,10 @@ def test_republished_runs_are_marked() -> None:
 
 
 def test_the_tiny_bert_has_ten_runs() -> None:
-    (point,) = read_tiny_samples()
-    assert (point.optimizer, point.global_batch_size, point.mean) == ("adamw", 16, 10_240)
-    assert point.least < point.mean < point.greatest
+    adamw, lamb = read_tiny_samples()
+    assert (adamw.optimizer, adamw.global_batch_size, adamw.mean) == ("adamw", 16, 10_240)
+    assert (lamb.optimizer, lamb.global_batch_size) == ("lamb", 16)
+    assert all(point.least < point.mean < point.greatest for point in (adamw, lamb))
 
 
 def test_a_file_with_other_keys_is_refused(tmp_path: Path) -> None:

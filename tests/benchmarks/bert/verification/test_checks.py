@@ -265,6 +265,16 @@ def test_labels_are_balanced(stores: Any, sound: Sound, look: Look, share: float
     assert (finding.severity, bool(finding.advice)) == (level, level != "ok")
 
 
+def test_short_samples_may_nearly_all_have_a_random_b(stores: Any, make: Callable[..., Samples], look: Look) -> None:
+    """A single sentence fills them: of 512 tokens the same labels are an error."""
+    for longest, level in ((127, "note"), (128, "error")):
+        samples = replace(make(800, 4, short=True), next_sentence_labels=np.ones(800, dtype=np.uint8))
+        assert np.diff(samples.sample_offsets).max() <= longest
+        settings = GenerationSettings.of_lengths(longest, None)
+        origin = {"max_sequence_length": longest, "max_predictions": settings.max_predictions, "generation": settings}
+        assert look(stores(samples, name=f"of_{longest}", **origin))["random-next share"].severity == level
+
+
 def test_few_labels_may_be_anything(stores: Any, sound: Sound, look: Look, reorder: Any) -> None:
     few = reorder(sound(1), range(6))
     labels = np.array([1, 1, 1, 1, 1, 0], dtype=np.uint8)

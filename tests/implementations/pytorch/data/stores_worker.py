@@ -18,7 +18,7 @@ def main() -> None:
     rendezvous, rank, ranks, vocabulary, out, *folders = sys.argv[1:]
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(ranks))
     here = Processes(int(rank), int(ranks), torch.device("cpu"))
-    keys = ("store", "evaluation_store")
+    keys = ("data.store", "data.evaluation_store")
     try:
         named = {key: Path(folder) for key, folder in zip(keys, folders, strict=True)}
         stores, words = open_stores(named, Path(vocabulary), here)

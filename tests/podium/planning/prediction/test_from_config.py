@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.bert.published.reading import read_tiny_samples
 from benchmarks.bert.store import SampleStore
 from podium.config.load import load_system, system_names
 from podium.config.schema import Launch, RunConfig
@@ -56,8 +57,8 @@ def test_a_laptop_by_its_costs_file(costs_file: Path) -> None:
     assert plan.costs.pair == pytest.approx(factor * 6e-9)
     assert plan.costs.step == pytest.approx(factor * 0.006 - optimizer_seconds(plan, CONSTANTS))
     assert plan.costs.median_relative_error == 0.05
-    assert plan.samples.mean == 10_240
-    assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "adamw")
+    assert plan.samples.mean == read_tiny_samples()[1].mean
+    assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "lamb")
     assert (plan.evaluation_samples, plan.evaluation_interval, plan.start_seconds) == (1000, 2048, 0.0)
     assert about(plan, "ten runs on a laptop")
     assert about(plan, f"{factor:g} times as long")
@@ -122,8 +123,11 @@ def test_a_gpu_that_nobody_published_is_told_to_measure() -> None:
         plan_of_config(gpu(accelerator_model_name="Habana Gaudi2"), None, CONSTANTS)
 
 
-def test_a_tiny_bert_of_another_optimizer_has_no_known_samples(costs_file: Path) -> None:
-    config = load_system("laptop", settings=["optimizer.algorithm=lamb"])
+def test_a_tiny_bert_of_another_optimizer_has_no_known_samples(
+    costs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_system("laptop")
+    monkeypatch.setattr("podium.planning.prediction.from_config.read_tiny_samples", lambda: read_tiny_samples()[:1])
     with pytest.raises(UsageError, match=r"found lamb.*size tiny.*target_accuracy=null --set max_samples=N"):
         plan_of_config(config, costs_file, CONSTANTS)
 
@@ -170,7 +174,7 @@ def test_an_a100_is_taken_from_published_runs() -> None:
     ],
 )
 def test_what_published_runs_do_not_tell_is_unsure(setting: str, words: str) -> None:
-    settings = [setting, "optimizer.algorithm=adamw"] if "tiny" in setting else [setting]
+    settings = [setting, "hyperparameters=tiny_lamb_16"] if "tiny" in setting else [setting]
     assert about(plan_of_config(gpu(*settings), None, CONSTANTS), words)
     assert not about(plan_of_config(gpu(), None, CONSTANTS), words)
 
@@ -214,3 +218,13 @@ def test_processes_of_a_cpu_are_unsure(costs_file: Path) -> None:
     assert about(plan, "processes on a CPU")
     assert plan.costs.token == pytest.approx(CONSTANTS.cpu_run_over_bench * 4e-6)  # nobody said with how many threads
     assert "ranks 1, not 2" in about(plan, "was measured with")[0]
+
+
+def test_a_phase_of_shorter_sequences_has_lengths_of_its_own() -> None:
+    plan = plan_of_config(load_system("academic_t4"), None, CONSTANTS)
+    ((samples, short),) = plan.phases
+    assert samples == pytest.approx(0.9 * 256_000_000, rel=1e-4) and samples % 4096 == 0
+    assert (short.longest, plan.lengths.longest) == (128, 512)
+    assert short.tokens.max() == 128 and short.masked.max() <= 20
+    assert short.tokens.sum() == pytest.approx(plan.lengths.tokens.sum(), rel=0.01)  # of the same text
+    assert about(plan, "samples of phases.0 are taken to be those of 512 tokens, cut into pieces of 128")

@@ -53,12 +53,13 @@ def test_56_samples_fit_into_80_gb_and_seven_into_16(system: str) -> None:
 
 
 def test_too_large_a_micro_batch_is_doubted_and_far_too_large_a_one_refused() -> None:
-    (sentence,) = doubts(plan("academic_t4", "global_batch_size=3584"))
-    assert "micro-batches of 56 samples need about" in sentence
+    indexed = ("academic_t4", "recipe=indexed")
+    assert doubts(plan(*indexed)) == []
+    (sentence,) = doubts(plan(*indexed, "gradient_accumulation_steps=2"))
+    assert "micro-batches of 64 samples need about" in sentence
     assert "of the 16 GB of NVIDIA T4" in sentence
-    with pytest.raises(UsageError, match=r"academic_t4: global_batch_size 14,336 needs about .* of the 16 GB"):
-        plan("academic_t4", "global_batch_size=14336")
-    assert doubts(plan("academic_t4", "global_batch_size=14336", "gradient_accumulation_steps=64")) == []
+    with pytest.raises(UsageError, match=r"academic_t4: global_batch_size 4,096 needs about .* of the 16 GB"):
+        plan(*indexed, "gradient_accumulation_steps=1")
 
 
 def test_memory_is_as_described_or_named_or_known() -> None:

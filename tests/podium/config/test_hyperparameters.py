@@ -1,0 +1,123 @@
+"""Which optimizer settings a run trains with: a set for the recipe's optimizer, or a system's own numbers."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
+from podium.config.hyperparameters import hyperparameters_note
+from podium.config.load import load_resolved, load_system, write_resolved
+from podium.core.errors import UsageError
+
+OWN = {
+    "algorithm": "lamb",
+    "learning_rate": 1e-3,
+    "beta1": 0.9,
+    "beta2": 0.98,
+    "epsilon": 1e-6,
+    "weight_decay": 0.02,
+    "warmup_steps": 3,
+    "decay_steps": 900,
+}
+
+
+def refused(system: Any, recipe: str | None = None, *settings: str) -> str:
+    with pytest.raises(UsageError) as error:
+        load_system(str(system), recipe, list(settings))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("system", "recipe", "settings", "name"),
+    [
+        ("laptop", "indexed", [], "tiny_lamb_16"),
+        ("laptop_2x", "exchanged", [], "tiny_lamb_16"),
+        ("laptop", "presorted", [], "tiny_adamw_16"),
+        ("laptop", "indexed", ["optimizer.algorithm=adamw"], "tiny_adamw_16"),
+        ("laptop", "indexed", ["global_batch_size=32"], "tiny_lamb_16"),  # the system names it
+        ("dgxa100_n128", "presorted", [], "adamw_16384"),
+        ("dgxa100_n128", "indexed", [], "lamb_16384"),
+        ("dgxa100_n171", "indexed", [], "lamb_16384"),
+        ("dgxa100_n171", "indexed", ["optimizer.algorithm=adamw"], "adamw_16384"),
+        ("dgxa100_n8", "exchanged", ["hyperparameters=lamb_1536"], "lamb_1536"),
+    ],
+)
+def test_the_set_is_for_the_recipes_optimizer(system: str, recipe: str, settings: list[str], name: str) -> None:
+    config, known = load_system(system, recipe, settings), hyperparameter_sets()[name]
+    assert config.hyperparameters == name
+    resolved = config.optimizer.model_dump()
+    assert {key: resolved[key] for key in known.optimizer} == known.optimizer
+
+
+def test_a_batch_size_that_was_published_needs_no_name(write_system: Any, closed_changes: dict[str, Any]) -> None:
+    changes = closed_changes | {"bert.optimizer": {}, "bert.hyperparameters": ...}
+    assert load_system(str(write_system(changes))).hyperparameters == "lamb_448"
+    near = write_system(changes | {"bert.global_batch_size": 450, "description.division": "open"})
+    assert load_system(str(near)).hyperparameters == "lamb_448"
+    words = refused(write_system(changes | {"bert.global_batch_size": 500, "description.division": "open"}))
+    assert "recipe indexed trains size large with lamb, and for global_batch_size 500 no set" in words
+    assert "set optimizer.learning_rate, optimizer.beta1" in words
+
+
+def test_single_numbers_of_a_set_are_changed(write_system: Any) -> None:
+    path = write_system({"bert.optimizer": {"beta2": 0.97}})
+    config = load_system(str(path), settings=["optimizer.learning_rate=1e-3"])
+    assert (config.optimizer.beta2, config.optimizer.learning_rate) == (0.97, 1e-3)
+    assert config.optimizer.decay_steps == hyperparameter_sets()["tiny_lamb_16"].optimizer["decay_steps"]
+
+
+def test_a_system_may_give_all_numbers_itself(write_system: Any) -> None:
+    config = load_system(str(write_system({"bert.optimizer": OWN, "bert.hyperparameters": ...})))
+    assert config.hyperparameters is None
+    assert config.optimizer.model_dump() | OWN == config.optimizer.model_dump()
+    assert hyperparameters_note(config).endswith("as the system or the command line says")
+    missing = {key: value for key, value in OWN.items() if key != "decay_steps"}
+    words = refused(write_system({"bert.optimizer": missing, "bert.hyperparameters": ...}))
+    assert words.endswith("bert.optimizer.decay_steps: is missing; add it")
+
+
+def test_numbers_of_one_optimizer_are_never_used_with_another(write_system: Any) -> None:
+    path = write_system({"bert.optimizer": OWN})
+    for recipe, settings in (("presorted", []), (None, ["optimizer.algorithm=adamw"])):
+        words = refused(path, recipe, *settings)
+        assert f"{path}: bert.optimizer.beta1 is for lamb, but recipe" in words and "trains with adamw" in words
+    assert load_system(str(path), "presorted", ["optimizer.algorithm=lamb"]).optimizer.learning_rate == 1e-3
+    assert load_system(str(path), "padded").optimizer.learning_rate == 1e-3
+
+
+def test_a_system_may_train_its_own_recipe_with_another_optimizer(write_system: Any) -> None:
+    path = write_system({"bert.optimizer": {"algorithm": "adamw"}})
+    assert load_system(str(path)).hyperparameters == "tiny_adamw_16"
+    assert load_system(str(path), "exchanged").optimizer.algorithm == "lamb"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["hyperparameters=lamb_44"], "--set hyperparameters: there is no set 'lamb_44' (did you mean lamb_448?)"),
+        (["hyperparameters=tiny_adamw_16"], "--set hyperparameters: found tiny_adamw_16, which is for adamw and size"),
+        (["hyperparameters={a: 1}"], "--set hyperparameters: there is no set"),
+        (["size=large"], "recipe indexed trains size large with lamb, and for global_batch_size 16 no set"),
+    ],
+)
+def test_what_no_set_is_for_is_refused(settings: list[str], words: str) -> None:
+    assert words in refused("laptop", None, *settings)
+
+
+def test_a_set_that_a_system_misspells_is_named_with_its_file(write_system: Any) -> None:
+    path = write_system({"bert.hyperparameters": ["tiny_lamb_61"]})
+    assert refused(path).startswith(
+        f"{path}: bert.hyperparameters: there is no set 'tiny_lamb_61' (did you mean tiny_l"
+    )
+
+
+def test_the_note_says_where_a_set_was_used(tmp_path: Any) -> None:
+    note = hyperparameters_note(load_system("laptop", settings=["global_batch_size=32"]))
+    assert note == (
+        "Optimizer: lamb, learning rate 0.005, hyperparameters tiny_lamb_16 (used at 16 samples a step, here at 32)"
+    )
+    config = load_system("dgxa100_n171")
+    write_resolved(config, tmp_path / "config.yaml")
+    assert "adamw_16384 (used at 16,384 and 16,416 samples a step)" in hyperparameters_note(
+        load_resolved(tmp_path / "config.yaml")
+    )

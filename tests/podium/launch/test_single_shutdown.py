@@ -1,0 +1,35 @@
+"""A module's shutdown is begun by the first signal, and further ones do not break it off."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from podium.core.paths import CODE_FOLDER
+from podium.launch.launch import TORCHRUN
+
+MODULE = """
+import os, signal, sys
+
+def handle(number, frame):
+    print(signal.Signals(number).name, flush=True)
+
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, handle)
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    os.kill(os.getpid(), number)
+print(__name__, sys.argv[1:])
+"""
+
+
+def test_only_the_first_shutdown_signal_reaches_the_module(tmp_path: Path) -> None:
+    (tmp_path / "launcher.py").write_text(MODULE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN[:-1], "launcher", "--nnodes=1"],
+        env=os.environ | {"PYTHONPATH": f"{CODE_FOLDER}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["SIGUSR1", "SIGTERM", "SIGUSR1", "__main__ ['--nnodes=1']"]
