@@ -55,7 +55,8 @@ def test_each_contribution_is_worth_what_its_prediction_says() -> None:
             assert ratio == pytest.approx(seconds / trained[2])
             assert worth == pytest.approx(score * (ratio - 1), rel=0.01, abs=0.05)
         assert rows[ALL][-1] > max(rows[name][-1] for name in TOGETHER) > 0
-    figures = {(row[0], row[2]): row[3] for row in published.rows}
-    assert figures["2.0 NVIDIA dgxa100", 16_384] == pytest.approx(5_468_895, abs=1)
-    assert figures["2.0 Samsung dgxa100", 16_384] == 2_932_736
-    assert figures["1.1 Samsung dgxa100", 16_384] == 3_096_576
+    figures = {(row[0], row[1]): (row[3], row[4]) for row in published.rows}
+    assert figures["2.0 NVIDIA lamb", 16_384] == (pytest.approx(12.34, abs=0.01), pytest.approx(5_468_895, abs=1))
+    assert figures["2.0 NVIDIA lamb", 4096] == (pytest.approx(25.25, abs=0.01), pytest.approx(2_786_616, abs=1))
+    assert figures["2.0 Samsung adamw", 16_384] == (pytest.approx(22.32, abs=0.01), 2_932_736)
+    assert figures["1.1 Samsung adamw", 16_384] == (25.056, 3_096_576)
