@@ -106,7 +106,7 @@ def main() -> int:
             _measure(arguments)
         else:
             with two_hosts(arguments.rate, arguments.delay) as hosts:
-                ways = len(_ways(arguments))
+                ways = len(ways_of(arguments))
                 print(_start(hosts, SECONDS_A_STEP * (2 * arguments.steps + 4) * ways))
     except PodiumError as error:
         print(error, file=sys.stderr)
@@ -121,7 +121,7 @@ def _sizes(text: str) -> tuple[float, ...]:
     return sizes
 
 
-def _ways(arguments: argparse.Namespace) -> dict[tuple[str, float], dict[str, Any]]:
+def ways_of(arguments: argparse.Namespace) -> dict[tuple[str, float], dict[str, Any]]:
     """What differs from the laptop's configuration, by way of clipping and size of a bucket."""
     return {
         (name, size): {**changes, "gradient_bucket_mib": size}
@@ -171,7 +171,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     with joined(config) as processes:
         sides = {
             way: Podium(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
-            for way, changes in _ways(arguments).items()
+            for way, changes in ways_of(arguments).items()
         }
         by_name = {f"{name}, {size:g} MiB": side for (name, size), side in sides.items()}
         times = time_in_turn(by_name, arguments.steps, processes.device)

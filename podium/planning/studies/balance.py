@@ -147,7 +147,8 @@ def histograms() -> dict[str, np.ndarray]:
     place = (n - 1) % (longest // 4) + 1  # within its stratum, from 1 on
 
     def normal(mean: float, deviation: float) -> np.ndarray:
-        return np.exp(-0.5 * ((n - mean) / deviation) ** 2)
+        density: np.ndarray = np.exp(-0.5 * ((n - mean) / deviation) ** 2)
+        return density
 
     logarithm = np.log(np.maximum(n, 1))
     heavy = np.exp(-0.5 * ((logarithm - np.log(96)) / 0.9) ** 2) / np.maximum(n, 1)
