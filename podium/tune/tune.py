@@ -210,6 +210,7 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
         "searches": {
             one.space.name: {
                 "trials": len(one.trials),
+                "repeats_per_trial": one.space.repeats_per_trial,
                 "pruned": sum(trial.state.name == "PRUNED" for trial in one.trials),
                 "best_trial": one.best.number,
                 "best_samples": one.best.value,

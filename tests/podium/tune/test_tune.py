@@ -89,6 +89,7 @@ def test_the_best_settings_are_told_in_words_yaml_json_and_a_picture(
     assert kept == {"bert": {"optimizer": {"algorithm": "adamw", "learning_rate": best}}}
     assert search["best_samples"] == min(search["values"])
     assert not search["is_shipped"]
+    assert search["repeats_per_trial"] == 1
     assert report["repeats"]["rate"]["mean"] < report["repeats"]["shipped"]["mean"]
     svg = (tmp_path / "out/tuning.svg").read_bytes()
     ids = {element.get("id") for element in ElementTree.fromstring(svg).iter()}
