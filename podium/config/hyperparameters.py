@@ -66,7 +66,7 @@ def choose_hyperparameters(
 
 
 def hyperparameters_note(config: RunConfig) -> str:
-    """Which set a run trains with, and at which batch sizes it was used before."""
+    """Which set a run trains with, what was changed of it, and at which batch sizes it was used before."""
     optimizer = f"{config.optimizer.algorithm}, learning rate {config.optimizer.learning_rate:g}"
     known = hyperparameter_sets().get(config.hyperparameters or "")
     if known is None:
@@ -74,7 +74,9 @@ def hyperparameters_note(config: RunConfig) -> str:
     batches = " and ".join(f"{batch:,}" for batch in known.used_at)
     at = f"used at {batches} samples a step"
     here = "" if config.global_batch_size in known.used_at else f", here at {config.global_batch_size:,}"
-    return f"Optimizer: {optimizer}, hyperparameters {known.name} ({at}{here})"
+    changed = [key for key, value in known.optimizer.items() if getattr(config.optimizer, key) != value]
+    but = f" but for {', '.join(changed)}" if changed else ""
+    return f"Optimizer: {optimizer}, hyperparameters {known.name}{but} ({at}{here})"
 
 
 def _given(key: str, layers: Sequence[Mapping[str, Any]]) -> Any:

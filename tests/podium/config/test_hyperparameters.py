@@ -116,6 +116,8 @@ def test_the_note_says_where_a_set_was_used(tmp_path: Any) -> None:
     assert note == (
         "Optimizer: lamb, learning rate 0.005, hyperparameters tiny_lamb_16 (used at 16 samples a step, here at 32)"
     )
+    changed = load_system("laptop", settings=["optimizer.beta2=0.5", "optimizer.warmup_steps=7"])
+    assert "hyperparameters tiny_lamb_16 but for beta2, warmup_steps (" in hyperparameters_note(changed)
     config = load_system("dgxa100_n171")
     write_resolved(config, tmp_path / "config.yaml")
     assert "adamw_16384 (used at 16,384 and 16,416 samples a step)" in hyperparameters_note(

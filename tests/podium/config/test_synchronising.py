@@ -17,6 +17,7 @@ def test_unset_is_as_it_was() -> None:
     assert (config.clipping.max_norm, config.clipping.when) == (1.0, "after")
     assert (config.gradient_wire, config.wire, config.gradient_bucket_mib) == ("auto", "fp32", None)
     assert (config.optimizer.backend, config.optimizer.sharded_from) == ("podium", None)
+    assert config.loss_scaling.initial == 1024  # published runs that began at 2^17 skipped steps until they were there
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ def test_every_recipe_starts_on_every_system_or_says_which_setting_or_rule_is_in
         assert given is None or found == given or given.items() <= found.items()
     assert (known.algorithm, known.size) == (config.optimizer.algorithm, config.size)
     assert any(abs(config.global_batch_size / batch - 1) < 0.01 for batch in known.used_at)
+    assert known.samples is None or known.samples < config.max_samples  # else the run ends before its target
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -182,3 +183,19 @@ def test_samsungs_runs_end_at_the_end_of_their_decay() -> None:
         assert (config.optimizer.algorithm, config.optimizer.end_learning_rate) == ("adamw", 4.94549100544884e-5)
         assert -(-2_932_736 // config.global_batch_size) == config.optimizer.decay_steps + 1 == 179
     assert load_system("dgxa100_n171").strata_counts == (4, 2, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "samples"),
+    [
+        ("academic_t4", [], 230_400_000),
+        ("laptop_2x", ["max_samples=20480"], 18_432),
+        ("laptop_2x", [], 36_000),  # of 60,000 samples, 40,000 before the rate is 0
+        ("laptop_2x", ["optimizer.end_learning_rate=1.0e-5"], 54_000),
+    ],
+)
+def test_phase_one_of_academic_has_90_percent_of_the_steps_that_train(
+    system: str, settings: list[str], samples: int
+) -> None:
+    config = load_system(system, "academic", settings)
+    assert [config.phase_samples(phase) for phase in config.phases] == [samples, None]

@@ -3,7 +3,8 @@
 Source: the grouped multi-stream attention of arXiv 2208.08124. On a GPU a group is a slice of the tokens, passed to
 variable-length flash attention with the group's longest length. Each group has a separate stream, except for the
 longest, which is the first and runs on the stream of all other work. On a CPU, on GPUs older than Ampere, and in types
-that flash attention does not support, a group is one dense product.
+that flash attention does not support, a group is one dense product. Evaluation has one launch and no side streams where
+there is flash attention, as published: side streams are then free for training beside an evaluation.
 
 Autograd runs the backward of an operation on the stream that its forward ran on, and makes a stream wait wherever a
 gradient passes from one to another (PyTorch's CUDA semantics, "Stream semantics of backward passes"), so work that
@@ -19,7 +20,7 @@ from torch import Tensor
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.attention.padded import dense, merge, split, with_spare_slots
-from implementations.pytorch.model.attention.varlen import is_had, varlen
+from implementations.pytorch.model.attention.varlen import flash, is_had, varlen
 
 
 @cache
@@ -46,6 +47,8 @@ def side_by_side(launches: Sequence[Callable[[], Tensor]], shared: Tensor) -> li
 
 def grouped(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
     if batch.slot_width is None and is_had(qkv_T3HK.device, qkv_T3HK.dtype):
+        if not torch.is_grad_enabled():  # evaluation
+            return flash(qkv_T3HK, batch, kernels, probability)
         return _slices(qkv_T3HK, batch, probability)
     contexts = [
         dense(q_HRWK, k_HRWK, v_HRWK, group.key_counts, kernels, probability)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bert.lengths import wikipedia_histogram
 from implementations.pytorch.data.batch import LAUNCH_COST, WIDTH_STEP, Group, group_by_length, group_by_width
 
 Costs = st.sampled_from([0.0, 1.0, 1000.0, LAUNCH_COST, 1e5, 1e6])
@@ -68,6 +69,17 @@ def test_it_saves_most_of_padding_on_wikipedia(wikipedia_lengths: Callable[[int,
     groups = group_by_length(lengths)
     assert 2 <= len(groups) <= 20
     assert sum(g.rows * g.width**2 for g in groups) < 1.25 * np.sum(lengths**2)
+
+
+@pytest.mark.parametrize(
+    ("widths", "published"),
+    [((512,), 2.00), ((256, 512), 1.43), ((128, 256, 512), 1.25), ((128, 256, 384, 512), 1.19)],
+)
+def test_given_widths_pad_as_little_as_published(widths: tuple[int, ...], published: float) -> None:
+    histogram = wikipedia_histogram()
+    lengths = np.repeat(np.arange(len(histogram)), histogram // 1000)[::-1]
+    slots = sum(group.rows * group.width for group in group_by_width(lengths, widths))
+    assert slots / lengths.sum() == pytest.approx(published, abs=0.01)
 
 
 @given(lengths_of(60), st.sampled_from([(512,), (128, 256, 384, 512), (512, 256), (1, 7, 600)]))

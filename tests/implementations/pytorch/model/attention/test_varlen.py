@@ -221,21 +221,27 @@ class OnCuda:
     device, dtype = CUDA, torch.float16
 
 
-@pytest.mark.parametrize(("version", "slices"), [((8, 0), True), ((7, 5), False)])
+@pytest.mark.parametrize(
+    ("version", "trains", "expected"),
+    [((8, 0), True, "slices"), ((8, 0), False, "whole"), ((7, 5), True, "dense"), ((7, 5), False, "dense")],
+)
 def test_groups_are_given_to_it_where_there_is_one(
     version: tuple[int, int],
-    slices: bool,
+    trains: bool,
+    expected: str,
     capability: Callable[[int, int], None],
     monkeypatch: pytest.MonkeyPatch,
     make_samples: Maker,
 ) -> None:
-    """Elsewhere every group is a rectangle, as on a CPU."""
+    """In training; an evaluation is one launch. Elsewhere every group is a rectangle, as on a CPU."""
     capability(*version)
-    batch = collate(make_samples([5, 3]), None, 1)
+    batch = collate(make_samples([5, 3]), None, 1, attention_widths=[4, 8])
     went: list[str] = []
     monkeypatch.setattr(grouped_module, "_slices", lambda *_: went.append("slices"))
+    monkeypatch.setattr(grouped_module, "flash", lambda *_: went.append("whole"))
     monkeypatch.setattr(grouped_module, "split", lambda *_: [(None, None, None)] * len(batch.groups))
     monkeypatch.setattr(grouped_module, "dense", lambda *_: went.append("dense"))
     monkeypatch.setattr(grouped_module, "merge", lambda *_: torch.zeros(8, 1, 1))
-    attend(OnCuda(), batch, backend="grouped", kernels=EAGER, probability=0.0)  # type: ignore[arg-type]
-    assert set(went) == ({"slices"} if slices else {"dense"})
+    with torch.set_grad_enabled(trains):
+        attend(OnCuda(), batch, backend="grouped", kernels=EAGER, probability=0.0)  # type: ignore[arg-type]
+    assert set(went) == {expected} and len(went) == (2 if expected == "dense" else 1)
