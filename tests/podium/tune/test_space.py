@@ -48,7 +48,7 @@ def test_every_file_of_the_folder_is_a_search(name: str) -> None:
 
 
 def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
-    known = [one for one in hyperparameter_sets().values() if one.size == "large"]
+    known = [one for one in hyperparameter_sets().values() if one.size == "large" and one.samples is not None]
     inside = []
     for path in sorted(SEARCHES.glob("dgx*.yaml")):
         space = load_space(path.stem)
