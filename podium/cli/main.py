@@ -14,6 +14,7 @@ from podium.cli.compare import compare
 from podium.cli.data import data
 from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, show
 from podium.cli.report import report
+from podium.cli.study import study
 from podium.cli.submit import submit
 from podium.core.console import errors, print_findings, tell
 from podium.core.errors import Interrupted, PodiumError, UsageError
@@ -33,6 +34,7 @@ app.command(
     epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
 )(compare)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
+app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)
 
 
 @app.command(

@@ -44,6 +44,11 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
     """
     if config.data.kind == "embedded" and config.size == "tiny":
         config = with_data(config, progress.note)
+    if scale is not None and config.target_accuracy is None:
+        raise UsageError(
+            f"--scale: {config.system} has target_accuracy null, and the curve is of times to a target; leave --scale "
+            "out, or set target_accuracy=0.72"
+        )
     costs, constants = costs_path(config.system), load_constants()
     plan = plan_of_config(config, costs if costs.is_file() else None, constants)
     predicted = _as_json(predict_plan(plan, constants)) | {

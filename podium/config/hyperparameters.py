@@ -27,7 +27,7 @@ def choose_hyperparameters(
 
     `layers` are the keys of the recipe, the system's `bert:` section and the command line; a later one counts more.
     `own_algorithm` is the optimizer that numbers in the system's file are for. A set that the system names for the
-    optimizer of this run counts at every batch size, another one where it was trained with about this batch size.
+    optimizer of this run counts at every batch size (of several the one for this size), another one where it was trained with about this batch size.
 
     Raises UsageError where there is none, or where numbers or a set are for another optimizer.
     """
@@ -35,6 +35,11 @@ def choose_hyperparameters(
     algorithm = _given("optimizer.algorithm", layers)
     size, batch = _given("size", layers), _given("global_batch_size", layers)
     kept = sorted({*_numbers(own)} - {*_numbers(given)})
+    if kept and own_algorithm is None:
+        raise UsageError(
+            f"{system}: bert.optimizer.algorithm is missing: nothing says which optimizer optimizer.{kept[0]} is for; "
+            "add it, or name a recipe"
+        )
     if kept and own_algorithm != algorithm:
         raise UsageError(
             f"{system}: bert.optimizer.{kept[0]} is for {own_algorithm}, but recipe {recipe} trains with {algorithm}; "
@@ -43,9 +48,10 @@ def choose_hyperparameters(
         )
     source = "--set " if "hyperparameters" in given else f"{system}: bert."
     named = [_set_named(name, source) for name in _names(_given("hyperparameters", layers[1:]))]
-    matching = [one for one in named if (one.size, one.algorithm) == (size, algorithm)]
+    is_size = isinstance(size, str) and size in SIZES  # another is refused with the rest of the configuration
+    matching = [one for one in named if one.algorithm == algorithm and (one.size == size or not is_size)]
     if matching:
-        return matching[0]
+        return next((one for one in matching if one.fits(size, algorithm, batch)), matching[0])
     if named and "hyperparameters" in given:
         raise UsageError(
             f"--set hyperparameters: found {named[0].name}, which is for {named[0].algorithm} and size "
@@ -56,7 +62,7 @@ def choose_hyperparameters(
         return None
     found = next((one for one in hyperparameter_sets().values() if one.fits(size, algorithm, batch)), None)
     missing = [key for key in NEEDED if key not in (*_numbers(given), "algorithm")]
-    if found is None and missing and size in SIZES and isinstance(batch, int) and isinstance(algorithm, str):
+    if found is None and missing and is_size and isinstance(batch, int) and isinstance(algorithm, str):
         raise UsageError(
             f"{system}: recipe {recipe} trains size {size} with {algorithm}, and for global_batch_size {batch} no set "
             f"of hyperparameters is known; set {', '.join(f'optimizer.{key}' for key in missing)}, or name a set of "

@@ -71,7 +71,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     if recipe_name != own.get("recipe") and isinstance(own.get("optimizer"), dict):  # the algorithm is the recipe's
         own["optimizer"] = {key: value for key, value in own["optimizer"].items() if key != "algorithm"}
     hyperparameters = choose_hyperparameters(
-        path, str(recipe_name), (recipe_keys, own, overrides), own_algorithm or _algorithm(recipe_keys)
+        path, str(recipe_name), (recipe_keys, own, overrides), own_algorithm
     )
     origins = Origins(path, shown_under="bert")
     values: dict[str, Any] = {}
@@ -206,6 +206,8 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _absolute(path: Path) -> Path:
+    if "\0" in str(path):
+        raise UsageError(f"a path holds a NUL character: {str(path)!r}; name a file or folder without one")
     return path.resolve() if path.exists() else (WORKING_FOLDER / path).resolve()
 
 

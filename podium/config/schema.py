@@ -403,7 +403,7 @@ class RunConfig(Settings):
     # not fit goes to another micro-batch or to the next step. None: each batch has a shape of its own, and none
     # overflows.
     capacity_overflow: float | None = Field(default=None, gt=0, le=0.25)
-    # `auto` is bf16 where the processor has instructions for it, else fp32
+    # `auto` is bf16 where the processor has instructions for it, else fp16 on a GPU and fp32 on a CPU
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"]
     loss_scaling: LossScaling = LossScaling()  # of fp16 alone, as `precision` or as `gradient_wire`
     dropout: float = Field(ge=0, le=0.9)
@@ -554,13 +554,20 @@ class RunConfig(Settings):
                     f"phases.{number} has {found}; allowed is one of samples and share in every phase but the last, "
                     "which goes on to the end of the run and has neither"
                 )
-            if self.data.store and phase.store is None and phase.max_sequence_length not in (None, SEQUENCE_LENGTH):
+            short = phase.max_sequence_length not in (None, SEQUENCE_LENGTH)
+            if self.data.store and phase.store is None and short and self.division != "closed":  # which has no phases
                 raise ValueError(
                     f"phases.{number}.store is missing: with data.store a phase of {phase.max_sequence_length} tokens "
                     "has prepared shards of that length; make them with `podium data prepare --max-sequence-length "
                     f"{phase.max_sequence_length}` and name their folder, or leave max_sequence_length out where "
                     "data.store has that length"
                 )
+        before_last = sum(self.phase_samples(phase) or 0 for phase in self.phases[:-1])
+        if self.phases and before_last >= self.max_samples:
+            raise ValueError(
+                f"phases before the last have {before_last:,} samples in all, and max_samples is {self.max_samples:,}, so "
+                "that the last one would never begin; allowed is less in all"
+            )
         if sum(phase.share or 0 for phase in self.phases) >= 1:
             raise ValueError(
                 f"phases have shares {[phase.share for phase in self.phases if phase.share]}, which leave nothing for "

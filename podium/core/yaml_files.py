@@ -76,7 +76,16 @@ class _Strict:
 
 
 class _ValueLoader(_Strict, yaml.SafeLoader):
-    """Numbers are numbers."""
+    """Numbers are numbers, but 4:00:00 is text: YAML 1.1 would make it 14,400."""
+
+    def construct_number(self, node: Any) -> Any:
+        if ":" in node.value:
+            return self.construct_scalar(node)
+        return self.construct_yaml_float(node) if node.tag.endswith("float") else self.construct_yaml_int(node)
+
+
+for _kind in ("int", "float"):
+    _ValueLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _ValueLoader.construct_number)
 
 
 class _TextLoader(_Strict, yaml.BaseLoader):

@@ -132,20 +132,25 @@ def balances_of(
     accumulation_steps: int = 1,
     steps: int = 100,
     seed: int = 0,
+    pool: np.ndarray | None = None,
+    strata_batch: int | None = None,
 ) -> tuple[dict[str, Balance], dict[str, str]]:
     """The balance of each strategy over the same `steps` global batches, and why others are impossible here.
 
-    Lengths are distributed as a histogram of 0, 1, … tokens. Strategies with strata share batches of their own.
+    Lengths are distributed as a histogram of 0, 1, … tokens; `pool` [N] uint16 are those of all samples, instead of a
+    million. Strategies with strata share batches of their own, in which so many samples (`strata_batch`; None: a
+    local batch) have fixed counts of each stratum.
     """
-    pool, longest, size = quantiles(histogram, POOL).astype(np.uint16), len(histogram) - 1, deal.parts * local_batch
+    pool = quantiles(histogram, POOL).astype(np.uint16) if pool is None else pool
+    longest, size = len(histogram) - 1, deal.parts * local_batch
     tallies: dict[str, _Tally] = {name: _Tally(name, deal, longest) for name in strategies}
     streams: dict[bool, Iterator[np.ndarray]] = {}
     impossible: dict[str, str] = {}
     for strata in {STRATEGIES[name].strata for name in strategies}:
-        order: Order = Sampler(POOL, seed)
+        order: Order = Sampler(len(pool), seed)
         try:
             if strata:
-                batch = local_batch // accumulation_steps
+                batch = strata_batch or local_batch // accumulation_steps
                 order = StratifiedSampler(pool, batch=batch, seed=seed, max_length=longest)
         except UsageError as error:
             impossible |= {name: str(error) for name in strategies if STRATEGIES[name].strata}

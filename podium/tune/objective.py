@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
@@ -26,6 +27,20 @@ class Outcome:
     samples: int  # trained on
     accuracy: float  # the best
     failure: str = ""  # what a training that broke off ended with
+
+    @classmethod
+    def of_repeats(cls, outcomes: Sequence["Outcome"]) -> "Outcome":
+        """Several trainings of the same settings as one outcome, reached where all of them reached the target.
+
+        Its value is their mean, in which one that did not reach the target has its penalty of max_samples or more.
+        """
+        return cls(
+            value=mean(one.value for one in outcomes),
+            reached=all(one.reached for one in outcomes),
+            samples=sum(one.samples for one in outcomes),
+            accuracy=min(one.accuracy for one in outcomes),
+            failure=next((one.failure for one in outcomes if one.failure), ""),
+        )
 
 
 def train(config: RunConfig, folder: RunFolder, on_evaluation: OnEvaluation = lambda *_: None) -> Outcome:

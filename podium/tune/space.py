@@ -84,6 +84,9 @@ class SearchSpace(_Model):
     system: str  # the system that it is made for
     trials: int = Field(ge=1)
     seed: int = Field(ge=0)  # of the first repeat's training, of every trial's, and of what the sampler draws
+    global_batch_size: int | None = Field(None, ge=1)  # that it is made for; None: any
+    # Trainings of each trial, under seeds from `seed` on; their mean counts, so that settings that sometimes fail lose.
+    repeats_per_trial: int = Field(1, ge=1, le=100)
     settings: Mapping[str, Any] = {}  # configuration keys that all trials have alike
     space: Mapping[str, Annotated[Range | Choice, Field(discriminator="kind")]] = Field(min_length=1)
 
@@ -105,8 +108,13 @@ class SearchSpace(_Model):
         return {key: one.distribution for key, one in self.space.items()}
 
     def base(self, shipped: RunConfig) -> RunConfig:
-        """The configuration that all trials start from. Raises UsageError for a key that does not exist, and for an
-        end of a range or a choice that is not allowed in it."""
+        """The configuration that all trials start from. Raises UsageError for a key that does not exist, for an end
+        of a range or a choice that is not allowed in it, and for another batch size than it is made for."""
+        if self.global_batch_size not in (None, shipped.global_batch_size):
+            raise UsageError(
+                f"{self.name}: is made for global_batch_size {self.global_batch_size:,}, found "
+                f"{shipped.global_batch_size:,}; give --set global_batch_size={self.global_batch_size}"
+            )
         base = changed(shipped, self.settings, f"{self.name}: settings")
         for key, one in self.space.items():
             for value in one.examples:
@@ -142,9 +150,11 @@ def load_space(name: str) -> SearchSpace:
         raise UsageError(explain(error, SearchSpace, Origins(path))) from None
 
 
-def searches_of(system: str) -> list[str]:
-    """Names of the searches that are made for a system."""
-    return [name for name in _search_names() if load_space(name).system == system]
+def searches_of(config: RunConfig) -> list[str]:
+    """Names of the searches that are made for a system at its batch size: for that size, or else for any."""
+    spaces = [space for space in map(load_space, _search_names()) if space.system == config.system]
+    made_for = [space.name for space in spaces if space.global_batch_size == config.global_batch_size]
+    return made_for or [space.name for space in spaces if space.global_batch_size is None]
 
 
 def _search_names() -> list[str]:

@@ -129,13 +129,13 @@ def tune(
 
 
 def _spaces(shipped: RunConfig, options: Options) -> list[SearchSpace]:
-    names = options.searches or tuple(searches_of(shipped.system))
+    names = options.searches or tuple(searches_of(shipped))
     if not names:
         raise UsageError(f"there is no search for {shipped.system} in systems/search; name one by --search")
     spaces = [load_space(name) for name in names]
     if options.trials is not None:
         spaces = [space.model_copy(update={"trials": options.trials}) for space in spaces]
-    for what in ("trials", "seed"):
+    for what in ("trials", "seed", "repeats_per_trial"):
         values = {space.name: getattr(space, what) for space in spaces}
         if len(set(values.values())) > 1:
             raise UsageError(f"{what}: found {values}; searches that are compared need the same")
@@ -210,6 +210,7 @@ def as_json(tuned: Tuned) -> dict[str, Any]:
         "searches": {
             one.space.name: {
                 "trials": len(one.trials),
+                "repeats_per_trial": one.space.repeats_per_trial,
                 "pruned": sum(trial.state.name == "PRUNED" for trial in one.trials),
                 "best_trial": one.best.number,
                 "best_samples": one.best.value,

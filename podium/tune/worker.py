@@ -5,6 +5,7 @@ training came to an end, whatever its outcome; 1 it could not be run; 2 wrong us
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import optuna
@@ -54,7 +55,8 @@ def make_trial(folder: Path, number: int, seed: int, threads: int) -> None:
     trial = study.ask(fixed_distributions=space.distributions())
     try:
         config = changed(load_resolved(folder / BASE), trial.params, f"trial {trial.number}")
-        found = _train(_placed(config, seed, threads), folder, trial)
+        seeds = range(seed, seed + space.repeats_per_trial)
+        found = _train([_placed(config, one, threads) for one in seeds], folder, trial)
     except optuna.TrialPruned:
         study.tell(trial, state=TrialState.PRUNED)
     except BaseException as error:
@@ -68,21 +70,28 @@ def make_trial(folder: Path, number: int, seed: int, threads: int) -> None:
         study.tell(trial, found.value)
 
 
-def _train(config: RunConfig, folder: Path, trial: optuna.Trial) -> Outcome:
-    """With the accuracy curve reported as it grows, by the number of the evaluation; 1 − accuracy, to be minimised."""
+def _train(configs: Sequence[RunConfig], folder: Path, trial: optuna.Trial) -> Outcome:
+    """Train once under each seed. The accuracy curve of the first is reported as it grows, by the number of the
+    evaluation; 1 − accuracy, to be minimised. A trial is pruned by that one alone, with which those before it compare.
+    """
     evaluations = 0
 
     def report(samples: int, accuracy: float) -> None:
         nonlocal evaluations
         trial.report(1 - accuracy, evaluations)
         evaluations += 1
-        assert config.target_accuracy is not None
-        if accuracy < config.target_accuracy and trial.should_prune():
+        target = configs[0].target_accuracy
+        assert target is not None
+        if accuracy < target and trial.should_prune():
             trial.set_user_attr("samples", samples)
             trial.set_user_attr("accuracy", accuracy)
             raise optuna.TrialPruned
 
-    return train(config, RunFolder(folder / "trials" / f"trial_{trial.number:04d}"), report)
+    first, *others = configs
+    place = folder / "trials" / f"trial_{trial.number:04d}"
+    outcomes = [train(first, RunFolder(place), report)]
+    outcomes += [train(one, RunFolder(place / f"seed_{one.seed}")) for one in others]
+    return Outcome.of_repeats(outcomes)
 
 
 def _placed(config: RunConfig, seed: int, threads: int) -> RunConfig:

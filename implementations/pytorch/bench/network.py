@@ -1,6 +1,6 @@
 """Cost of the gradient synchronisation modes over a slow network: whole steps of two processes, modes in turn.
 
-    $ python -m implementations.pytorch.bench.network --rate 400mbit
+    $ python -m implementations.pytorch.bench.network --rate 400mbit --bucket-mib 0.25,1,4,16
 
 Each process runs in a network namespace, so this needs Linux and root. The namespaces are joined by a link whose rate
 is enforced by the kernel's token bucket filter; a delay needs its network emulator. Prints one JSON object.
@@ -11,12 +11,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from benchmarks.bert.lengths import wikipedia_histogram
-from implementations.pytorch.bench.variants import Podium, mixed_lengths, resized, time_in_turn
+from implementations.pytorch.bench.variants import Podium, Times, mixed_lengths, resized, time_in_turn
 from implementations.pytorch.distributed.process_group import joined
 from podium.config.load import load_system
 from podium.config.schema import Clipping
@@ -79,6 +83,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 PORT = 29_511
 SECONDS_A_STEP = 60
+REACHED_BYTES, REACHED_TRIES = 32 * 2**20, 8
 
 
 def main() -> int:
@@ -90,7 +95,10 @@ def main() -> int:
     parser.add_argument("--hidden", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--vocabulary", type=int, default=4_000)
     parser.add_argument("--local-batch", type=int, default=8)
-    parser.add_argument("--bucket-mib", type=float, default=2.0)
+    parser.add_argument(
+        "--bucket-mib", type=_sizes, default=(2.0,), help="sizes of a bucket on the wire, between commas: each in turn"
+    )
+    parser.add_argument("--wire", action="store_true", help="also clip by bucket and send bf16")
     parser.add_argument("--of-rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
@@ -98,11 +106,29 @@ def main() -> int:
             _measure(arguments)
         else:
             with two_hosts(arguments.rate, arguments.delay) as hosts:
-                print(_start(hosts, SECONDS_A_STEP * (2 * arguments.steps + 4) * len(WAYS)))
+                ways = len(ways_of(arguments))
+                print(_start(hosts, SECONDS_A_STEP * (2 * arguments.steps + 4) * ways))
     except PodiumError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _sizes(text: str) -> tuple[float, ...]:
+    sizes = tuple(float(one) for one in text.split(","))
+    if min(sizes) <= 0:
+        raise ValueError(text)
+    return sizes
+
+
+def ways_of(arguments: argparse.Namespace) -> dict[tuple[str, float], dict[str, Any]]:
+    """What differs from the laptop's configuration, by way of clipping and size of a bucket."""
+    return {
+        (name, size): {**changes, "gradient_bucket_mib": size}
+        for size in arguments.bucket_mib
+        for name, changes in WAYS.items()
+        if arguments.wire or "gradient_wire" not in changes
+    }
 
 
 def _start(hosts: list[str], seconds: int) -> str:
@@ -136,31 +162,62 @@ def _measure(arguments: argparse.Namespace) -> None:
     settings = [
         "launch.processes_per_node=2",
         f"global_batch_size={2 * arguments.local_batch}",
-        f"gradient_bucket_mib={arguments.bucket_mib}",
+        "gradient_wire=fp32",
         "seed=1",
     ]
     config = load_system("laptop", settings=settings)
     size = resized(config.model_size, arguments.layers, arguments.hidden)
     lengths = mixed_lengths(wikipedia_histogram(), arguments.steps * config.global_batch_size)
     with joined(config) as processes:
-        ways = {
-            name: Podium(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
-            for name, changes in WAYS.items()
+        sides = {
+            way: Podium(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
+            for way, changes in ways_of(arguments).items()
         }
-        times = time_in_turn(ways, arguments.steps, processes.device)
+        by_name = {f"{name}, {size:g} MiB": side for (name, size), side in sides.items()}
+        times = time_in_turn(by_name, arguments.steps, processes.device)
+        reached = _gigabits()
     if not processes.first:
         return
-    found: dict[str, Any] = {"rate": arguments.rate, "delay": arguments.delay, "steps": arguments.steps, "ways": {}}
-    for name, side in ways.items():
-        found["gradient_mib"] = sum(p.numel() for p in side.stepper.model.parameters()) * 4 / 2**20
-        found["ways"][name] = {
-            "milliseconds": times[name].milliseconds,
-            "times_after": times[name].total / times["after"].total,
-            "times_after_by_step": times[name].ratios(times["after"]),
-            "phases_ms": {phase: 1000 * s / arguments.steps for phase, s in side.clock.seconds.items()},
-            "buckets": side.stepper.sync.buckets or None,
-        }
+    parameters = sum(parameter.numel() for parameter in next(iter(sides.values())).stepper.model.parameters())
+    found = {
+        "rate": arguments.rate,
+        "delay": arguments.delay,
+        "reached_gigabits": reached,
+        "steps": arguments.steps,
+        "gradient_mib": 4 * parameters / 2**20,
+        "ways": [_found(way, sides, times, arguments.steps) for way in sides],
+    }
     print(json.dumps(found, indent=2))
+
+
+def _gigabits() -> float:
+    """Gbit/s that the fastest of some all-reduces sends in each direction: of two ranks each sends all bytes once."""
+    values = torch.ones(REACHED_BYTES // 4)
+    seconds = []
+    for _ in range(REACHED_TRIES):
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(values)
+        seconds.append(time.perf_counter() - started)
+        values.fill_(1)
+    return 8 * REACHED_BYTES / min(seconds) / 1e9
+
+
+def _found(
+    way: tuple[str, float], sides: Mapping[tuple[str, float], Podium], times: Mapping[str, Times], steps: int
+) -> dict[str, Any]:
+    """A way's times, alone and in those of `after` with buckets of the same size."""
+    name, size = way
+    own, after = times[f"{name}, {size:g} MiB"], times[f"after, {size:g} MiB"]
+    return {
+        "clipping": name,
+        "bucket_mib": size,
+        "milliseconds": own.milliseconds,
+        "times_after": own.total / after.total,
+        "times_after_by_step": own.ratios(after),
+        "phases_ms": {phase: 1000 * s / steps for phase, s in sides[way].clock.seconds.items()},
+        "buckets": sides[way].stepper.sync.buckets or None,
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Variants to time: steps of Podium under different options, and of other implementations on the same samples.
 
-The ablation turns off every optimisation, one at a time (the idea is that of arXiv 2208.08124). The samples are
+The ablation turns off every optimisation, one at a time (the idea is that of arXiv 2208.08124), and on several ranks
+also does what published systems do between ranks: balancing, exchange, clipping, wire and optimizer. The samples are
 synthetic, of given lengths, and assigned to ranks as in a run.
 """
 
@@ -157,6 +158,7 @@ class Variant:
     what: str  # what is done instead
     changes: Mapping[str, Any]
     devices: tuple[str, ...] = ("cpu", "cuda")
+    is_choice: bool = False  # another way, and not an optimisation turned off: no part of EVERYTHING
 
 
 VARIANTS = (
@@ -167,7 +169,12 @@ VARIANTS = (
         {"attention": "grouped", "cuda_graph": "auto"},
         ("cuda",),
     ),
-    Variant("grouping", "attention in one rectangle of 512 tokens a sequence", {"attention_widths": (512,)}, ("cpu",)),
+    Variant(
+        "grouping",
+        "attention in one rectangle of 512 tokens a sequence",
+        {"attention": "grouped", "attention_widths": (512,)},
+        ("cpu",),
+    ),
     Variant(
         "unpadding",
         "every sequence padded to 512 tokens",
@@ -181,18 +188,60 @@ VARIANTS = (
 EVERYTHING = "everything"
 
 
+OTHER_OPTIMIZER: dict[str, tuple[str, str]] = {"lamb": ("adamw", "AdamW"), "adamw": ("lamb", "LAMB")}
+
+
+def variants_of_ranks(config: RunConfig) -> list[Variant]:
+    """What published systems differ in between ranks, as the papers ablate it; nothing where there is one rank.
+
+    Optimizer and wire are exchanged for the other kind, whichever the configuration has: for the time of a step alone,
+    since what an optimizer is worth are samples to target.
+    """
+    if config.launch.ranks == 1:
+        return []
+    other, name = OTHER_OPTIMIZER[config.optimizer.algorithm]
+    wire = "bf16" if config.wire == "fp32" else "fp32"
+    found = [
+        Variant("balancing", "samples as they come", {"balancing": "random"}),
+        Variant(
+            "exchange",
+            "sorted samples in strides (Baidu's exchange)",
+            {"balancing": "exchanged"},
+            is_choice=True,
+        ),
+        Variant("wire", f"gradients sent as {wire}", {"gradient_wire": wire}, is_choice=wire != "fp32"),
+        Variant(
+            "optimizer",
+            f"{name}, with the same settings",
+            {"optimizer": config.optimizer.model_copy(update={"algorithm": other})},
+            is_choice=True,
+        ),
+    ]
+    if config.clipping is None:
+        return found
+    for when, what in (
+        ("bucket", "each bucket clipped, then sent at once"),
+        ("after", "clipped after the reduction"),
+        ("before", "clipped before the reduction: nothing is sent until backward has ended"),
+    ):
+        if when != config.clipping.when:
+            clipping = config.clipping.model_copy(update={"when": when})
+            found.append(Variant(f"clipping: {when}", what, {"clipping": clipping}, is_choice=when != "before"))
+    return [*found, Variant("clipping", "none at all", {"clipping": None}, is_choice=True)]
+
+
 def variants(config: RunConfig, device: str) -> dict[str, tuple[str, RunConfig]]:
     """Name → what is done instead, and the configuration; last, all of it at once. Those that change nothing are left
     out."""
     found: dict[str, tuple[str, RunConfig]] = {}
     everything: dict[str, Any] = {}
-    for variant in VARIANTS:
+    for variant in (*variants_of_ranks(config), *VARIANTS):
         if device not in variant.devices:
             continue
         changed = config.model_copy(update=dict(variant.changes))
         if changed != config:
             found[variant.name] = (variant.what, changed)
-            everything |= variant.changes
+            everything |= {} if variant.is_choice else variant.changes
     if len(found) > 1:
         found[EVERYTHING] = ("all of these together", config.model_copy(update=everything))
     return found

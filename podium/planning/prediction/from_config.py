@@ -43,7 +43,7 @@ ADAPTERS = {
 }
 BETWEEN_NODES = "how much of their adapters' rate nodes reach is fitted on A100 systems alone"
 UNFITTED_ERROR = 0.3  # assumed of rates that no published run is fitted on
-WITHOUT_BF16 = ("t4",)  # there `precision: auto` is fp32
+WITHOUT_BF16 = ("t4",)  # there `precision: auto` is fp16
 FITTED_PROCESSORS = ("a100_sxm", "a100_pcie")
 
 
@@ -112,7 +112,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
 
 
 def _multiplies_in_fp32(config: RunConfig, processor: str) -> bool:
-    return config.precision == "fp32" or (config.precision in ("auto", "bf16") and processor in WITHOUT_BF16)
+    return config.precision == "fp32" or (config.precision == "bf16" and processor in WITHOUT_BF16)
 
 
 def _machine(config: RunConfig, processor: str, unsure: list[str]) -> Machine:
@@ -187,7 +187,7 @@ def _samples(config: RunConfig, unsure: list[str]) -> Estimate:
     known: Sequence[SamplesToTarget] = all_samples(read_runs())
     if config.size == "tiny":
         known = read_tiny_samples()
-        unsure.append("samples to target of the tiny BERT are Podium's own ten runs on a laptop, on the embedded text")
+        unsure.append("samples to target of the tiny BERT are Podium's own runs on a laptop, on the embedded text")
     found = curve(known, algorithm)
     if found is None:
         raise UsageError(

@@ -81,3 +81,10 @@ def test_outcomes_are_kept(tmp_path: Path) -> None:
     one = Outcome(12.5, False, 10, 0.25, "why")
     keep_outcome(one, path)
     assert kept_outcome(path) == one
+
+
+def test_repeats_count_by_their_mean_with_failures() -> None:
+    good, bad = Outcome(5000.0, True, 6000, 0.73), Outcome(24_000.0, False, 20_000, 0.4, "it broke off")
+    assert Outcome.of_repeats([good]) == good
+    both = Outcome.of_repeats([good, bad])
+    assert both == Outcome(14_500.0, False, 26_000, 0.4, "it broke off")

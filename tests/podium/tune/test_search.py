@@ -60,6 +60,18 @@ def test_trials_are_made_and_nothing_else(
     assert best(trials) == min(trials, key=lambda trial: trial.value or 0.0)
 
 
+def test_a_trial_counts_by_the_mean_of_its_seeds(
+    trainings: FakeTrainings, tmp_path: Path, write_space: Any, base: RunConfig
+) -> None:
+    space = load_space(write_space(trials=1, repeats_per_trial=3))
+    (trial,), _ = made(tmp_path / "search", space, base, first={"optimizer.learning_rate": 2e-3})
+    place = tmp_path / "search/trials/trial_0000"
+    assert sorted(path.parent.name for path in place.rglob("config.yaml")) == ["seed_2", "seed_3", "trial_0000"]
+    assert trial.value == pytest.approx(32 * (2 + 3 * math.log10(2) + 0.1 * (1 + 2 + 3) / 3), rel=1e-4)
+    assert trial.user_attrs["reached"] is True
+    assert trial.user_attrs["samples"] >= 3 * 96
+
+
 def test_the_same_seed_draws_the_same_settings(
     trainings: FakeTrainings, tmp_path: Path, space: SearchSpace, base: RunConfig
 ) -> None:

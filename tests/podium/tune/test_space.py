@@ -8,6 +8,7 @@ import pytest
 import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
@@ -20,8 +21,8 @@ def laptop() -> RunConfig:
 
 
 def test_the_shipped_searches_are_of_one_size_and_fit_their_system(laptop: RunConfig) -> None:
-    assert searches_of("laptop") == ["laptop_adamw", "laptop_lamb"]
-    adamw, lamb = (load_space(name) for name in searches_of("laptop"))
+    assert searches_of(laptop) == ["laptop_adamw", "laptop_lamb"]
+    adamw, lamb = (load_space(name) for name in searches_of(laptop))
     assert (adamw.trials, adamw.seed) == (lamb.trials, lamb.seed)
     assert set(adamw.space) == set(lamb.space)
     for space, algorithm in ((adamw, "adamw"), (lamb, "lamb")):
@@ -40,7 +41,31 @@ def test_the_shipped_searches_are_of_one_size_and_fit_their_system(laptop: RunCo
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SEARCHES.glob("*.yaml"))])
 def test_every_file_of_the_folder_is_a_search(name: str) -> None:
     space = load_space(name)
-    space.base(load_system(space.system))
+    batch = [] if space.global_batch_size is None else [f"global_batch_size={space.global_batch_size}"]
+    base = space.base(load_system(space.system, settings=["description.division=open", *batch]))
+    assert name in searches_of(base)
+    assert base.optimizer.algorithm == name.split("_")[2 if name.startswith("dgx") else 1]
+
+
+def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
+    known = [one for one in hyperparameter_sets().values() if one.size == "large" and one.samples is not None]
+    inside = []
+    for path in sorted(SEARCHES.glob("dgx*.yaml")):
+        space = load_space(path.stem)
+        algorithm, batch = space.settings["optimizer.algorithm"], space.global_batch_size
+        for one in known:
+            if (one.algorithm, batch in one.used_at) == (algorithm, True):
+                config = load_system(space.system, settings=[f"optimizer.algorithm={algorithm}"])
+                optimizer = config.optimizer.model_copy(update=dict(one.optimizer))
+                assert space.values_of(config.model_copy(update={"optimizer": optimizer})) is not None, path.stem
+                inside.append((algorithm, batch))
+    assert sorted(inside) == [("adamw", 16384), ("lamb", 448), ("lamb", 3072), ("lamb", 4096), ("lamb", 16384)]
+
+
+def test_a_search_for_another_batch_size_is_refused(laptop: RunConfig) -> None:
+    space = load_space("laptop_lamb_32")
+    with pytest.raises(UsageError, match=r"made for global_batch_size 32, found 16; give --set global_batch_size=32"):
+        space.base(laptop)
 
 
 LOG = {"kind": "log", "low": 1e-4, "high": 1e-2}
@@ -78,7 +103,7 @@ def test_a_file_that_is_no_yaml_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: [", encoding="utf-8")
     with pytest.raises(UsageError, match="not valid YAML"):
         load_space(str(tmp_path / "x.yaml"))
-    with pytest.raises(UsageError, match="there are laptop_adamw, laptop_lamb"):
+    with pytest.raises(UsageError, match=r"there are dgxa100_n128_adamw, .*laptop_lamb, laptop_lamb_32, or give"):
         load_space("laptop_sgd")
 
 
@@ -115,10 +140,10 @@ def test_keys_are_changed_where_they_are(laptop: RunConfig) -> None:
     ("space", "inside"),
     [
         ({"optimizer.learning_rate": LOG}, True),
-        ({"optimizer.learning_rate": {"kind": "log", "low": 2e-3, "high": 1e-2}}, False),
+        ({"optimizer.learning_rate": {"kind": "log", "low": 6e-3, "high": 1e-2}}, False),
         ({"optimizer.beta2": {"kind": "categorical", "choices": [0.98, 0.9]}}, True),
         ({"optimizer.beta2": {"kind": "categorical", "choices": [0.99, 0.9]}}, False),
-        ({"optimizer.warmup_steps": {"kind": "int", "low": 0, "high": 50}}, True),
+        ({"optimizer.warmup_steps": {"kind": "int", "low": 0, "high": 150}}, True),
         ({"clipping.max_norm": {"kind": "uniform", "low": 0.1, "high": 5}}, True),
         ({"attention_widths": {"kind": "categorical", "choices": ["a", None]}}, True),
         ({"pair_cost": {"kind": "uniform", "low": 0.0, "high": 1.0}}, False),
@@ -131,13 +156,18 @@ def test_whether_the_shipped_settings_are_in_a_space(
     assert (values is not None) is inside
 
 
-def test_searches_belong_to_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_space: Any) -> None:
+def test_searches_belong_to_systems_and_batch_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_space: Any, laptop: RunConfig
+) -> None:
     folder = tmp_path / "search"
     folder.mkdir()
     shutil.move(write_space(name="mine", system="another"), folder / "mine.yaml")
+    shutil.move(write_space(name="large", system="another", global_batch_size=64), folder / "large.yaml")
     monkeypatch.setattr("podium.tune.space.SEARCHES", folder)
-    assert searches_of("another") == ["mine"]
-    assert searches_of("laptop") == []
+    another = laptop.model_copy(update={"system": "another"})
+    assert searches_of(another) == ["mine"]
+    assert searches_of(another.model_copy(update={"global_batch_size": 64})) == ["large"]
+    assert searches_of(laptop) == []
 
 
 def test_ranges_are_drawn_from_as_their_kind_says(write_space: Any) -> None:

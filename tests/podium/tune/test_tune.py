@@ -65,7 +65,7 @@ def test_two_searches_of_one_budget(trainings: FakeTrainings, write_space: Any, 
 
 
 def test_a_single_search_begins_with_the_shipped_settings(trainings: FakeTrainings, write_space: Any) -> None:
-    found, _ = tuned([write_space()], ("optimizer.learning_rate=1.0e-3",))
+    found, _ = tuned([write_space()], ("optimizer.algorithm=adamw", "optimizer.learning_rate=1.0e-3"))
     (one,) = found.found
     assert one.trials[0].params == {"optimizer.learning_rate": 1e-3}
     assert one.best.number == 0
@@ -89,6 +89,7 @@ def test_the_best_settings_are_told_in_words_yaml_json_and_a_picture(
     assert kept == {"bert": {"optimizer": {"algorithm": "adamw", "learning_rate": best}}}
     assert search["best_samples"] == min(search["values"])
     assert not search["is_shipped"]
+    assert search["repeats_per_trial"] == 1
     assert report["repeats"]["rate"]["mean"] < report["repeats"]["shipped"]["mean"]
     svg = (tmp_path / "out/tuning.svg").read_bytes()
     ids = {element.get("id") for element in ElementTree.fromstring(svg).iter()}
@@ -102,7 +103,7 @@ def test_the_best_settings_are_told_in_words_yaml_json_and_a_picture(
 
 def test_words_are_read_back_as_what_they_are() -> None:
     settings = {"optimizer.epsilon": 1e-05, "clipping": None, "kernels": "auto", "optimizer.beta1": 0.5}
-    settings |= {"optimizer.warmup_steps": 7, "attention_widths": [256, 512]}
+    settings |= {"optimizer.warmup_steps": 7, "attention": "grouped", "attention_widths": [256, 512]}
     words = as_words(settings)
     config = load_system("laptop", settings=[word for word in words if word != "--set"])
     assert (config.optimizer.epsilon, config.clipping, config.optimizer.warmup_steps) == (1e-5, None, 7)

@@ -90,6 +90,34 @@ def test_an_ablation_changes_one_thing_at_a_time(make_config: Configs) -> None:
         RunConfig.model_validate(changed.model_dump(by_alias=True))
 
 
+def test_on_several_ranks_what_lies_between_them_is_ablated_too(make_config: Configs) -> None:
+    launch = make_config().launch.model_copy(update={"processes_per_node": 2})
+    config = make_config(global_batch_size=16).model_copy(update={"launch": launch})
+    found = variants(config, "cpu")
+    between = {
+        "balancing": {"balancing"},
+        "exchange": {"balancing"},
+        "wire": {"gradient_wire"},
+        "optimizer": {"optimizer"},
+        "clipping: bucket": {"clipping"},
+        "clipping: before": {"clipping"},
+        "clipping": {"clipping"},
+    }
+    assert list(found)[: len(between)] == list(between)
+    for name, keys in between.items():
+        changed = found[name][1]
+        assert {key for key, value in vars(changed).items() if value != getattr(config, key)} == keys
+        RunConfig.model_validate(changed.model_dump(by_alias=True))
+    assert (config.wire, found["wire"][1].wire) == ("fp32", "bf16")
+    everything = found[EVERYTHING][1]
+    assert (everything.wire, everything.optimizer) == (config.wire, config.optimizer)
+    assert everything.clipping is not None and everything.clipping.when == "before"
+    half = config.model_copy(update={"gradient_wire": "fp16", "clipping": None})
+    assert variants(half, "cpu")["wire"][1].wire == "fp32"
+    assert variants(half, "cpu")[EVERYTHING][1].wire == "fp32"
+    assert not any(name.startswith("clipping") for name in variants(half, "cpu"))
+
+
 @pytest.fixture
 def ours(make_config: Configs, processes: Processes, small: Size, vocabulary: int) -> Podium:
     config = make_config(global_batch_size=6, seed=1, precision="fp32", dropout=0.0)

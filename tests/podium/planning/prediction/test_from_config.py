@@ -60,7 +60,7 @@ def test_a_laptop_by_its_costs_file(costs_file: Path) -> None:
     assert plan.samples.mean == read_tiny_samples()[0].mean
     assert (plan.machine.processor, plan.machine.ranks, plan.optimizer) == ("cpu", 1, "adamw")
     assert (plan.evaluation_samples, plan.evaluation_interval, plan.start_seconds) == (1000, 2048, 0.0)
-    assert about(plan, "ten runs on a laptop")
+    assert about(plan, "own runs on a laptop")
     assert about(plan, f"{factor:g} times as long")
     assert about(plan, "lengths are taken to be Wikipedia's")
     assert not about(plan, "was measured with")
@@ -137,7 +137,7 @@ def test_without_a_target_the_samples_are_known(costs_file: Path) -> None:
     plan = plan_of_config(load_system("laptop", settings=settings), costs_file, CONSTANTS)
     assert (plan.samples.mean, plan.samples.least, plan.samples.greatest) == (1008, 1008, 1008)
     assert predict(plan, CONSTANTS).samples_to_target == 1008
-    assert not about(plan, "ten runs on a laptop")
+    assert not about(plan, "own runs on a laptop")
 
 
 def test_an_h200_is_taken_from_the_a100() -> None:

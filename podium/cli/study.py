@@ -1,0 +1,96 @@
+"""`podium study`: the studies of docs/studies.md, as tables, as JSON and as pictures."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from podium.cli.options import AsJson, show
+from podium.core.console import result_table
+from podium.core.errors import UsageError
+from podium.core.files import make_folder
+
+if TYPE_CHECKING:
+    from podium.planning.studies.study import Study
+
+NAMES = ("small-batches", "lengths", "scaling", "buckets", "contributions")
+
+
+def study(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Draw study-NAME.svg in this folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a question that Samsung's paper (arXiv 2402.02447) leaves open; docs/studies.md has the answers.
+
+    Runs the balancing strategies on samples of given lengths, and the cost model of `podium predict`: nothing is
+    trained, and every figure is the same each time.
+    """
+    if name not in NAMES:
+        raise UsageError(f"study: found {name}, allowed are {', '.join(NAMES)}")
+    found = make_study(name)
+    if out is not None:
+        plot_study(found, make_folder(out) / f"study-{name}.svg")
+    show(as_json, found.as_json(), lambda to: print_study(to, found))
+
+
+def make_study(name: str) -> "Study":
+    """One of NAMES, at its full size."""
+    from podium.planning.studies import balance, steps  # here, since scipy and pydantic take long to import
+
+    makers: tuple[Callable[[], Study], ...] = (
+        balance.small_batches,
+        balance.lengths,
+        balance.scaling,
+        steps.buckets,
+        steps.contributions,
+    )
+    return dict(zip(NAMES, makers, strict=True))[name]()
+
+
+def print_study(console: Console, study: "Study") -> None:
+    """The question, the tables with the source of their figures, and the findings."""
+    console.print(study.question, style="bold", highlight=False)
+    for one in study.tables:
+        table = result_table(one.title, one.headings[:1], one.headings[1:])
+        for row in one.texts():
+            table.add_row(*row)
+        console.print(table)
+        console.print(f" ({one.source})\n", markup=False, highlight=False)
+    for finding in study.findings:
+        console.print(finding, markup=False, highlight=False)
+
+
+def plot_study(study: "Study", path: Path) -> None:
+    """The study's chart as SVG. WorkError if the file cannot be written."""
+    from podium.html.chart import picture  # here, since matplotlib takes long to import
+
+    chart = study.chart
+    with picture(path, 8, 4.5) as axes:
+        if chart.names:
+            height = 0.8 / len(chart.lines)
+            for number, line in enumerate(chart.lines):
+                places = [row + height * (number - (len(chart.lines) - 1) / 2) for row in range(len(chart.names))]
+                axes.barh(places, line.x, height=height, label=line.label)
+            axes.set_yticks(range(len(chart.names)), chart.names)
+            axes.invert_yaxis()
+        else:
+            colours: dict[str, str] = {}
+            for number, line in enumerate(chart.lines):
+                style = "o-" if line.joined else "x"
+                key = line.label.split(", ")[-1].removesuffix(" samples a rank")  # marks have their line's colour
+                colour = colours.setdefault(key, f"C{number}")
+                axes.plot(line.x, line.y, style, color=colour, markersize=4, label=line.label)
+            if chart.log_x:
+                axes.set_xscale("log", base=2)
+                axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+            if chart.limit is not None:
+                axes.axhline(chart.limit, color="#999999", linewidth=0.8, linestyle="--")
+        axes.set_xlabel(chart.x_label)
+        axes.set_ylabel(chart.y_label)
+        axes.set_title(chart.title)
+        axes.legend()
