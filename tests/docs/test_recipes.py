@@ -19,7 +19,11 @@ SYSTEMS = sorted(path.stem for path in (CODE_FOLDER / "systems").glob("*.yaml"))
 RECIPES = sorted(path.stem for path in (CODE_FOLDER / "implementations" / "pytorch" / "recipes").glob("*.yaml"))
 CLAIMS = ["claim", "source", "code", "test", "verdict", "why"]
 VERDICTS = {"faithful", "partly", "not", "convention", "own"}
-REFUSALS = {"phases.0.store is missing": "refused: store", "no set of hyperparameters is known": "refused: optimizer"}
+REFUSALS = {
+    "phases.0.store is missing": "refused: store",
+    "closed division, Data set: phases is 2": "refused: division",
+    "no set of hyperparameters is known": "refused: optimizer",
+}
 
 
 def tables() -> Iterator[tuple[list[str], list[list[str]]]]:
