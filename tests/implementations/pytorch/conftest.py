@@ -168,7 +168,7 @@ def make_config() -> Callable[..., RunConfig]:
     """The laptop's configuration with these fields replaced; `ranks` sets the number of processes."""
 
     def make(ranks: int = 1, **changes: Any) -> RunConfig:
-        config = load_system("laptop")
+        config = load_system("laptop", settings=["attention=grouped"])
         launch = config.launch.model_copy(update={"processes_per_node": ranks})
         optimizer = config.optimizer.model_copy(update=changes.pop("optimizer", {}))
         return config.model_copy(update={"launch": launch, "optimizer": optimizer, **changes})
@@ -193,7 +193,7 @@ def make_stepper(processes: Processes) -> Callable[..., Stepper]:
 
     def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
         ddp, sync = synchronised(
-            model, processes.device, config.clipping, config.gradient_wire, config.gradient_bucket_mib
+            model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib
         )
         optimizer = build_optimizer(model, config.optimizer)
         rates = rate_table(config.optimizer, 100, processes.device)

@@ -16,7 +16,7 @@ from podium.doctor.context import Places
 from podium.doctor.diagnose import diagnose
 from podium.launch.container import wrapped
 
-LARGE = ("data/wikipedia", "data/evaluation", "data/vocab.txt", "data/large.safetensors")
+LARGE = ("data/wikipedia", "data/wikipedia_128", "data/evaluation", "data/vocab.txt", "data/large.safetensors")
 
 
 class Became(Exception):
@@ -79,7 +79,7 @@ def test_a_container_and_a_job_are_told_to_examine() -> None:
 
 def test_without_the_launcher_what_is_seen_from_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    findings = found("academic_t4", "max_samples=1000", "seed=3", "description.number_of_nodes=7")
+    findings = found("dgxa100_n128", "max_samples=1000", "seed=3", "description.number_of_nodes=7")
     launcher = next(iter(findings.values()))
     assert (launcher.rule, launcher.severity) == ("launcher", "error")
     assert launcher.message == (
@@ -122,7 +122,8 @@ def test_an_interruption_is_none_of_the_findings(monkeypatch: pytest.MonkeyPatch
         ("academic_t4", "podium.sif", "launch.container.image: {} does not exist"),
         ("dgxa100_n1", "data", "launch.container.mounts: {} does not exist"),
         ("dgxa100_n1", "data/vocab.txt", "data.vocabulary: /data/vocab.txt is {} here, which does not exist"),
-        ("academic_t4", "data/large.safetensors", "initial_checkpoint: /data/large.safetensors is {} here, which"),
+        ("dgxa100_n8", "data/large.safetensors", "initial_checkpoint: /data/large.safetensors is {} here, which"),
+        ("academic_t4", "data/wikipedia_128", "phases.0.store: /data/wikipedia_128 is {} here, which does not exist"),
     ],
 )
 def test_what_a_container_lacks_is_told_before_it_starts(root: Path, system: str, name: str, words: str) -> None:

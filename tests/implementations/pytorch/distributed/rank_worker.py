@@ -29,7 +29,7 @@ from tests.implementations.pytorch.data.plain_reader import read_step
 def take(config: RunConfig, size: Size, vocabulary: int, store: SampleStore, here: Processes) -> dict[str, Any]:
     torch.manual_seed(0)
     model = BertForPreTraining(size, vocabulary, dropout_probability=0.0, making=Making(attention=config.attention))
-    ddp, sync = synchronised(model, here.device, config.clipping, config.gradient_wire, config.gradient_bucket_mib)
+    ddp, sync = synchronised(model, here.device, config.clipping, config.wire, config.gradient_bucket_mib)
     rates = rate_table(config.optimizer, 10, here.device)
     stepper = Stepper(config, here, ddp, sync, build_optimizer(model, config.optimizer), rates, "fp32")
     order = build_order(config, store, vocabulary, here.device, seed=7)
