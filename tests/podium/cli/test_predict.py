@@ -309,7 +309,7 @@ PUBLISHED = {
     "baidu_a100_n8": ("2.1 Baidu 8_node_64_A100_PaddlePaddle",),
     "dgxa100_n1": ("2.1 NVIDIA dgxa100_ngc22.09_pytorch", "2.0 Baidu XMan4.0_1_node_8_A100_PaddlePaddle"),
     "dgxa100_n8": ("2.1 NVIDIA dgxa100_n8_ngc22.09_pytorch", "2.1 Baidu 8_node_64_A100_PaddlePaddle"),
-    "dgxa100_n64": (),  # nobody published 512 GPUs
+    "dgxa100_n64": (),  # no result of 512 GPUs was published
     "dgxa100_n128": ("2.0 Samsung samsung_supercomputer21_dgxa100_n128_pytorch",),
     "dgxa100_n171": ("2.0 Samsung samsung_supercomputer21_dgxa100_n171_pytorch",),
 }
