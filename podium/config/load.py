@@ -70,9 +70,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
     own_algorithm = _algorithm(own) or _algorithm(_own_recipe_keys(implementation, own, path))
     if recipe_name != own.get("recipe") and isinstance(own.get("optimizer"), dict):  # the algorithm is the recipe's
         own["optimizer"] = {key: value for key, value in own["optimizer"].items() if key != "algorithm"}
-    hyperparameters = choose_hyperparameters(
-        path, str(recipe_name), (recipe_keys, own, overrides), own_algorithm
-    )
+    hyperparameters = choose_hyperparameters(path, str(recipe_name), (recipe_keys, own, overrides), own_algorithm)
     origins = Origins(path, shown_under="bert")
     values: dict[str, Any] = {}
     origins.merge(values, recipe_keys, str(recipe_path))

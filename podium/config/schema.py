@@ -565,8 +565,8 @@ class RunConfig(Settings):
         before_last = sum(self.phase_samples(phase) or 0 for phase in self.phases[:-1])
         if self.phases and before_last >= self.max_samples:
             raise ValueError(
-                f"phases before the last have {before_last:,} samples in all, and max_samples is {self.max_samples:,}, so "
-                "that the last one would never begin; allowed is less in all"
+                f"phases before the last have {before_last:,} samples in all, and max_samples is {self.max_samples:,}, "
+                "so that the last one would never begin; allowed is less in all"
             )
         if sum(phase.share or 0 for phase in self.phases) >= 1:
             raise ValueError(

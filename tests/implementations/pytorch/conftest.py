@@ -192,9 +192,7 @@ def make_stepper(processes: Processes) -> Callable[..., Stepper]:
     """A stepper of this process alone, in fp32 unless another precision is named."""
 
     def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
-        ddp, sync = synchronised(
-            model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib
-        )
+        ddp, sync = synchronised(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
         optimizer = build_optimizer(model, config.optimizer)
         rates = rate_table(config.optimizer, 100, processes.device)
         return Stepper(config, processes, ddp, sync, optimizer, rates, precision)

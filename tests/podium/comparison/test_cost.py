@@ -159,7 +159,7 @@ def test_the_example_says_that_it_is_invented_and_is_read() -> None:
     assert "These prices are invented" in example.read_text(encoding="utf-8")
     prices = read_prices(example)
     assert len(prices.prices) == 5 and prices.prices[0].price == 27.2 and prices.billing_seconds == 1
-    assert prices.prices[3] == Entry(per="system-hour", price=0.02, system="laptop")
+    assert prices.prices[4] == Entry(per="system-hour", price=0.02, system="laptop")
 
 
 @pytest.mark.parametrize(

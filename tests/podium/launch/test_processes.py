@@ -335,7 +335,7 @@ def test_the_launcher_holds_the_run_s_folder_too(
 ) -> None:
     """So that it is held if Podium is killed. By what it inherits: it knows nothing of locks."""
     as_implementation(
-        "print([os.readlink(f'/proc/self/fd/{n}') for n in range(3, 99) if os.path.exists(f'/proc/self/fd/{n}')])\n"
+        "print([os.readlink(f'/proc/self/fd/{n}') for n in range(3, 4096) if os.path.exists(f'/proc/self/fd/{n}')])\n"
         f"(folder / 'summary.json').write_text({json.dumps(summary)!r})"
     )
     start(open_config, run_folder)
