@@ -27,8 +27,8 @@ def choose_hyperparameters(
 
     `layers` are the keys of the recipe, the system's `bert:` section and the command line; a later one counts more.
     `own_algorithm` is the optimizer that numbers in the system's file are for. A set that the system names for the
-    optimizer of this run counts at every batch size (of several the one for this size), another one where it was trained
-    with about this batch size.
+    optimizer of this run counts at every batch size (of several the one for this size), another one where it was
+    trained with about this batch size.
 
     Raises UsageError where there is none, or where numbers or a set are for another optimizer.
     """
