@@ -53,7 +53,7 @@ def test_the_format_of_a_file_is_seen(foreign: dict[str, Path]) -> None:
 def test_files_of_several_formats_become_shards_in_their_order(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
 ) -> None:
-    """Those that do not tell their width are of 512 tokens, and in one folder with the others they are no store."""
+    """Files without a recorded width count as of 512 tokens, so they make no store together with others."""
     finished: list[Path] = []
     files, out = [*foreign.values()][::-1], tmp_path / "new" / "out"
     with pytest.raises(WorkError, match=r"part_1\.h5: its max_sequence_length is 512, that of .*part-2\.h5 is 16"):

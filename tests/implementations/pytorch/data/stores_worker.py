@@ -1,4 +1,4 @@
-"""One rank of test_open_stores: opens its stores with the others and prints what it is told, or what it has opened.
+"""One rank of test_open_stores: opens its stores with the others and prints the error, or what it has opened.
 
 Arguments: file of the process group, rank, ranks, vocabulary, file for the result, folders of the stores.
 """
