@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
 from podium.config.errors import Origins, explain
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.paths import WORKING_FOLDER, own_and_shipped, own_or_shipped
+from podium.core.text import listed
 from podium.core.yaml_files import read_yaml
 
 SEARCHES = WORKING_FOLDER / "systems" / "search"
@@ -84,11 +85,16 @@ class SearchSpace(_Model):
     system: str  # the system that it is made for
     trials: int = Field(ge=1)
     seed: int = Field(ge=0)  # of the first repeat's training, of every trial's, and of what the sampler draws
-    global_batch_size: int | None = Field(None, ge=1)  # that it is made for; None: any
+    global_batch_size: tuple[PositiveInt, ...] = ()  # those that it is made for, one or a list; none: any
     # Trainings of each trial, under seeds from `seed` on; their mean counts, so that settings that sometimes fail lose.
     repeats_per_trial: int = Field(1, ge=1, le=100)
     settings: Mapping[str, Any] = {}  # configuration keys that all trials have alike
     space: Mapping[str, Annotated[Range | Choice, Field(discriminator="kind")]] = Field(min_length=1)
+
+    @field_validator("global_batch_size", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, int) else value
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
@@ -110,10 +116,12 @@ class SearchSpace(_Model):
     def base(self, shipped: RunConfig) -> RunConfig:
         """The configuration that all trials start from. Raises UsageError for a key that does not exist, for an end
         of a range or a choice that is not allowed in it, and for another batch size than it is made for."""
-        if self.global_batch_size not in (None, shipped.global_batch_size):
+        sizes = self.global_batch_size
+        if sizes and shipped.global_batch_size not in sizes:
+            made_for = listed([f"{size:,}" for size in sizes])
             raise UsageError(
-                f"{self.name}: is made for global_batch_size {self.global_batch_size:,}, found "
-                f"{shipped.global_batch_size:,}; give --set global_batch_size={self.global_batch_size}"
+                f"{self.name}: is made for global_batch_size {made_for}, found {shipped.global_batch_size:,}; "
+                f"give --set global_batch_size={sizes[0]}"
             )
         base = changed(shipped, self.settings, f"{self.name}: settings")
         for key, one in self.space.items():
@@ -153,8 +161,8 @@ def load_space(name: str) -> SearchSpace:
 def searches_of(config: RunConfig) -> list[str]:
     """Names of the searches that are made for a system at its batch size: for that size, or else for any."""
     spaces = [space for space in map(load_space, _search_names()) if space.system == config.system]
-    made_for = [space.name for space in spaces if space.global_batch_size == config.global_batch_size]
-    return made_for or [space.name for space in spaces if space.global_batch_size is None]
+    made_for = [space.name for space in spaces if config.global_batch_size in space.global_batch_size]
+    return made_for or [space.name for space in spaces if not space.global_batch_size]
 
 
 def _search_names() -> list[str]:

@@ -41,10 +41,11 @@ def test_the_shipped_searches_are_of_one_size_and_fit_their_system(laptop: RunCo
 @pytest.mark.parametrize("name", [path.stem for path in sorted(SEARCHES.glob("*.yaml"))])
 def test_every_file_of_the_folder_is_a_search(name: str) -> None:
     space = load_space(name)
-    batch = [] if space.global_batch_size is None else [f"global_batch_size={space.global_batch_size}"]
-    base = space.base(load_system(space.system, settings=["description.division=open", *batch]))
-    assert name in searches_of(base)
-    assert base.optimizer.algorithm == name.split("_")[2 if name.startswith("dgx") else 1]
+    batches = [[f"global_batch_size={size}"] for size in space.global_batch_size] or [[]]
+    for size in batches:
+        base = space.base(load_system(space.system, settings=["description.division=open", *size]))
+        assert name in searches_of(base)
+        assert base.optimizer.algorithm == name.split("_")[2 if name.startswith("dgx") else 1]
 
 
 def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
@@ -52,7 +53,7 @@ def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
     inside = []
     for path in sorted(SEARCHES.glob("dgx*.yaml")):
         space = load_space(path.stem)
-        algorithm, batch = space.settings["optimizer.algorithm"], space.global_batch_size
+        algorithm, (batch,) = space.settings["optimizer.algorithm"], space.global_batch_size
         for one in known:
             if (one.algorithm, batch in one.used_at) == (algorithm, True):
                 config = load_system(space.system, settings=[f"optimizer.algorithm={algorithm}"])
@@ -63,8 +64,8 @@ def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
 
 
 def test_a_search_for_another_batch_size_is_refused(laptop: RunConfig) -> None:
-    space = load_space("laptop_lamb_32")
-    with pytest.raises(UsageError, match=r"made for global_batch_size 32, found 16; give --set global_batch_size=32"):
+    space = load_space("laptop_lamb_large")
+    with pytest.raises(UsageError, match=r"made for .* 32, 64, 128, 256, found 16; give --set global_batch_size=32"):
         space.base(laptop)
 
 
@@ -103,7 +104,7 @@ def test_a_file_that_is_no_yaml_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: [", encoding="utf-8")
     with pytest.raises(UsageError, match="not valid YAML"):
         load_space(str(tmp_path / "x.yaml"))
-    with pytest.raises(UsageError, match=r"there are dgxa100_n128_adamw, .*laptop_lamb, laptop_lamb_32, or give"):
+    with pytest.raises(UsageError, match=r"there are dgxa100_n128_adamw, .*laptop_lamb, laptop_lamb_large, or give"):
         load_space("laptop_sgd")
 
 
@@ -162,7 +163,7 @@ def test_searches_belong_to_systems_and_batch_sizes(
     folder = tmp_path / "search"
     folder.mkdir()
     shutil.move(write_space(name="mine", system="another"), folder / "mine.yaml")
-    shutil.move(write_space(name="large", system="another", global_batch_size=64), folder / "large.yaml")
+    shutil.move(write_space(name="large", system="another", global_batch_size=[32, 64]), folder / "large.yaml")
     monkeypatch.setattr("podium.tune.space.SEARCHES", folder)
     another = laptop.model_copy(update={"system": "another"})
     assert searches_of(another) == ["mine"]
