@@ -18,6 +18,7 @@ from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import become, resume_options, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_group import Crew, follow, gathered
+from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
@@ -46,7 +47,9 @@ class RunRequest:
     def config(self) -> RunConfig:
         """UsageError for whatever is wrong with the system, the settings, or the run to resume."""
         if self.resumed is None:
-            return load_system(self.system, self.recipe, self.settings)
+            config = load_system(self.system, self.recipe, self.settings)
+            require_hardware(config)
+            return config
         if self.recipe or self.runs != 1:
             raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
         return resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
