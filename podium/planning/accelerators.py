@@ -115,10 +115,9 @@ def _tera(peak: float | None) -> float | None:
     return None if peak is None else peak * 1e12
 
 
-_KINDS = tuple(
-    (
-        re.compile(pattern, re.IGNORECASE),
-        Accelerator(name, _tera(peak), *map(_tera, _OTHERS.get(name, (None, None, None))), _CAPABILITY_OF.get(name)),
-    )
-    for pattern, name, peak in _TABLE
-)
+def _kind(name: str, peak: float | None) -> Accelerator:
+    fp32, tf32, fp8 = map(_tera, _OTHERS.get(name, (None, None, None)))
+    return Accelerator(name, _tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name))
+
+
+_KINDS = tuple((re.compile(pattern, re.IGNORECASE), _kind(name, peak)) for pattern, name, peak in _TABLE)
