@@ -153,7 +153,10 @@ def _launch_and_collect(
         if more:
             result = collect(run, results, progress.note).result
             raise Interrupted(f"interrupted when a run had come to its end; its result is {result}") from None
-    return collect(run, results, progress.note)
+    finished = collect(run, results, progress.note)
+    if shortfall := finished.shortfall(run.config):
+        nodes.fail(shortfall, exit_code=1)
+    return finished
 
 
 def new_set_folder(config: RunConfig) -> Path:

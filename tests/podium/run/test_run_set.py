@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -178,6 +178,34 @@ def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
     (result,) = (place / "results").rglob("result_0.txt")
     assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["success"]
     assert str(caught.value).endswith(f"; its log says success: {result}")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "target", "failed"),
+    [
+        ("FAILED", 0.72, "the official compliance checker finds errors in "),
+        ("", 0.72, "the target accuracy of 0.72 was not reached within max_samples "),
+        ("", None, ""),
+    ],
+)
+def test_other_nodes_end_with_1_after_a_run_that_falls_short(
+    open_config: RunConfig,
+    implementation: Any,
+    summary: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: str,
+    target: float | None,
+    failed: str,
+) -> None:
+    crew, others = Crew(), list[tuple[str, int]]()
+    monkeypatch.setattr(crew, "fail", lambda message, exit_code: others.append((message, exit_code)))
+    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: nullcontext(crew))
+    monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": verdict})
+    summary["reached_target"] = bool(verdict)
+    implementation()
+    (run,) = run_set(open_config.model_copy(update={"target_accuracy": target}), 1, QUIET)
+    assert [(message.startswith(failed), code) for message, code in others] == [(True, 1)] * bool(failed)
+    assert run.shortfall(open_config.model_copy(update={"target_accuracy": target})).startswith(failed)
 
 
 def test_a_finished_run_is_one_object(tmp_path: Path, summary: dict[str, Any]) -> None:
