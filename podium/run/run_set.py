@@ -109,7 +109,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
         config = prepare_set(config, progress.note)
         for number in range(runs):
             run = prepare_run(config, folder / f"run_{number}", nodes)
-            if number == 0:
+            if number == 0 or not run.caches.samples:
                 progress.note(run.caches.words)
             if job is not None:
                 job.begin(run.folder)
