@@ -240,7 +240,7 @@ class Launch(Settings):
         options, limited = self.slurm_options, requeue.time_limit is not None
         refused = {
             "does not go with requeue: the job requeues itself, and makes one run": NEVER_REQUEUED,
-            "requeue sets by itself": (*REQUEUE_OPTIONS, *(TIME_OPTIONS if limited else ())),
+            "requeue sets already": (*REQUEUE_OPTIONS, *(TIME_OPTIONS if limited else ())),
         }
         for why, names in refused.items():
             for name, option, _ in options_named(options, names):
