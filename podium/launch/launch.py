@@ -20,7 +20,7 @@ from typing import IO
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
-from podium.core.files import require_room, unwritable
+from podium.core.files import private_folder, require_room, unwritable, user_cache_folder
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
 from podium.core.processes import end_with_parent
@@ -77,6 +77,8 @@ def require_torch() -> None:
 
 JOIN_SECONDS = 600
 TORCHRUN = ("-m", "podium.launch.single_shutdown", "torch.distributed.run")
+# Environment variables with the folders in which compilers keep machine code, which whoever finds it runs.
+CODE_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 STORE = "PODIUM_STORE"  # environment variable with the file by which the ranks of a single node find each other
 # Files of a run's private folder: by which torchrun finds its ranks, they each other, and torchrun's own logs.
 RENDEZVOUS, RANKS, LOGS = "rendezvous", "ranks", "logs"
@@ -156,6 +158,9 @@ def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
     if config.launch.nodes == 1:
         ours |= {STORE: str(private / RANKS), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # a file instead of a port
+    for name, cache in CODE_CACHES.items():
+        folder = private_folder(Path(os.environ.get(name) or user_cache_folder() / cache))
+        ours[name] = str(folder or private / cache)
     # Else gloo takes the interface that the machine's name belongs to, if it belongs to any.
     interface = interface_of(node.address or LOOPBACK)
     if interface is not None:

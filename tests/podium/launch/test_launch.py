@@ -109,3 +109,21 @@ def test_the_environment_names_threads_and_gloos_interface(
     assert "PODIUM_STORE" not in environment(two, node, PRIVATE)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     assert environment(two, node, PRIVATE)["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_machine_code_is_kept_where_only_this_user_writes(
+    monkeypatch: pytest.MonkeyPatch, open_config: RunConfig, tmp_path: Path
+) -> None:
+    own, others = tmp_path / "own", tmp_path / "others"
+    others.mkdir()
+    others.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(own))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    found = environment(open_config, ALONE, PRIVATE)
+    assert (found["TRITON_CACHE_DIR"], found["TORCHINDUCTOR_CACHE_DIR"]) == (
+        str(own),
+        str(tmp_path / "cache" / "podium" / "inductor"),
+    )
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(others))
+    assert environment(open_config, ALONE, PRIVATE)["TRITON_CACHE_DIR"] == "/private/triton"
