@@ -35,7 +35,7 @@ from podium.launch import node_group as following
 from podium.launch.page_cache import Cleared
 from podium.launch.node_group import follow
 
-launching.command = lambda config, folder, entry, options, node: [
+launching.command = lambda config, folder, entry, options, node, private: [
     sys.executable, sys.argv[1], str(folder.path), str(node.rank), entry, *options
 ]
 following.clear_caches = lambda config: Cleared(config.seed == 7, "as far as it goes")
