@@ -20,7 +20,7 @@ from podium.core.console import errors, print_findings, tell
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
 from podium.core.paths import require_own_packages
-from podium.core.processes import stop_signals
+from podium.core.processes import leave_closed_terminal, stop_signals
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -336,7 +336,9 @@ def main() -> None:
         sys.unraisablehook = hook
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(number: int, _: object) -> None:
+    if number == signal.SIGHUP:
+        leave_closed_terminal()
     raise Interrupted("interrupted")
 
 

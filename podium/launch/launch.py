@@ -23,7 +23,7 @@ from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, Work
 from podium.core.files import private_folder, require_room, unwritable, user_cache_folder
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
-from podium.core.processes import end_with_parent, stop_signals
+from podium.core.processes import end_with_parent, leave_closed_terminal, stop_signals
 from podium.launch.timeouts import asked, torchrun_seconds
 
 SIOCGIFADDR = 0x8915  # <linux/sockios.h>
@@ -244,7 +244,13 @@ def _opened(output: Path) -> IO[bytes]:
 def _interruptible() -> Iterator[threading.Event]:
     """An event that is set by Ctrl-C, SIGTERM and the like; the handlers before are back in place afterwards."""
     event = threading.Event()
-    before = {number: signal.signal(number, lambda *_: event.set()) for number in stop_signals()}
+
+    def interrupt(number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
+        event.set()
+
+    before = {number: signal.signal(number, interrupt) for number in stop_signals()}
     try:
         yield event
     finally:

@@ -5,6 +5,7 @@ Processes end with the one that started them.
 
 import multiprocessing
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -123,3 +124,26 @@ def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
             [sys.executable, "-c", code.format(parent)], cwd=CODE_FOLDER, capture_output=True, text=True, check=False
         )
         assert (done.stdout, done.returncode) == (output, 0 if output else 1)
+
+
+CLOSED = """\
+import os, signal, sys, time
+from podium.core.processes import leave_closed_terminal
+signal.signal(signal.SIGHUP, lambda *_: None)
+print("ready", flush=True)
+signal.pause()
+leave_closed_terminal()
+print("to nobody", flush=True)
+print("to nobody", file=sys.stderr, flush=True)
+open(sys.argv[1], "w").write("kept")
+"""
+
+
+def test_a_terminal_that_is_closed_is_no_longer_written_to(tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", CLOSED, str(tmp_path / "kept")])
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (tmp_path / "kept").read_text(encoding="utf-8") == "kept"
