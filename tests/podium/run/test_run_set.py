@@ -21,6 +21,7 @@ from benchmarks.bert.demo_text import write_embedded_text
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import LARGE, TINY, Size
 from podium.config.load import load_resolved, write_resolved
+from podium.config.run_data import read_run_data
 from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
@@ -112,7 +113,8 @@ def implementation(
         def command(config: RunConfig, folder: RunFolder, *others: Any) -> list[str]:
             made_with = kept(load_resolved(folder.config))
             for batches, samples in CHECKPOINTS:
-                facts = facts_of(batches, samples, 1, 0, "", made_with, {})
+                data = read_run_data(folder.data)
+                facts = facts_of(batches, samples, 1, 0, "", made_with, {}, data and data.digests)
                 (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
             return started(config, folder, *others)
 
