@@ -1,6 +1,7 @@
 """Clears the kernel's caches before a run, where permissions allow; else drops the samples from the page cache."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +34,11 @@ def drop_from_page_cache(config: RunConfig) -> bool:
     """Ask the kernel to forget the samples' pages, so that a run reads them from the disk. False where it cannot."""
     if not hasattr(os, "posix_fadvise"):
         return False
-    assert config.data.evaluation_store
-    for folder in (*config.stores, config.data.evaluation_store):
+    for folder in config.every_store.values():
         for shard in shard_paths(folder):
             with shard.open("rb") as file:
+                with suppress(OSError):  # a file system that is mounted read-only
+                    os.fdatasync(file.fileno())  # pages that are not on the disk yet would stay
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return True
 
