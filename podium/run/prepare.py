@@ -76,9 +76,9 @@ def prepare_resumed(config: RunConfig, run: RunFolder, nodes: Crew, note: Callab
     else:
         nodes.data.require(config, began_with, "the run")
     write_resolved(config, run.config)
+    nodes.verify_data(config, run)
     run.mark_resumed()
     run.forget_failure()
-    nodes.verify_data(config, run)
     return PreparedRun(config, run, Cleared(False, ""))
 
 
