@@ -261,14 +261,10 @@ def require_same_data(checkpoint: Checkpoint, run: RunFolder) -> None:
 
     A checkpoint of an older version lists none, and neither does the folder of its run.
     """
-    data = read_run_data(run.data)
-    listed, made_on = data.digests if data else None, checkpoint.facts.get("data")
-    if listed != made_on:
-        differing = [
-            key
-            for key in {**(listed or {}), **(made_on if isinstance(made_on, dict) else {})}
-            if not (listed and isinstance(made_on, dict) and listed.get(key) == made_on.get(key))
-        ]
+    data, made_on = read_run_data(run.data), checkpoint.facts.get("data")
+    listed = data.digests if data else {}
+    found = made_on if isinstance(made_on, dict) else {}
+    if differing := [key for key in {**listed, **found} if listed.get(key) != found.get(key)]:
         raise WorkError(
             f"{checkpoint.path / FACTS}: was made on other samples than {run.data} lists ({', '.join(differing)}); put "
             "back the file of that name which `podium run` wrote, or start another run"
