@@ -120,18 +120,23 @@ def value_fault(samples: Samples, words: int | None) -> tuple[int, str] | None:
 
 
 @compiled
+def largest(values: NDArray[np.uint16]) -> int:
+    """The largest of these values, 0 of none; a loop without a branch, for vector instructions."""
+    found = np.uint16(0)
+    for place in range(len(values)):
+        found = max(found, values[place])
+    return int(found)
+
+
+@compiled
 def _first_fault(arrays: FlatArrays, words: int) -> int:
-    """The first sample with a value that cannot be, or -1; loops without a branch, for vector instructions."""
+    """The first sample with a value that cannot be, or -1."""
     token_ids, sample_offsets, first_lengths, masked_positions, masked_token_ids, masked_offsets, labels = arrays
     for sample in range(len(labels)):
         start, end = sample_offsets[sample], sample_offsets[sample + 1]
         masked_start, masked_end = masked_offsets[sample], masked_offsets[sample + 1]
-        word, position = np.uint16(0), np.uint16(0)
-        for place in range(start, end):
-            word = max(word, token_ids[place])
-        for place in range(masked_start, masked_end):
-            word = max(word, masked_token_ids[place])
-            position = max(position, masked_positions[place])
+        word = max(largest(token_ids[start:end]), largest(masked_token_ids[masked_start:masked_end]))
+        position = largest(masked_positions[masked_start:masked_end])
         first = first_lengths[sample]
         if word >= words or position >= end - start or first < 1 or first > end - start or labels[sample] > 1:
             return sample
