@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from time import perf_counter
 from typing import Any
 
 from benchmarks.bert.store import join_stores
@@ -31,6 +30,7 @@ from implementations.pytorch.precision import matmul_peak
 from implementations.pytorch.step import NotFinite, with_samples
 from podium.config.run_folder import Checkpoint, RunFolder, kept
 from podium.config.schema import RunConfig
+from podium.core.clock import boot_seconds
 from podium.core.errors import Saved, WorkError
 from podium.core.files import write_whole
 from podium.mllog.write import ABORTED, SUCCESS, ResultLog
@@ -107,7 +107,7 @@ class Trainer:
         if self.log and not self.checkpoint:
             self.log.run_starts()
         self.processes.barrier()  # no rank reads data before the line above is written
-        self.started = perf_counter() - self.seconds_before
+        self.started = boot_seconds() - self.seconds_before
         reached = self._train()
         self._summarise(reached)
         return reached or self.config.target_accuracy is None
@@ -233,7 +233,7 @@ class Trainer:
                 "position": asdict(self.position),
                 "phases": dict(self.phases.seconds),
                 "skipped": self.metrics.skipped,
-                "seconds": perf_counter() - self.started,
+                "seconds": boot_seconds() - self.started,
             }
             self.saver.keep(self.position.batches, self.totals.samples, self.metrics.length, rest)
 
@@ -310,7 +310,7 @@ class Trainer:
 
     def _stop(self, reached: bool) -> bool:
         """Stop the clock, before anything is tidied up."""
-        self.seconds = perf_counter() - self.started
+        self.seconds = boot_seconds() - self.started
         if self.log:
             self.log.run_stops(SUCCESS if reached else ABORTED, self.totals.samples)
         return reached

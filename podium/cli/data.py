@@ -13,6 +13,17 @@ from podium.core.errors import UsageError
 if TYPE_CHECKING:  # commands import what they need, so that others start without it
     from benchmarks.bert.sizes import Size
 
+LongestSample = Annotated[
+    int | None,
+    typer.Option(help="Most tokens of a sample, [CLS] and both [SEP] included; 512 unless given."),
+]
+MostMasked = Annotated[
+    int | None,
+    typer.Option(
+        help="Most masked tokens of a sample; unless given 76 with 512, 20 with 128, else 0.15 of the length."
+    ),
+]
+
 data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
 
 
@@ -34,16 +45,8 @@ def prepare(
         typer.Option(min=1, help="Keep a random subset of this many, drawn from all texts; open division only."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random subset.")] = 0,
-    max_sequence_length: Annotated[
-        int | None,
-        typer.Option(help="Most tokens of a sample, [CLS] and both [SEP] included; 512 unless given."),
-    ] = None,
-    max_predictions: Annotated[
-        int | None,
-        typer.Option(
-            help="Most masked tokens of a sample; unless given 76 with 512, 20 with 128, else 0.15 of the length."
-        ),
-    ] = None,
+    max_sequence_length: LongestSample = None,
+    max_predictions: MostMasked = None,
 ) -> None:
     """Turn text into samples as MLPerf's reference does, to the bit: one shard OUT/NAME.h5 for each text file NAME.
 
@@ -133,17 +136,25 @@ def import_(
         typer.Option("--from", help="The format of the files; auto looks into each."),
     ] = "auto",
     processes: Processes = os.cpu_count() or 1,
+    max_sequence_length: LongestSample = None,
+    max_predictions: MostMasked = None,
 ) -> None:
     """Turn samples in the formats of others into shards: OUT/NAME.h5 for each file NAME, every row checked.
 
     hdf5-fixed has padded rows, hdf5-variable is NVIDIA's without padding, tfrecord is the reference's. What
-    `podium data export` wrote comes back to the byte.
+    `podium data export` wrote comes back to the byte. Rows without padding do not say which lengths their samples were
+    made with: state them where they are not MLPerf's.
     """
     from benchmarks.bert.formats.convert import import_files
+    from benchmarks.bert.preparation.settings import GenerationSettings
+
+    settings = None
+    if max_sequence_length is not None or max_predictions is not None:
+        settings = GenerationSettings.of_lengths(max_sequence_length, max_predictions)
 
     with progress_bar() as bar:
         task = bar.add_task("Importing files", total=len(files))
-        shards = import_files(files, format_name, vocab, out, processes, lambda _: bar.advance(task))
+        shards = import_files(files, format_name, vocab, out, processes, lambda _: bar.advance(task), settings)
     for shard in shards:
         print(shard)
 

@@ -90,14 +90,10 @@ def run(
     finally:
         if finished:
             show(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
-    config = request.config
-    missed = config.target_accuracy is not None and not all(one.reached_target for one in finished)
-    if missed:
-        tell(
-            f"the target accuracy of {config.target_accuracy} was not reached within max_samples {config.max_samples}, "
-            "so the log says aborted"
-        )
-    if missed or not all(one.compliant for one in finished):
+    shortfalls = [one.shortfall(request.config) for one in finished]
+    for sentence in dict.fromkeys(filter(None, shortfalls)):
+        tell(sentence)
+    if any(shortfalls):
         raise typer.Exit(1)
 
 

@@ -20,7 +20,7 @@ from podium.comparison.build_result import build, mark_repeats
 from podium.comparison.discover import BENCHMARK, Place, places, round_by_dates
 from podium.comparison.result import Result
 from podium.core.errors import UsageError, WorkError, attempt
-from podium.core.files import sha256_of
+from podium.core.files import private_folder, sha256_of
 from podium.core.processes import processors
 from podium.core.source_hash import source_hash
 from podium.core.text import one_line, printable
@@ -39,8 +39,10 @@ class RunCache:
 
     def __init__(self, folder: Path | None) -> None:
         """With None nothing is kept."""
-        self.folder = folder
+        self.folder = None if folder is None else private_folder(folder)
         self.problem: str | None = None
+        if folder is not None and self.folder is None:
+            self.problem = f"{folder}: nothing is kept there, since it cannot be written or others may write to it"
 
     def get(self, digests: Sequence[str]) -> dict[str, Run]:
         """The runs that are known, by digest."""

@@ -6,6 +6,7 @@ import hashlib
 import os
 import resource
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -144,3 +145,24 @@ def user_cache_folder() -> Path:
     """Podium's folder among the user's caches, by the XDG base directory specification."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "podium"
+
+
+def private_folder(path: Path) -> Path | None:
+    """The folder, made where it is missing, if nobody but this user and root can write or replace what is in it.
+
+    Else None: caches that hold code or pickles are neither read from such a folder nor written to it.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = path.resolve()
+        own = path.stat()
+        if own.st_uid != os.getuid() or own.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK):
+            return None
+        for parent in path.parents:
+            facts = parent.stat()
+            replaceable = facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX
+            if facts.st_uid not in (0, os.getuid()) or replaceable:
+                return None
+    except OSError:
+        return None
+    return path

@@ -5,8 +5,6 @@ functions and the constants of other files. So the cache folder is named by a ha
 user's cache folder, or in NUMBA_CACHE_DIR where that is set.
 """
 
-import os
-import stat
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, TypeVar
 import numba
 from numba.core.caching import UserProvidedCacheLocator
 
-from podium.core.files import user_cache_folder
+from podium.core.files import private_folder, user_cache_folder
 from podium.core.paths import CODE_FOLDER
 from podium.core.source_hash import modules_with, source_hash
 
@@ -77,14 +75,7 @@ def _cache_folder(base: Path) -> Path | None:
 
     numba's files are pickles, so a folder that other users may write to is not read either.
     """
-    folder = base / sources_hash()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = folder.stat()
-    except OSError:
-        return None
-    own = facts.st_uid == os.getuid() and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return folder if own and os.access(folder, os.W_OK) else None
+    return private_folder(base / sources_hash())
 
 
 @cache

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,13 +20,14 @@ from typing import IO
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
-from podium.core.files import require_room, unwritable
+from podium.core.files import private_folder, require_room, unwritable, user_cache_folder
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
 from podium.core.processes import end_with_parent
 from podium.launch.timeouts import asked, torchrun_seconds
 
 SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+LOOPBACK = "127.0.0.1"
 INTERFACE_REQUEST = struct.Struct("16sHH4s")  # struct ifreq with an IPv4 address: name, family, port, address
 
 
@@ -45,7 +47,7 @@ ALONE = Node()
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has an IPv4 address; None where none has or it is the loopback's."""
+    """The network interface that has an IPv4 address; None where none has."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = name.encode().ljust(16, b"\0") + bytes(24)
@@ -54,7 +56,7 @@ def interface_of(address: str) -> str | None:
             except OSError:  # it has none
                 continue
             found = socket.inet_ntoa(INTERFACE_REQUEST.unpack(answer[: INTERFACE_REQUEST.size])[3])
-            if found == address and not found.startswith("127."):
+            if found == address:
                 return name
     return None
 
@@ -75,14 +77,19 @@ def require_torch() -> None:
 
 JOIN_SECONDS = 600
 TORCHRUN = ("-m", "podium.launch.single_shutdown", "torch.distributed.run")
+# Environment variables with the folders in which compilers keep machine code, which whoever finds it runs.
+CODE_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+STORE = "PODIUM_STORE"  # environment variable with the file by which the ranks of a single node find each other
+# Files of a run's private folder: by which torchrun finds its ranks, they each other, and torchrun's own logs.
+RENDEZVOUS, RANKS, LOGS = "rendezvous", "ranks", "logs"
 
 
-def torchrun(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
-    """The words after `python` up to the module that is run.
+def torchrun(config: RunConfig, folder: RunFolder, node: Node, private: Path) -> list[str]:
+    """The words after `python` up to the module that is run; `private` is a folder that no other user can enter.
 
-    torchrun gives ranks to nodes by the order of their addresses. Whose rank 0 is does not matter, since all nodes
-    share the run's folder. Raises UsageError for a launcher that is not torchrun, and for several nodes where this one
-    has not met the others.
+    A single node needs no network port: torchrun's `--standalone` would listen on all interfaces and unpickle what
+    strangers send. Several nodes use its static rendezvous, which holds addresses and JSON alone. Raises UsageError for
+    a launcher that is not torchrun, and for several nodes where this one has not met the others.
     """
     wanted = config.launch
     if wanted.launcher != "torchrun":
@@ -90,11 +97,21 @@ def torchrun(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
             f"launch.launcher is {wanted.launcher}, which only `podium run` and `podium doctor` start; on the machine "
             "itself set launch.launcher=torchrun, launch.container=null, launch.slurm_options=[], launch.requeue=null"
         )
-    words = [*TORCHRUN, *(["--standalone"] if wanted.nodes == 1 else _met(config, folder, node))]
+    words = [*TORCHRUN, *(_alone(private) if wanted.nodes == 1 else _met(config, folder, node))]
     words += [f"--nnodes={wanted.nodes}", f"--nproc-per-node={wanted.processes_per_node}"]
+    words.append(f"--log-dir={private / LOGS}")
     if wanted.device == "cuda" and wanted.binding != "none":
         words.append(f"--numa-binding={wanted.binding}")
     return words
+
+
+def _alone(private: Path) -> list[str]:
+    return [
+        "--rdzv-backend=c10d",
+        "--rdzv-conf=store_type=file",
+        f"--rdzv-endpoint={private / RENDEZVOUS}",
+        f"--local-addr={LOOPBACK}",  # the machine's name may not resolve
+    ]
 
 
 def _met(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
@@ -103,12 +120,12 @@ def _met(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
             f"launch.nodes is {config.launch.nodes}: several nodes work together in `podium run` and `podium doctor` "
             "alone, and need launch.rendezvous; set launch.nodes=1 for this machine by itself"
         )
-    is_host = "true" if node.rank == 0 else "false"
     return [
-        "--rdzv-backend=c10d",
+        "--rdzv-backend=static",
         f"--rdzv-endpoint={config.launch.rendezvous}",
         f"--rdzv-id={config.system}-{folder.path.parent.name}-{folder.path.name}",
-        f"--rdzv-conf=is_host={is_host},join_timeout={JOIN_SECONDS}",
+        f"--rdzv-conf=timeout={JOIN_SECONDS}",
+        f"--node-rank={node.rank}",
         f"--local-addr={node.address}",
     ]
 
@@ -124,24 +141,30 @@ INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
 
 
 def command(
-    config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str] = (), node: Node = ALONE
+    config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], node: Node, private: Path
 ) -> list[str]:
     """The command line of an implementation's entry point in this folder; UsageError if it cannot start here."""
     module = [f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
     if config.launch.binding == "cores":
         module = ["podium.launch.cpu_affinity", *module]
     restarts = [f"--max-restarts={config.launch.max_restarts}"] if entry == "train" else []
-    return [sys.executable, *torchrun(config, folder, node), *restarts, "-m", *module, *options]
+    return [sys.executable, *torchrun(config, folder, node, private), *restarts, "-m", *module, *options]
 
 
-def environment(config: RunConfig, node: Node = ALONE) -> dict[str, str]:
+def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     """What the processes find in their environment besides this process's own."""
     ours = process_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
     ours["OMP_NUM_THREADS"] = str(config.launch.threads)
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
-    interface = interface_of(node.address) if node.address else None
+    if config.launch.nodes == 1:
+        ours |= {STORE: str(private / RANKS), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # a file instead of a port
+    for name, cache in CODE_CACHES.items():
+        folder = private_folder(Path(os.environ.get(name) or user_cache_folder() / cache))
+        ours[name] = str(folder or private / cache)
+    # Else gloo takes the interface that the machine's name belongs to, if it belongs to any.
+    interface = interface_of(node.address or LOOPBACK)
     if interface is not None:
-        defaults["GLOO_SOCKET_IFNAME"] = interface  # else gloo takes the one that the machine's name belongs to
+        defaults["GLOO_SOCKET_IFNAME"] = interface
     return {name: os.environ.get(name, value) for name, value in defaults.items()} | ours
 
 
@@ -184,16 +207,17 @@ def run_processes(
     patience = asked() if saves else {}
     saving_seconds = torchrun_seconds(os.environ | patience) if saves else 0
     with (
+        tempfile.TemporaryDirectory(prefix="podium_", ignore_cleanup_errors=True) as private,
         shared_lock(folder.lock) as lock,
         _opened(node.output(folder)) as output,
         _interruptible() as interrupted,
     ):
         process = subprocess.Popen(
-            command(config, folder, entry, options, node),
+            command(config, folder, entry, options, node, Path(private)),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=os.environ | environment(config, node) | patience,
+            env=os.environ | environment(config, node, Path(private)) | patience,
             cwd=WORKING_FOLDER,
             start_new_session=True,
             preexec_fn=end_with_parent,

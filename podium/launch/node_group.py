@@ -35,6 +35,14 @@ class LostError(WorkError):
     """The other side has closed the connection, died, or said something that is no message."""
 
 
+class FirstNodeError(PodiumError):
+    """The first node's command failed; this one ends with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class Wire:
     """One end of a connection; `name` is the node's at the other end."""
 
@@ -107,6 +115,7 @@ class Crew:
         self.node, self._others = node, others
         self._at_work: list[Wire] = []
         self._ended: dict[Wire, tuple[str, float]] = {}
+        self._failure = ("", 0)
 
     def verify_data(self, config: RunConfig, folder: RunFolder) -> None:
         """Have the other nodes verify the stores that their processes will open, and compare them with the run's."""
@@ -186,17 +195,22 @@ class Crew:
                 wire.receive(max(0.0, deadline - time.monotonic()))
         self._at_work = []
 
+    def fail(self, message: str, exit_code: int) -> None:
+        """Have the other nodes end with this message and exit code when they are dismissed."""
+        self._failure = (message, exit_code)
+
     def dismiss(self) -> None:
         """There are no more runs."""
+        message, exit_code = self._failure
         for wire in self._others:
             with suppress(LostError):
-                wire.send({"do": "end"})
+                wire.send({"do": "end", "failed": message, "exit_code": exit_code})
             wire.close()
 
 
 @contextmanager
 def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
-    """All nodes of the configuration, met at launch.rendezvous. They are dismissed at the end.
+    """All nodes of the configuration, met at launch.rendezvous. They are dismissed at the end, with what was raised.
 
     Raises UsageError where no rendezvous is named, and WorkError where the other nodes do not come.
     """
@@ -206,6 +220,10 @@ def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
     crew = _gather(config, note)
     try:
         yield crew
+    except BaseException as error:
+        exit_code = error.exit_code if isinstance(error, PodiumError) else 1
+        crew.fail(str(error) or "it ended before the runs did", exit_code)
+        raise
     finally:
         crew.stop()
         crew.dismiss()
@@ -288,7 +306,8 @@ class _StoppedError(Exception):
 def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
     """Take part in the first node's runs until it says that there are no more.
 
-    Raises UsageError if this node is not one of them, WorkError if the first one is not met or is lost, Interrupted.
+    Raises UsageError if this node is not one of them, WorkError if the first one is not met or is lost, FirstNodeError
+    if its command failed, Interrupted.
     """
     if not 0 < rank < config.launch.nodes:
         raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
@@ -297,6 +316,8 @@ def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
         while (order := wire.receive() or {}).get("do") != "end":
             if order["do"] != "stop":  # one that came after all had ended has nothing to stop
                 wire.send(_obeyed(order, node, wire, data))
+        if exit_code := int(order.get("exit_code", 0)):
+            raise FirstNodeError(f"node 0 failed: {order.get('failed')}", exit_code)
 
 
 def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
@@ -350,7 +371,7 @@ def _verified(folder: RunFolder, listed: bool, data: NodeData) -> dict[str, Any]
 def _run(order: Mapping[str, Any], node: Node, wire: Wire) -> str:
     """Why the processes here failed, or nothing.
 
-    Only the first node knows whether the run as a whole succeeded: a missed target is an exit code of 1 too.
+    Only the first node knows whether the run as a whole succeeded, and says so when it dismisses this one.
     """
     folder = RunFolder(Path(order["folder"]))
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from mlperf_logging.mllog import constants, mllog
 
 from podium.config.schema import RunConfig
+from podium.core.clock import Moment
 from podium.core.errors import WorkError
 from podium.core.files import unwritable, write_whole
 from podium.core.paths import CODE_FOLDER
@@ -22,6 +23,9 @@ from podium.mllog.lines import Event, parse_stream
 
 # A key of our own, in the log of a run that was begun again from a checkpoint: no submission may include it.
 RESTARTED = "podium_restarted"
+# And in the log of a run during which the machine's clock was set, which is no result either: by how many seconds.
+CLOCK_STEPPED = "podium_clock_stepped"
+CLOCK_TOLERANCE = 1.5  # seconds: a leap second is no fault
 SUCCESS, ABORTED = constants.SUCCESS, constants.ABORTED
 
 
@@ -34,7 +38,10 @@ class _Handler(logging.FileHandler):
 
 
 class ResultLog:
-    """A log being written. Appends, so that a run that broke off can be closed as aborted by another process."""
+    """A log being written. Appends, so that a run that broke off can be closed as aborted by another process.
+
+    Times are the machine's clock when the log was opened, and what has passed since by a clock that is never set.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,6 +50,8 @@ class ResultLog:
         self._handler.setFormatter(logging.Formatter("%(message)s"))
         logger = logging.Logger(f"mllog:{path}", level=logging.INFO)
         logger.addHandler(self._handler)
+        self._opened = self._run_start = Moment.now()
+        self._first_ms = max(1000 * self._opened.wall, _last_time(path))
         self._mllog = mllog.MLLogger(logger=logger, default_stack_offset=3, root_dir=str(CODE_FOLDER))
 
     def __enter__(self) -> Self:
@@ -60,15 +69,18 @@ class ResultLog:
 
     def event(self, key: str, value: Any, **metadata: Any) -> None:
         """A point in time."""
-        self._mllog.event(key, value, metadata)
+        self._mllog.event(key, value, metadata, time_ms=self._now())
 
     def start(self, key: str, **metadata: Any) -> None:
         """The start of an interval."""
-        self._mllog.start(key, metadata=metadata)
+        self._mllog.start(key, metadata=metadata, time_ms=self._now())
 
     def end(self, key: str, **metadata: Any) -> None:
         """The end of an interval."""
-        self._mllog.end(key, metadata=metadata)
+        self._mllog.end(key, metadata=metadata, time_ms=self._now())
+
+    def _now(self) -> int:
+        return int(self._first_ms + 1000 * self._opened.elapsed())
 
     # The lines of a run, in their order
 
@@ -99,6 +111,7 @@ class ResultLog:
 
     def run_starts(self) -> None:
         self.end(constants.INIT_STOP)
+        self._run_start = Moment.now()
         self.start(constants.RUN_START)
 
     def restarts(self, number: int, samples: int) -> None:
@@ -120,9 +133,30 @@ class ResultLog:
         self.end(constants.EVAL_STOP, epoch_num=samples)
 
     def run_stops(self, status: str, samples: int) -> None:
-        """The end of the timed run, and the number of samples that it was trained on."""
-        self.end(constants.RUN_STOP, status=status, epoch_num=samples)
+        """The end of the timed run, and the number of samples that it was trained on.
+
+        Raises WorkError where the machine's clock was set meanwhile: then the log says aborted, whatever the status.
+        """
+        stepped = self._run_start.stepped()
+        was_stepped = abs(stepped) > CLOCK_TOLERANCE
+        self.end(constants.RUN_STOP, status=ABORTED if was_stepped else status, epoch_num=samples)
         self.event(constants.TRAIN_SAMPLES, samples)
+        if was_stepped:
+            self.event(CLOCK_STEPPED, round(stepped, 3))
+            raise WorkError(
+                f"the clock of this machine was set by {stepped:+,.1f} s while the run was timed, allowed are "
+                f"{CLOCK_TOLERANCE} s; the run is no result: keep clocks by slewing alone (chronyd without makestep, "
+                "ntpd -x), and start another one"
+            )
+
+
+def _last_time(path: Path) -> float:
+    """The time in milliseconds of a log's last line so far; 0 where there is none."""
+    if not path.is_file():
+        return 0.0
+    return max(
+        (item.time_ms for item in parse_stream(BytesIO(path.read_bytes())) if isinstance(item, Event)), default=0
+    )
 
 
 @dataclass(frozen=True)

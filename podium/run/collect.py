@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.config.run_folder import whole_checkpoints
+from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
 from podium.launch.container import seen_anywhere
 from podium.launch.node_data import DataChangedError
@@ -32,6 +33,15 @@ class FinishedRun:
     @property
     def compliant(self) -> bool:
         return not any(self.compliance.values())
+
+    def shortfall(self, config: RunConfig) -> str:
+        """Why the run counts as failed although it came to its end; nothing where it does not."""
+        if config.target_accuracy is not None and not self.reached_target:
+            return (
+                f"the target accuracy of {config.target_accuracy} was not reached within max_samples "
+                f"{config.max_samples}, so the log says aborted"
+            )
+        return "" if self.compliant else f"the official compliance checker finds errors in {self.result}"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -23,15 +23,16 @@ def commands(request: RunRequest) -> list[str]:
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)
         lines.append(
-            f"# node {node.rank} of {config.launch.nodes}: once all have met, each runs this with a --local-addr of "
-            "its own, and node 0 alone with is_host=true; node 0 names the folder"
+            f"# node {node.rank} of {config.launch.nodes}: once all have met, each runs this with a --node-rank and a "
+            "--local-addr of its own; node 0 names the folder"
         )
     new = new_set_folder(config)
     folders = [request.resumed] if request.resumed else [RunFolder(new / f"run_{n}") for n in range(request.runs)]
-    variables = [f"{name}={value}" for name, value in environment(config, node).items()]
     for folder in folders:
+        private = folder.path / "private"  # a run makes a temporary one
+        variables = [f"{name}={value}" for name, value in environment(config, node, private).items()]
         run = PreparedRun(config, folder, Cleared(request.resumed is None, ""))
-        words = command(config, folder, "train", run.options, node)
+        words = command(config, folder, "train", run.options, node, private)
         lines.append(f"cd {shlex.quote(str(WORKING_FOLDER))} && {shlex.join(['env', *variables, *words])}")
     return lines
 

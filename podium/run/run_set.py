@@ -19,6 +19,7 @@ from podium.launch.container import become, resume_options, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
 from podium.launch.node_group import Crew, follow, gathered
+from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
@@ -47,7 +48,9 @@ class RunRequest:
     def config(self) -> RunConfig:
         """UsageError for whatever is wrong with the system, the settings, or the run to resume."""
         if self.resumed is None:
-            return load_system(self.system, self.recipe, self.settings)
+            config = load_system(self.system, self.recipe, self.settings)
+            require_hardware(config)
+            return config
         if self.recipe or self.runs != 1:
             raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
         return resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
@@ -108,7 +111,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
         for number in range(runs):
             run = prepare_run(config, folder / f"run_{number}", nodes, data)
             data = run.data
-            if number == 0:
+            if number == 0 or not run.caches.samples:
                 progress.note(run.caches.words)
             if job is not None:
                 job.begin(run.folder)
@@ -153,7 +156,10 @@ def _launch_and_collect(
         if more:
             result = _collected(run, nodes, results, progress).result
             raise Interrupted(f"interrupted when a run had come to its end; its result is {result}") from None
-    return _collected(run, nodes, results, progress)
+    finished = _collected(run, nodes, results, progress)
+    if shortfall := finished.shortfall(run.config):
+        nodes.fail(shortfall, exit_code=1)
+    return finished
 
 
 def _collected(run: PreparedRun, nodes: Crew, results: ResultSet, progress: Progress) -> FinishedRun:

@@ -161,8 +161,10 @@ def as_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
         head = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder = Path(sys.argv[1])\n"
         path.write_text(head + script, encoding="utf-8")
 
-        def fake(config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], node: Node) -> list[str]:
-            assert command(config, folder, entry, options, node)
+        def fake(
+            config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], node: Node, private: Path
+        ) -> list[str]:
+            assert command(config, folder, entry, options, node, private)
             return [sys.executable, str(path), str(folder.path)]
 
         monkeypatch.setattr("podium.launch.launch.command", fake)

@@ -13,6 +13,7 @@ from benchmarks.bert.formats.hdf5 import has_dataset
 from benchmarks.bert.formats.rows import AllowedTokens, Contents, origin_of, unusable
 from benchmarks.bert.formats.tfrecord import COMPRESSED, begins_as_gzip, begins_as_tfrecord
 from benchmarks.bert.manifest import mark_unfinished
+from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.store import STRIPPED_SUFFIX, SUFFIX, SampleStore, Shard, renew_manifest, write_shard
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
@@ -44,17 +45,20 @@ def import_files(
     out: Path,
     processes: int = 1,
     on_finished: Callable[[Path], None] = lambda _: None,
+    settings: GenerationSettings | None = None,
 ) -> list[Path]:
     """Make the shard out/STEM.h5 of each file of a format, or of AUTO, and return them in the order of the files.
+
+    `settings` are those that the samples were made with, which rows without padding do not say.
 
     A shard that is there already is replaced, and the folder's manifest is written at the end. At most `processes`
     worker processes share the files; there is always one, since a corrupt HDF5 file can end the process that reads it.
     `on_finished` is called with each finished shard, in the order of finishing.
 
     Raises UsageError, before anything is written, for arguments that cannot serve, and for a file that was exported
-    from a shard of another vocabulary; WorkError for a file of which anything is not as its format has it, for a full
-    disk, and for shards that cannot be in one store. After a failure the finished shards are whole and nothing
-    half-written remains.
+    from a shard of another vocabulary or whose samples were made with other settings; WorkError for a file of which
+    anything is not as its format has it, for a full disk, and for shards that cannot be in one store. After a failure
+    the finished shards are whole and nothing half-written remains.
     """
     if not files:
         raise UsageError("no files were given; give the files of samples to import")
@@ -62,7 +66,7 @@ def import_files(
     names = [STRIPPED_SUFFIX.sub("", file.name) for file in files]
     shards = _targets(files, names, out, SUFFIX, "a shard is named for its file")
     allowed = AllowedTokens.of(vocabulary)
-    jobs = {shard: (file, format_name, allowed, shard) for shard, file in shards.items()}
+    jobs = {shard: (file, format_name, allowed, shard, settings) for shard, file in shards.items()}
     try:
         with folder_lock(make_folder(out), "podium data import"):
             _make_files(results_in_processes(import_file, jobs, processes), on_finished)
@@ -76,12 +80,14 @@ def import_files(
     return list(shards)
 
 
-def import_file(file: Path, format_name: str, allowed: AllowedTokens, shard: Path) -> None:
+def import_file(
+    file: Path, format_name: str, allowed: AllowedTokens, shard: Path, settings: GenerationSettings | None = None
+) -> None:
     """Make the shard of one file. Raises as import_files does; a corrupt HDF5 file may end the process."""
     if format_name == AUTO:
         format_name = detected_format(file)
     contents = FORMATS[format_name].read(file, allowed)
-    origin = origin_of(contents, file, format_name, allowed)
+    origin = origin_of(contents, file, format_name, allowed, settings)
     mark_unfinished(shard.parent)
     write_shard(shard, contents.samples, origin)
 

@@ -39,7 +39,6 @@ from benchmarks.bert.formats.rows import (
     unpadded,
     unusable,
 )
-from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples, section
 from benchmarks.bert.store import SUFFIX, Shard, attributes_of, new_hdf5, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
@@ -260,16 +259,11 @@ ROW_DTYPES = {name: FIXED_DTYPES[name] for name in ("input_ids", "segment_ids", 
 
 
 def read_variable(path: Path, allowed: AllowedTokens) -> Contents:
-    """The samples of a file. Raises WorkError that names what is wrong with it.
-
-    Their greatest length and number of masked tokens are unknown: MLPerf's, unless a sample exceeds them.
-    """
+    """The samples of a file. Raises WorkError that names what is wrong with it."""
     with opened(path) as file:
         datasets = {name: dataset_of(file, path, name, "variable") for name in (*ROW_DTYPES, LABELS)}
         samples = read_blocks(path, datasets, ROWS_A_BLOCK, _flat_rows, allowed)
-        usual, (longest, most) = GenerationSettings(), largest_counts(samples)
-        width, masked_width = max(usual.max_sequence_length, longest), max(usual.max_predictions, most)
-        return Contents(samples, width, masked_width, notes_of(file, path))
+        return Contents(samples, *largest_counts(samples), notes_of(file, path), is_padded=False)
 
 
 def _flat_rows(block: Mapping[str, NDArray[Any]], place: Place) -> Rows:

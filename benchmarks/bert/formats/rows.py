@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.preparation.settings import SPECIAL_TOKENS
+from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, offsets_of
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
@@ -281,33 +281,53 @@ class Contents:
     """Checked samples of a foreign file."""
 
     samples: Samples
-    max_sequence_length: int  # the width of its rows, in tokens, or what it may be
+    # The width of its rows, in tokens; of rows without padding the most that a sample has.
+    max_sequence_length: int
     max_predictions: int
     # The attributes of the shard that it was exported from, if it says so, unchecked.
     noted: Mapping[str, Any] = field(default_factory=dict)
+    is_padded: bool = True
 
 
-def origin_of(contents: Contents, path: Path, format_name: str, allowed: AllowedTokens) -> Origin:
+def origin_of(
+    contents: Contents,
+    path: Path,
+    format_name: str,
+    allowed: AllowedTokens,
+    settings: GenerationSettings | None = None,
+) -> Origin:
     """What the exported shard was made from if these are still its samples; else the foreign file itself.
 
-    Raises UsageError if these are a shard's samples and it was made with another vocabulary than `allowed`.
+    `settings` are those that the samples were made with, as the user states them; rows without padding do not say, and
+    are taken to be made with MLPerf's. Raises UsageError if the samples were made with others, or are a shard's and it
+    was made with another vocabulary than `allowed`.
     """
-    restored = _restored(contents)
-    if restored is None:
-        return Origin(
+    origin = _restored(contents)
+    if origin is None:
+        lengths = contents.max_sequence_length, contents.max_predictions
+        if not contents.is_padded:
+            stated = settings or GenerationSettings()
+            lengths = max(lengths[0], stated.max_sequence_length), max(lengths[1], stated.max_predictions)
+        origin = Origin(
             source=path.name,
             source_sha256=sha256_of(path),
             vocabulary_sha256=allowed.sha256,
-            max_sequence_length=contents.max_sequence_length,
-            max_predictions=contents.max_predictions,
+            max_sequence_length=lengths[0],
+            max_predictions=lengths[1],
             made_by=format_name,
         )
-    if restored.vocabulary_sha256 != allowed.sha256:
+    if origin.vocabulary_sha256 != allowed.sha256:
         raise UsageError(
             f"{path}: was exported from samples that were made with another vocabulary than {allowed.vocabulary}; "
-            f"name the one with the SHA-256 {restored.vocabulary_sha256}"
+            f"name the one with the SHA-256 {origin.vocabulary_sha256}"
         )
-    return restored
+    found = origin.max_sequence_length, origin.max_predictions
+    if settings is not None and found != (settings.max_sequence_length, settings.max_predictions):
+        raise UsageError(
+            f"{path}: has samples of up to {found[0]} tokens, {found[1]} of them masked, so it was not made with "
+            f"--max-sequence-length {settings.max_sequence_length} and --max-predictions {settings.max_predictions}"
+        )
+    return origin
 
 
 def _restored(contents: Contents) -> Origin | None:

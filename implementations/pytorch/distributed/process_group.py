@@ -1,9 +1,9 @@
 """The process group of a run: the processes that torchrun started, and the rendezvous of each attempt.
 
-torchrun keeps one TCPStore for all attempts of a run, and restarted ranks would find the addresses of those that
-died. Its restart count does not distinguish attempts on several nodes, as each node counts separately. So the first
-rank chooses a key prefix that no earlier attempt has used, and every other rank recognises the answer to its request
-of this attempt by its own nonce in it.
+One store serves all attempts of a run, and restarted ranks would find the addresses of those that died. torchrun's
+restart count does not distinguish attempts on several nodes, as each node counts separately. So the first rank chooses
+a key prefix that no earlier attempt has used, and every other rank recognises the answer to its request of this attempt
+by its own nonce in it.
 """
 
 import ctypes
@@ -23,12 +23,20 @@ import torch.distributed as dist
 
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
+from podium.launch.launch import STORE
 
 POLL_SECONDS = 0.02
 
 
-def agent_store(timeout: timedelta) -> Any:
-    """A connection to torchrun's store (a TCPStore); None where ranks were not started by torchrun."""
+def run_store(timeout: timedelta) -> Any:
+    """A connection to the store of the run's ranks; None where they were not started by torchrun.
+
+    On a single node it is a file in a folder that no other user can enter, on several torchrun's TCPStore.
+    """
+    if path := os.environ.get(STORE):
+        store = dist.FileStore(path)  # type: ignore[attr-defined]
+        store.set_timeout(timeout)
+        return store
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -77,7 +85,7 @@ class Processes:
     rank: int
     ranks: int
     device: torch.device
-    place: str = ""  # where in torchrun's store they have met; what else they leave for each other goes there too
+    place: str = ""  # where in the run's store they have met; what else they leave for each other goes there too
 
     @property
     def first(self) -> bool:
@@ -125,7 +133,7 @@ def joined(config: RunConfig) -> Iterator[Processes]:
     if config.launch.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("launch.device: found cuda, but torch sees no GPU here; allowed is cpu")
     place, met = "", dict[str, Any]()
-    store: Any = agent_store(timeout)
+    store: Any = run_store(timeout)
     if store is not None:
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         place = meeting_place(store, rank, ranks, timeout)

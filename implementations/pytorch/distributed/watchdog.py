@@ -1,6 +1,6 @@
 """Watchdog that names the rank that stalls all others, by heartbeats and progress, and the SIGTERM flag.
 
-A thread of each rank writes a heartbeat into torchrun's store (a TCPStore) every few seconds. If a rank has made no
+A thread of each rank writes a heartbeat into the run's store every few seconds. If a rank has made no
 progress for the time allowed, its thread compares: the ranks without a heartbeat are to blame (stopped, or their
 machine is down), else those that are furthest behind. It reports them and ends the process, and torchrun the others.
 
@@ -23,7 +23,7 @@ from typing import Protocol, Self, TypeVar
 
 import torch.distributed as dist
 
-from implementations.pytorch.distributed.process_group import Processes, agent_store
+from implementations.pytorch.distributed.process_group import Processes, run_store
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.run_folder import RunFolder
 from podium.core.errors import Saved, WorkError
@@ -36,7 +36,7 @@ Item = TypeVar("Item")
 
 
 class Board(Protocol):
-    """Where ranks see each other's words: a TCPStore, or what stands for it."""
+    """Where ranks see each other's words: the run's store, or what stands for it."""
 
     def set(self, key: str, value: str) -> object: ...
     def get(self, key: str) -> bytes: ...
@@ -128,7 +128,7 @@ class Watch:
                 elif time.monotonic() - since > self._timeout:
                     self._judge(moved)
                     since = time.monotonic()
-        except dist.DistError:  # the store has gone, with the launcher: the run ends by itself
+        except RuntimeError:  # the store has gone, with the launcher: the run ends by itself
             return
 
     def _judge(self, moved: int) -> None:
@@ -152,8 +152,8 @@ class Watch:
 
 
 def join_board(processes: Processes) -> Board | None:
-    """A connection of its own to torchrun's store; None for a single process, and where torchrun has started none."""
-    store = agent_store(STORE_TIMEOUT) if processes.ranks > 1 else None
+    """A connection of its own to the run's store; None for a single process, and where torchrun has started none."""
+    store = run_store(STORE_TIMEOUT) if processes.ranks > 1 else None
     if store is None:
         return None
     board: Board = dist.PrefixStore(f"{processes.place}/watch", store)  # type: ignore[attr-defined]

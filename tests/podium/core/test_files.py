@@ -2,13 +2,14 @@
 
 import errno
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, remove_unfinished, require_room, whole_file, write_whole
+from podium.core.files import make_folder, private_folder, remove_unfinished, require_room, whole_file, write_whole
 
 
 def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -106,3 +107,33 @@ def test_room_is_found_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ):
         require_room(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_private_folder_is_made_for_this_user_alone(tmp_path: Path) -> None:
+    folder = private_folder(tmp_path / "a" / "b")
+    assert folder == tmp_path / "a" / "b"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_a_folder_that_others_may_write_to_is_not_private(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a").chmod(mode)
+    assert private_folder(tmp_path / "a") is None
+
+
+@pytest.mark.parametrize(("mode", "private"), [(0o777, False), (0o1777, True), (0o775, True)])
+def test_a_folder_that_others_may_replace_is_not_private(tmp_path: Path, mode: int, private: bool) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True, mode=0o700)
+    (tmp_path / "a" / "b").chmod(0o700)
+    (tmp_path / "a").chmod(mode)
+    assert (private_folder(tmp_path / "a" / "b") is not None) is private
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("given_away", ["a", "a/b"])
+def test_another_users_folder_is_not_private(tmp_path: Path, given_away: str) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True, mode=0o700)
+    (tmp_path / "a" / "b").chmod(0o700)
+    os.chown(tmp_path / given_away, 12345, 12345)
+    assert private_folder(tmp_path / "a" / "b") is None

@@ -5,6 +5,7 @@ torchrun's command line, on one node and on several.
 
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,8 @@ from podium.core.errors import UsageError
 from podium.launch.launch import ALONE, TORCHRUN, Node, address_towards, command, environment, interface_of, torchrun
 
 
-def test_the_loopback_and_foreign_addresses_have_no_interface() -> None:
-    assert interface_of("127.0.0.1") is None
+def test_only_addresses_of_this_machine_have_an_interface() -> None:
+    assert interface_of("127.0.0.1") == "lo"
     assert interface_of("203.0.113.77") is None
     assert interface_of("not an address") is None
 
@@ -36,25 +37,27 @@ def test_what_a_node_prints_is_beside_what_the_first_prints(run_folder: RunFolde
     assert Node(3, "h").output(run_folder) == run_folder.path / "output_3.txt"
 
 
+PRIVATE = Path("/private")
 TWO = ("launch.nodes=2", "launch.rendezvous=a1:29500")
 
 
 def words(folder: RunFolder, node: Node = ALONE, *settings: str) -> list[str]:
-    return torchrun(load_system("laptop", settings=settings), folder, node)
+    return torchrun(load_system("laptop", settings=settings), folder, node, PRIVATE)
 
 
-def test_one_node_stands_alone(run_folder: RunFolder) -> None:
+def test_one_node_meets_in_a_private_folder(run_folder: RunFolder) -> None:
     found = words(run_folder, ALONE, "launch.processes_per_node=3", "global_batch_size=48")
-    assert found == [*TORCHRUN, "--standalone", "--nnodes=1", "--nproc-per-node=3"]
+    meeting = ["--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--rdzv-endpoint=/private/rendezvous"]
+    counts = ["--nnodes=1", "--nproc-per-node=3", "--log-dir=/private/logs"]
+    assert found == [*TORCHRUN, *meeting, "--local-addr=127.0.0.1", *counts]
 
 
-def test_two_nodes_meet_by_the_rendezvous_and_only_the_first_is_its_host(run_folder: RunFolder) -> None:
+def test_two_nodes_meet_by_the_rendezvous(run_folder: RunFolder) -> None:
     first, second = (words(run_folder, Node(rank, f"10.0.0.{rank + 1}"), *TWO) for rank in (0, 1))
-    assert "--standalone" not in first
-    assert {"--rdzv-backend=c10d", "--rdzv-endpoint=a1:29500", "--nnodes=2", "--local-addr=10.0.0.1"} < set(first)
+    assert {"--rdzv-backend=static", "--rdzv-endpoint=a1:29500", "--rdzv-conf=timeout=600", "--nnodes=2"} < set(first)
     differing = [(a, b) for a, b in zip(first, second, strict=True) if a != b]
     assert differing == [
-        ("--rdzv-conf=is_host=true,join_timeout=600", "--rdzv-conf=is_host=false,join_timeout=600"),
+        ("--node-rank=0", "--node-rank=1"),
         ("--local-addr=10.0.0.1", "--local-addr=10.0.0.2"),
     ]
 
@@ -67,9 +70,10 @@ def test_every_run_meets_under_a_name_of_its_own(run_folder: RunFolder) -> None:
 
 def test_gpus_are_bound_by_torchrun_and_cores_by_us(run_folder: RunFolder) -> None:
     gpus = load_system("laptop", settings=["launch.device=cuda", "launch.binding=node"])
-    assert "--numa-binding=node" in command(gpus, run_folder, "train")
-    assert "podium.launch.cpu_affinity" not in command(gpus, run_folder, "train")
-    cores = command(load_system("laptop", settings=["launch.binding=cores"]), run_folder, "train", ["--x"])
+    assert "--numa-binding=node" in command(gpus, run_folder, "train", [], ALONE, PRIVATE)
+    assert "podium.launch.cpu_affinity" not in command(gpus, run_folder, "train", [], ALONE, PRIVATE)
+    bound = load_system("laptop", settings=["launch.binding=cores"])
+    cores = command(bound, run_folder, "train", ["--x"], ALONE, PRIVATE)
     assert cores[-6:-3] == ["-m", "podium.launch.cpu_affinity", "implementations.pytorch.train"]
     assert not any("numa" in word for word in cores)
 
@@ -94,10 +98,32 @@ def test_the_environment_names_threads_and_gloos_interface(
 ) -> None:
     for name in ("GOMP_SPINCOUNT", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert "GLOO_SOCKET_IFNAME" not in environment(open_config)
-    assert environment(open_config)["OMP_NUM_THREADS"] == str(open_config.launch.threads)
+    found = environment(open_config, ALONE, PRIVATE)
+    assert found["GLOO_SOCKET_IFNAME"] == "lo"  # a single node's ranks listen to nobody else
+    assert found["PODIUM_STORE"] == "/private/ranks"
+    assert found["OMP_NUM_THREADS"] == str(open_config.launch.threads)
+    assert re.fullmatch(r"\d+", found["GOMP_SPINCOUNT"])
+    two, node = load_system("laptop", settings=TWO), Node(0, "10.0.0.1")
     monkeypatch.setattr("podium.launch.launch.interface_of", lambda address: "eth7")
-    assert environment(open_config, Node(0, "10.0.0.1"))["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert environment(two, node, PRIVATE)["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert "PODIUM_STORE" not in environment(two, node, PRIVATE)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
-    assert environment(open_config, Node(0, "10.0.0.1"))["GLOO_SOCKET_IFNAME"] == "ib0"
-    assert re.fullmatch(r"\d+", environment(open_config)["GOMP_SPINCOUNT"])
+    assert environment(two, node, PRIVATE)["GLOO_SOCKET_IFNAME"] == "ib0"
+
+
+def test_machine_code_is_kept_where_only_this_user_writes(
+    monkeypatch: pytest.MonkeyPatch, open_config: RunConfig, tmp_path: Path
+) -> None:
+    own, others = tmp_path / "own", tmp_path / "others"
+    others.mkdir()
+    others.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(own))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    found = environment(open_config, ALONE, PRIVATE)
+    assert (found["TRITON_CACHE_DIR"], found["TORCHINDUCTOR_CACHE_DIR"]) == (
+        str(own),
+        str(tmp_path / "cache" / "podium" / "inductor"),
+    )
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(others))
+    assert environment(open_config, ALONE, PRIVATE)["TRITON_CACHE_DIR"] == "/private/triton"

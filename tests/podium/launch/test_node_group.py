@@ -22,7 +22,7 @@ from podium.config.load import load_system, write_resolved
 from podium.config.run_data import write_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import DataSettings, RunConfig
-from podium.core.errors import UsageError, WorkError
+from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import node_group as crews
 from podium.launch.node_data import DataChangedError, NodeData
@@ -34,18 +34,20 @@ FOLLOWER = """
 import sys
 import podium.launch.launch as launching
 from podium.config.load import load_system
+from podium.core.errors import PodiumError
 from podium.launch import node_group as following
 from podium.launch.page_cache import Cleared
 from podium.launch.node_group import follow
 
-launching.command = lambda config, folder, entry, options, node: [
+launching.command = lambda config, folder, entry, options, node, private: [
     sys.executable, sys.argv[1], str(folder.path), str(node.rank), entry, *options
 ]
 following.clear_caches = lambda config: Cleared(config.seed == 7, "as far as it goes")
 try:
     follow(load_system("laptop", settings=sys.argv[3:]), int(sys.argv[2]), lambda words: None)
-except Exception as error:
-    sys.exit(f"{type(error).__name__}: {error}")
+except PodiumError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
 """
 HEAD = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder, rank = Path(sys.argv[1]), sys.argv[2]\n"
 
@@ -246,7 +248,7 @@ def test_a_rank_that_dies_on_another_node_ends_the_run_with_its_words(
         gathered(config, quiet) as crew,
     ):
         make_run(crew, config, run_folder)
-    assert node.wait(10) == 0
+    assert node.wait(10) == 1
 
 
 def test_processes_elsewhere_end_when_the_run_fails_here(
@@ -259,9 +261,38 @@ def test_processes_elsewhere_end_when_the_run_fails_here(
     )
     with pytest.raises(WorkError, match="torchrun ended with exit code 5"), gathered(config, quiet) as crew:
         make_run(crew, config, run_folder)
-    assert node.wait(10) == 0
+    assert node.wait(10) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(int((run_folder.path / "pid").read_text(encoding="utf-8")), 0)
+
+
+@pytest.mark.usefixtures("first_node")
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (WorkError("rank 0 died"), 1),
+        (Saved("asked to stop, and saved"), 143),
+        (Interrupted("interrupted: stopped"), 1),
+        (UsageError("data.store: there is none"), 2),
+        (ZeroDivisionError("a defect"), 1),
+    ],
+)
+def test_a_node_ends_with_the_first_ones_failure(
+    config: RunConfig, start_node: Any, error: Exception, exit_code: int
+) -> None:
+    node = start_node("")
+    with pytest.raises(type(error)), gathered(config, quiet):
+        raise error
+    assert node.wait(10) == exit_code
+    assert node.stderr.read() == f"node 0 failed: {error}\n"
+
+
+@pytest.mark.usefixtures("first_node")
+def test_a_node_ends_with_1_after_a_run_that_missed_its_target(config: RunConfig, start_node: Any) -> None:
+    node = start_node("")
+    with gathered(config, quiet) as crew:
+        crew.fail("the target was not reached", exit_code=1)
+    assert node.wait(10) == 1
 
 
 def test_nodes_that_do_not_come_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
-"""What is cleared before a run, and what is said where more was not allowed."""
+"""What is cleared before a run, what is found in memory afterwards, and what is said of it."""
 
+import mmap
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -7,46 +10,125 @@ import pytest
 from podium.config.load import load_system
 from podium.config.schema import RunConfig
 from podium.launch import page_cache
-from podium.launch.page_cache import clear_caches
+from podium.launch.page_cache import clear_caches, resident_bytes
+
+IN_MEMORY = Path("/dev/shm")
+NOBODY = 65534
+SIZE = 3 * mmap.PAGESIZE + 1
 
 
 @pytest.fixture
 def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file in the place of the kernel's; samples cannot be dropped unless a test says so."""
+    """A file in the place of the kernel's."""
     monkeypatch.setattr(page_cache, "DROP_CACHES", tmp_path / "drop_caches")
-    monkeypatch.setattr(page_cache.os, "sync", lambda: None)
-    monkeypatch.setattr(page_cache, "drop_from_page_cache", lambda config: False)
+    monkeypatch.setattr("os.sync", lambda: None)
     return tmp_path / "drop_caches"
 
 
 @pytest.fixture
-def everything() -> RunConfig:
-    return load_system("laptop", settings=["launch.caches=all"])
+def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only shard of any configuration, of four pages that were just written; the disk must not be in memory."""
+    path = tmp_path / "part.h5"
+    path.write_bytes(os.urandom(SIZE))
+    monkeypatch.setattr(page_cache, "_shards", lambda config: [path])
+    page_cache._write_back_and_drop(path)
+    if resident_bytes(path) != 0:
+        pytest.skip("the temporary folder is on a file system that keeps its pages")
+    path.write_bytes(os.urandom(SIZE))
+    assert resident_bytes(path) == SIZE
+    return path
 
 
-def test_all_is_cleared_where_the_rights_allow(switch: Path, everything: RunConfig) -> None:
+@pytest.fixture
+def shard_in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    if not IN_MEMORY.is_dir() or not os.access(IN_MEMORY, os.W_OK):
+        pytest.skip(f"{IN_MEMORY} is not there")
+    path = IN_MEMORY / f"podium_test_{os.getpid()}.h5"
+    path.write_bytes(bytes(SIZE))
+    monkeypatch.setattr(page_cache, "_shards", lambda config: [path])
+    yield path
+    path.unlink()
+
+
+def configured(caches: str) -> RunConfig:
+    return load_system("laptop", settings=[f"launch.caches={caches}"])
+
+
+def test_all_is_cleared_where_the_rights_allow(switch: Path, shard: Path) -> None:
     switch.touch()
-    cleared = clear_caches(everything)
+    cleared = clear_caches(configured("all"))
     assert (cleared.samples, cleared.words) == (True, "Cleared all of the kernel's caches")
     assert switch.read_text(encoding="ascii") == "3"
+    assert resident_bytes(shard) == 0
 
 
-@pytest.mark.parametrize("dropped", [True, False])
-def test_what_was_not_allowed_is_said(
-    switch: Path, everything: RunConfig, monkeypatch: pytest.MonkeyPatch, dropped: bool
-) -> None:
+def test_what_was_not_allowed_is_said(switch: Path, shard: Path) -> None:
     switch.mkdir()  # so that it cannot be written, whoever asks
-    monkeypatch.setattr(page_cache, "drop_from_page_cache", lambda config: dropped)
-    cleared = clear_caches(everything)
-    assert cleared.samples is dropped
-    what = "Cleared the samples from the page cache" if dropped else "Cleared no caches"
-    assert cleared.words == f"{what}, and no more: {switch} cannot be written here (Is a directory)"
+    cleared = clear_caches(configured("all"))
+    assert cleared.samples
+    why = f"{switch} cannot be written here (Is a directory)"
+    assert cleared.words == f"Cleared the samples from the page cache, and no more: {why}"
 
 
-def test_the_laptop_keeps_the_rest_of_its_caches(switch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_laptop_keeps_the_rest_of_its_caches(switch: Path, shard: Path) -> None:
     switch.touch()
-    monkeypatch.setattr(page_cache, "drop_from_page_cache", lambda config: True)
-    cleared = clear_caches(load_system("laptop"))
+    cleared = clear_caches(configured("samples"))
     assert cleared.samples
     assert cleared.words.endswith("and no more: launch.caches is samples")
     assert switch.read_text(encoding="ascii") == ""
+    assert resident_bytes(shard) == 0, "pages that were just written are written back first"
+
+
+@pytest.mark.parametrize("caches", ["all", "samples"])
+def test_pages_that_are_mapped_elsewhere_are_found(switch: Path, shard: Path, caches: str) -> None:
+    switch.touch()
+    with shard.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert len(mapped[:]) == SIZE  # every page is read
+        cleared = clear_caches(configured(caches))
+    assert not cleared.samples
+    assert cleared.words.startswith("0.0 of 0.0 MB of samples are still in memory after clearing caches")
+
+
+def test_samples_on_a_file_system_in_memory_are_not_cleared(switch: Path, shard_in_memory: Path) -> None:
+    switch.touch()
+    assert not clear_caches(configured("all")).samples
+
+
+def test_where_the_kernel_does_not_say_the_samples_count_as_cleared(
+    switch: Path, shard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_cache, "resident_bytes", lambda path: None)
+    cleared = clear_caches(configured("samples"))
+    assert cleared.samples
+    assert cleared.words.endswith("the kernel does not say whether 1 of 1 shards are out of memory")
+
+
+def as_nobody(look: Callable[[], int | None]) -> int | None:
+    """The answer of a process of a user without rights."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        os.write(writer, repr(look()).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writer)
+    words = os.read(reader, 100).decode()
+    os.close(reader)
+    return None if words == "None" else int(words)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_user_without_rights_to_a_file_is_not_misled(shard: Path, shard_in_memory: Path) -> None:
+    """The kernel answers that all pages are in memory, whether or not they are."""
+    for path in (shard, shard_in_memory):
+        path.chmod(0o444)
+    opened = {path: path.open("rb") for path in (shard, shard_in_memory)}  # the folders above are closed to others
+    paths = {path: Path(f"/proc/self/fd/{file.fileno()}") for path, file in opened.items()}
+    assert as_nobody(lambda: resident_bytes(paths[shard])) == SIZE
+    page_cache._write_back_and_drop(shard)
+    assert as_nobody(lambda: resident_bytes(paths[shard])) == 0
+    assert as_nobody(lambda: resident_bytes(paths[shard_in_memory])) is None
+    for file in opened.values():
+        file.close()

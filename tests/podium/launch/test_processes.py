@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -14,12 +16,15 @@ from typing import Any
 
 import pytest
 
+from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import Checkpointing, RunConfig
 from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.locks import assert_unlocked
 from podium.launch import launch as launch_module
-from podium.launch.launch import TORCHRUN, command, launch
+from podium.launch.launch import ALONE, TORCHRUN, command, launch, torchrun
+
+PRIVATE = Path("/private")
 
 KILLED = """\
 W1120 23:39:28.437000 8454 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 8458 closing signal SIGTERM
@@ -86,18 +91,18 @@ def assert_all_dead(folder: RunFolder) -> None:
 
 def test_the_command_runs_the_implementation_under_torchrun(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"processes_per_node": 3})})
-    found = command(config, run_folder, "train")
-    assert found[:5] == [sys.executable, *TORCHRUN, "--standalone"]
+    found = command(config, run_folder, "train", [], ALONE, PRIVATE)
+    assert found[:5] == [sys.executable, *TORCHRUN, "--rdzv-backend=c10d"]
     assert "--nproc-per-node=3" in found
     assert found[-3:] == ["implementations.pytorch.train", str(run_folder.config), str(run_folder.path)]
-    assert command(config, run_folder, "train", ["--caches-cleared"]) == [*found, "--caches-cleared"]
+    assert command(config, run_folder, "train", ["--caches-cleared"], ALONE, PRIVATE) == [*found, "--caches-cleared"]
 
 
 def test_only_training_is_started_again(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"max_restarts": 4})})
-    assert "--max-restarts=4" in command(config, run_folder, "train")
-    assert "--max-restarts=0" in command(open_config, run_folder, "train")
-    assert not any("restarts" in word for word in command(config, run_folder, "bench"))
+    assert "--max-restarts=4" in command(config, run_folder, "train", [], ALONE, PRIVATE)
+    assert "--max-restarts=0" in command(open_config, run_folder, "train", [], ALONE, PRIVATE)
+    assert not any("restarts" in word for word in command(config, run_folder, "bench", [], ALONE, PRIVATE))
 
 
 def test_a_run_that_has_saved_itself_is_no_failure(
@@ -317,13 +322,73 @@ def test_an_error_while_looking_for_news_ends_the_processes(
     assert_all_dead(run_folder)
 
 
+LISTENING = """\
+import os, sys
+from pathlib import Path
+from implementations.pytorch.distributed.process_group import joined
+from podium.config.load import load_resolved
+from podium.core.files import write_whole
+
+def addresses():
+    sockets, torchrun = set(), os.getppid()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if torchrun in (parent, int(process.name)):
+                sockets |= {os.readlink(descriptor) for descriptor in process.glob("fd/*")}
+        except OSError:
+            continue
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                yield words[1].partition(":")[0]
+
+with joined(load_resolved(Path(sys.argv[1]))) as processes:
+    processes.barrier()
+    if processes.first:
+        write_whole(Path(sys.argv[2]), " ".join(addresses()))
+    processes.barrier()
+"""
+LOOPBACKS = (
+    "0100007F",
+    "00000000000000000000000001000000",
+    "0000000000000000FFFF00000100007F",
+)  # as the kernel has them
+
+
+def test_no_process_of_a_single_node_listens_to_other_machines(
+    open_config: RunConfig, run_folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"processes_per_node": 2})})
+    write_resolved(two, run_folder.config)
+    script, found = tmp_path / "listening.py", tmp_path / "found"
+    script.write_text(LISTENING, encoding="utf-8")
+    places: list[Path] = []
+
+    def started(config: RunConfig, folder: RunFolder, entry: str, options: Any, node: Any, private: Path) -> list[str]:
+        places.append(private)
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        return [sys.executable, *torchrun(config, folder, node, private), str(script), str(folder.config), str(found)]
+
+    monkeypatch.setattr(launch_module, "command", started)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert launch_module.run_processes(two, run_folder, "train", [], nothing) == 0, run_folder.output.read_text()
+    listening = found.read_text(encoding="utf-8").split()
+    assert listening, "gloo listens"
+    assert set(listening) <= set(LOOPBACKS)
+    assert not places[0].exists()
+    assert [path.name for path in tmp_path.glob("*torch*")] == []
+
+
 def test_torchrun_still_prints_what_is_looked_for(
     tmp_path: Path, open_config: RunConfig, run_folder: RunFolder
 ) -> None:
     """The text above is torchrun's own: a rank that is killed under the installed one is told in the same form."""
     script = tmp_path / "die.py"
     script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", encoding="utf-8")
-    arguments = [sys.executable, *TORCHRUN, "--standalone", "--nproc-per-node=1", str(script)]
+    arguments = [sys.executable, *torchrun(open_config, run_folder, ALONE, tmp_path), str(script)]
     with run_folder.output.open("wb") as output:
         done = subprocess.run(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, check=False)
     failure = launch_module.failure(run_folder, done.returncode)

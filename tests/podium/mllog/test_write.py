@@ -1,6 +1,10 @@
 """The result log: the official checker accepts it under every ruleset, and a broken-off one can be closed."""
 
 import json
+import os
+import re
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +12,8 @@ import pytest
 
 from benchmarks.bert.rules import RULESETS
 from podium.config.schema import RunConfig
+from podium.core import clock
+from podium.core.clock import Moment
 from podium.core.errors import WorkError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
@@ -122,6 +128,85 @@ def test_a_name_may_have_any_letters(write_system: Any, write_log: Any) -> None:
     path = write_log(config)
     assert value(path, "submission_org") == 'Zwölf "東京"\u2028\\'
     assert check_compliance(path, RULESETS[-1:]) == {RULESETS[-1]: ""}
+
+
+# The clock
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """The machine's clocks in seconds: `boot` is never set."""
+    clocks = {"wall": 1.7e9, "boot": 50.0}
+    monkeypatch.setattr(clock, "wall_seconds", lambda: clocks["wall"])
+    monkeypatch.setattr(clock, "boot_seconds", lambda: clocks["boot"])
+    return clocks
+
+
+def passes(machine: dict[str, float], seconds: float, step: float = 0.0) -> None:
+    machine["boot"] += seconds
+    machine["wall"] += seconds + step
+
+
+@pytest.mark.parametrize("step", [3.0, -3.0, 3600.0, -3600.0])
+def test_a_run_whose_clock_was_set_is_refused_and_its_times_are_right(
+    machine: dict[str, float], tmp_path: Path, step: float
+) -> None:
+    path = tmp_path / "log.txt"
+    with ResultLog(path) as log:
+        log.run_starts()
+        passes(machine, 5.0, step)
+        with pytest.raises(WorkError, match=re.escape(f"set by {step:+,.1f} s while the run was timed")):
+            log.run_stops("success", 16)
+    events = {event.key: event for event in read_log(path).events}
+    assert events["run_stop"].time_ms - events["run_start"].time_ms == 5000
+    assert events["run_stop"].metadata["status"] == "aborted"
+    assert events["podium_clock_stepped"].value == step
+
+
+@pytest.mark.parametrize("step", [0.0, 1.0, -1.0])
+def test_a_leap_second_is_no_fault_and_changes_no_time(machine: dict[str, float], tmp_path: Path, step: float) -> None:
+    path = tmp_path / "log.txt"
+    with ResultLog(path) as log:
+        passes(machine, 60.0, 3600.0)  # before the run, when clocks are set
+        log.run_starts()
+        passes(machine, 5.0, step)
+        log.run_stops("success", 16)
+    events = {event.key: event for event in read_log(path).events}
+    assert events["run_stop"].time_ms - events["run_start"].time_ms == 5000
+    assert events["run_stop"].metadata["status"] == "success"
+
+
+def test_a_log_is_closed_after_its_last_line_though_the_clock_was_set_back(
+    machine: dict[str, float], tmp_path: Path
+) -> None:
+    path = tmp_path / "log.txt"
+    with ResultLog(path) as log:
+        log.run_starts()
+    passes(machine, 5.0, -3600.0)
+    assert close_as_aborted(path)
+    times = [event.time_ms for event in read_log(path).events]
+    assert times == sorted(times)
+
+
+def test_the_time_that_a_process_was_stopped_counts(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    pid = os.fork()
+    if pid == 0:
+        with ResultLog(path) as log:
+            log.run_starts()
+            os.kill(os.getpid(), signal.SIGSTOP)
+            log.run_stops("success", 16)
+        os._exit(0)
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    before = Moment.now()
+    while before.elapsed() < 0.2:
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGCONT)
+    assert os.waitpid(pid, 0)[1] == 0
+    events = {event.key: event for event in read_log(path).events}
+    assert events["run_stop"].time_ms - events["run_start"].time_ms >= 199
+    assert events["run_stop"].metadata["status"] == "success"
 
 
 # Runs that broke off

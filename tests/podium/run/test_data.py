@@ -16,7 +16,7 @@ from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shar
 from podium.config.load import load_system
 from podium.config.schema import DataSettings, Evaluation, RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.launch.page_cache import drop_from_page_cache
+from podium.launch import page_cache
 from podium.run.data import is_prepared, verify, with_data
 
 
@@ -202,13 +202,6 @@ def test_stores_that_do_not_fit_together_are_refused(texts: dict[str, str], tmp_
         prepared(config_of(given))
 
 
-def test_caches_are_dropped_where_the_kernel_can(texts: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    config, _ = prepared(config_of(texts))
-    assert drop_from_page_cache(config) is True
-    monkeypatch.delattr("os.posix_fadvise")
-    assert drop_from_page_cache(config) is False
-
-
 def test_too_few_samples_to_evaluate_on_are_said_before_anything_runs(open_config: RunConfig) -> None:
     few = open_config.model_copy(update={"evaluation": Evaluation(samples=100_000)})
     with pytest.raises(UsageError, match=r"holds \d+ samples, evaluation\.samples is 100000; prepare a longer text"):
@@ -350,7 +343,9 @@ def test_a_phase_has_samples_of_its_own_length_beside_those_of_the_text(texts: d
     assert is_prepared(given)
     assert prepared(given) == (config, ["Checking the data"])
     assert prepared(config) == (config, ["Checking the data"])  # as a run that is resumed or searched with it
-    assert drop_from_page_cache(config) is True
+    assert config.data.evaluation_store
+    cleared = {shard.parent for shard in page_cache._shards(config)}
+    assert cleared == {*config.stores, config.data.evaluation_store}
     flip(opened.paths[0])
     with pytest.raises(
         WorkError, match=r"training-16-2/one\.h5: the shard cannot be used: its content has the SHA-256"

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
 from podium.core.locks import shared_lock
-from podium.launch import launch
+from podium.launch import launch, page_cache
 from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
@@ -184,6 +184,34 @@ def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
     (result,) = (place / "results").rglob("result_0.txt")
     assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["success"]
     assert str(caught.value).endswith(f"; its log says success: {result}")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "target", "failed"),
+    [
+        ("FAILED", 0.72, "the official compliance checker finds errors in "),
+        ("", 0.72, "the target accuracy of 0.72 was not reached within max_samples "),
+        ("", None, ""),
+    ],
+)
+def test_other_nodes_end_with_1_after_a_run_that_falls_short(
+    open_config: RunConfig,
+    implementation: Any,
+    summary: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: str,
+    target: float | None,
+    failed: str,
+) -> None:
+    crew, others = Crew(), list[tuple[str, int]]()
+    monkeypatch.setattr(crew, "fail", lambda message, exit_code: others.append((message, exit_code)))
+    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: nullcontext(crew))
+    monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": verdict})
+    summary["reached_target"] = bool(verdict)
+    implementation()
+    (run,) = run_set(open_config.model_copy(update={"target_accuracy": target}), 1, QUIET)
+    assert [(message.startswith(failed), code) for message, code in others] == [(True, 1)] * bool(failed)
+    assert run.shortfall(open_config.model_copy(update={"target_accuracy": target})).startswith(failed)
 
 
 def test_a_finished_run_is_one_object(tmp_path: Path, summary: dict[str, Any]) -> None:
@@ -649,7 +677,7 @@ def test_a_run_of_an_older_version_resumes_and_says_that_its_data_is_not_known(
 def test_nothing_reads_samples_once_the_caches_are_cleared(
     place: Path, no_data: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order before each run: verify, write back, clear, start the processes; samples are read once a set."""
+    """The order before each run: verify, write back, clear, look, start the processes; samples are read once a set."""
     events: list[str] = []
 
     def noted(owner: Any, name: str, event: str) -> None:
@@ -659,14 +687,14 @@ def test_nothing_reads_samples_once_the_caches_are_cleared(
     implementation()
     noted(Shard, "verify", "verify")
     noted(Shard, "arrays", "read")
-    noted(os, "fdatasync", "write back")
-    noted(os, "posix_fadvise", "clear")
+    noted(page_cache, "_write_back_and_drop", "write back and clear")
+    noted(page_cache, "resident_bytes", "look")
     noted(launch, "run_processes", "start")
     list(run_set(open_config, 2, QUIET))
     shards = len([*no_data.rglob("*.h5")])
     last = len(events) - 1 - events[::-1].index("read")
     assert events.count("verify") == shards
-    assert events[last + 1 :] == 2 * [*(["write back", "clear"] * shards), "start"]
+    assert events[last + 1 :] == 2 * [*(["write back and clear"] * shards), *(["look"] * shards), "start"]
 
 
 # The initial checkpoint

@@ -39,7 +39,7 @@ from podium.tune import worker
 path, *sys.argv[1:] = words
 for stream in (1, 2):
     os.dup2(os.open(said, os.O_WRONLY), stream)
-launching.command = lambda config, folder, entry, options, node: [sys.executable, path, str(folder.path)]
+launching.command = lambda config, folder, entry, options, node, private: [sys.executable, path, str(folder.path)]
 sys.exit(worker.main())
 """
 SPACE = {

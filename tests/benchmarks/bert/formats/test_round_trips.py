@@ -116,6 +116,36 @@ def test_the_widths_of_variable_rows_grow_with_them(
     assert (shard.origin.max_sequence_length, shard.origin.max_predictions) == (700, counts[0])
 
 
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_the_settings_that_samples_were_made_with_are_stated_where_a_file_does_not_say(
+    tmp_path: Path,
+    foreign_arrays: ForeignArrays,
+    write_foreign: WriteForeign,
+    allowed: AllowedTokens,
+    format_name: str,
+) -> None:
+    file, shard = write_foreign(format_name, tmp_path / "a", foreign_arrays(format_name)), tmp_path / "a.h5"
+    stated = (128, 20) if format_name == "hdf5-variable" else (16, 4)
+    import_file(file, format_name, allowed, shard, GenerationSettings.of_lengths(*stated))
+    assert (Shard(shard).origin.max_sequence_length, Shard(shard).origin.max_predictions) == stated
+    with pytest.raises(UsageError, match=r"up to 16 tokens, 4 of them masked, .* --max-sequence-length 15 and"):
+        import_file(file, format_name, allowed, tmp_path / "wrong.h5", GenerationSettings.of_lengths(15, 4))
+    assert not (tmp_path / "wrong.h5").exists()
+
+
+def test_other_settings_than_those_of_an_exported_shard_are_refused(
+    tmp_path: Path, make_samples: MakeSamples, allowed: AllowedTokens
+) -> None:
+    origin = of_text(allowed, max_sequence_length=128, max_predictions=20)
+    write_shard(tmp_path / "a.h5", make_samples([5, 64], most=9), origin)
+    for format_name in ("hdf5-fixed", "hdf5-variable"):
+        export_shard(tmp_path / "a.h5", format_name, tmp_path / "a.hdf5")
+        import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "b.h5", GenerationSettings.of_lengths(128, None))
+        assert Shard(tmp_path / "b.h5").origin == origin
+        with pytest.raises(UsageError, match="has samples of up to 128 tokens, 20 of them masked"):
+            import_file(tmp_path / "a.hdf5", "auto", allowed, tmp_path / "c.h5", GenerationSettings())
+
+
 @pytest.mark.parametrize("kind", ["<i8", ">i4", "<u2"])
 def test_any_integer_type_and_labels_in_a_column_are_read(
     tmp_path: Path, foreign_arrays: ForeignArrays, write_foreign: WriteForeign, allowed: AllowedTokens, kind: str

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.distributed.process_group import Processes, _threads, agent_store, meeting_place
+from implementations.pytorch.distributed.process_group import Processes, _threads, meeting_place, run_store
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.loss import loss_sums
 from podium.config.load import load_system
@@ -47,7 +47,7 @@ def meet(ranks: int, delays: dict[int, float] | None = None) -> list[str]:
 
     def come(rank: int) -> None:
         time.sleep((delays or {}).get(rank, 0.0))
-        places[rank] = meeting_place(agent_store(SOON), rank, ranks, SOON)
+        places[rank] = meeting_place(run_store(SOON), rank, ranks, SOON)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
@@ -68,9 +68,9 @@ def test_every_attempt_has_a_place_of_its_own(server: Any, late: int) -> None:
 def test_an_attempt_that_not_all_have_come_to_disturbs_no_later_one(server: Any) -> None:
     first = meet(2)
     with pytest.raises(WorkError, match="some rank has not come within"):
-        meeting_place(agent_store(SOON), 0, 2, timedelta(seconds=0.3))
+        meeting_place(run_store(SOON), 0, 2, timedelta(seconds=0.3))
     with pytest.raises(WorkError, match="rank 0 has not come within"):
-        meeting_place(agent_store(SOON), 1, 2, timedelta(seconds=0.3))
+        meeting_place(run_store(SOON), 1, 2, timedelta(seconds=0.3))
     second = meet(2, {0: 0.2})
     assert len(set(second)) == 1 and second[0] != first[0]
 
@@ -81,7 +81,7 @@ def test_a_single_rank_meets_nobody(server: Any) -> None:
 
 def test_without_torchrun_there_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    assert agent_store(SOON) is None
+    assert run_store(SOON) is None
 
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -1,0 +1,30 @@
+"""Elapsed time does not depend on the machine's clock, and a clock that was set is noticed."""
+
+import time
+
+import pytest
+
+from podium.core import clock
+from podium.core.clock import Moment
+
+
+def test_the_clock_does_not_stand_still_while_a_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.0, time.CLOCK_REALTIME: 8.0}.__getitem__)
+    assert (clock.boot_seconds(), clock.wall_seconds()) == (7.0, 8.0)
+
+
+@pytest.mark.parametrize("step", [0.0, 3.0, -3.0, 3600.0, -3600.0])
+def test_a_step_changes_no_elapsed_time(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+    boot, wall = 100.0, 1e9
+    monkeypatch.setattr(clock, "boot_seconds", lambda: boot)
+    monkeypatch.setattr(clock, "wall_seconds", lambda: wall)
+    moment = Moment(wall, boot)
+    boot, wall = boot + 5.0, wall + 5.0 + step
+    assert moment.elapsed() == 5.0
+    assert moment.stepped() == step
+
+
+def test_the_clocks_of_this_machine_agree() -> None:
+    moment = Moment.now()
+    assert 0 <= moment.elapsed() < 60
+    assert abs(moment.stepped()) < 60
