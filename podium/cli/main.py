@@ -20,6 +20,7 @@ from podium.core.console import errors, print_findings, tell
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
 from podium.core.paths import require_own_packages
+from podium.core.processes import stop_signals
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +67,8 @@ def run(
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
     Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its
-    target, 143 if it was asked to stop (SIGTERM, Ctrl-C) and has saved itself, where `checkpoint` is set.
+    target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it has saved itself then, where
+    `checkpoint` is set.
     """
     from podium.run.collect import FinishedRun
     from podium.run.progress import Progress
@@ -306,7 +308,7 @@ def tune(
 
 def main() -> None:
     """Run a command; a failure or an interruption is told as a sentence, with its exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+    for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, _interrupt)
     hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:

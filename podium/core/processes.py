@@ -18,6 +18,8 @@ from podium.core.errors import WorkError
 from podium.core.files import remove_unfinished
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+# By which a user, a terminal that closes, or a scheduler asks a program to stop.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
@@ -25,6 +27,11 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Those of STOP_SIGNALS that this process does not ignore, as one that nohup started ignores SIGHUP."""
+    return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def end_with_parent(parent: int | None = None) -> None:

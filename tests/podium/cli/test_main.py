@@ -233,7 +233,7 @@ def test_an_interruption_within_compiled_code_is_a_sentence(
     monkeypatch.setattr(main, "app", app)
     with pytest.raises(SystemExit) as end:
         main.main()
-    assert end.value.code == 1
+    assert end.value.code == 130
     assert capsys.readouterr().err.strip() == "podium: interrupted"
 
 
@@ -251,4 +251,4 @@ def test_an_interruption_that_a_callback_loses_comes_again() -> None:
         "cli.main()\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25, check=False)
-    assert (ended.returncode, ended.stderr.strip()) == (1, "podium: interrupted")
+    assert (ended.returncode, ended.stderr.strip()) == (130, "podium: interrupted")
