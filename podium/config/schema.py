@@ -495,6 +495,12 @@ class RunConfig(Settings):
     def stores(self) -> tuple[Path, ...]:
         return tuple(self.named_stores.values())
 
+    @property
+    def every_store(self) -> dict[str, Path]:
+        """Where all prepared samples are, by key: those to train on, then those to evaluate on."""
+        evaluation = self.data.evaluation_store
+        return self.named_stores | ({"data.evaluation_store": evaluation} if evaluation is not None else {})
+
     def phase_samples(self, phase: TrainingPhase) -> int | None:
         """Samples of a phase, whole global batches where it is a share of max_samples; None of the last one.
 

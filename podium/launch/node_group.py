@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from podium.config.load import load_resolved
+from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.launch.launch import ALONE, Node, failure, launch, run_processes
+from podium.launch.node_data import DataChangedError, NodeData, verification_seconds
 from podium.launch.page_cache import Cleared, clear_caches
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}  # seconds, seconds, and tries
@@ -108,10 +110,21 @@ class Crew:
     """The nodes of a set of runs. Without others every method does what a machine by itself needs."""
 
     def __init__(self, node: Node = ALONE, others: Sequence[Wire] = ()) -> None:
+        self.data = NodeData()  # as this node has verified it
+        self._changed = ""  # which node's data was changed during the run
         self.node, self._others = node, others
         self._at_work: list[Wire] = []
         self._ended: dict[Wire, tuple[str, float]] = {}
         self._failure = ("", 0)
+
+    def verify_data(self, config: RunConfig, folder: RunFolder) -> None:
+        """Have the other nodes verify the stores that their processes will open, and compare them with the run's."""
+        for wire in self._others:
+            wire.send({"do": "verify", "folder": str(folder.path), "listed": folder.data.exists()})
+        deadline = time.monotonic() + verification_seconds(config)
+        for wire in self._others:
+            if wire.answer(max(0.0, deadline - time.monotonic())) is None:
+                raise WorkError(f"{wire.name} has not verified its data; see what it does")
 
     def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
         """Clear caches on all nodes; what was done is what was done on the one where least was."""
@@ -147,7 +160,7 @@ class Crew:
         """Have the other nodes start their processes."""
         for wire in self._others:
             wire.send({"do": "run", "folder": str(folder.path), "entry": entry, "options": list(options)})
-        self._at_work, self._ended = list(self._others), {}
+        self._at_work, self._ended, self._changed = list(self._others), {}, ""
 
     def watch(self) -> None:
         """WorkError if a node was lost, or if its processes ended a while ago and ours go on without them."""
@@ -156,6 +169,7 @@ class Crew:
             if answer is not None:
                 self._at_work.remove(wire)
                 self._ended[wire] = (str(answer["words"]), time.monotonic())
+                self._changed = self._changed or (f"{wire.name}: {answer['changed']}" if answer.get("changed") else "")
         for wire, (words, when) in self._ended.items():
             if words and time.monotonic() - when > ENDING_SECONDS:
                 raise WorkError(f"{wire.name}: {words}")
@@ -167,6 +181,8 @@ class Crew:
             self.watch()
             time.sleep(0.05)
         self.stop()
+        if self._changed:
+            raise DataChangedError(self._changed)
 
     def stop(self) -> None:
         """See to it that no node's processes go on."""
@@ -296,10 +312,10 @@ def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
     if not 0 < rank < config.launch.nodes:
         raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
     with closing(_met(config, rank, note)) as wire:
-        node = Node(rank, wire.own_address)
+        node, data = Node(rank, wire.own_address), NodeData()
         while (order := wire.receive() or {}).get("do") != "end":
             if order["do"] != "stop":  # one that came after all had ended has nothing to stop
-                wire.send(_obeyed(order, node, wire))
+                wire.send(_obeyed(order, node, wire, data))
         if exit_code := int(order.get("exit_code", 0)):
             raise FirstNodeError(f"node 0 failed: {order.get('failed')}", exit_code)
 
@@ -326,16 +342,30 @@ def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
     return wire
 
 
-def _obeyed(order: Mapping[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
+def _obeyed(order: Mapping[str, Any], node: Node, wire: Wire, data: NodeData) -> dict[str, Any]:
     """The answer to an order, once it is done."""
     try:
         if order["do"] == "clear":
             return asdict(clear_caches(_config(Path(order["config"]))))
-        return {"words": _run(order, node, wire)}
+        if order["do"] == "verify":
+            return _verified(RunFolder(Path(order["folder"])), bool(order["listed"]), data)
+        words = _run(order, node, wire)
+        _, changed = attempt(data.require_unchanged)
+        return {"words": words, "changed": str(changed or "")}
     except PodiumError as error:
         if type(error) in (UsageError, WorkError):
             return {"failed": str(error)}
         raise
+
+
+def _verified(folder: RunFolder, listed: bool, data: NodeData) -> dict[str, Any]:
+    """The answer once this node's stores are verified, and compared with those `listed` in the run's folder."""
+    config = _config(folder.config)
+    expected = read_run_data(_seen(folder.data)) if listed else data.of(config)
+    if expected is None:
+        raise WorkError(f"{folder.data}: is not seen on this node; have one runs/ for all nodes")
+    data.require(config, expected, "node 0")
+    return {}
 
 
 def _run(order: Mapping[str, Any], node: Node, wire: Wire) -> str:
@@ -357,7 +387,12 @@ def _run(order: Mapping[str, Any], node: Node, wire: Wire) -> str:
 
 
 def _config(path: Path) -> RunConfig:
+    return load_resolved(_seen(path))
+
+
+def _seen(path: Path) -> Path:
+    """The path of a file that the first node has written, as soon as it is seen here."""
     deadline = time.monotonic() + FILE_SECONDS
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
-    return load_resolved(path)
+    return path

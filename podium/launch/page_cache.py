@@ -56,8 +56,7 @@ def clear_caches(config: RunConfig) -> Cleared:
 
 
 def _shards(config: RunConfig) -> Iterator[Path]:
-    assert config.data.evaluation_store
-    for folder in (*config.stores, config.data.evaluation_store):
+    for folder in config.every_store.values():
         yield from shard_paths(folder)
 
 

@@ -9,10 +9,11 @@ from podium.config.run_folder import whole_checkpoints
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
 from podium.launch.container import seen_anywhere
+from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.prepare import PreparedRun
-from podium.run.results import ResultSet
+from podium.run.results import ResultSet, set_aside
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,9 @@ def collect(run: PreparedRun, results: ResultSet, note: Callable[[str], None]) -
 
 def collect_failure(run: PreparedRun, results: ResultSet, error: PodiumError) -> PodiumError:
     """The error of a run that broke off, with where its log is and how to resume; Saved where the run is not over."""
+    if isinstance(error, DataChangedError):
+        set_aside(run.folder)
+        return DataChangedError(f"{error}; its log is no result and is kept: {run.folder.changed_data_result}")
     hint = _resume_hint(run, str(error))
     if isinstance(error, Saved | Interrupted) and hint:
         return Saved(f"{error}; {hint}")
