@@ -272,7 +272,7 @@ def test_processes_elsewhere_end_when_the_run_fails_here(
     [
         (WorkError("rank 0 died"), 1),
         (Saved("asked to stop, and saved"), 143),
-        (Interrupted("interrupted: stopped"), 1),
+        (Interrupted("interrupted: stopped"), 130),
         (UsageError("data.store: there is none"), 2),
         (ZeroDivisionError("a defect"), 1),
     ],
