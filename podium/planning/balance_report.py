@@ -41,6 +41,7 @@ class Cluster:
     deal: Deal
     local_batch: int
     accumulation_steps: int = 1
+    strata_counts: tuple[int, ...] | None = None  # of a micro-batch; None: as lengths give them
 
     @classmethod
     def of_system(cls, config: "RunConfig") -> "Cluster":
@@ -49,7 +50,9 @@ class Cluster:
         from podium.planning.costs import with_measured_costs
 
         deal = Deal.of_config(with_measured_costs(config), LARGE.relative_costs(VOCABULARY_SIZE))
-        return cls(deal, config.local_batch_size, config.gradient_accumulation_steps)
+        local, steps, counts = config.local_batch_size, config.gradient_accumulation_steps, config.strata_counts
+        # with a recipe that draws no strata, a system's counts may be of another batch size, which was not checked then
+        return cls(deal, local, steps, counts if counts is not None and sum(counts) == local // steps else None)
 
     @classmethod
     def of_ranks(
@@ -110,7 +113,14 @@ def balance_report(
     histogram = wikipedia_histogram() if lengths is None else read_histogram(lengths.resolve())
     deal = replace(cluster.deal, row_tokens=len(histogram) - 1)
     found, impossible = balances_of(
-        strategies or [*STRATEGIES], histogram, deal, cluster.local_batch, cluster.accumulation_steps, steps, seed
+        strategies or [*STRATEGIES],
+        histogram,
+        deal,
+        cluster.local_batch,
+        cluster.accumulation_steps,
+        steps,
+        seed,
+        strata_counts=cluster.strata_counts,
     )
     if not found:
         raise UsageError(next(iter(impossible.values())))
@@ -134,12 +144,13 @@ def balances_of(
     seed: int = 0,
     pool: np.ndarray | None = None,
     strata_batch: int | None = None,
+    strata_counts: Sequence[int] | None = None,
 ) -> tuple[dict[str, Balance], dict[str, str]]:
     """The balance of each strategy over the same `steps` global batches, and why others are impossible here.
 
     Lengths are distributed as a histogram of 0, 1, … tokens; `pool` [N] uint16 are those of all samples, instead of a
     million. Strategies with strata share batches of their own, in which so many samples (`strata_batch`; None: a
-    local batch) have fixed counts of each stratum.
+    micro-batch) have fixed counts of each stratum, `strata_counts` or those that the lengths give.
     """
     pool = quantiles(histogram, POOL).astype(np.uint16) if pool is None else pool
     longest, size = len(histogram) - 1, deal.parts * local_batch
@@ -151,7 +162,7 @@ def balances_of(
         try:
             if strata:
                 batch = strata_batch or local_batch // accumulation_steps
-                order = StratifiedSampler(pool, batch=batch, seed=seed, max_length=longest)
+                order = StratifiedSampler(pool, batch=batch, seed=seed, max_length=longest, counts=strata_counts)
         except UsageError as error:
             impossible |= {name: str(error) for name in strategies if STRATEGIES[name].strata}
         else:

@@ -114,6 +114,15 @@ class StratifiedSampler:
             slot += slots
         return drawn.reshape(-1)[skipped : skipped + count]
 
+    def mean_of(self, values: np.ndarray) -> float:
+        """The mean over whole epochs of what is drawn, of values [N] of all samples.
+
+        It is not their mean, since counts are whole: a stratum may come more often than its share of the samples.
+        """
+        strata = [indices for indices in self._indices if len(indices)]
+        means = np.array([values[indices].mean() for indices in strata])
+        return float(self.counts[self.counts > 0] @ means) / self.batch
+
     def _require_slots(self, sizes: np.ndarray) -> None:
         for stratum in np.flatnonzero((sizes > 0) & (self.counts == 0)):
             shortest = int(self.bounds[stratum - 1]) + 1 if stratum else 1

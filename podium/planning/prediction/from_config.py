@@ -80,6 +80,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         samples=samples,
         strategy=config.balancing,
         accumulation_steps=config.gradient_accumulation_steps,
+        strata_counts=config.strata_counts,
         optimizer=config.optimizer.algorithm,
         sharing="whole_tensors" if sharded_from is not None and machine.ranks >= max(2, sharded_from) else "none",
         gradient_bytes=FULL if config.wire == "fp32" else HALF,

@@ -164,6 +164,7 @@ class Plan:
     samples: Estimate
     strategy: str = "indexed"
     accumulation_steps: int = 1
+    strata_counts: tuple[int, ...] | None = None  # of a stratified strategy's micro-batch; None: as lengths give them
     optimizer: str = "lamb"
     sharing: Sharing = "none"
     gradient_bytes: int = FULL  # of an element on the wire

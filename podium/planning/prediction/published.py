@@ -20,6 +20,8 @@ OTHER_CODE = ("mosaicml",)
 POOL = 262_144  # samples that stand for Wikipedia's
 # By family: Baidu's and Samsung's as they describe them; NVIDIA's and what is built on it are taken to be Baidu's.
 STRATEGY = {"nvidia": "exchanged", "baidu": "exchanged", "hazyresearch": "exchanged", "samsung": "presorted"}
+# By family and samples of a local batch, where published counts are not those that the lengths give.
+STRATA_COUNTS = {("samsung", 12): (4, 2, 2, 4)}
 UNSHARDED = ("samsung",)  # families whose optimizer is not sharded over ranks: PyTorch DDP, as described
 FITTED_FAMILIES = ("nvidia", "baidu", "hazyresearch")  # whose code ran on systems that the constants are fitted to
 CLIPPED: dict[str, Clipping] = {"samsung": "bucket"}  # where clipping overlaps as described; else part of the rates
@@ -69,6 +71,7 @@ def plan_of(run: PublishedRun | PublishedScore, constants: Constants, published:
         samples=samples.at(run.global_batch_size),
         strategy=STRATEGY[run.family],
         accumulation_steps=run.accumulation_steps,
+        strata_counts=STRATA_COUNTS.get((run.family, run.global_batch_size // run.gpus)),
         optimizer=run.optimizer,
         sharing="none" if run.family in UNSHARDED else "slices",
         gradient_bytes=HALF,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.bert.published.reading import read_runs
 from podium.core.errors import UsageError
+from podium.planning.balancing.strategies import STRATEGIES
 from podium.planning.prediction.constants import Constants
 from podium.planning.prediction.from_config import ADAPTERS, BETWEEN_NODES, FITTED_PROCESSORS
 from podium.planning.prediction.memory import needed_bytes
@@ -15,6 +16,7 @@ from podium.planning.prediction.samples_to_target import Curve, curve
 
 NODE = 8
 LOCAL = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 56)  # micro-batches tried; 56: the largest published (80 GB)
+OTHER_BATCHES = "local batches of other sizes draw strata in proportion to the data"
 SMALLEST_BATCH, LARGEST_BATCH = 256, 16_416  # global batch sizes that were published
 
 
@@ -53,6 +55,10 @@ def machine_of(machine: Machine, gpus: int) -> Machine:
 def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled:
     machine = machine_of(plan.machine, gpus)
     unsure = tuple(plan.unsure)
+    if plan.strata_counts is not None and STRATEGIES[plan.strategy].strata:
+        unsure += (
+            f"strata_counts {list(plan.strata_counts)} are of {sum(plan.strata_counts)} samples; {OTHER_BATCHES}",
+        )
     if machine.nodes > 1 and machine.processor not in FITTED_PROCESSORS and BETWEEN_NODES not in unsure:
         unsure += (BETWEEN_NODES,)
     if machine.nodes > 1 and plan.machine.adapters is None:
@@ -66,12 +72,13 @@ def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled
             machine=machine,
             global_batch_size=gpus * local,
             accumulation_steps=parts,
+            strata_counts=_counts_of(plan.strata_counts, local // parts),
             evaluation_interval=None,
             samples=samples.at(gpus * local),
             unsure=unsure,
         )
         try:
-            fitting = _in_memory(changed, local)
+            fitting = _in_memory(changed, local, plan.strata_counts)
             if fitting is None:
                 short_of_memory = True
                 continue
@@ -107,12 +114,23 @@ def _local_batches(gpus: int, optimizer: str, samples: Curve) -> list[tuple[int,
     return [(micro * count, count) for micro, count in parts.items()]
 
 
-def _in_memory(plan: Plan, local: int) -> Plan | None:
-    """The plan with its local batch in the fewest parts that fit into memory, by doublings; None if none does."""
+def _in_memory(plan: Plan, local: int, counts: tuple[int, ...] | None) -> Plan | None:
+    """The plan with its local batch in the fewest parts that fit into memory, by doublings; None if none does.
+
+    `counts` are a system's for a micro-batch of their sum.
+    """
     if plan.memory_bytes is None or needed_bytes(plan) <= plan.memory_bytes:
         return plan
     parts = 2 * plan.accumulation_steps
-    return None if local % parts else _in_memory(replace(plan, accumulation_steps=parts), local)
+    if local % parts:
+        return None
+    divided = replace(plan, accumulation_steps=parts, strata_counts=_counts_of(counts, local // parts))
+    return _in_memory(divided, local, counts)
+
+
+def _counts_of(counts: tuple[int, ...] | None, samples: int) -> tuple[int, ...] | None:
+    """Counts of strata where they are of so many samples; else None, for those that the lengths give."""
+    return counts if counts is not None and sum(counts) == samples else None
 
 
 def published_points() -> list[dict[str, object]]:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import LARGE
+from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.planning.balance_report import Balance, Cluster, balance_report, balances_of
 from podium.planning.balancing.interface import Deal
@@ -83,6 +84,22 @@ def tiny_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(TINY).write_text("[0, 0, 1e-6]")
 
 
+def test_a_system_s_counts_of_strata_are_drawn() -> None:
+    """171 DGX A100 draw 4, 2, 2 and 4 of 12 samples, which wait otherwise than the 5, 2, 1 and 4 of the lengths."""
+
+    def found(strategies: list[str], *settings: str) -> dict[str, Any]:
+        cluster = Cluster.of_system(load_system("dgxa100_n171", None, [*settings]))
+        return balance_report(cluster, strategies, steps=2)
+
+    own, computed = found(["presorted"]), found(["presorted"], "strata_counts=null")
+    costs = [each["strategies"]["presorted"]["max_over_mean_cost"] for each in (own, computed)]
+    assert abs(costs[0] - costs[1]) > 1e-4
+    with pytest.raises(UsageError, match=r"strata_counts: found \[12, 0, 0, 0\], but the .* do not go together"):
+        found(["presorted"], "strata_counts=[12, 0, 0, 0]")
+    other = load_system("dgxa100_n171", "indexed", ["optimizer.algorithm=lamb", "global_batch_size=10944"])
+    assert other.strata_counts == (4, 2, 2, 4) and Cluster.of_system(other).strata_counts is None
+
+
 def test_every_strategy_is_reported() -> None:
     found = balance_report(Cluster.of_ranks(8, 16, None, None, None), steps=2)
     assert list(found["strategies"]) == list(STRATEGIES)
@@ -100,7 +117,7 @@ def test_large_batches_are_fewer(monkeypatch: pytest.MonkeyPatch, ranks: int, sa
     """So that an answer does not take the longer the larger the cluster is."""
     asked = []
 
-    def balances(*arguments: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    def balances(*arguments: Any, **_: Any) -> tuple[dict[str, Any], dict[str, str]]:
         asked.append(arguments[5])
         return {"padded": Deal(1, 1)}, {}
 

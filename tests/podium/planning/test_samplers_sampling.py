@@ -122,6 +122,15 @@ def test_every_sample_of_a_stratum_comes_once_in_each_of_its_epochs(counts: list
         assert not np.array_equal(sequence[: len(own)], sequence[len(own) : 2 * len(own)])
 
 
+@pytest.mark.parametrize("lengths", [MIXED, MIXED[MIXED > 128]])
+def test_the_mean_of_what_is_drawn_is_that_of_many_batches(lengths: np.ndarray) -> None:
+    """Of each stratum by its slots, an empty one aside."""
+    sampler = StratifiedSampler(lengths, batch=5, seed=3, max_length=512)
+    drawn = lengths[sampler.samples(0, 5 * 40_000)].mean()
+    assert sampler.mean_of(lengths) == pytest.approx(drawn, rel=1e-3)
+    assert sampler.mean_of(lengths) != pytest.approx(lengths.mean(), rel=1e-2)
+
+
 @given(st.integers(0, 5000), st.integers(0, 100), st.sampled_from([5, 12, 16, 31]))
 @settings(deadline=None)
 def test_any_slice_of_a_stratified_order_is_that_slice_of_the_whole(first: int, count: int, batch: int) -> None:

@@ -103,6 +103,18 @@ def test_an_optimizer_is_shared_as_configured_and_not_on_fewer_ranks() -> None:
     assert plan_of_config(nodes(gpu("optimizer.algorithm=lamb"), 64, 8), None, CONSTANTS).sharing == "none"
 
 
+def test_strata_are_drawn_by_the_system_s_counts() -> None:
+    """171 DGX A100 draw 4 of 12 samples from the longest stratum, as do 5, 2, 1 and 4, but more from the third."""
+    own, computed = (
+        predict(plan_of_config(load_system("dgxa100_n171", None, settings), None, CONSTANTS), CONSTANTS)
+        for settings in ([], ["strata_counts=null"])
+    )
+    assert own.split.compute > 1.05 * computed.split.compute
+    config = load_system("dgxa100_n128", None, ["strata_counts=[16, 0, 0, 0]"])
+    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not go together"):
+        predict(plan_of_config(config, None, CONSTANTS), CONSTANTS)
+
+
 def test_lengths_are_those_of_a_prepared_store(tiny_store: tuple[SampleStore, Path], costs_file: Path) -> None:
     config, (store, _) = load_system("laptop"), tiny_store
     data = config.data.model_copy(update={"store": store.paths[0].parent})

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from podium.core.errors import UsageError
 from podium.planning.costs import StepCosts
 from podium.planning.prediction.plan import Lengths, Machine, Plan
 from podium.planning.prediction.published import wikipedia
@@ -16,11 +17,17 @@ CONSTANT = Lengths(np.full(1000, 100), np.full(1000, 15))
 
 
 def load(
-    strategy: str, batch: int, ranks: int, costs: StepCosts, lengths: Lengths, accumulation_steps: int = 1
+    strategy: str,
+    batch: int,
+    ranks: int,
+    costs: StepCosts,
+    lengths: Lengths,
+    accumulation_steps: int = 1,
+    strata_counts: tuple[int, ...] | None = None,
 ) -> Load:
     """On nodes of eight."""
     machine, samples = Machine("a100_sxm", ranks // 8, 8), Estimate(1.0, 1.0, 1.0)
-    return load_of(Plan(machine, batch, lengths, costs, samples, strategy, accumulation_steps))
+    return load_of(Plan(machine, batch, lengths, costs, samples, strategy, accumulation_steps, strata_counts))
 
 
 def ratio(found: Load) -> float:
@@ -64,6 +71,27 @@ def test_balance_is_that_of_the_published_systems(strategy: str, batch: int, ran
 def test_strata_are_drawn_where_the_strategy_asks_for_them() -> None:
     presorted = load("presorted", 16_384, 1024, TOKENS, wikipedia())
     assert ratio(presorted) == pytest.approx(1.041, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("counts", "tokens"), [((4, 2, 2, 4), 4 * 64 + 2 * 200 + 2 * 300 + 4 * 500), (None, 5 * 64 + 2 * 200 + 300 + 2000)]
+)
+def test_the_mean_is_that_of_what_the_counts_of_strata_draw(counts: tuple[int, ...] | None, tokens: int) -> None:
+    """Not that of the data, which has Wikipedia's shares."""
+    lengths = np.repeat([64, 200, 300, 500], [3694, 1969, 1173, 3164])
+    found = load("presorted", 96, 8, TOKENS, Lengths(lengths, np.zeros(10_000)), strata_counts=counts)
+    assert found.mean == pytest.approx(tokens * 1e-6, rel=1e-8)
+    assert ratio(found) == pytest.approx(1.0)
+
+
+def test_eight_samples_a_rank_are_shorter_than_the_data_s() -> None:
+    drawn = load("presorted", 8192, 1024, TOKENS, wikipedia()).mean / 8e-6
+    assert drawn / wikipedia().tokens.mean() == pytest.approx(0.92, abs=0.005)
+
+
+def test_counts_that_a_run_refuses_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"strata_counts: found \[16, 0, 0, 0\], but the .* do not go together"):
+        load("presorted", 1024, 64, TOKENS, wikipedia(), strata_counts=(16, 0, 0, 0))
 
 
 def test_better_strategies_wait_less() -> None:

@@ -13,7 +13,7 @@ from podium.planning.prediction.plan import HALF, Machine, Plan, published_costs
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.published import all_samples, wikipedia
 from podium.planning.prediction.samples_to_target import Estimate, curve
-from podium.planning.prediction.scaling import LOCAL, machine_of, published_points, scale
+from podium.planning.prediction.scaling import LOCAL, _counts_of, machine_of, published_points, scale
 
 CONSTANTS = load_constants()
 PLAN = Plan(
@@ -56,6 +56,18 @@ def test_the_batch_is_the_fastest_that_is_known() -> None:
     }
     assert row.prediction.seconds == min(tried.values()) == tried[row.global_batch_size]
     assert max(tried.values()) > 1.1 * row.prediction.seconds
+
+
+def test_counts_of_strata_are_of_batches_of_their_size() -> None:
+    """Of 12 samples a micro-batch on 1,368 GPUs, alone or in parts of a larger local batch; others draw by the data."""
+    plan = replace(PLAN, strategy="presorted", optimizer="adamw", sharing="none", strata_counts=(4, 2, 2, 4))
+    (row,) = scale(plan, [1368], CONSTANTS)
+    (other,) = scale(replace(plan, strata_counts=None), [1368], CONSTANTS)
+    assert row.global_batch_size == other.global_batch_size == 16_416
+    assert row.prediction.split.compute > 1.05 * other.prediction.split.compute
+    assert any("strata_counts [4, 2, 2, 4] are of 12 samples; " in sentence for sentence in row.prediction.unsure)
+    assert not any("strata_counts" in sentence for sentence in other.prediction.unsure)
+    assert _counts_of((4, 2, 2, 4), 24) is None
 
 
 def test_few_gpus_accumulate() -> None:
