@@ -23,6 +23,7 @@ from podium.planning.accelerators import accelerator_named
 from podium.planning.costs import costs_path
 from podium.planning.prediction.constants import Constants, load_constants
 from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.outside import outside
 from podium.planning.prediction.plan import Plan
 from podium.planning.prediction.predict import Prediction
 from podium.planning.prediction.predict import predict as predict_plan
@@ -131,6 +132,7 @@ def _scaled(plan: Plan, gpus: list[int], constants: Constants) -> list[dict[str,
             "global_batch_size": scaled.global_batch_size,
             "accumulation_steps": scaled.accumulation_steps,
             **_as_json(scaled.prediction),
+            "outside": [asdict(each) for each in outside(scaled.plan, scaled.prediction, constants)],
         }
         for scaled in scale_plan(plan, gpus, constants)
     ]
@@ -177,6 +179,11 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
         console.print(f"unsure: {sentence}", markup=False, highlight=False)
     if predicted["scale"]:
         console.print(_scale_table(predicted))
+        for row in predicted["scale"]:
+            for each in row["outside"]:
+                took = f"* {row['gpus']:,} GPUs: {each['system']} took {duration(each['seconds'])}"
+                where = f"{each['side']} the interval {duration(row['low'])} to {duration(row['high'])}"
+                console.print(f"{took}, {where}: {each['why']}", markup=False, highlight=False)
         more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["unsure"])
         for sentence in (s for s in more if s not in predicted["unsure"]):
             console.print(f"unsure of the curve: {sentence}", markup=False, highlight=False)
@@ -186,9 +193,12 @@ def _scale_table(predicted: Mapping[str, Any]) -> Table:
     rows = predicted["scale"]
     longest = max(row["seconds"] for row in rows)
     accumulates = any(row["accumulation_steps"] > 1 for row in rows)
+    notes = ["in parts: by gradient accumulation, in so many micro-batches a step"] if accumulates else []
+    if any(row["outside"] for row in rows):
+        notes.append("*: a published score is outside the interval, for the reasons below")
     table = Table(
         title="Predicted at the batch size that suits best, beside published A100 systems",
-        caption="in parts: by gradient accumulation, in so many micro-batches a step" if accumulates else None,
+        caption="\n".join(notes) or None,
     )
     for heading in ("GPUs", "batch", "predicted", "between", "exposed communication", "published"):
         table.add_column(heading, justify="right")
@@ -203,7 +213,7 @@ def _scale_table(predicted: Mapping[str, Any]) -> Table:
             duration(row["seconds"]),
             f"{duration(row['low'])} to {duration(row['high'])}",
             f"{row['split']['communication'] / row['seconds']:.0%}",
-            span or "–",
+            (span or "–") + (" *" if row["outside"] else ""),
             "█" * max(1, round(BAR * row["seconds"] / longest)),
         )
     return table

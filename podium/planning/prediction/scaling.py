@@ -28,6 +28,7 @@ class Scaled:
     global_batch_size: int
     accumulation_steps: int
     prediction: Prediction
+    plan: Plan
 
 
 def scale(plan: Plan, gpus: Sequence[int], constants: Constants) -> list[Scaled]:
@@ -83,7 +84,7 @@ def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled
                 short_of_memory = True
                 continue
             prediction = predict(fitting, constants)
-            tried.append(Scaled(gpus, gpus * local, fitting.accumulation_steps, prediction))
+            tried.append(Scaled(gpus, gpus * local, fitting.accumulation_steps, prediction, fitting))
         except UsageError:
             continue  # a local batch too small for the strategy's strata
     if not tried and short_of_memory:

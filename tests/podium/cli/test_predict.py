@@ -38,6 +38,7 @@ ROW: dict[str, Any] = {
     "step_milliseconds": 170.0,
     "sequences_per_second": 2500.0,
     "unsure": ["all of it", "the network"],
+    "outside": [],
 }
 PREDICTED: dict[str, Any] = {
     "seconds": 100.0,
@@ -197,6 +198,29 @@ def test_the_curve_stands_beside_the_published_points() -> None:
     bars = [line.count("█") for line in text.splitlines() if "█" in line]
     assert bars[0] > 6 * bars[1] > 0
     assert "parts" not in text
+    assert "*" not in text
+
+
+def test_a_score_outside_the_interval_is_marked_and_explained() -> None:
+    missed = {"system": "2.0 N n512", "seconds": 12.3, "side": "below", "why": "it trains [otherwise]"}
+    text = shown({**SCALED, "scale": [ROW, {**ROW, "gpus": 1024, "outside": [missed]}]})
+    assert text.count("25.3 s *") == 1
+    assert "*: a published score is outside the interval, for the reasons below" in text
+    assert "* 1,024 GPUs: 2.0 N n512 took 12.3 s, below the interval 15 min to 20 min: it trains [otherwise]" in text
+
+
+def test_no_published_score_stands_beside_an_interval_that_excludes_it_without_a_reason(
+    quiet: Progress, no_data: list[str]
+) -> None:
+    predicted = predict_run(load_system("dgxa100_n8"), "512,1024,4096", quiet)
+    for row in predicted["scale"]:
+        near = {point["system"]: point["seconds"] for point in predicted["published"] if point["gpus"] == row["gpus"]}
+        missed = {name for name, seconds in near.items() if not row["low"] <= seconds <= row["high"]}
+        assert missed == {each["system"] for each in row["outside"]}
+    (largest,) = predicted["scale"][-1]["outside"]
+    assert (largest["system"], largest["side"]) == ("2.0 NVIDIA dgxa100_n512_ngc22.04_pytorch", "below")
+    assert "each GPU runs its slice of the optimizer there (here gradients are all-reduced" in largest["why"]
+    assert json.loads(json.dumps(predicted)) == predicted
 
 
 def test_the_curve_says_where_gradients_are_accumulated() -> None:
