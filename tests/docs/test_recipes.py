@@ -10,9 +10,14 @@ import yaml
 
 from benchmarks.bert.published.hyperparameters import hyperparameter_sets
 from benchmarks.bert.published.reading import read_runs
+from podium.cli.predict import duration
 from podium.config.load import load_system
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
+from podium.planning.prediction.constants import load_constants
+from podium.planning.prediction.from_config import plan_of_config
+from podium.planning.prediction.predict import predict
+from tests.podium.cli.test_predict import PUBLISHED
 
 TEXT = (CODE_FOLDER / "docs" / "recipes.md").read_text(encoding="utf-8")
 SYSTEMS = sorted(path.stem for path in (CODE_FOLDER / "systems").glob("*.yaml"))
@@ -154,3 +159,22 @@ def test_other_systems_of_a_set_have_their_figures(system: str, found: str) -> N
     score, samples = found.removesuffix(" samples").split(" s and ")
     assert (f"{run.score_seconds:,.2f}", f"{run.mean_samples:,.0f}") == (score, samples)
     assert found in TEXT
+
+
+def test_what_is_predicted_stands_beside_every_published_result_of_a_shipped_system() -> None:
+    scores = {run.name: run.score_seconds for run in read_runs()}
+    _, sets = table("set")
+    (h100,) = [(row[1], float(row[4].replace(",", ""))) for row in sets if row[0] == "`lamb_768`"]
+    lin = ("arXiv 2008.00177, abstract", 12 * 86_400.0)
+    known = {system: [(name, scores[name]) for name in names] for system, names in PUBLISHED.items()}
+    known |= {"dgxh100_n1": [h100], "academic_t4": [lin], "academic_t4_10g": [lin]}
+    expected, constants = [], load_constants()
+    for system in sorted(known):
+        found = predict(plan_of_config(load_system(system), None, constants), constants)
+        for name, score in known[system]:
+            interval = f"{duration(found.low)} to {duration(found.high)}"
+            inside = "inside" if found.low <= score <= found.high else "outside: the reasons below"
+            expected.append([f"`{system}`", name, duration(score), duration(found.seconds), interval, inside])
+    assert table("shipped system")[1] == expected
+    assert {row[0].strip("`") for row in expected} < set(SYSTEMS)
+    assert [row[0] for row in expected if row[5] != "inside"] == ["`academic_t4`", "`academic_t4_10g`"]
