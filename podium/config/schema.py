@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH, GenerationSettings
 from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, closed_breaches, evaluation_interval
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, SIZES, Size
+from podium.config.sbatch import limit_seconds, options_named
 from podium.core.errors import UsageError
 from podium.core.processes import processors
 
@@ -134,7 +135,10 @@ FREE = (*PLACE, "rendezvous", "binding", "caches", "max_restarts", "timeout_seco
 FREE_ON_GPU = ("threads_per_process",)
 LONGEST_SIGNAL_SECONDS = 65_535  # of sbatch's --signal
 SLURM_EARLY_SECONDS = 60  # by which Slurm may send that signal early, as sbatch's manual says
-REQUEUE_OPTIONS = ("--signal", "--open-mode")  # options of sbatch that a job which requeues itself depends on
+# Options of sbatch that a job which requeues itself depends on, and those that it does not go with.
+REQUEUE_OPTIONS = ("--signal", "--open-mode")
+NEVER_REQUEUED = ("--no-requeue", "--array", "-a")
+TIME_OPTIONS = ("--time", "-t")
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
 
@@ -158,14 +162,18 @@ class Requeue(Settings):
 
     @model_validator(mode="after")
     def _leaves_time(self) -> Self:
-        earliest = self.signal_seconds + SLURM_EARLY_SECONDS
-        if self.time_limit is not None and 60 * self.time_limit <= earliest:
-            raise ValueError(
-                f"time_limit is {self.time_limit} minutes, but the run may be asked to stop {earliest} s before its "
-                f"end (signal_seconds and the minute by which Slurm may be early); allowed are more than "
-                f"{earliest / 60:g} minutes"
-            )
+        if self.time_limit is not None:
+            self.require_time(60 * self.time_limit, f"time_limit is {self.time_limit} minutes")
         return self
+
+    def require_time(self, seconds: int, found: str) -> None:
+        """ValueError for a time limit that ends before a job may be asked to stop; `found` says where it is set."""
+        earliest = self.signal_seconds + SLURM_EARLY_SECONDS
+        if seconds <= earliest:
+            raise ValueError(
+                f"{found}, but the run may be asked to stop {earliest} s before its end (signal_seconds and the minute "
+                f"by which Slurm may be early); allowed are more than {earliest / 60:g} minutes"
+            )
 
 
 class Launch(Settings):
@@ -229,11 +237,19 @@ class Launch(Settings):
     def _can_requeue(self, requeue: Requeue) -> None:
         if self.launcher != "slurm":
             raise ValueError(f"launcher is {self.launcher}, which has no use for requeue; leave it out")
-        taken = (*REQUEUE_OPTIONS, *(("--time", "-t") if requeue.time_limit is not None else ()))
-        for option in self.slurm_options:
-            name = option.partition("=")[0]
-            if name in taken or ("-t" in taken and option.startswith("-t")):
-                raise ValueError(f"slurm_options has {option}, which requeue sets by itself; leave one of them out")
+        options, limited = self.slurm_options, requeue.time_limit is not None
+        refused = {
+            "does not go with requeue: the job requeues itself, and makes one run": NEVER_REQUEUED,
+            "requeue sets by itself": (*REQUEUE_OPTIONS, *(TIME_OPTIONS if limited else ())),
+        }
+        for why, names in refused.items():
+            for name, option, _ in options_named(options, names):
+                means = "" if option.startswith(name) else f" (which may mean {name})"
+                raise ValueError(f"slurm_options has {option}{means}, which {why}; leave one of them out")
+        for name, _, value in options_named(options, (*TIME_OPTIONS, "--time-min")):
+            seconds = limit_seconds(value)
+            if seconds is not None:
+                requeue.require_time(seconds, f"slurm_options has {name} {value}")
 
 
 class OptimizerSettings(Settings):

@@ -92,6 +92,30 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
             ["launch.launcher=slurm", "launch.requeue.time_limit=9", "launch.slurm_options=[-t60]"],
             "slurm_options has -t60, which requeue sets by itself; leave one of them out",
         ),
+        *(
+            (["launch.launcher=slurm", f"launch.requeue={requeue}", f"launch.slurm_options={options}"], words)
+            for requeue, options, words in (
+                ("{}", "[--sig=USR2]", "slurm_options has --sig=USR2 (which may mean --signal), which requeue sets by"),
+                ("{}", "[--op, truncate]", "slurm_options has --op (which may mean --open-mode), which requeue sets"),
+                (
+                    "{time_limit: 9}",
+                    "[--exclusive, -Ht, '60']",
+                    "slurm_options has -Ht (which may mean -t), which requ",
+                ),
+                ("{}", "[--no-requeue]", "slurm_options has --no-requeue, which does not go with requeue: the job "),
+                ("{}", "[--no-r]", "slurm_options has --no-r (which may mean --no-requeue), which does not go with"),
+                ("{}", "[--ar=0-3]", "slurm_options has --ar=0-3 (which may mean --array), which does not go with"),
+                ("{}", "[-a0-3]", "slurm_options has -a0-3, which does not go with requeue"),
+                (
+                    "{}",
+                    "[--time=3]",
+                    "slurm_options has --time 3, but the run may be asked to stop 180 s before its end",
+                ),
+                ("{}", "['--time', '00:02:30']", "slurm_options has --time 00:02:30, but the run may be asked to stop"),
+                ("{}", "[-t3]", "slurm_options has -t 3, but the run may be asked to stop"),
+                ("{time_limit: 60}", "[--time-min=2]", "slurm_options has --time-min 2, but the run may be asked to"),
+            )
+        ),
     ],
 )
 def test_what_does_not_go_together_is_told(settings: list[str], words: str) -> None:
@@ -134,7 +158,9 @@ def test_a_mount_is_here_and_there(mount: str) -> None:
         {"launcher": "docker", "container": {"runtime": "docker", "image": "x", "mounts": ["/a b:/c:ro", "d:/e"]}},
         {"launcher": "slurm"},
         {"launcher": "slurm", "container": {"runtime": "apptainer", "image": "x"}, "slurm_options": ["--exclusive"]},
-        {"launcher": "slurm", "requeue": {}, "slurm_options": ["--time=60", "--no-requeue"]},
+        {"launcher": "slurm", "requeue": {}, "slurm_options": ["--time=60", "--nodelist=a"]},
+        {"launcher": "slurm", "requeue": {}, "slurm_options": ["-t", "0", "--account=a", "-pa", "-Apta"]},
+        {"launcher": "slurm", "slurm_options": ["--time=1", "--no-requeue"]},
         {"launcher": "slurm", "requeue": {"time_limit": 2, "signal_seconds": 59}, "slurm_options": ["--tres=x"]},
         {"nodes": 3, "rendezvous": "[fd00::2]:29500"},
         {"nodes": 3, "rendezvous": "node-0.cluster:65534", "binding": "cores"},

@@ -342,25 +342,26 @@ def jobs() -> list[str]:
 
 
 NEAR_ITS_LIMIT = ("scancel", "--batch", "--signal=USR1")  # what Slurm sends then
-REFUSED = "launch.slurm_options=[--no-requeue]"
+# The same where requeueing is refused, as an administrator has it.
+REFUSED = ("bash", "-c", 'scontrol update JobId="$0" Requeue=0 && scancel --batch --signal=USR1 "$0"')
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("slurm")
 @pytest.mark.parametrize(
-    ("command", "settings", "job_files"),
+    ("command", "job_files"),
     [
-        pytest.param(NEAR_ITS_LIMIT, (), 1, id="time limit"),
-        pytest.param(NEAR_ITS_LIMIT, (REFUSED,), 2, id="requeueing refused"),
-        pytest.param(("scontrol", "requeue"), (), 1, id="requeued from outside"),
+        pytest.param(NEAR_ITS_LIMIT, 1, id="time limit"),
+        pytest.param(REFUSED, 2, id="requeueing refused"),
+        pytest.param(("scontrol", "requeue"), 1, id="requeued from outside"),
     ],
 )
 def test_a_job_that_requeues_itself_resumes_its_run_until_it_ends(
-    home: Path, one_host: list[dict[str, Any]], command: tuple[str, ...], settings: tuple[str, ...], job_files: int
+    home: Path, one_host: list[dict[str, Any]], command: tuple[str, ...], job_files: int
 ) -> None:
     """The same `podium run` waits for it all the while; requeueing that is refused takes another job."""
     before = set((home / "runs" / "laptop").glob("slurm-*.txt"))
-    waiting = start(home, "--json", settings=(*LONG, *SLURM, "launch.requeue={}", *settings))
+    waiting = start(home, "--json", settings=(*LONG, *SLURM, "launch.requeue={}"))
     try:
         folder = in_training(home, 48)
         subprocess.run([*command, *jobs()], check=True)
