@@ -211,9 +211,11 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _absolute(path: Path) -> Path:
-    if "\0" in str(path):
-        raise UsageError(f"a path holds a NUL character: {str(path)!r}; name a file or folder without one")
-    return path.resolve() if path.exists() else (WORKING_FOLDER / path).resolve()
+    try:
+        return path.resolve() if path.exists() else (WORKING_FOLDER / path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"the path {quoted(str(path))} cannot be one ({reason}); name a file or a folder") from None
 
 
 def load_resumed(folder: RunFolder, system: str, settings: Sequence[str] = ()) -> RunConfig:

@@ -13,6 +13,8 @@ from podium.core.errors import UsageError
 from podium.core.processes import processors
 from podium.core.text import quoted
 
+LARGEST_NUMBER = 2**63
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -25,6 +27,8 @@ class Settings(BaseModel):
         allowed = get_args(cls.model_fields[info.field_name].annotation)
         if isinstance(value, bool) and not any(option is value for option in allowed):
             raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
+        if isinstance(value, int) and abs(value) >= LARGEST_NUMBER:
+            raise ValueError(f"found {quoted(value)}; allowed are numbers below 2^63")
         return value
 
 

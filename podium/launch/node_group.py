@@ -22,6 +22,7 @@ from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.json_files import parse_json
 from podium.launch.launch import ALONE, Node, failure, launch, run_processes
 from podium.launch.page_cache import Cleared, clear_caches
 
@@ -70,7 +71,7 @@ class Wire:
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         try:
-            message = json.loads(line)
+            message = parse_json(line)
         except ValueError:
             message = None
         if not isinstance(message, dict):

@@ -27,7 +27,7 @@ from benchmarks.bert.samples import Samples, gather
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, renew_manifest, write_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import make_folder, remove_unfinished, require_readable, sha256_of
+from podium.core.files import make_folder, open_regular, remove_unfinished, require_readable, sha256_of
 from podium.core.locks import folder_lock
 from podium.core.processes import results_of
 
@@ -185,9 +185,12 @@ def prepare_text(
 ) -> Prepared:
     """Make the shard of one text file, unless it is there; WorkError if the text or the disk does not allow it."""
     try:
-        content = text.read_bytes()
+        with open_regular(text) as file:
+            content = file.read()
     except OSError as error:
         raise WorkError(f"{text}: the text cannot be read ({error.strerror})") from error
+    except MemoryError:
+        raise WorkError(f"{text}: is greater than the memory that is there; cut it into several files") from None
     note = None if content.endswith(b"\n") else "does not end with a line feed; was it cut off?"
     digest = hashlib.sha256(content).hexdigest()
     origin = selection.mark(Origin.of_text(text.name, digest, vocabulary_sha256, settings))

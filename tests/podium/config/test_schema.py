@@ -208,3 +208,9 @@ def test_what_goes_together(given: dict[str, Any]) -> None:
     launch = Launch.model_validate({"processes_per_node": 4, "device": "cpu", **given})
     assert launch.ranks == 4 * launch.nodes
     assert Launch.model_validate(launch.model_dump(mode="json")) == launch
+
+
+@pytest.mark.parametrize("key", ["global_batch_size", "launch.nodes", "seed", "optimizer.warmup_steps"])
+def test_a_number_of_many_digits_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--set: {re.escape(key)}: found 9+; allowed are numbers below 2\^63"):
+        load_system("laptop", settings=[f"{key}={'9' * 30}"])
