@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from podium.cli.compare import compare
 from podium.cli.data import data
@@ -17,7 +16,7 @@ from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, Syst
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
-from podium.core.console import errors, print_findings, tell
+from podium.core.console import Console, errors, print_findings, print_text, tell
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
 from podium.core.paths import require_own_packages
@@ -85,7 +84,7 @@ def run(
     if dry_run:
         from podium.run.dry_run import commands
 
-        print("\n".join(commands(request)))
+        print_text("\n".join(commands(request)))
         return
     finished: list[FinishedRun] = []
     try:
