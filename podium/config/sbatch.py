@@ -17,6 +17,22 @@ TAKING_NEXT = (
     *("--ntasks", "--nodes", "--open-mode", "--partition", "--qos", "--reservation", "--time", "--time-min"),
     *("-A", "-b", "-C", "-c", "-d", "-G", "-J", "-L", "-M", "-N", "-n", "-p", "-q", "-t", "-w", "-x"),
 )
+# Options that say how much of a machine a job takes.
+RESOURCES = (
+    *(
+        "--exclusive",
+        "--gpus",
+        "--gpus-per-node",
+        "--gres",
+        "--cpus-per-task",
+        "--cpus-per-gpu",
+        "--mem",
+        "--contiguous",
+    ),
+    *("--mem-per-gpu", "--mem-per-cpu", "--ntasks", "--ntasks-per-node", "--nodes", "--time", "--time-min", "--tmp"),
+    *("--hint", "--threads-per-core", "--cores-per-socket", "--sockets-per-node", "--switches", "--open-mode"),
+    *("-G", "-c", "-N", "-n", "-t"),
+)
 # Options by which something else than Podium's job script runs, or its output goes elsewhere.
 _CONTAINER = ("", "-id", "-image", "-mounts", "-workdir", "-name", "-save", "-mount-home", "-remap-root", "-env")
 REFUSED = {
@@ -78,6 +94,17 @@ def refusal(options: Sequence[str]) -> str | None:
             if name != "--export" or value not in EXPORTED:
                 return f"slurm_options has {word}{may_mean(word, name)}, which {why}; leave it out"
     return None
+
+
+def without_names(options: Sequence[str]) -> tuple[str, ...]:
+    """The options that say how much of a machine a job takes, without those that name accounts, people or machines."""
+    kept: list[str] = []
+    words = iter(options)
+    for word in words:
+        following = [next(words, "")] if word in TAKING_NEXT else []
+        if word.partition("=")[0] in RESOURCES or (word[:2] in RESOURCES and word[1] != "-"):
+            kept += [word, *following]
+    return tuple(kept)
 
 
 def may_mean(word: str, name: str) -> str:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from podium.core.errors import UsageError
 from podium.core.files import open_regular, write_whole
-from podium.core.paths import package_file
+from podium.core.paths import package_file, without_folders
 from podium.core.text import for_html
 from podium.html.chart import Chart, page_svg, style_sheet
 from podium.html.table import Table
@@ -111,5 +111,8 @@ def _environment() -> Environment:
 
 
 def _fit(value: Any) -> Any:
-    """What a template writes: a text without what cannot be seen. What a template calls safe is this package's own."""
-    return for_html(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """What a template writes: a text without what cannot be seen, and without folders of this machine.
+
+    What a template calls safe is this package's own.
+    """
+    return for_html(without_folders(value)) if isinstance(value, str) and not isinstance(value, Markup) else value
