@@ -1,7 +1,8 @@
 """The manifest of a sample store: which shards it has and what they contain. Its digest identifies the store's data.
 
-It is the file manifest.json in the store's folder. The content hashes in it are those of the shards' own attributes,
-which `SampleStore.verify` compares with the bytes, so that a manifest is made from metadata alone.
+It is the file manifest.json in the store's folder, written when all shards are there: until then the file
+manifest.unfinished is beside them, and a store that has it is refused. Its content hashes are those in the shards'
+attributes, which `SampleStore.verify` compares with the bytes: a manifest is made from metadata alone.
 """
 
 import json
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.errors import WorkError
-from podium.core.files import write_whole
+from podium.core.files import unwritable, write_whole
 from podium.core.json_files import digest_of, read_json
 from podium.core.text import cut, printable, quoted
 
 MANIFEST = "manifest.json"
+# Beside the shards from the first that is written until the manifest lists them all: such a store may lack some.
+MARKER = "manifest.unfinished"
 FORMAT, VERSION = "podium-manifest", 1
 LARGEST_BYTES = 2**23  # some 30,000 shards
 LONGEST_NAME = 255
@@ -91,10 +94,11 @@ class Manifest:
         """From JSON of any origin. Raises ValueError with the reason where it is no manifest."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        if document.get("version") != VERSION:
+        if type(document.get("version")) is not int or document["version"] != VERSION:
             raise ValueError(f"its version is {quoted(document.get('version'))}, not {VERSION}")
         _require(document, "vocabulary_sha256", str)
         _require(document, "max_sequence_length", int)
+        _require(document, "samples", int)  # which == alone would take for 671.0, too
         if type(document.get("shards")) is not list:
             raise ValueError("its shards are no list")
         manifest = cls(
@@ -170,6 +174,24 @@ def has_manifest(folder: Path) -> bool:
     return os.path.lexists(folder / MANIFEST)
 
 
+def mark_unfinished(folder: Path) -> None:
+    """Mark a store that a shard is about to be written into, until its manifest is written; WorkError as that."""
+    try:
+        (folder / MARKER).touch()
+    except OSError as error:
+        raise unwritable(folder / MARKER, error) from None
+
+
+def require_finished(folder: Path) -> None:
+    """Raise ManifestError for a store whose preparation was broken off, and may lack shards."""
+    if os.path.lexists(folder / MARKER):
+        raise ManifestError(
+            f"{folder / MARKER}: the preparation of this store did not come to its end, so that shards may be missing; "
+            "give the same `podium data prepare` or `podium data import` again (prepare keeps the shards that are "
+            "whole)"
+        )
+
+
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of the store in a folder; None where there is none, ManifestError where it cannot be used."""
     if not has_manifest(folder):
@@ -192,10 +214,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
             f"{LARGEST_BYTES:,}; make fewer and larger shards"
         )
     write_whole(folder / MANIFEST, text)
+    (folder / MARKER).unlink(missing_ok=True)
 
 
 def require_listed(folder: Path, found: Manifest) -> None:
-    """Raise ManifestError unless the shards of a folder are those that its manifest lists, where it has one."""
+    """Raise ManifestError unless a store is finished and has the shards that its manifest lists, if there is one."""
+    require_finished(folder)
     expected = read_manifest(folder)
     if expected is None or found == expected:
         return

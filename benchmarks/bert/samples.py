@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from podium.core.jit import compiled
 
+LARGEST_VOCABULARY = 2**16  # of token ids in two bytes
+
 U1 = NDArray[np.uint8]
 U2 = NDArray[np.uint16]
 I8 = NDArray[np.int64]
@@ -91,6 +93,54 @@ def section(samples: Samples, first: int, end: int) -> Samples:
         masked_offsets=masked - masked[0],
         next_sentence_labels=samples.next_sentence_labels[first:end],
     )
+
+
+def value_fault(samples: Samples, words: int | None) -> tuple[int, str] | None:
+    """The first sample with a value that no sample can have, and what it is; None where there is none.
+
+    `words` is the size of the vocabulary, where it is known: kernels read rows of tables at these numbers, and do not
+    compare them with the size of the tables.
+    """
+    sample = int(_first_fault(samples.arrays, words or LARGEST_VOCABULARY))
+    if sample < 0:
+        return None
+    length = int(samples.sample_offsets[sample + 1] - samples.sample_offsets[sample])
+    masked = slice(*samples.masked_offsets[sample : sample + 2])
+    for name, values, most in (
+        ("token_ids", samples.token_ids[slice(*samples.sample_offsets[sample : sample + 2])], words),
+        ("masked_token_ids", samples.masked_token_ids[masked], words),
+        ("masked_positions", samples.masked_positions[masked], length),
+        ("first_segment_lengths", samples.first_segment_lengths[sample : sample + 1], length + 1),
+        ("next_sentence_labels", samples.next_sentence_labels[sample : sample + 1], 2),
+    ):
+        found = int(values.max(initial=0))
+        if most is not None and found >= most:
+            return sample, f"{name} has {found}, allowed are 0 to {most - 1}"
+    return sample, "first_segment_lengths has 0, allowed is 1 or more"
+
+
+@compiled
+def largest(values: NDArray[np.uint16]) -> int:
+    """The largest of these values, 0 of none; a loop without a branch, for vector instructions."""
+    found = np.uint16(0)
+    for place in range(len(values)):
+        found = max(found, values[place])
+    return int(found)
+
+
+@compiled
+def _first_fault(arrays: FlatArrays, words: int) -> int:
+    """The first sample with a value that cannot be, or -1."""
+    token_ids, sample_offsets, first_lengths, masked_positions, masked_token_ids, masked_offsets, labels = arrays
+    for sample in range(len(labels)):
+        start, end = sample_offsets[sample], sample_offsets[sample + 1]
+        masked_start, masked_end = masked_offsets[sample], masked_offsets[sample + 1]
+        word = max(largest(token_ids[start:end]), largest(masked_token_ids[masked_start:masked_end]))
+        position = largest(masked_positions[masked_start:masked_end])
+        first = first_lengths[sample]
+        if word >= words or position >= end - start or first < 1 or first > end - start or labels[sample] > 1:
+            return sample
+    return -1
 
 
 @compiled

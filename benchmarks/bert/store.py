@@ -6,8 +6,10 @@ offsets are metadata: opening a store reads them and no other part of the sample
 """
 
 import hashlib
+import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -18,13 +20,21 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.manifest import MANIFEST, Manifest, has_manifest, require_listed, write_manifest
+from benchmarks.bert.manifest import (
+    MANIFEST,
+    Manifest,
+    has_manifest,
+    require_finished,
+    require_listed,
+    write_manifest,
+)
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.samples import SAMPLE_DTYPES, Sample, Samples
+from benchmarks.bert.samples import SAMPLE_DTYPES, Sample, Samples, value_fault
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import allow_open_files, remove_unfinished, write_whole
 from podium.core.locks import folder_lock
+from podium.core.processes import processors
 
 FORMAT = "podium-samples"
 FORMAT_VERSION = 2
@@ -201,6 +211,35 @@ def differences(shards: Mapping[Path, Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def repeats(shards: Iterable[tuple[Path, Mapping[str, Any]]]) -> list[str]:
+    """Where a shard, given with its attributes, has the content of one before it, a sentence each."""
+    first: dict[str, Path] = {}
+    found = []
+    for path, attributes in shards:
+        other = first.setdefault(attributes["content_sha256"], path)
+        if other is not path:
+            found.append(f"{path}: has the same samples as {other}, and samples are not to come twice")
+    return found
+
+
+def misnamed(shards: Mapping[Path, Mapping[str, Any]]) -> list[str]:
+    """Where a shard does not have the name of the file that it was made from, a sentence each."""
+    return [
+        f"{path}: was made from {attributes['source']}, and a shard has the name of that file"
+        for path, attributes in shards.items()
+        if path.name.encode("utf-8", "backslashreplace").decode() not in _shard_names(attributes["source"])
+    ]
+
+
+# What a shard's name drops of the name of the file that it is imported from.
+STRIPPED_SUFFIX = re.compile(r"(?<=.)\.(hdf5|h5|tfrecord)\Z")
+
+
+def _shard_names(source: str) -> tuple[str, str]:
+    """The names of the shards that are prepared and imported from a file of this name."""
+    return source + SUFFIX, STRIPPED_SUFFIX.sub("", source) + SUFFIX
+
+
 def _unusable(path: Path, found: str) -> WorkError:
     return WorkError(f"{path}: the shard cannot be used: {found}; {ADVICE}")
 
@@ -276,6 +315,11 @@ class Shard:
             expected = self.attributes["content_sha256"]
             raise self._broken(f"its content has the SHA-256 {found}, and it was written with {expected}")
 
+    def require_values(self, words: int | None) -> None:
+        """Read everything and raise WorkError for a value that no sample can have; `words`: of the vocabulary."""
+        if fault := value_fault(self.samples, words):
+            raise self._broken("sample {}: {}".format(*fault))
+
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """The arrays of `Samples` by name, read-only views of the memory-mapped file; mapped at the first call."""
         if self._mapped is None:
@@ -339,8 +383,10 @@ class SampleStore:
 
     `source` is a folder, of which every *.h5 is taken, or the paths of shards. Raises UsageError if there is none,
     WorkError if a shard is unusable or two do not belong together, and ManifestError if a folder has a manifest that
-    does not list just these shards.
+    does not list just these shards or is not finished.
     """
+
+    vocabulary_size: int | None = None  # words, once `require` has compared the vocabulary
 
     def __init__(self, source: Path | Sequence[Path]) -> None:
         self.folder = source if isinstance(source, Path) else None  # the one that a manifest belongs to
@@ -349,6 +395,7 @@ class SampleStore:
         self._index([Shard(path) for path in paths])
         if self.folder is not None:
             require_listed(self.folder, self.manifest)
+            require_named(self._attributes)
         require_alike(self._attributes)
 
     def _index(self, shards: list[Shard]) -> None:
@@ -372,9 +419,9 @@ class SampleStore:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __reduce__(self) -> tuple[type["SampleStore"], tuple[Any]]:
+    def __reduce__(self) -> tuple[type["SampleStore"], tuple[Any], dict[str, Any]]:
         """Another process opens the same shards for itself."""
-        return SampleStore, (self.paths,)
+        return SampleStore, (self.paths,), {"vocabulary_size": self.vocabulary_size}
 
     def read(self, index: int) -> Sample:
         """Sample `index` of 0..N−1; IndexError otherwise."""
@@ -389,6 +436,7 @@ class SampleStore:
             raise UsageError(
                 f"{self.paths[0]}: was made with another vocabulary than {name}; name that one, or {ADVICE}"
             )
+        self.vocabulary_size = len(vocabulary.words)
 
     def require_whole(self) -> None:
         """Raise UsageError, by the rule's name, if samples were left out at random: closed trains on all of them."""
@@ -408,9 +456,22 @@ class SampleStore:
             )
 
     def verify(self) -> None:
-        """Read everything and compare with the content hashes; raises WorkError at the first shard that differs."""
-        for shard in self.shards:
+        """Read everything and compare with the content hashes, then look for values that cannot be.
+
+        Raises WorkError for the first shard in which something is wrong. Each shard is read once, several at a time.
+        """
+
+        def verify_shard(shard: Shard) -> None:
             shard.verify()
+            shard.require_values(self.vocabulary_size)
+
+        with ThreadPoolExecutor(min(len(self.shards), processors())) as pool:
+            try:
+                for _ in pool.map(verify_shard, self.shards):
+                    pass
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def keep_manifest(self) -> None:
         """Write the manifest into the folder of a store that was verified, if it has none yet; see `keep_manifest`."""
@@ -420,8 +481,14 @@ class SampleStore:
 
 def require_alike(shards: Mapping[Path, Mapping[str, Any]]) -> None:
     """Raise WorkError unless shards, given with their attributes, can be one store."""
-    if odd := differences(shards):
+    if odd := [*differences(shards), *repeats(shards.items())]:
         raise WorkError(f"{odd[0]}; {ADVICE}")
+
+
+def require_named(shards: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raise WorkError unless shards, given with their attributes, have the names of what they were made from."""
+    if odd := misnamed(shards):
+        raise WorkError(f"{odd[0]}; give it that name again, or {ADVICE}")
 
 
 def renew_manifest(folder: Path) -> None:
@@ -433,6 +500,7 @@ def renew_manifest(folder: Path) -> None:
     for path in shard_paths(folder):
         with _opened(path) as (_, attributes[path]):
             pass
+    require_named(attributes)
     require_alike(attributes)
     remove_unfinished(folder / MANIFEST)
     write_manifest(folder, Manifest.of_attributes(attributes))
@@ -445,6 +513,7 @@ def keep_manifest(folder: Path, shards: Mapping[Path, Mapping[str, Any]]) -> Non
     comparison with a later state of the folder: ranks compare what they have opened.
     """
     with suppress(PodiumError), folder_lock(folder, "podium data prepare"):
+        require_finished(folder)
         if not has_manifest(folder) and shard_paths(folder) == [*shards]:
             write_manifest(folder, Manifest.of_attributes(shards))
 
@@ -462,7 +531,7 @@ class JoinedStores(SampleStore):
                     f"{store.paths[0]}: was made with another vocabulary than {stores[0].paths[0]}, and both are to "
                     f"train one model; {ADVICE}"
                 )
-        self.folder = None
+        self.folder, self.vocabulary_size = None, stores[0].vocabulary_size
         self._stores = [*stores]
         self._bounds: list[int] = [0, *np.cumsum([len(store) for store in stores]).tolist()]
         self._index([shard for store in stores for shard in store.shards])
@@ -472,8 +541,8 @@ class JoinedStores(SampleStore):
         """The first index of the samples of a store, counted from 0, and the one after the last."""
         return self._bounds[number], self._bounds[number + 1]
 
-    def __reduce__(self) -> tuple[type[SampleStore], tuple[Any]]:
-        return JoinedStores, (self._stores,)
+    def __reduce__(self) -> tuple[type[SampleStore], tuple[Any], dict[str, Any]]:
+        return JoinedStores, (self._stores,), {}
 
 
 def join_stores(stores: Sequence[SampleStore]) -> SampleStore:

@@ -14,7 +14,7 @@ from numba import carray  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from benchmarks.bert.samples import SAMPLE_DTYPES, FlatArrays, Samples, offsets_of
+from benchmarks.bert.samples import SAMPLE_DTYPES, FlatArrays, Samples, offsets_of, value_fault
 from benchmarks.bert.store import SampleStore
 from podium.core.errors import WorkError
 from podium.core.jit import compiled
@@ -66,7 +66,8 @@ class BulkReader:
     def gather(self, indices: NDArray[np.int64]) -> Samples:
         """The samples with these indices [n], in this order, in arrays of their own.
 
-        Raises IndexError for an index outside of 0..N−1, and WorkError for a shard that cannot be mapped.
+        Raises IndexError for an index outside of 0..N−1, and WorkError for a shard that cannot be mapped and for a
+        value that no sample can have.
         """
         shard_of, first = self._find(indices)
         for shard in np.unique(shard_of[self._addresses[shard_of, 0] == 0]).tolist():
@@ -84,7 +85,16 @@ class BulkReader:
             next_sentence_labels=np.empty(len(indices), np.uint8),
         )
         _copy(self._addresses, shard_of, first, samples.arrays)
+        if fault := value_fault(samples, self._store.vocabulary_size):
+            raise self._unusable(shard_of[fault[0]], first[fault[0], BY_SAMPLE], fault[1])
         return samples
+
+    def _unusable(self, shard: int, sample: int, what: str) -> WorkError:
+        path = self._store.paths[shard]
+        return WorkError(
+            f"{path}: sample {sample}: {what}; the shard is not the one that was checked, or it was made wrongly: see "
+            f"`podium data verify {path.parent}`"
+        )
 
     def will_need(self, indices: NDArray[np.int64]) -> int:
         """Ask the system to read these samples [n] into its page cache without waiting for them; bytes asked for.

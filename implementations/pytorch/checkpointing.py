@@ -224,10 +224,14 @@ class Saver(AbstractContextManager["Saver"]):
         state: RunState,
         samples: int,
         configuration: Mapping[str, Any],
+        digests: Mapping[str, str] | None = None,
     ) -> None:
-        """`samples` have been trained on already; `configuration` is as podium/config/run_folder.py gives it."""
+        """`samples` have been trained on already; `configuration` is as podium/config/run_folder.py gives it.
+
+        `digests` are those of the stores, where the run's folder lists what it is trained on.
+        """
         self._settings, self._folder, self._processes, self._state = settings, folder, processes, state
-        self._configuration = configuration
+        self._configuration, self._digests = configuration, digests
         self._next_samples = self._after(samples)
         self._last, self._asked = monotonic(), False
         self._copies: dict[str, Tensor] = {}
@@ -300,7 +304,7 @@ class Saver(AbstractContextManager["Saver"]):
                 _to_disk(file)
             log = folder.log.read_bytes()[:log_bytes].decode("utf-8")
             known = batches, samples, self._processes.ranks, metrics_bytes, log
-            write_whole(path / FACTS, facts_of(*known, self._configuration, rest))
+            write_whole(path / FACTS, facts_of(*known, self._configuration, rest, self._digests))
         for place in (path, folder.checkpoints):
             _to_disk(place)
         if rank == 0:

@@ -7,21 +7,23 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from podium.core.errors import UsageError
+from podium.planning.hardware import FP8_CAPABILITY
 
 # The type of activations by precision. fp8 is that of the operands of the encoder's matrix products alone.
 COMPUTE_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
-FP8_CAPABILITY = (8, 9)  # the first NVIDIA GPUs that multiply in fp8
 
 
 def resolve_precision(setting: str, device: torch.device) -> str:
     """`auto` becomes bf16 where the processor multiplies it in hardware, else fp16 on a GPU and fp32 on a CPU.
 
-    Raises UsageError for fp8 on a device that cannot multiply in it.
+    Raises UsageError for fp8 on a device that cannot multiply in it, and for bf16 on a GPU that only emulates it.
     """
     if setting == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < FP8_CAPABILITY):
         raise UsageError(
             f"precision: found fp8, which the {device.type} here cannot multiply; allowed are bf16, fp16, fp32"
         )
+    if setting == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UsageError("precision: found bf16, which the GPU here only emulates; allowed are auto, fp16, fp32")
     if setting != "auto":
         return setting
     if device.type == "cuda":

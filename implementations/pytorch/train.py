@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from podium.config.load import load_resolved
-from podium.config.run_folder import Checkpoint, RunFolder, newest_checkpoint, require_kept
+from podium.config.run_folder import Checkpoint, RunFolder, newest_checkpoint, require_kept, require_same_data
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError
 from podium.core.files import unwritable
@@ -80,6 +80,7 @@ def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tup
         checkpoint = newest_checkpoint(folder.checkpoints)
         if checkpoint is not None:
             require_kept(checkpoint, config, folder.config)
+            require_same_data(checkpoint, folder)
         folder.begin_again(checkpoint)
     log = ResultLog(folder.log)
     if checkpoint is None:

@@ -92,6 +92,7 @@ class Trainer:
         self.overlapped: OverlappedEvaluation | None = None
         self.evaluations, self.steps_thrown_away = 0, 0
         self.saver: Saver | None = None
+        self.digests: dict[str, str] | None = None  # of the stores, where the run's folder lists them
         self.checkpoint = agreed_checkpoint(folder, processes, checkpoint)
         self.skipped, self.seconds_before = 0, 0.0
         if self.checkpoint:
@@ -116,8 +117,10 @@ class Trainer:
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
         assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
-        folders = config.named_stores | {"data.evaluation_store": config.data.evaluation_store}
-        (*stores, self.evaluation_store), vocabulary = open_stores(folders, config.data.vocabulary, processes)
+        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, processes, self.folder.data)
+        *stores, self.evaluation_store = opened
+        if self.folder.data.exists():
+            self.digests = {key: store.manifest.digest for key, store in zip(config.every_store, opened, strict=True)}
         self.store = join_stores(stores)
         self.words = len(vocabulary.words)
         self.order = build_order(config, self.store, self.words, processes.device)
@@ -164,7 +167,7 @@ class Trainer:
             if config.checkpoint:
                 self.stop_request = stack.enter_context(StopRequest())
                 at = self.totals.samples
-                saver = Saver(config.checkpoint, self.folder, processes, self.state, at, kept(config))
+                saver = Saver(config.checkpoint, self.folder, processes, self.state, at, kept(config), self.digests)
                 self.saver = stack.enter_context(saver)
             steps: Iterable[Step] = stack.enter_context(self.loader)
             self.evaluation_batches = evaluation_batches(

@@ -20,6 +20,7 @@ from podium.core.console import Console, errors, print_findings, print_text, tel
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
 from podium.core.paths import require_own_packages
+from podium.core.processes import leave_closed_terminal, stop_signals
 from podium.core.text import cut
 
 LONGEST_PATH = 200  # characters of one that are shown
@@ -69,7 +70,8 @@ def run(
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
     Earlier results of the system are moved to this set's folder under runs/. Exit code 1 if a run did not reach its
-    target, 143 if it was asked to stop (SIGTERM, Ctrl-C) and has saved itself, where `checkpoint` is set.
+    target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it has saved itself then, where
+    `checkpoint` is set.
     """
     from podium.run.collect import FinishedRun
     from podium.run.progress import Progress
@@ -93,14 +95,10 @@ def run(
     finally:
         if finished:
             show(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
-    config = request.config
-    missed = config.target_accuracy is not None and not all(one.reached_target for one in finished)
-    if missed:
-        tell(
-            f"the target accuracy of {config.target_accuracy} was not reached within max_samples {config.max_samples}, "
-            "so the log says aborted"
-        )
-    if missed or not all(one.compliant for one in finished):
+    shortfalls = [one.shortfall(request.config) for one in finished]
+    for sentence in dict.fromkeys(filter(None, shortfalls)):
+        tell(sentence)
+    if any(shortfalls):
         raise typer.Exit(1)
 
 
@@ -313,7 +311,7 @@ def tune(
 
 def main() -> None:
     """Run a command; a failure or an interruption is told as a sentence, with its exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+    for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, _interrupt)
     hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
     try:
@@ -360,7 +358,9 @@ def _require_text(arguments: Sequence[str]) -> None:
             )
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(number: int, _: object) -> None:
+    if number == signal.SIGHUP:
+        leave_closed_terminal()
     raise Interrupted("interrupted")
 
 

@@ -185,16 +185,21 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
 def _scale_table(predicted: Mapping[str, Any]) -> Table:
     rows = predicted["scale"]
     longest = max(row["seconds"] for row in rows)
-    table = Table(title="Predicted at the batch size that suits best, beside published A100 systems")
+    accumulates = any(row["accumulation_steps"] > 1 for row in rows)
+    table = Table(
+        title="Predicted at the batch size that suits best, beside published A100 systems",
+        caption="in parts: by gradient accumulation, in so many micro-batches a step" if accumulates else None,
+    )
     for heading in ("GPUs", "batch", "predicted", "between", "exposed communication", "published"):
         table.add_column(heading, justify="right")
     table.add_column("", justify="left")
     for row in rows:
         near = [point["seconds"] for point in predicted["published"] if point["gpus"] == row["gpus"]]
         span = f"{duration(min(near))} to {duration(max(near))}" if len(near) > 1 else "".join(map(duration, near))
+        parts = row["accumulation_steps"]
         table.add_row(
             f"{row['gpus']:,}",
-            f"{row['global_batch_size']:,}",
+            f"{row['global_batch_size']:,}" + (f" in {parts} parts" if parts > 1 else ""),
             duration(row["seconds"]),
             f"{duration(row['low'])} to {duration(row['high'])}",
             f"{row['split']['communication'] / row['seconds']:.0%}",

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from podium.config.run_data import read_run_data
 from podium.config.schema import FREE, FREE_ON_GPU, RunConfig
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
 from podium.core.files import write_whole
@@ -61,13 +62,17 @@ def facts_of(
     log: str,
     configuration: Mapping[str, Any],
     rest: Mapping[str, Any],
+    data: Mapping[str, str] | None = None,
 ) -> str:
     """The content of a checkpoint's facts.
 
-    `configuration` is what the run was made with (`kept`), and `rest` is the implementation's own.
+    `configuration` is what the run was made with (`kept`), `data` the digests of its stores (of `RunData`; None where
+    its folder lists none), and `rest` is the implementation's own.
     """
     known = {"batches": batches, "samples": samples, "ranks": ranks, "metrics_bytes": metrics_bytes, "log": log}
     facts = {"format": FORMAT, "version": VERSION, **known, "configuration": configuration, **rest}
+    if data is not None:
+        facts["data"] = dict(data)
     return json.dumps({**facts, "digest": digest_of(facts)}, indent=1) + "\n"
 
 
@@ -127,12 +132,15 @@ class RunFolder:
     path: Path
 
     config = _Name("config.yaml")  # the resolved configuration
+    data = _Name("data.json")  # the manifests of the stores that it is trained and evaluated on
     source = _Name("source.json")  # which code makes the run
     log = _Name("result.partial.txt")  # the result log while it is being written
     metrics = _Name("metrics.jsonl")  # one JSON object a line: every step and every evaluation
     summary = _Name("summary.json")  # totals of a run that came to its end
     output = _Name("output.txt")  # what the processes print
     checkpoints = _Name("checkpoints")  # a folder with a folder for each checkpoint
+    # the log of a run whose data was changed meanwhile
+    changed_data_result = _Name("result.changed_data.txt")
     restarted_result = _Name("result.restarted.txt")  # the log of a run that was restarted, when it has ended
     not_finite = _Name("not_finite.json")  # the samples of the batch whose loss was not finite
     lock = _Name(".lock")  # locked by all processes of the run as long as they live (podium/core/locks.py)
@@ -250,6 +258,21 @@ def require_kept(checkpoint: Checkpoint, config: RunConfig, file: Path) -> None:
         raise UsageError(
             f"{file}: {', '.join(found[:MOST_NAMED])}{more}, as {checkpoint.path} was made; a run goes on as it was "
             "configured: put that back, or start another run"
+        )
+
+
+def require_same_data(checkpoint: Checkpoint, run: RunFolder) -> None:
+    """Raise WorkError for a checkpoint that was made on other samples than the run's folder lists.
+
+    A checkpoint of an older version lists none, and neither does the folder of its run.
+    """
+    data, made_on = read_run_data(run.data), checkpoint.facts.get("data")
+    listed = data.digests if data else {}
+    found = made_on if isinstance(made_on, dict) else {}
+    if differing := [key for key in {**listed, **found} if listed.get(key) != found.get(key)]:
+        raise WorkError(
+            f"{checkpoint.path / FACTS}: was made on other samples than {run.data} lists ({', '.join(differing)}); put "
+            "back the file of that name which `podium run` wrote, or start another run"
         )
 
 

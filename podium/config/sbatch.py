@@ -19,19 +19,10 @@ TAKING_NEXT = (
 )
 # Options that say how much of a machine a job takes.
 RESOURCES = (
-    *(
-        "--exclusive",
-        "--gpus",
-        "--gpus-per-node",
-        "--gres",
-        "--cpus-per-task",
-        "--cpus-per-gpu",
-        "--mem",
-        "--contiguous",
-    ),
-    *("--mem-per-gpu", "--mem-per-cpu", "--ntasks", "--ntasks-per-node", "--nodes", "--time", "--time-min", "--tmp"),
-    *("--hint", "--threads-per-core", "--cores-per-socket", "--sockets-per-node", "--switches", "--open-mode"),
-    *("-G", "-c", "-N", "-n", "-t"),
+    *("--exclusive", "--gpus", "--gpus-per-node", "--gres", "--cpus-per-task", "--cpus-per-gpu", "--contiguous"),
+    *("--mem", "--mem-per-gpu", "--mem-per-cpu", "--ntasks", "--ntasks-per-node", "--nodes", "--time", "--time-min"),
+    *("--tmp", "--hint", "--threads-per-core", "--cores-per-socket", "--sockets-per-node", "--switches"),
+    *("--open-mode", "-G", "-c", "-N", "-n", "-t"),
 )
 # Options by which something else than Podium's job script runs, or its output goes elsewhere.
 _CONTAINER = ("", "-id", "-image", "-mounts", "-workdir", "-name", "-save", "-mount-home", "-remap-root", "-env")

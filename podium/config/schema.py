@@ -258,7 +258,7 @@ class Launch(Settings):
         options, limited = self.slurm_options, requeue.time_limit is not None
         refused = {
             "does not go with requeue: the job requeues itself, and makes one run": NEVER_REQUEUED,
-            "requeue sets by itself": (*REQUEUE_OPTIONS, *(TIME_OPTIONS if limited else ())),
+            "requeue sets already": (*REQUEUE_OPTIONS, *(TIME_OPTIONS if limited else ())),
         }
         for why, names in refused.items():
             for name, option, _ in options_named(options, names):
@@ -512,6 +512,12 @@ class RunConfig(Settings):
     @property
     def stores(self) -> tuple[Path, ...]:
         return tuple(self.named_stores.values())
+
+    @property
+    def every_store(self) -> dict[str, Path]:
+        """Where all prepared samples are, by key: those to train on, then those to evaluate on."""
+        evaluation = self.data.evaluation_store
+        return self.named_stores | ({"data.evaluation_store": evaluation} if evaluation is not None else {})
 
     def phase_samples(self, phase: TrainingPhase) -> int | None:
         """Samples of a phase, whole global batches where it is a share of max_samples; None of the last one.

@@ -26,6 +26,8 @@ class WorkError(PodiumError):
 class Interrupted(WorkError):
     """The user or a scheduler asked Podium to stop."""
 
+    exit_code = 130  # 128 + SIGINT
+
 
 class Saved(PodiumError):
     """The work was asked to stop (SIGTERM, Ctrl-C) and has saved itself: it can go on where it left off."""

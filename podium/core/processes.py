@@ -7,10 +7,11 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import stat
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ from podium.core.errors import WorkError
 from podium.core.files import remove_unfinished
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+# By which a user, a terminal that closes, or a scheduler asks a program to stop.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
@@ -25,6 +28,24 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Those of STOP_SIGNALS that this process does not ignore, as one that nohup started ignores SIGHUP."""
+    return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def leave_closed_terminal() -> None:
+    """Write nowhere from now on where output or errors went to a terminal that has been closed.
+
+    Any write to it fails, which would end a program while it still keeps what it has done.
+    """
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
 
 
 def end_with_parent(parent: int | None = None) -> None:

@@ -23,7 +23,7 @@ from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, Work
 from podium.core.files import private_folder, require_room, unwritable, user_cache_folder
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
-from podium.core.processes import end_with_parent
+from podium.core.processes import end_with_parent, leave_closed_terminal, stop_signals
 from podium.launch.timeouts import asked, torchrun_seconds
 
 SIOCGIFADDR = 0x8915  # <linux/sockios.h>
@@ -137,7 +137,6 @@ GRACE_SECONDS = 10.0
 # Alone on a machine that makes no difference; beside any other load, threads that spin for each other take ten times as
 # long (docs/lab-notebook.md). A value in the environment is kept.
 SPIN_COUNT = "2000"
-INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
 
 
 def command(
@@ -179,7 +178,7 @@ def launch(
     """Run an entry point (`train`, `bench`) to the end, calling `on_tick` a few times a second.
 
     What the processes print goes to output.txt. Returns when they ended by themselves and left a summary. Raises
-    Interrupted after Ctrl-C or SIGTERM, and for any other end the failure that the processes told of, or WorkError
+    Interrupted after one of STOP_SIGNALS, and for any other end the failure that the processes told of, or WorkError
     naming the disk that is full or the rank that died. Raises Saved instead where the run has saved itself, to be gone
     on with. Output is added to what is there. All processes have ended in every case.
     """
@@ -243,9 +242,15 @@ def _opened(output: Path) -> IO[bytes]:
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C or SIGTERM; the handlers before are back in place afterwards."""
+    """An event that is set by Ctrl-C, SIGTERM and the like; the handlers before are back in place afterwards."""
     event = threading.Event()
-    before = {number: signal.signal(number, lambda *_: event.set()) for number in INTERRUPTED}
+
+    def interrupt(number: int, _: object) -> None:
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
+        event.set()
+
+    before = {number: signal.signal(number, interrupt) for number in stop_signals()}
     try:
         yield event
     finally:

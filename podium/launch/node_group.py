@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from podium.config.load import load_resolved
+from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.json_files import parse_json
 from podium.launch.launch import ALONE, Node, failure, launch, run_processes
+from podium.launch.node_data import DataChangedError, NodeData, verification_seconds
 from podium.launch.page_cache import Cleared, clear_caches
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}  # seconds, seconds, and tries
@@ -32,6 +34,14 @@ LONGEST_MESSAGE = 1 << 20
 
 class LostError(WorkError):
     """The other side has closed the connection, died, or said something that is no message."""
+
+
+class FirstNodeError(PodiumError):
+    """The first node's command failed; this one ends with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Wire:
@@ -101,9 +111,21 @@ class Crew:
     """The nodes of a set of runs. Without others every method does what a machine by itself needs."""
 
     def __init__(self, node: Node = ALONE, others: Sequence[Wire] = ()) -> None:
+        self.data = NodeData()  # as this node has verified it
+        self._changed = ""  # which node's data was changed during the run
         self.node, self._others = node, others
         self._at_work: list[Wire] = []
         self._ended: dict[Wire, tuple[str, float]] = {}
+        self._failure = ("", 0)
+
+    def verify_data(self, config: RunConfig, folder: RunFolder) -> None:
+        """Have the other nodes verify the stores that their processes will open, and compare them with the run's."""
+        for wire in self._others:
+            wire.send({"do": "verify", "folder": str(folder.path), "listed": folder.data.exists()})
+        deadline = time.monotonic() + verification_seconds(config)
+        for wire in self._others:
+            if wire.answer(max(0.0, deadline - time.monotonic())) is None:
+                raise WorkError(f"{wire.name} has not verified its data; see what it does")
 
     def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
         """Clear caches on all nodes; what was done is what was done on the one where least was."""
@@ -139,7 +161,7 @@ class Crew:
         """Have the other nodes start their processes."""
         for wire in self._others:
             wire.send({"do": "run", "folder": str(folder.path), "entry": entry, "options": list(options)})
-        self._at_work, self._ended = list(self._others), {}
+        self._at_work, self._ended, self._changed = list(self._others), {}, ""
 
     def watch(self) -> None:
         """WorkError if a node was lost, or if its processes ended a while ago and ours go on without them."""
@@ -148,6 +170,7 @@ class Crew:
             if answer is not None:
                 self._at_work.remove(wire)
                 self._ended[wire] = (str(answer["words"]), time.monotonic())
+                self._changed = self._changed or (f"{wire.name}: {answer['changed']}" if answer.get("changed") else "")
         for wire, (words, when) in self._ended.items():
             if words and time.monotonic() - when > ENDING_SECONDS:
                 raise WorkError(f"{wire.name}: {words}")
@@ -159,6 +182,8 @@ class Crew:
             self.watch()
             time.sleep(0.05)
         self.stop()
+        if self._changed:
+            raise DataChangedError(self._changed)
 
     def stop(self) -> None:
         """See to it that no node's processes go on."""
@@ -171,17 +196,22 @@ class Crew:
                 wire.receive(max(0.0, deadline - time.monotonic()))
         self._at_work = []
 
+    def fail(self, message: str, exit_code: int) -> None:
+        """Have the other nodes end with this message and exit code when they are dismissed."""
+        self._failure = (message, exit_code)
+
     def dismiss(self) -> None:
         """There are no more runs."""
+        message, exit_code = self._failure
         for wire in self._others:
             with suppress(LostError):
-                wire.send({"do": "end"})
+                wire.send({"do": "end", "failed": message, "exit_code": exit_code})
             wire.close()
 
 
 @contextmanager
 def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
-    """All nodes of the configuration, met at launch.rendezvous. They are dismissed at the end.
+    """All nodes of the configuration, met at launch.rendezvous. They are dismissed at the end, with what was raised.
 
     Raises UsageError where no rendezvous is named, and WorkError where the other nodes do not come.
     """
@@ -191,6 +221,10 @@ def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
     crew = _gather(config, note)
     try:
         yield crew
+    except BaseException as error:
+        exit_code = error.exit_code if isinstance(error, PodiumError) else 1
+        crew.fail(str(error) or "it ended before the runs did", exit_code)
+        raise
     finally:
         crew.stop()
         crew.dismiss()
@@ -273,15 +307,18 @@ class _StoppedError(Exception):
 def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
     """Take part in the first node's runs until it says that there are no more.
 
-    Raises UsageError if this node is not one of them, WorkError if the first one is not met or is lost, Interrupted.
+    Raises UsageError if this node is not one of them, WorkError if the first one is not met or is lost, FirstNodeError
+    if its command failed, Interrupted.
     """
     if not 0 < rank < config.launch.nodes:
         raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
     with closing(_met(config, rank, note)) as wire:
-        node = Node(rank, wire.own_address)
+        node, data = Node(rank, wire.own_address), NodeData()
         while (order := wire.receive() or {}).get("do") != "end":
             if order["do"] != "stop":  # one that came after all had ended has nothing to stop
-                wire.send(_obeyed(order, node, wire))
+                wire.send(_obeyed(order, node, wire, data))
+        if exit_code := int(order.get("exit_code", 0)):
+            raise FirstNodeError(f"node 0 failed: {order.get('failed')}", exit_code)
 
 
 def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
@@ -306,22 +343,36 @@ def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
     return wire
 
 
-def _obeyed(order: Mapping[str, Any], node: Node, wire: Wire) -> dict[str, Any]:
+def _obeyed(order: Mapping[str, Any], node: Node, wire: Wire, data: NodeData) -> dict[str, Any]:
     """The answer to an order, once it is done."""
     try:
         if order["do"] == "clear":
             return asdict(clear_caches(_config(Path(order["config"]))))
-        return {"words": _run(order, node, wire)}
+        if order["do"] == "verify":
+            return _verified(RunFolder(Path(order["folder"])), bool(order["listed"]), data)
+        words = _run(order, node, wire)
+        _, changed = attempt(data.require_unchanged)
+        return {"words": words, "changed": str(changed or "")}
     except PodiumError as error:
         if type(error) in (UsageError, WorkError):
             return {"failed": str(error)}
         raise
 
 
+def _verified(folder: RunFolder, listed: bool, data: NodeData) -> dict[str, Any]:
+    """The answer once this node's stores are verified, and compared with those `listed` in the run's folder."""
+    config = _config(folder.config)
+    expected = read_run_data(_seen(folder.data)) if listed else data.of(config)
+    if expected is None:
+        raise WorkError(f"{folder.data}: is not seen on this node; have one runs/ for all nodes")
+    data.require(config, expected, "node 0")
+    return {}
+
+
 def _run(order: Mapping[str, Any], node: Node, wire: Wire) -> str:
     """Why the processes here failed, or nothing.
 
-    Only the first node knows whether the run as a whole succeeded: a missed target is an exit code of 1 too.
+    Only the first node knows whether the run as a whole succeeded, and says so when it dismisses this one.
     """
     folder = RunFolder(Path(order["folder"]))
 
@@ -337,7 +388,12 @@ def _run(order: Mapping[str, Any], node: Node, wire: Wire) -> str:
 
 
 def _config(path: Path) -> RunConfig:
+    return load_resolved(_seen(path))
+
+
+def _seen(path: Path) -> Path:
+    """The path of a file that the first node has written, as soon as it is seen here."""
     deadline = time.monotonic() + FILE_SECONDS
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.2)
-    return load_resolved(path)
+    return path

@@ -19,6 +19,7 @@ from podium.config.schema import RunConfig
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 EVERYTHING = "3"  # page cache, directory entries and inodes: Linux, admin-guide/sysctl/vm
 LOWEST_BIT = bytes(value & 1 for value in range(256))  # of a byte of mincore(2), the only bit that is defined
+TRIES = 3
 PROBES = 64  # pages of a file that are read without waiting, where mincore does not say which are in memory
 
 
@@ -37,7 +38,7 @@ def clear_caches(config: RunConfig) -> Cleared:
     say, they count as cleared.
     """
     for shard in _shards(config):
-        _write_back_and_drop(shard)
+        _drop(shard)
     why = _drop_everything() if config.launch.caches == "all" else "launch.caches is samples"
     found = [(resident_bytes(shard), shard.stat().st_size) for shard in _shards(config)]
     kept = sum(resident for resident, _ in found if resident is not None)
@@ -56,13 +57,20 @@ def clear_caches(config: RunConfig) -> Cleared:
 
 
 def _shards(config: RunConfig) -> Iterator[Path]:
-    assert config.data.evaluation_store
-    for folder in (*config.stores, config.data.evaluation_store):
+    for folder in config.every_store.values():
         yield from shard_paths(folder)
 
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f}"
+
+
+def _drop(path: Path) -> None:
+    """Drop a file's pages; a page that the kernel works on at that moment stays, so that it may take a second try."""
+    for _ in range(TRIES):
+        _write_back_and_drop(path)
+        if not resident_bytes(path):
+            return
 
 
 def _write_back_and_drop(path: Path) -> None:

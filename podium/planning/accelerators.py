@@ -18,6 +18,7 @@ class Accelerator:
     fp32_flops: float | None = None
     tf32_flops: float | None = None
     fp8_flops: float | None = None
+    compute_capability: tuple[int, int] | None = None  # of NVIDIA's GPUs: what instructions they have
 
 
 def accelerator_named(text: str) -> Accelerator | None:
@@ -96,16 +97,27 @@ _OTHERS: dict[str, tuple[float | None, float | None, float | None]] = {
     "AMD MI300X": (163.4, 653.7, 2614.9),
     "AMD MI325X": (163.4, 653.7, 2614.9),
 }
+# NVIDIA's compute capabilities, which also say what PyTorch's kernels run on. Source: NVIDIA's list of CUDA GPUs.
+_CAPABILITIES: dict[tuple[int, int], tuple[str, ...]] = {
+    (7, 0): ("V100 PCIe", "V100 SXM", "V100"),
+    (7, 5): ("T4",),
+    (8, 0): ("A100 PCIe", "A100 SXM", "A100", "A30"),
+    (8, 6): ("A40", "A10", "RTX A5000"),
+    (8, 9): ("L40S", "L40", "L4", "RTX 4090"),
+    (9, 0): ("GH200", "H200 NVL", "H200", "H100 NVL", "H100 PCIe", "H100 SXM", "H100"),
+    (10, 0): ("GB200", "B200"),
+    (10, 3): ("GB300", "B300"),
+}
+_CAPABILITY_OF = {f"NVIDIA {name}": capability for capability, names in _CAPABILITIES.items() for name in names}
 
 
 def _tera(peak: float | None) -> float | None:
     return None if peak is None else peak * 1e12
 
 
-_KINDS = tuple(
-    (
-        re.compile(pattern, re.IGNORECASE),
-        Accelerator(name, _tera(peak), *map(_tera, _OTHERS.get(name, (None, None, None)))),
-    )
-    for pattern, name, peak in _TABLE
-)
+def _kind(name: str, peak: float | None) -> Accelerator:
+    fp32, tf32, fp8 = map(_tera, _OTHERS.get(name, (None, None, None)))
+    return Accelerator(name, _tera(peak), fp32, tf32, fp8, _CAPABILITY_OF.get(name))
+
+
+_KINDS = tuple((re.compile(pattern, re.IGNORECASE), _kind(name, peak)) for pattern, name, peak in _TABLE)

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from podium.config.run_folder import whole_checkpoints
+from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
 from podium.launch.container import seen_anywhere
+from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.prepare import PreparedRun
-from podium.run.results import ResultSet
+from podium.run.results import ResultSet, set_aside
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,15 @@ class FinishedRun:
     @property
     def compliant(self) -> bool:
         return not any(self.compliance.values())
+
+    def shortfall(self, config: RunConfig) -> str:
+        """Why the run counts as failed although it came to its end; nothing where it does not."""
+        if config.target_accuracy is not None and not self.reached_target:
+            return (
+                f"the target accuracy of {config.target_accuracy} was not reached within max_samples "
+                f"{config.max_samples}, so the log says aborted"
+            )
+        return "" if self.compliant else f"the official compliance checker finds errors in {self.result}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +69,9 @@ def collect(run: PreparedRun, results: ResultSet, note: Callable[[str], None]) -
 
 def collect_failure(run: PreparedRun, results: ResultSet, error: PodiumError) -> PodiumError:
     """The error of a run that broke off, with where its log is and how to resume; Saved where the run is not over."""
+    if isinstance(error, DataChangedError):
+        set_aside(run.folder)
+        return DataChangedError(f"{error}; its log is no result and is kept: {run.folder.changed_data_result}")
     hint = _resume_hint(run, str(error))
     if isinstance(error, Saved | Interrupted) and hint:
         return Saved(f"{error}; {hint}")

@@ -2,32 +2,34 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from pathlib import Path
 
 from benchmarks.bert.demo_text import EmbeddedText, write_embedded_text
+from benchmarks.bert.manifest import MARKER
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import FORMAT_VERSION, SampleStore
+from benchmarks.bert.store import FORMAT_VERSION, SampleStore, repeats
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
+from podium.launch.node_data import NodeData
 
 DATA = WORKING_FOLDER / "data"
 
 
-def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfig:
+def with_data(config: RunConfig, on_progress: Callable[[str], None], node: NodeData | None = None) -> RunConfig:
     """The configuration with its data prepared and verified, its `data` and `phases` naming nothing but stores.
 
-    `on_progress` is told what takes time. Raises UsageError for files that are missing or do not fit together and
-    WorkError for damaged shards.
+    `on_progress` is told what takes time, and `node` remembers what was verified. Raises UsageError for files that are
+    missing or do not fit together and WorkError for damaged shards.
     """
     config = _prepared(config, on_progress)
     on_progress("Checking the data")
-    made_for = verify(config)
+    made_for = verify(config, node)
     data = config.data
     assert data.store and data.evaluation_store
     SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")
@@ -40,33 +42,44 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfi
     return config.model_copy(update={"phases": tuple(phases)})
 
 
-def verify(config: RunConfig) -> dict[Path, tuple[int, int]]:
-    """Check the vocabulary, the division's rule for samples, and every byte of all stores: UsageError or WorkError.
+def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[int, int]]:
+    """Check vocabulary, division's rules, composition, and every byte of all stores: UsageError or WorkError.
 
-    A store that has no manifest gets one then. Returns the most tokens and the most masked tokens of a sample that each
-    store was made for.
+    No two shards of any of the stores have the same content, and evaluation samples are as long as training's. A store
+    that has no manifest gets one then. Returns the most tokens and the most masked tokens of a sample that each store
+    was made for.
     """
     data = config.data
     assert data.store and data.evaluation_store and data.vocabulary
     vocabulary = Vocabulary.read(data.vocabulary)
-    made_for = {}
+    if data.evaluation_store in config.stores:
+        raise UsageError(
+            f"data.evaluation_store: {data.evaluation_store} is trained on too; name samples that no run is trained on"
+        )
+    node, made_for, shards = node or NodeData(), {}, {}
     for store in dict.fromkeys((data.store, data.evaluation_store, *config.stores)):
         try:
             opened = SampleStore(store)
             opened.require(vocabulary, data.vocabulary)
             if config.division == "closed":
                 opened.require_whole()
-            opened.verify()
+            node.verify(opened)
         except WorkError as error:
             hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
             raise type(error)(f"{error}{hint}") from None
         opened.keep_manifest()
+        shards[store] = [(shard.path, shard.attributes) for shard in opened.shards]
         made_for[store] = opened.max_sequence_length, opened.shards[0].attributes["max_predictions"]
         if opened.max_sequence_length > config.model_size.positions:
             raise UsageError(
                 f"{store}: has samples of up to {opened.max_sequence_length} tokens, and size {config.size} has "
                 f"{config.model_size.positions} positions; prepare samples of at most as many tokens"
             )
+    for length in {made_for[store] for store in config.stores}:  # short samples are the same for several lengths
+        alike = [store for store in config.stores if made_for[store] == length]
+        if repeated := repeats(shard for store in (data.evaluation_store, *alike) for shard in shards[store]):
+            raise UsageError(f"{repeated[0]}, neither in one store nor in two; name stores without a shard in common")
+    _require_lengths(config, made_for)
     for number, phase in enumerate(config.phases):
         store = phase.store or data.store
         for key, found in zip(("max_sequence_length", "max_predictions"), made_for[store], strict=True):
@@ -76,6 +89,25 @@ def verify(config: RunConfig) -> dict[Path, tuple[int, int]]:
                     f"folder of such samples in phases.{number}.store, or leave {key} out"
                 )
     return made_for
+
+
+def _require_lengths(config: RunConfig, made_for: Mapping[Path, tuple[int, int]]) -> None:
+    """UsageError for evaluation samples that are shorter than training's, and in closed for any but MLPerf's."""
+    evaluation, usual = config.data.evaluation_store, GenerationSettings()
+    assert evaluation is not None
+    longest = max(made_for[store][0] for store in config.stores)
+    if made_for[evaluation][0] < longest:
+        raise UsageError(
+            f"data.evaluation_store: {evaluation} was made for {made_for[evaluation][0]} tokens, and the samples to "
+            f"train on for {longest}; allowed is {longest} or more: prepare it with --max-sequence-length {longest}"
+        )
+    official = usual.max_sequence_length, usual.max_predictions
+    for store, found in made_for.items():
+        if config.division == "closed" and found != official:
+            raise UsageError(
+                f"{store}: closed division, Data set: found samples of up to {found[0]} tokens with up to {found[1]} "
+                f"masked, allowed are {official[0]} with {official[1]}; prepare it without --max-sequence-length"
+            )
 
 
 def is_prepared(config: RunConfig) -> bool:
@@ -151,7 +183,8 @@ def _wanted(config: RunConfig, name: str, texts: tuple[Path, ...], evaluation: P
 
 
 def _is_made(store: Path, sources: tuple[Path, ...]) -> bool:
-    return all((store / f"{source.name}.h5").is_file() for source in sources)
+    whole = not (store / MARKER).exists()
+    return whole and all((store / f"{source.name}.h5").is_file() for source in sources)
 
 
 def _digest(files: tuple[Path, ...]) -> str:

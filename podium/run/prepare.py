@@ -9,14 +9,15 @@ from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
 from podium.config.load import load_resumed, write_resolved
-from podium.config.run_folder import RunFolder, newest_checkpoint, require_kept
+from podium.config.run_data import RunData, read_run_data, write_run_data
+from podium.config.run_folder import RunFolder, newest_checkpoint, require_kept, require_same_data
 from podium.config.schema import RunConfig
-from podium.core.errors import UsageError
+from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
 from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.planning.costs import with_measured_costs
-from podium.run.data import with_data
+from podium.run.data import verify, with_data
 from podium.run.source import source_here, write_source
 
 
@@ -27,6 +28,7 @@ class PreparedRun:
     config: RunConfig
     folder: RunFolder
     caches: Cleared
+    data: RunData | None = None
 
     @property
     def options(self) -> list[str]:
@@ -34,27 +36,47 @@ class PreparedRun:
         return ["--caches-cleared"] if self.caches.samples else []
 
 
-def prepare_set(config: RunConfig, note: Callable[[str], None]) -> RunConfig:
+def prepare_set(config: RunConfig, note: Callable[[str], None], nodes: Crew) -> RunConfig:
     """The configuration with verified data and the costs measured on its system; its checkpoint fits the data."""
     check_checkpoint(config)  # before samples are made, which may take hours
-    config = with_measured_costs(with_data(config, note))
+    config = with_measured_costs(with_data(config, note, nodes.data))
     check_checkpoint(config)  # the embedded text's vocabulary is there now
     return config
 
 
-def prepare_run(config: RunConfig, folder: Path, nodes: Crew) -> PreparedRun:
-    """Draw the seed, write the configuration and the source's hash, and clear the caches of all nodes."""
+def prepare_run(config: RunConfig, folder: Path, nodes: Crew, set_data: RunData | None = None) -> PreparedRun:
+    """Draw the seed, write configuration, data and the source's hash, verify the data of all nodes and clear caches.
+
+    Nothing reads samples any more once the caches are cleared. `set_data` is what the runs before it in its set were
+    trained on. Raises WorkError where the data is another now, or is damaged.
+    """
     run = RunFolder(make_folder(folder))
     seed = config.seed if config.seed is not None else secrets.randbelow(LARGEST_SEED + 1)
     config = config.model_copy(update={"seed": seed})
+    data = nodes.data.of(config)
+    if set_data is not None and (found := data.difference(set_data, config.every_store, "the first run of this set")):
+        raise WorkError(f"{found}; runs of a set have the same samples: put them back, or start another set")
+    write_run_data(run.data, data)
     write_resolved(config, run.config)
     write_source(run.source, source_here())
-    return PreparedRun(config, run, nodes.clear_caches(config, run.config))
+    nodes.verify_data(config, run)
+    return PreparedRun(config, run, nodes.clear_caches(config, run.config), data)
 
 
-def prepare_resumed(config: RunConfig, run: RunFolder) -> PreparedRun:
-    """Mark a run as resumed with this configuration, which all nodes read from its folder."""
+def prepare_resumed(config: RunConfig, run: RunFolder, nodes: Crew, note: Callable[[str], None]) -> PreparedRun:
+    """Verify the data and mark a run as resumed with this configuration, which all nodes read from its folder.
+
+    Raises WorkError where the data is not what the run began with. A run of an older version does not say what it was.
+    """
+    note("Checking the data")
+    verify(config, nodes.data)
+    began_with = read_run_data(run.data)
+    if began_with is None:
+        note(f"{run.data} is not there, as with runs of older versions: the data is whole, and compared with nothing")
+    else:
+        nodes.data.require(config, began_with, "the run")
     write_resolved(config, run.config)
+    nodes.verify_data(config, run)
     run.mark_resumed()
     run.forget_failure()
     return PreparedRun(config, run, Cleared(False, ""))
@@ -77,6 +99,7 @@ def resumable(run: RunFolder, system: str, settings: Sequence[str] = (), from_st
             f"{run.path}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
         )
     require_kept(checkpoint, config, run.config)
+    require_same_data(checkpoint, run)
     return config
 
 

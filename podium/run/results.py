@@ -62,6 +62,12 @@ class ResultSet:
         return path
 
 
+def set_aside(run: RunFolder) -> None:
+    """Give the log of a run whose data was changed meanwhile a name in the run's folder that says so."""
+    if run.log.exists():
+        _move(run.log, run.changed_data_result)
+
+
 def _move(source: Path, destination: Path) -> None:
     """Also to another file system, and never half."""
     write_whole(destination, source.read_bytes())

@@ -17,7 +17,9 @@ from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import become, resume_options, run_options, wrapped
 from podium.launch.launch import require_torch
+from podium.launch.node_data import DataChangedError
 from podium.launch.node_group import Crew, follow, gathered
+from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
@@ -46,7 +48,9 @@ class RunRequest:
     def config(self) -> RunConfig:
         """UsageError for whatever is wrong with the system, the settings, or the run to resume."""
         if self.resumed is None:
-            return load_system(self.system, self.recipe, self.settings)
+            config = load_system(self.system, self.recipe, self.settings)
+            require_hardware(config)
+            return config
         if self.recipe or self.runs != 1:
             raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
         return resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
@@ -103,9 +107,10 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
     results.check_place()
     with gathered(config, progress.note) as nodes, _alone(make_folder(folder.parent)):
         progress.note(hyperparameters_note(config))
-        config = prepare_set(config, progress.note)
+        config, data = prepare_set(config, progress.note, nodes), None
         for number in range(runs):
-            run = prepare_run(config, folder / f"run_{number}", nodes)
+            run = prepare_run(config, folder / f"run_{number}", nodes, data)
+            data = run.data
             if number == 0 or not run.caches.samples:
                 progress.note(run.caches.words)
             if job is not None:
@@ -131,7 +136,8 @@ def resume(
         )
         with gathered(config, progress.note) as nodes:
             results = ResultSet(name, replaced=run.path / REPLACED)
-            return _launch_and_collect(prepare_resumed(config, run), "Resumed run", nodes, results, progress)
+            prepared = prepare_resumed(config, run, nodes, progress.note)
+            return _launch_and_collect(prepared, "Resumed run", nodes, results, progress)
 
 
 def _launch_and_collect(
@@ -148,8 +154,20 @@ def _launch_and_collect(
         if not isinstance(error, Interrupted) or run.folder.read_summary() is None:
             raise collect_failure(run, results, error) from None
         if more:
-            result = collect(run, results, progress.note).result
+            result = _collected(run, nodes, results, progress).result
             raise Interrupted(f"interrupted when a run had come to its end; its result is {result}") from None
+    finished = _collected(run, nodes, results, progress)
+    if shortfall := finished.shortfall(run.config):
+        nodes.fail(shortfall, exit_code=1)
+    return finished
+
+
+def _collected(run: PreparedRun, nodes: Crew, results: ResultSet, progress: Progress) -> FinishedRun:
+    """The result of a run that has ended; DataChangedError where its data was changed meanwhile: then it is none."""
+    try:
+        nodes.data.require_unchanged()
+    except DataChangedError as error:
+        raise collect_failure(run, results, error) from None
     return collect(run, results, progress.note)
 
 

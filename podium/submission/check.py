@@ -285,6 +285,8 @@ def print_packaged(console: Console, packaged: "Packaged") -> None:
         if len(one.choice.scores) > 1:
             console.print(_windows(one))
         console.print(_system(one))
+        for note in one.notes:
+            print_line(console, f"note: {one.system}: {note}")
     for finding in packaged.findings:
         print_line(console, f"warning: {finding.rule}: {finding.path}: {finding.message} ({finding.source})")
     print_line(console, str(packaged.folder))
@@ -312,6 +314,7 @@ def _json(one: "Submitted") -> dict[str, Any]:
         "scaled": found is not None and found.scaling is not None,
         "commit": one.code.commit,
         "commit_made_the_runs": one.code.made_the_runs,
+        "notes": list(one.notes),
     }
 
 

@@ -1,6 +1,5 @@
 """Import of other projects' sample files as shards, and export of shards in their formats."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -13,8 +12,9 @@ from benchmarks.bert.formats import hdf5, tfrecord
 from benchmarks.bert.formats.hdf5 import has_dataset
 from benchmarks.bert.formats.rows import AllowedTokens, Contents, origin_of, unusable
 from benchmarks.bert.formats.tfrecord import COMPRESSED, begins_as_gzip, begins_as_tfrecord
+from benchmarks.bert.manifest import mark_unfinished
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import SUFFIX, SampleStore, Shard, renew_manifest, write_shard
+from benchmarks.bert.store import STRIPPED_SUFFIX, SUFFIX, SampleStore, Shard, renew_manifest, write_shard
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
 from podium.core.locks import folder_lock
@@ -36,8 +36,6 @@ FORMATS: Mapping[str, Format] = {
 }
 AUTO = "auto"  # the format that a file looks like
 EXPORTED_SUFFIX = ".hdf5"
-# What a shard's name drops of the name of the file that it is imported from.
-STRIPPED_SUFFIX = re.compile(r"(?<=.)\.(hdf5|h5|tfrecord)\Z")
 
 
 def import_files(
@@ -89,7 +87,9 @@ def import_file(
     if format_name == AUTO:
         format_name = detected_format(file)
     contents = FORMATS[format_name].read(file, allowed)
-    write_shard(shard, contents.samples, origin_of(contents, file, format_name, allowed, settings))
+    origin = origin_of(contents, file, format_name, allowed, settings)
+    mark_unfinished(shard.parent)
+    write_shard(shard, contents.samples, origin)
 
 
 def detected_format(file: Path) -> str:

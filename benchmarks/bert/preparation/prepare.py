@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bert.manifest import MARKER, mark_unfinished
 from benchmarks.bert.preparation.documents import Reader
 from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
@@ -203,6 +204,7 @@ def prepare_text(
         raise WorkError(f"{text}: there is no document in it; give a text with one sentence a line")
     samples = generate_samples(documents, words, settings)
     chosen = selection.of(samples, text)
+    mark_unfinished(shard.parent)
     write_shard(shard, chosen, replace(origin, selected_from=0 if chosen is samples else len(samples)))
     return Prepared(text, shard, kept=False, note=note)
 
@@ -280,6 +282,7 @@ def prepare_subset(
                 break
             selection = _likely(samples, whole, seed)
         origins = {text: replace(origin, selected_from=whole) for text, origin in marked.items()}
+        mark_unfinished(out)
         chosen = _choose(candidates, samples, selection, origins, out)
         _remove(candidates, aside)
         renew_manifest(out)
@@ -326,4 +329,5 @@ def _remove(candidates: dict[Path, Shard], aside: Path) -> None:
     for shard in candidates.values():
         shard.path.unlink(missing_ok=True)
     with suppress(OSError):
+        (aside / MARKER).unlink(missing_ok=True)
         aside.rmdir()

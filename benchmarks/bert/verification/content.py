@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.manifest import MANIFEST, Manifest, has_manifest, require_listed
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import ADVICE, RANDOM, differences, keep_manifest
+from benchmarks.bert.store import ADVICE, RANDOM, differences, keep_manifest, misnamed, repeats
 from benchmarks.bert.verification.evidence import SIGMAS, Evidence, tolerance
 from benchmarks.bert.verification.shard_stats import FAULTS, WORD_FAULTS, Survey
 from podium.core.errors import attempt
@@ -60,7 +60,7 @@ def keep_manifests(evidence: Evidence) -> None:
     for folder, (_, survey) in zip(evidence.subject.stores, evidence.surveys, strict=True):
         attributes = survey.attributes
         damaged = survey.unreadable or any(shard.damage for shard in survey.shards)
-        if not damaged and not differences(attributes):
+        if not (damaged or differences(attributes) or repeats(attributes.items()) or misnamed(attributes)):
             keep_manifest(folder, attributes)
 
 
@@ -80,8 +80,8 @@ def check_manifest(evidence: Evidence) -> Iterator[Finding]:
 def check_alike(evidence: Evidence) -> Iterator[Finding]:
     """Whether the shards of each store were made with one vocabulary, one length and one selection."""
     for prefix, survey in evidence.readable:
-        odd = differences(survey.attributes)
-        found = "\n".join([f"{len(odd)} differ from the first", *odd]) if odd else "all made alike"
+        odd = [*differences(survey.attributes), *misnamed(survey.attributes)]
+        found = "\n".join([f"{len(odd)} do not belong there", *odd]) if odd else "all made alike"
         advice = f"take out what is alien, or {ADVICE}"
         yield check_result(f"{prefix}shards", not odd, found, "one vocabulary, length, masks and selection", advice)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings, masked_counts
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, PAD, SEPARATOR, Vocabulary
-from benchmarks.bert.samples import FlatArrays
+from benchmarks.bert.samples import FlatArrays, largest
 from benchmarks.bert.store import Origin, Shard, shard_paths
 from benchmarks.bert.verification.duplicates import hash_samples
 from podium.core.errors import UsageError, WorkError
@@ -50,15 +50,6 @@ def expected_masked_counts(origin: Origin) -> NDArray[np.int64]:
     probability = (origin.generation or GenerationSettings()).masked_lm_probability
     counts = masked_counts(probability, origin.max_predictions, origin.max_sequence_length)
     return np.minimum(counts, np.maximum(0, np.arange(len(counts)) - SPECIAL_TOKENS))
-
-
-@compiled
-def _largest(values: NDArray[np.uint16], start: int, end: int) -> int:
-    """The largest of values[start:end], 0 of none; a loop without a branch, for vector instructions."""
-    largest = np.uint16(0)
-    for place in range(start, end):
-        largest = max(largest, values[place])
-    return int(largest)
 
 
 @compiled
@@ -112,8 +103,8 @@ def _examine_flat(
             kept += text[position] == original
             text[position] = original
         if words > 0:
-            largest = max(_largest(token_ids, start, end), _largest(masked_token_ids, masked_start, masked_end))
-            has[BEYOND] = largest >= words
+            word = max(largest(token_ids[start:end]), largest(masked_token_ids[masked_start:masked_end]))
+            has[BEYOND] = word >= words
             has[START] = text[0] != special[0]
             has[ENDS] = text[last] != special[1]
             outside = _special_words(text[:1], 1, special) + _special_words(text[last:], 1, special)

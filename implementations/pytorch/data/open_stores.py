@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bert.manifest import Manifest
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.distributed.process_group import Processes
+from podium.config.run_data import RunData, read_run_data
 from podium.core.errors import WorkError, attempt
 from podium.core.text import cut, listed
 
@@ -22,14 +24,17 @@ MOST_NAMED = 4  # groups of ranks that are named
 
 
 def open_stores(
-    folders: Mapping[str, Path], vocabulary: Path, processes: Processes
+    folders: Mapping[str, Path], vocabulary: Path, processes: Processes, listed: Path | None = None
 ) -> tuple[list[SampleStore], Vocabulary]:
     """Open the stores in these folders, given by their keys in the configuration, and the vocabulary they are made of.
 
-    All ranks call it with the same keys. Unless all can open theirs and have the same manifests, the same WorkError is
-    raised on all of them; where all fail in the same way, each raises its own error.
+    All ranks call it with the same keys. The first rank reads the file in which `podium run` has `listed` what it
+    verified, if it is there, and every rank compares what it opens with that. Unless all can open theirs and have the
+    same manifests, the same WorkError is raised on all of them; where all fail in the same way, each raises its own
+    error.
     """
-    opened, failure = attempt(_open, [*folders.values()], vocabulary)
+    verified = processes.broadcast(_listed(listed, processes), 0)
+    opened, failure = attempt(_open, folders, vocabulary, verified)
     stores, words = opened or ([], None)
     digests = [store.manifest.digest for store in stores]
     sentence = "" if failure is None else cut(str(failure), LONGEST_SENTENCE)
@@ -47,12 +52,28 @@ def open_stores(
     return stores, words
 
 
-def _open(folders: Sequence[Path], vocabulary: Path) -> tuple[list[SampleStore], Vocabulary]:
+def _listed(path: Path | None, processes: Processes) -> dict[str, Any]:
+    """On the first rank the document of what was verified, or why it cannot be read; nothing where there is no file."""
+    if path is None or not processes.first:
+        return {}
+    data, failure = attempt(read_run_data, path)
+    return {"failure": str(failure)} if failure else {"data": data.document()} if data else {}
+
+
+def _open(
+    folders: Mapping[str, Path], vocabulary: Path, verified: Mapping[str, Any]
+) -> tuple[list[SampleStore], Vocabulary]:
+    if "failure" in verified:
+        raise WorkError(verified["failure"])
     words = Vocabulary.read(vocabulary)
-    stores = [SampleStore(folder) for folder in folders]
-    for store in stores:
+    stores = {key: SampleStore(folder) for key, folder in folders.items()}
+    for store in stores.values():
         store.require(words, vocabulary)
-    return stores, words
+    if "data" in verified:
+        found = RunData({key: store.manifest for key, store in stores.items()})
+        if difference := found.difference(RunData.of_document(verified["data"]), folders, "what was verified"):
+            raise WorkError(f"{difference}; the data was changed after it was verified: put it back, and start again")
+    return [*stores.values()], words
 
 
 def _different(

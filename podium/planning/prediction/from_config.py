@@ -15,8 +15,8 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.costs import TERMS, StepCosts, differing, load_costs
 from podium.planning.prediction.constants import Constants
-from podium.planning.prediction.doubts import learning_rate_doubt, memory_doubt
-from podium.planning.prediction.memory import stated_bytes
+from podium.planning.prediction.doubts import optimizer_doubts
+from podium.planning.prediction.memory import memory_doubt, stated_bytes
 from podium.planning.prediction.plan import (
     FULL,
     HALF,
@@ -98,10 +98,7 @@ def plan_of_config(config: RunConfig, costs_file: Path | None, constants: Consta
         memory = stated_bytes(config.description.accelerator_memory_capacity, accelerator, machine.processor)
         plan = replace(plan, memory_bytes=memory)
         unsure += memory_doubt(plan, config.system, accelerator)
-    if config.size == "large" and config.target_accuracy is not None:
-        unsure += learning_rate_doubt(
-            config.optimizer.algorithm, config.optimizer.learning_rate, plan.global_batch_size
-        )
+    unsure += optimizer_doubts(config, samples)
     if costs_file is not None:  # measured steps have the optimizer in them
         without_optimizer = max(0.0, costs.step - optimizer_seconds(plan, constants))
         plan = replace(plan, costs=replace(costs, step=without_optimizer), clipping=None)

@@ -1,4 +1,4 @@
-"""An estimate of the device memory that a run takes, against what its accelerators have.
+"""An estimate of the device memory that a run takes, and the doubt where its accelerators have less.
 
 For each parameter: fp32 values and gradients, 4 bytes each; two moments, 8 bytes (shared by the ranks where the
 optimizer is sharded); in half precision 2 bytes for the cast values; on a half-precision wire 2 for what is sent.
@@ -11,10 +11,12 @@ and workspaces, assumed. What the allocator wastes is not counted.
 
 import re
 
+from podium.core.errors import UsageError
 from podium.planning.prediction.plan import FULL, PROCESSORS, Plan
 from podium.planning.prediction.rank_load import load
 
 CONTEXT_BYTES = 1.5e9
+FAR_BEYOND = 2.0  # times the memory from which a plan is refused: the estimate is nearer than that
 
 
 def needed_bytes(plan: Plan) -> float:
@@ -38,3 +40,22 @@ def stated_bytes(capacity: str, name: str, processor: str) -> float | None:
         if found := re.search(r"(\d+(?:\.\d+)?)\s*(G|T)i?B", text[:200], re.IGNORECASE):
             return float(found[1]) * (1e9 if found[2].upper() == "G" else 1e12)
     return PROCESSORS[processor].memory_bytes
+
+
+def memory_doubt(plan: Plan, system: str, name: str) -> list[str]:
+    """A sentence if the plan needs more memory than accelerators of this name have. UsageError if it needs far more."""
+    needed, gb = needed_bytes(plan), 1e9
+    if plan.memory_bytes is None:
+        return [f"the memory of {name} is not stated; about {needed / gb:.0f} GB are needed"]
+    if needed <= plan.memory_bytes:
+        return []
+    found = f"about {needed / gb:.0f} GB of the {plan.memory_bytes / gb:.0f} GB of {name}"
+    local = plan.global_batch_size // (plan.machine.ranks * plan.accumulation_steps)
+    if needed > FAR_BEYOND * plan.memory_bytes:
+        raise UsageError(
+            f"{system}: global_batch_size {plan.global_batch_size:,} needs {found} for micro-batches of {local:,} "
+            "samples; use more gradient_accumulation_steps, or a smaller global_batch_size"
+        )
+    return [
+        f"micro-batches of {local:,} samples need {found}, by an estimate; more gradient_accumulation_steps need less"
+    ]

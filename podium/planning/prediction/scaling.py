@@ -59,24 +59,32 @@ def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled
         count, speed = ADAPTERS[machine.processor]
         unsure += (f"nodes of {NODE} GPUs with {count} adapters of {speed:g} Gb/s are assumed",)
     tried: list[Scaled] = []
-    for largest in reversed(LOCAL):
-        for batch, accumulation in _batches(gpus, plan.optimizer, samples, largest):
-            changed = replace(
-                plan,
-                machine=machine,
-                global_batch_size=batch,
-                accumulation_steps=accumulation,
-                evaluation_interval=None,
-                samples=samples.at(batch),
-                unsure=unsure,
-            )
-            try:
-                if plan.memory_bytes is None or needed_bytes(changed) <= plan.memory_bytes:
-                    tried.append(Scaled(gpus, batch, accumulation, predict(changed, constants)))
-            except UsageError:
-                continue  # a local batch too small for the strategy's strata
-        if tried or plan.memory_bytes is None:
-            break  # else smaller micro-batches, which take less memory
+    short_of_memory = False
+    for local, parts in _local_batches(gpus, plan.optimizer, samples):
+        changed = replace(
+            plan,
+            machine=machine,
+            global_batch_size=gpus * local,
+            accumulation_steps=parts,
+            evaluation_interval=None,
+            samples=samples.at(gpus * local),
+            unsure=unsure,
+        )
+        try:
+            fitting = _in_memory(changed, local)
+            if fitting is None:
+                short_of_memory = True
+                continue
+            prediction = predict(fitting, constants)
+            tried.append(Scaled(gpus, gpus * local, fitting.accumulation_steps, prediction))
+        except UsageError:
+            continue  # a local batch too small for the strategy's strata
+    if not tried and short_of_memory:
+        assert plan.memory_bytes is not None
+        raise UsageError(
+            f"--scale: found {gpus:,} GPUs of {plan.memory_bytes / 1e9:.0f} GB, which by an estimate hold no "
+            "micro-batch of any batch size that samples to target are known of; name a system of GPUs with more memory"
+        )
     if not tried:
         raise UsageError(
             f"--scale: found {gpus:,} GPUs, which with {plan.strategy} balancing can share no batch of a size that "
@@ -85,18 +93,26 @@ def _best(plan: Plan, gpus: int, samples: Curve, constants: Constants) -> Scaled
     return min(tried, key=lambda scaled: scaled.prediction.seconds)
 
 
-def _batches(gpus: int, optimizer: str, samples: Curve, largest: int) -> list[tuple[int, int]]:
-    """Global batch sizes and accumulation steps: micro-batches of at most `largest` samples, within what was published.
+def _local_batches(gpus: int, optimizer: str, samples: Curve) -> list[tuple[int, int]]:
+    """Local batch sizes that make a published global one, and in how many parts at least each is trained on.
 
     With an optimizer that is known at one batch size alone, near that one.
     """
     low, high = samples.points[0].batch, max(samples.points[-1].batch, LARGEST_BATCH)
     low = SMALLEST_BATCH if optimizer == "lamb" else low
-    found = [(gpus * local, 1) for local in LOCAL if local <= largest and low <= gpus * local <= high]
+    found = [(local, 1) for local in LOCAL if low <= gpus * local <= high]
     if found or gpus > high:
         return found
-    more = -(-low // (gpus * largest))
-    return [(gpus * largest * more, more)]
+    parts = {micro: -(-low // (gpus * micro)) for micro in LOCAL}
+    return [(micro * count, count) for micro, count in parts.items()]
+
+
+def _in_memory(plan: Plan, local: int) -> Plan | None:
+    """The plan with its local batch in the fewest parts that fit into memory, by doublings; None if none does."""
+    if plan.memory_bytes is None or needed_bytes(plan) <= plan.memory_bytes:
+        return plan
+    parts = 2 * plan.accumulation_steps
+    return None if local % parts else _in_memory(replace(plan, accumulation_steps=parts), local)
 
 
 def published_points() -> list[dict[str, object]]:

@@ -113,7 +113,7 @@ def contributions(system: str = SYSTEM) -> Study:
     constants = load_constants()
     plan = plan_of_config(load_system(system), None, constants)
     rounds = _samsung()
-    tables, charted = [], {}
+    tables, charted, speeds = [], {}, {}
     for name, (score, samples) in rounds.items():
         whole = replace(plan, samples=samples)
         without = _without(whole)
@@ -135,6 +135,7 @@ def contributions(system: str = SYSTEM) -> Study:
                 )
             )
         charted[name] = rows
+        speeds[name] = score / base.seconds
         tables.append(
             Table(
                 f"Round {name}, published {score:.1f} s: without each contribution",
@@ -149,18 +150,18 @@ def contributions(system: str = SYSTEM) -> Study:
     ordered = sorted((name for name in worth if name != "as trained"), key=lambda name: -float(worth[name] or 0))
     sums = sum(float(worth[name] or 0) for name in TOGETHER)
     together = float(worth[ALL] or 0)
+    scores = " and ".join(f"{score:.1f} s (round {name})" for name, (score, _) in rounds.items())
     return Study(
         "contributions",
-        "What is each contribution worth in 25.1 s (round 1.1) and 22.3 s (round 2.0)?",
+        f"What is each contribution worth in {scores}?",
         (
             "Worth most first: " + "; ".join(f"{name} {float(worth[name] or 0):+.1f} s" for name in ordered) + ".",
             "One at a time, random samples, clipping before the reduction, LAMB at 16,384 and fp32 add up to "
             f"{sums:+.1f} s; together they are worth {together:+.1f} s.",
-            "NVIDIA's LAMB at 4,096 was published with 25.3 s on as many A100s, with eight adapters a node for "
-            "Samsung's four and gradients shared out in slices: what the batch is worth depends on the network.",
-            "The model's step is that of NVIDIA's code and 1.6 times as fast as Samsung's was, so times are given as "
-            "ratios and put on the published scores; the interval of each prediction is wide, that of the ratios is "
-            "not known.",
+            *_same_size_with_lamb(plan),
+            f"The model's step is that of NVIDIA's code: round {newest} is predicted {speeds[newest]:.2f} times as "
+            "fast as Samsung's runs were, so times are given as ratios and put on the published scores. The interval "
+            "of each prediction is wide, that of the ratios is not known.",
         ),
         (*tables, _samples_table()),
         Chart(
@@ -174,6 +175,21 @@ def contributions(system: str = SYSTEM) -> Study:
             names=tuple(str(row[0]) for row in charted[newest][1:]),
         ),
     )
+
+
+def _same_size_with_lamb(plan: Plan) -> list[str]:
+    """A finding for each published system of as many GPUs that trained with LAMB."""
+    own = plan.machine.adapters
+    return [
+        f"{run.submitter}'s LAMB at {run.global_batch_size:,} was published with {run.score_seconds:.1f} s on as many "
+        f"A100s, with {run.adapters[0]} adapters a node for the {own[0]} here and gradients shared out in slices: what "
+        "the batch is worth depends on the network."
+        for run in read_runs()
+        if (run.optimizer, run.gpus) == ("lamb", plan.machine.ranks)
+        and run.republished_from is None
+        and run.adapters is not None
+        and own is not None
+    ]
 
 
 def _without(plan: Plan) -> dict[str, Plan]:

@@ -29,6 +29,7 @@ from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
 from podium.submission.describe import stated, system_json
 from podium.submission.package.code import code_of, licence_files, third_party, unpack
+from podium.submission.package.data import compare_data
 from podium.submission.package.files import (
     IMPLEMENTATION,
     PROJECT_README,
@@ -152,6 +153,8 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Subm
             "not known how they were configured; name the folder of all runs with --runs"
         )
     reasons += [f"same settings: {words}" for words in _unlike([record.config for record in kept])]
+    unlike, notes = compare_data(kept, now.launch, on_progress) if kept and not reasons else ([], [])
+    reasons += unlike
     if choice:
         reasons += _not_as_configured(choice.chosen, records)
     if reasons or choice is None:
@@ -162,7 +165,7 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Subm
         on_progress("Asking the official RCP checker")
         found = convergence([run.path for run in choice.chosen], wish.ruleset)
     config = submitted(kept[0].config.model_copy(update={"description": description}), now)
-    return Submitted(name, config, choice, found, code)
+    return Submitted(name, config, choice, found, code, notes=tuple(notes))
 
 
 def _unlike(configs: Sequence[RunConfig]) -> Iterable[str]:

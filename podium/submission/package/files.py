@@ -126,6 +126,7 @@ class Submitted:
     convergence: Convergence | None  # None in the open division, which is not compared with MLPerf's reference
     code: Code
     implementation: str = IMPLEMENTATION  # the name of the code's folder
+    notes: tuple[str, ...] = ()  # what could not be compared
 
     @property
     def configuration(self) -> str:

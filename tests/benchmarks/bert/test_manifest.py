@@ -18,6 +18,7 @@ from benchmarks.bert.manifest import (
     Manifest,
     ManifestError,
     has_manifest,
+    mark_unfinished,
     read_manifest,
     write_manifest,
 )
@@ -61,11 +62,16 @@ def test_the_digest_is_a_function_of_the_data_alone(folder: Path, tmp_path_facto
         write(other / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
     assert SampleStore(other).manifest.digest == digest
     (other / "c.h5").rename(other / "0.h5")
-    assert SampleStore(other).manifest.digest != digest
+    assert SampleStore([*other.glob("*.h5")]).manifest.digest != digest
 
 
 def replace_b(folder: Path) -> None:
     write(folder / "b.h5", make_samples([5, 60, 8], seed=77))
+
+
+def rename_c(folder: Path) -> None:
+    (folder / "c.h5").unlink()
+    write(folder / "d.h5", make_samples([5, 60, 9], seed=2))
 
 
 def another_vocabulary(folder: Path) -> None:
@@ -85,7 +91,7 @@ def another_length(folder: Path) -> None:
     [
         (lambda folder: (folder / "b.h5").unlink(), r"/b\.h5 is missing, manifest\.json has it; see"),
         (lambda folder: write(folder / "d.h5"), r"/d\.h5 is one shard too many, manifest\.json does not have it; see"),
-        (lambda folder: (folder / "c.h5").rename(folder / "d.h5"), r"/c\.h5 is missing, .* \(1 more difference\); see"),
+        (rename_c, r"/c\.h5 is missing, .* \(1 more difference\); see"),
         (replace_b, r"/b\.h5: its masked_tokens is \d+, manifest\.json has \d+; see|content_sha256 is [0-9a-f]{19}…"),
         (lambda folder: write(folder / "a.h5"), r"/a\.h5: its tokens is 594, manifest\.json has 72; see"),
         (another_vocabulary, r"/a\.h5: its vocabulary_sha256 is cdcd.*…, manifest\.json has abab"),
@@ -189,6 +195,9 @@ def test_what_the_hostile_ones_begin_from_is_good() -> None:
         (json.dumps(GOOD | {"vocabulary_sha256": None}), "its vocabulary_sha256 is no str"),
         (json.dumps(GOOD | {"max_sequence_length": True}), "its max_sequence_length is no int"),
         (json.dumps(GOOD | {"max_sequence_length": 512.0}), "its max_sequence_length is no int"),
+        (json.dumps(GOOD | {"samples": 3.0}), "its samples is no int"),
+        (json.dumps(GOOD | {"version": True}), "its version is True, not 1"),
+        (json.dumps(GOOD | {"version": 1.0}), r"its version is 1\.0, not 1"),
         (json.dumps(GOOD | {"samples": 4}), "another sum of samples"),
         (json.dumps(GOOD | {"more": 4}), "other keys than a manifest"),
         (json.dumps(GOOD | {"shards": {}}), "its shards are no list"),
@@ -235,6 +244,22 @@ def test_no_more_is_read_than_a_manifest_may_have(folder: Path) -> None:
         make()
         with pytest.raises(ManifestError, match="it is no regular file"):
             SampleStore(folder)
+
+
+def test_a_store_that_was_not_finished_is_refused_and_gets_no_manifest(folder: Path) -> None:
+    store = SampleStore(folder)
+    mark_unfinished(folder)
+    with pytest.raises(
+        ManifestError, match=r"manifest\.unfinished: the preparation .* give the same `podium data prepar"
+    ):
+        SampleStore(folder)
+    (folder / MANIFEST).unlink()
+    with pytest.raises(ManifestError, match=r"manifest\.unfinished: the preparation"):
+        SampleStore(folder)
+    store.keep_manifest()
+    assert not has_manifest(folder)
+    renew_manifest(folder)
+    assert SampleStore(folder).manifest == read_manifest(folder) == store.manifest
 
 
 def test_a_store_of_too_many_shards_has_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

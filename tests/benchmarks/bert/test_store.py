@@ -1,6 +1,7 @@
 """The sample store: what is written is read, and what is broken is refused in a sentence."""
 
 import os
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
-from benchmarks.bert.store import Origin, SampleStore, Shard, write_shard
+from benchmarks.bert.store import Origin, SampleStore, Shard, renew_manifest, write_shard
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import remove_unfinished
 
@@ -42,8 +43,11 @@ def write(
     samples: Samples | None = None,
     vocabulary: str = "ab" * 32,
     chosen: GenerationSettings = SETTINGS,
+    source: str | None = None,
 ) -> Path:
-    write_shard(path, samples or make_samples([5, 512, 77]), Origin.of_text("tëxt", "ef" * 32, vocabulary, chosen))
+    """Write a shard that was made from the text of its name, unless another `source` is given."""
+    origin = Origin.of_text(path.stem if source is None else source, "ef" * 32, vocabulary, chosen)
+    write_shard(path, samples or make_samples([5, 512, 77]), origin)
     return path
 
 
@@ -74,16 +78,17 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lengt
 
 def test_a_shard_says_what_it_was_made_from(tmp_path: Path) -> None:
     chosen = GenerationSettings(masked_lm_probability=1, seed=2**40)
-    attributes = Shard(write(tmp_path / "a.h5", chosen=chosen)).attributes
+    attributes = Shard(write(tmp_path / "a.h5", chosen=chosen, source="tëxt")).attributes
     assert attributes["source"] == "tëxt"
     assert attributes["vocabulary_sha256"] == "ab" * 32
     assert (attributes["samples"], attributes["tokens"], attributes["seed"]) == (3, 594, 2**40)
 
 
 def test_the_bytes_are_a_function_of_the_samples(tmp_path: Path) -> None:
-    one, two = write(tmp_path / "a.h5"), write(tmp_path / "b.h5")
+    one, two = (write(tmp_path / name, source="text") for name in ("a.h5", "b.h5"))
     assert one.read_bytes() == two.read_bytes()
-    assert one.read_bytes() != write(tmp_path / "c.h5", make_samples([5, 512, 77], seed=1)).read_bytes()
+    other = write(tmp_path / "c.h5", make_samples([5, 512, 77], seed=1), source="text")
+    assert one.read_bytes() != other.read_bytes()
 
 
 def test_a_store_is_its_shards_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -114,7 +119,7 @@ def test_the_samples_are_mapped_when_the_first_is_read(tmp_path: Path, monkeypat
         return memmap(path, **settings)
 
     monkeypatch.setattr(np, "memmap", noted)
-    store = SampleStore([write(tmp_path / "a.h5"), write(tmp_path / "b.h5")])
+    store = SampleStore([write(tmp_path / "a.h5"), write(tmp_path / "b.h5", make_samples([9], seed=1))])
     assert mapped == []
     sample = store.read(0)
     store.read(1)
@@ -131,6 +136,65 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         SampleStore([good, vocabulary])
     with pytest.raises(WorkError, match=r"c\.h5: its max_sequence_length is 600.*a\.h5 is 512"):
         SampleStore([good, length])
+
+
+def test_a_shard_that_is_a_copy_of_another_is_refused(tmp_path: Path) -> None:
+    """Beside it, and in its place, where no manifest lists what should be there."""
+    one = write(tmp_path / "a.h5")
+    two = write(tmp_path / "b.h5", make_samples([9], seed=1))
+    shutil.copy(one, tmp_path / "c.h5")
+    for source in ([one, two, tmp_path / "c.h5"], [one, tmp_path / "c.h5"]):
+        with pytest.raises(WorkError, match=r"c\.h5: has the same samples as .*/a\.h5, and samples are not to come tw"):
+            SampleStore(source)
+    (tmp_path / "c.h5").unlink()
+    one.rename(tmp_path / "swap")
+    two.rename(one)
+    (tmp_path / "swap").rename(two)
+    with pytest.raises(WorkError, match=r"a\.h5: was made from b, and a shard has the name of that file; give it that"):
+        SampleStore(tmp_path)
+    with pytest.raises(WorkError, match=r"a\.h5: was made from b"):
+        renew_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [("a.txt", "a.txt"), ("a.hdf5", "a"), ("a.h5", "a.h5"), ("\udcff", "\udcff")]
+)
+def test_a_shard_has_the_name_of_what_it_was_made_from(tmp_path: Path, source: str, name: str) -> None:
+    SampleStore(write(tmp_path / f"{name}.h5", source=source).parent)
+
+
+FIRST = {"token_ids": 30, "masked_token_ids": 31, "masked_positions": 6, "first_segment_lengths": 7}
+
+
+@pytest.mark.parametrize(("name", "value"), [*FIRST.items(), ("first_segment_lengths", 0), ("next_sentence_labels", 2)])
+def test_a_value_that_no_sample_can_have_is_found_whatever_its_hash(tmp_path: Path, name: str, value: int) -> None:
+    """In the last of three samples, of 5, 5 and 6 tokens, where the vocabulary has 30 words."""
+    whole = make_samples([5, 5, 6])
+    arrays = {key: array % 30 if "token_ids" in key else array for key, array in vars(whole).items()}
+    shard = Shard(write(tmp_path / "a.h5", Samples(**arrays)))
+    shard.require_values(30)
+    arrays[name] = np.append(arrays[name][:-1], np.array([value], arrays[name].dtype))
+    shard = Shard(write(tmp_path / "a.h5", Samples(**arrays)))
+    shard.verify()  # its hash is right
+    with pytest.raises(WorkError, match=rf"a\.h5: the shard cannot be used: sample 2: {name} has {value}, allowed"):
+        shard.require_values(30)
+    if "token_ids" in name:
+        shard.require_values(None)  # of a vocabulary that is not known
+    store = SampleStore([shard.path])
+    store.vocabulary_size = 30
+    with pytest.raises(WorkError, match=f"sample 2: {name} has {value}, allowed"):
+        store.verify()
+
+
+def test_every_shard_is_hashed_once_and_the_first_damaged_one_is_named(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.h5", make_samples([50 + n], seed=n)) for n in range(5)]
+    store = SampleStore(paths)
+    for path in paths[2:4]:
+        content = bytearray(path.read_bytes())
+        content[content.index(Shard(path).read(0).token_ids.tobytes())] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(WorkError, match=r"2\.h5: the shard cannot be used: its content has the SHA-256"):
+        store.verify()
 
 
 def test_where_there_is_no_shard_the_user_is_told(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Bulk reading: many samples at once are the samples one by one, and what is asked for is what is read."""
 
 import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,11 @@ def write(path: Path, count: int) -> Path:
     samples = Samples(
         token_ids=random.integers(0, 65_536, lengths.sum()).astype(np.uint16),
         sample_offsets=np.cumsum([0, *lengths]),
-        first_segment_lengths=random.integers(0, 65_536, count).astype(np.uint16),
+        first_segment_lengths=random.integers(1, lengths + 1).astype(np.uint16),
         masked_positions=np.concatenate(positions).astype(np.uint16),
         masked_token_ids=random.integers(0, 65_536, masked.sum()).astype(np.uint16),
         masked_offsets=np.cumsum([0, *masked]),
-        next_sentence_labels=random.integers(0, 256, count).astype(np.uint8),
+        next_sentence_labels=random.integers(0, 2, count).astype(np.uint8),
     )
     write_shard(path, samples, Origin.of_text("text", "ef" * 32, "ab" * 32, GenerationSettings()))
     return path
@@ -152,6 +153,23 @@ def test_an_index_outside_of_the_store_is_refused(reader: BulkReader, index: int
     for read in (reader.gather, reader.will_need):
         with pytest.raises(IndexError, match=f"of a store of {sum(COUNTS)}"):
             read(np.array([0, index]))
+
+
+def test_a_value_beyond_the_vocabulary_stops_the_reader_and_names_its_sample(store: SampleStore) -> None:
+    """Kernels would read beyond their tables; of a store whose vocabulary is not known every token is taken."""
+    indices = np.array([70, 3])  # samples 67 and 0 of shard 1
+    fresh = SampleStore(store.paths)
+    largest = int(fresh.read(70).token_ids.max())
+    with BulkReader(fresh) as reader:
+        reader.gather(indices)
+        fresh.vocabulary_size = largest
+        with pytest.raises(
+            WorkError, match=rf"1\.h5: sample 67: token_ids has {largest}, allowed are 0 to {largest - 1};"
+        ):
+            reader.gather(np.array([70]))
+        again = pickle.loads(pickle.dumps(fresh))
+        with BulkReader(again) as other, pytest.raises(WorkError, match=f"token_ids has {largest}"):
+            other.gather(np.array([70]))
 
 
 def test_making_a_reader_touches_no_sample(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def write_store() -> Callable[..., Path]:
             masked_offsets=np.cumsum([0, *(len(s.masked_positions) for s in samples)]),
             next_sentence_labels=np.array([s.next_sentence_label for s in samples], dtype=np.uint8),
         )
-        write_shard(path, flat, Origin.of_text("made up", "cd" * 32, "ab" * 32, GenerationSettings()))
+        write_shard(path, flat, Origin.of_text("samples", "cd" * 32, "ab" * 32, GenerationSettings()))
         return path
 
     return write

@@ -40,6 +40,7 @@ from tests.implementations.pytorch.data.plain_reader import read_step
 
 Maker = Callable[..., tuple[Stepper, TrainingOrder]]
 MADE_WITH = {"seed": 5}
+DIGESTS = {"data.store": "ab" * 32}
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def saver_of(
     stepper: Stepper, processes: Processes, folder: RunFolder, samples: int = 0, **settings: Any
 ) -> tuple[Saver, RunState]:
     state = RunState(stepper, processes)
-    return Saver(Checkpointing(**settings), folder, processes, state, samples, MADE_WITH), state
+    return Saver(Checkpointing(**settings), folder, processes, state, samples, MADE_WITH, DIGESTS), state
 
 
 @pytest.mark.parametrize(("algorithm", "precision"), [("lamb", "fp32"), ("adamw", "bf16"), ("lamb", "fp16")])
@@ -111,6 +112,7 @@ def test_a_run_goes_on_bit_for_bit(
     checkpoint = newest_checkpoint(folder.checkpoints)
     assert checkpoint and (checkpoint.batches, checkpoint.samples, checkpoint.facts["own"]) == (4, 16, 1.1)
     assert (checkpoint.log, checkpoint.metrics_bytes) == ("a line\n", 3)
+    assert checkpoint.facts["data"] == DIGESTS
 
     other, order = start(algorithm, precision, seed=9)
     RunState(other, processes).load(checkpoint.path)

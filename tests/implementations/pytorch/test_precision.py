@@ -33,6 +33,12 @@ def test_auto_is_fp16_on_a_gpu_that_only_emulates_bf16(
     assert resolve_precision("auto", GPU) == expected
 
 
+def test_bf16_is_refused_on_a_gpu_that_only_emulates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    with pytest.raises(UsageError, match="precision: found bf16, which the GPU here only emulates"):
+        resolve_precision("bf16", GPU)
+
+
 @pytest.mark.parametrize(
     ("capability", "multiplies"), [((7, 0), False), ((8, 0), False), ((8, 9), True), ((9, 0), True), ((10, 0), True)]
 )

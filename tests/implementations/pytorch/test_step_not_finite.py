@@ -16,7 +16,7 @@ from podium.planning.batch_plan import TrainingOrder
 def test_every_sample_is_named_with_its_rank_and_shard(tmp_path: Path, write_store: Callable[..., Path]) -> None:
     for number, count in enumerate((9, 4, 12)):
         write_store(tmp_path, np.arange(5, 5 + count)).rename(tmp_path / f"part-{number}.h5")
-    store = SampleStore(tmp_path)
+    store = SampleStore([*tmp_path.glob("*.h5")])
     order = TrainingOrder(store, seed=3, strategy="random", global_batch_size=8, deal=Deal(2, 2), accumulation_steps=2)
     whole = order.global_batch(1)
     error = with_samples(NotFinite(2, math.nan, whole), store, tmp_path / "not_finite.json")

@@ -30,9 +30,9 @@ def folder(tmp_path: Path) -> Path:
     """A vocabulary and two foreign files: [CLS] a [SEP] b [SEP], padded."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
     (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    for name in ("one.hdf5", "two.hdf5"):
+    for name, word in (("one.hdf5", 6), ("two.hdf5", 7)):
         with h5py.File(tmp_path / name, "w") as file:
-            file["input_ids"] = np.array([[2, 4, 3, 6, 3, 0]] * 3, "i2")
+            file["input_ids"] = np.array([[2, 4, 3, word, 3, 0]] * 3, "i2")
             file["input_mask"] = np.array([[1, 1, 1, 1, 1, 0]] * 3, "i1")
             file["segment_ids"] = np.array([[0, 0, 0, 1, 1, 0]] * 3, "i1")
             file["masked_lm_positions"] = np.array([[1, 0]] * 3, "i2")

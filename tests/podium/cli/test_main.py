@@ -135,7 +135,12 @@ def test_runs_that_ended_are_reported_when_a_later_one_fails(
 
 @pytest.mark.parametrize(("verdict", "code"), [("", 0), ("FAILED", 1)])
 def test_a_result_that_does_not_comply_is_an_exit_code_of_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, summary: dict[str, Any], verdict: str, code: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    summary: dict[str, Any],
+    verdict: str,
+    code: int,
 ) -> None:
     finished = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": verdict})
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: iter([finished]))
@@ -143,6 +148,7 @@ def test_a_result_that_does_not_comply_is_an_exit_code_of_1(
     with pytest.raises(SystemExit) as caught:
         main.main()
     assert caught.value.code == code
+    assert ("compliance checker finds errors in" in capsys.readouterr().err) == bool(code)
 
 
 def test_a_target_that_is_missed_is_an_exit_code_of_1(
@@ -227,7 +233,7 @@ def test_an_interruption_within_compiled_code_is_a_sentence(
     monkeypatch.setattr(main, "app", app)
     with pytest.raises(SystemExit) as end:
         main.main()
-    assert end.value.code == 1
+    assert end.value.code == 130
     assert capsys.readouterr().err.strip() == "podium: interrupted"
 
 
@@ -245,7 +251,7 @@ def test_an_interruption_that_a_callback_loses_comes_again() -> None:
         "cli.main()\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25, check=False)
-    assert (ended.returncode, ended.stderr.strip()) == (1, "podium: interrupted")
+    assert (ended.returncode, ended.stderr.strip()) == (130, "podium: interrupted")
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:

@@ -196,6 +196,13 @@ def test_the_curve_stands_beside_the_published_points() -> None:
     assert text.count("all of it") == 1
     bars = [line.count("█") for line in text.splitlines() if "█" in line]
     assert bars[0] > 6 * bars[1] > 0
+    assert "parts" not in text
+
+
+def test_the_curve_says_where_gradients_are_accumulated() -> None:
+    text = shown({**SCALED, "scale": [{**ROW, "accumulation_steps": 4}, ROW]})
+    assert "in 4 parts" in text and text.count(" in 1 parts") == 0
+    assert "in parts: by gradient accumulation, in so many micro-batches a step" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

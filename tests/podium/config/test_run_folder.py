@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bert.manifest import Manifest, ShardEntry
 from podium.config.load import load_resolved, write_resolved
+from podium.config.run_data import RunData, read_run_data, write_run_data
 from podium.config.run_folder import (
     FACTS,
     Checkpoint,
@@ -24,6 +26,7 @@ from podium.config.run_folder import (
     remove_old_checkpoints,
     remove_unfinished_checkpoints,
     require_kept,
+    require_same_data,
     whole_checkpoints,
 )
 from podium.config.schema import Checkpointing, RunConfig
@@ -244,6 +247,49 @@ def test_facts_that_were_changed_are_refused(checkpoint: Checkpoint, open_config
         WorkError, match=rf"^{path}: is not as it was written; remove the folder {path.parent}, and the"
     ):
         require_kept(found, open_config, FILE)
+
+
+MANIFEST = Manifest("ab" * 32, 512, (ShardEntry("a.h5", 3, 9, 3, "cd" * 32),))
+
+
+@pytest.mark.parametrize(
+    ("listed", "made_on", "differing"),
+    [
+        (MANIFEST, MANIFEST.digest, None),
+        (None, None, None),  # of an older version
+        (MANIFEST, "ef" * 32, "data.store"),
+        (MANIFEST, None, "data.store"),
+        (None, MANIFEST.digest, "data.store"),
+    ],
+)
+def test_a_checkpoint_is_of_the_data_that_the_run_lists(
+    tmp_path: Path, listed: Manifest | None, made_on: str | None, differing: str | None
+) -> None:
+    run, path = RunFolder(tmp_path), checkpoint_path(tmp_path / "checkpoints", 3)
+    path.mkdir(parents=True)
+    if listed:
+        write_run_data(run.data, RunData({"data.store": listed}))
+        assert read_run_data(run.data) == RunData({"data.store": listed})
+    digests = {"data.store": made_on} if made_on else None
+    (path / FACTS).write_text(facts_of(3, 30, 0, 7, "a log\n", {}, {}, digests), encoding="utf-8")
+    checkpoint = newest_checkpoint(run.checkpoints)
+    assert checkpoint
+    if differing is None:
+        require_same_data(checkpoint, run)
+        return
+    with pytest.raises(WorkError, match=rf"facts\.json: was made on other samples .*data\.json lists \({differing}\)"):
+        require_same_data(checkpoint, run)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"format": "podium-data", "version": 1, "stores": {"data.store": 1}}']
+)
+def test_data_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: str) -> None:
+    path = RunFolder(tmp_path).data
+    assert read_run_data(path) is None
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(WorkError, match=r"data\.json: cannot be used \(it.*\); put back what `podium run` wrote there"):
+        read_run_data(path)
 
 
 DEEP = '{"a":' * 100_000

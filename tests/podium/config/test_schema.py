@@ -86,16 +86,16 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
         (["launch.requeue={}"], "launcher is torchrun, which has no use for requeue; leave it out"),
         (
             ["launch.launcher=slurm", "launch.requeue={}", "launch.slurm_options=[--signal=USR2]"],
-            "slurm_options has --signal=USR2, which requeue sets by itself; leave one of them out",
+            "slurm_options has --signal=USR2, which requeue sets already; leave one of them out",
         ),
         (
             ["launch.launcher=slurm", "launch.requeue.time_limit=9", "launch.slurm_options=[-t60]"],
-            "slurm_options has -t60, which requeue sets by itself; leave one of them out",
+            "slurm_options has -t60, which requeue sets already; leave one of them out",
         ),
         *(
             (["launch.launcher=slurm", f"launch.requeue={requeue}", f"launch.slurm_options={options}"], words)
             for requeue, options, words in (
-                ("{}", "[--sig=USR2]", "slurm_options has --sig=USR2 (which may mean --signal), which requeue sets by"),
+                ("{}", "[--sig=USR2]", "slurm_options has --sig=USR2 (which may mean --signal), which requeue sets"),
                 ("{}", "[--op, truncate]", "slurm_options has --op (which may mean --open-mode), which requeue sets"),
                 (
                     "{time_limit: 9}",

@@ -5,6 +5,7 @@ Processes end with the one that started them.
 
 import multiprocessing
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -123,3 +124,27 @@ def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
             [sys.executable, "-c", code.format(parent)], cwd=CODE_FOLDER, capture_output=True, text=True, check=False
         )
         assert (done.stdout, done.returncode) == (output, 0 if output else 1)
+
+
+CLOSED = """\
+import os, signal, sys, time
+from podium.core.processes import leave_closed_terminal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+open(sys.argv[1], "w").close()
+signal.sigwait({signal.SIGHUP})
+leave_closed_terminal()
+print("to nobody", flush=True)
+print("to nobody", file=sys.stderr, flush=True)
+open(sys.argv[1], "w").write("kept")
+"""
+
+
+def test_a_terminal_that_is_closed_is_no_longer_written_to(tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", CLOSED, str(tmp_path / "kept")])
+    while not (tmp_path / "kept").exists() and os.waitpid(pid, os.WNOHANG) == (0, 0):
+        time.sleep(0.02)
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert (tmp_path / "kept").read_text(encoding="utf-8") == "kept"

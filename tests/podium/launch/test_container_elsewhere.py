@@ -216,9 +216,9 @@ def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
     settings = ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"]
     _, note, first = commands(RunRequest("laptop", settings))
     assert note.startswith("# node 0 of 2: ")
-    assert "is_host=true" in first
+    assert "--node-rank=0" in first
     assert "--local-addr=127.0.0.1" in first
-    assert "is_host=false" in commands(RunRequest("laptop", settings, node_rank=1))[2]
+    assert "--node-rank=1" in commands(RunRequest("laptop", settings, node_rank=1))[2]
 
 
 def test_a_dry_run_of_a_job_is_its_submission() -> None:

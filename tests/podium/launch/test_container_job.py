@@ -107,7 +107,7 @@ def test_an_interruption_says_that_the_job_goes_on(tmp_path: Path, number: signa
         time.sleep(0.02)
     process.send_signal(number)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert "end it with `scancel --me --name=podium-mine`" in error
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), 0)

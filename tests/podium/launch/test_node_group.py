@@ -17,19 +17,24 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bert.store import Shard, renew_manifest
 from podium.config.load import load_system, write_resolved
+from podium.config.run_data import write_run_data
 from podium.config.run_folder import RunFolder
-from podium.config.schema import RunConfig
-from podium.core.errors import UsageError, WorkError
+from podium.config.schema import DataSettings, RunConfig
+from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import node_group as crews
+from podium.launch.node_data import DataChangedError, NodeData
 from podium.launch.node_group import Crew, LostError, Wire, follow, gathered, meeting_place
 from podium.launch.page_cache import Cleared
+from tests.benchmarks.bert.test_store import make_samples, write
 
 FOLLOWER = """
 import sys
 import podium.launch.launch as launching
 from podium.config.load import load_system
+from podium.core.errors import PodiumError
 from podium.launch import node_group as following
 from podium.launch.page_cache import Cleared
 from podium.launch.node_group import follow
@@ -40,8 +45,9 @@ launching.command = lambda config, folder, entry, options, node, private: [
 following.clear_caches = lambda config: Cleared(config.seed == 7, "as far as it goes")
 try:
     follow(load_system("laptop", settings=sys.argv[3:]), int(sys.argv[2]), lambda words: None)
-except Exception as error:
-    sys.exit(f"{type(error).__name__}: {error}")
+except PodiumError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
 """
 HEAD = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder, rank = Path(sys.argv[1]), sys.argv[2]\n"
 
@@ -131,6 +137,74 @@ def test_nodes_make_runs_together_until_they_are_dismissed(
     assert notes == [f"Waiting for 1 other nodes at 127.0.0.1:{meeting_place(config)[1]}"]
 
 
+@pytest.fixture
+def stored(config: RunConfig, tmp_path: Path) -> RunConfig:
+    """The configuration with stores of one shard each, which both nodes open."""
+    stores = {"store": tmp_path / "train", "evaluation_store": tmp_path / "eval"}
+    for seed, folder in enumerate(stores.values()):
+        folder.mkdir()
+        write(folder / "one.h5", make_samples([50], seed=seed))
+        renew_manifest(folder)
+    return config.model_copy(update={"data": DataSettings(**stores, vocabulary=tmp_path / "vocab.txt")})
+
+
+def overwrite_tokens(shard: Path) -> None:
+    tokens, content = Shard(shard).read(0).token_ids.tobytes(), shard.read_bytes()
+    shard.write_bytes(content.replace(tokens, tokens[:-2] + bytes([tokens[-2] ^ 1, tokens[-1]])))
+
+
+def write_run(config: RunConfig, folder: Path) -> RunFolder:
+    """The folder of a run as `podium run` prepares it on the first node."""
+    run = RunFolder(folder)
+    folder.mkdir()
+    write_run_data(run.data, NodeData().of(config))
+    write_resolved(config, run.config)
+    return run
+
+
+@pytest.mark.usefixtures("first_node")
+def test_every_node_verifies_what_it_opens_and_compares_it_with_the_first(
+    stored: RunConfig, tmp_path: Path, start_node: Any
+) -> None:
+    """Each byte once, and anew where a file has changed; the manifests are those of the first node."""
+    start_node("")
+    assert stored.data.store
+    shard = stored.data.store / "one.h5"
+    with gathered(stored, quiet) as crew:
+        run = write_run(stored, tmp_path / "run_0")
+        crew.verify_data(stored, run)
+        whole = shard.read_bytes()
+        overwrite_tokens(shard)  # after the first node has verified it
+        with pytest.raises(
+            WorkError, match=r"^node 1 .*one\.h5: the shard cannot be used: its content has the SHA-256"
+        ):
+            crew.verify_data(stored, run)
+        shard.write_bytes(whole)
+        crew.verify_data(stored, run)
+        write(shard, make_samples([60], seed=7))
+        renew_manifest(shard.parent)
+        with pytest.raises(WorkError, match=r"^node 1 .*: data\.store: .*its tokens is 60, node 0 has 50; put the"):
+            crew.verify_data(stored, run)
+        run.data.unlink()
+        crew.verify_data(stored, run)  # the run of an older version, that is resumed
+
+
+@pytest.mark.usefixtures("first_node")
+def test_data_that_changes_during_the_run_on_another_node_makes_it_no_result(
+    stored: RunConfig, tmp_path: Path, start_node: Any
+) -> None:
+    assert stored.data.store
+    shard = stored.data.store / "one.h5"
+    start_node(f"os.utime({str(shard)!r}); (folder / 'end').touch()")
+    with gathered(stored, quiet) as crew:
+        run = write_run(stored, tmp_path / "run_0")
+        crew.verify_data(stored, run)
+        with pytest.raises(
+            DataChangedError, match=r"^node 1 .*: the data was changed during the run: .*one\.h5 is not"
+        ):
+            make_run(crew, stored, run)
+
+
 @pytest.mark.usefixtures("first_node")
 def test_caches_are_as_clear_as_on_the_node_where_they_are_least(
     config: RunConfig, tmp_path: Path, start_node: Any
@@ -174,7 +248,7 @@ def test_a_rank_that_dies_on_another_node_ends_the_run_with_its_words(
         gathered(config, quiet) as crew,
     ):
         make_run(crew, config, run_folder)
-    assert node.wait(10) == 0
+    assert node.wait(10) == 1
 
 
 def test_processes_elsewhere_end_when_the_run_fails_here(
@@ -187,9 +261,38 @@ def test_processes_elsewhere_end_when_the_run_fails_here(
     )
     with pytest.raises(WorkError, match="torchrun ended with exit code 5"), gathered(config, quiet) as crew:
         make_run(crew, config, run_folder)
-    assert node.wait(10) == 0
+    assert node.wait(10) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(int((run_folder.path / "pid").read_text(encoding="utf-8")), 0)
+
+
+@pytest.mark.usefixtures("first_node")
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (WorkError("rank 0 died"), 1),
+        (Saved("asked to stop, and saved"), 143),
+        (Interrupted("interrupted: stopped"), 130),
+        (UsageError("data.store: there is none"), 2),
+        (ZeroDivisionError("a defect"), 1),
+    ],
+)
+def test_a_node_ends_with_the_first_ones_failure(
+    config: RunConfig, start_node: Any, error: Exception, exit_code: int
+) -> None:
+    node = start_node("")
+    with pytest.raises(type(error)), gathered(config, quiet):
+        raise error
+    assert node.wait(10) == exit_code
+    assert node.stderr.read() == f"node 0 failed: {error}\n"
+
+
+@pytest.mark.usefixtures("first_node")
+def test_a_node_ends_with_1_after_a_run_that_missed_its_target(config: RunConfig, start_node: Any) -> None:
+    node = start_node("")
+    with gathered(config, quiet) as crew:
+        crew.fail("the target was not reached", exit_code=1)
+    assert node.wait(10) == 1
 
 
 def test_nodes_that_do_not_come_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

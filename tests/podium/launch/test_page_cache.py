@@ -31,7 +31,7 @@ def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "part.h5"
     path.write_bytes(os.urandom(SIZE))
     monkeypatch.setattr(page_cache, "_shards", lambda config: [path])
-    page_cache._write_back_and_drop(path)
+    page_cache._drop(path)
     if resident_bytes(path) != 0:
         pytest.skip("the temporary folder is on a file system that keeps its pages")
     path.write_bytes(os.urandom(SIZE))
@@ -127,7 +127,7 @@ def test_a_user_without_rights_to_a_file_is_not_misled(shard: Path, shard_in_mem
     opened = {path: path.open("rb") for path in (shard, shard_in_memory)}  # the folders above are closed to others
     paths = {path: Path(f"/proc/self/fd/{file.fileno()}") for path, file in opened.items()}
     assert as_nobody(lambda: resident_bytes(paths[shard])) == SIZE
-    page_cache._write_back_and_drop(shard)
+    page_cache._drop(shard)
     assert as_nobody(lambda: resident_bytes(paths[shard])) == 0
     assert as_nobody(lambda: resident_bytes(paths[shard_in_memory])) is None
     for file in opened.values():

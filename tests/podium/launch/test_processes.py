@@ -21,6 +21,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import Checkpointing, RunConfig
 from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.locks import assert_unlocked
+from podium.core.processes import STOP_SIGNALS
 from podium.launch import launch as launch_module
 from podium.launch.launch import ALONE, TORCHRUN, command, launch, torchrun
 
@@ -264,8 +265,9 @@ def interrupt_when_begun(folder: RunFolder, number: int) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize(
+    ("number", "stubborn"), [*((number, False) for number in STOP_SIGNALS), (signal.SIGTERM, True)]
+)
 def test_an_interruption_ends_every_process_of_the_group(
     open_config: RunConfig,
     run_folder: RunFolder,
@@ -285,6 +287,19 @@ def test_an_interruption_ends_every_process_of_the_group(
     assert time.monotonic() - begun < 10
     assert signal.getsignal(number) is handler
     assert_all_dead(run_folder)
+
+
+def test_a_signal_that_nohup_has_ignored_ends_nothing(
+    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, summary: dict[str, Any]
+) -> None:
+    written = f"(folder / 'summary.json').write_text({json.dumps(summary)!r})"
+    as_implementation(f"os.kill(os.getppid(), signal.SIGHUP); time.sleep(0.3); {written}")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        start(open_config, run_folder)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert run_folder.read_summary() == summary
 
 
 def test_a_launcher_that_dies_leaves_no_child_behind(

@@ -1,15 +1,18 @@
 """Data for a run: prepared once, found again, and refused in a sentence where it is missing or damaged."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.bert.manifest import MANIFEST, ManifestError
+from benchmarks.bert.manifest import MANIFEST, MARKER, ManifestError
 from benchmarks.bert.preparation.prepare import prepare, prepare_subset
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import SampleStore, Shard
+from benchmarks.bert.samples import Samples
+from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shard
 from podium.config.load import load_system
 from podium.config.schema import DataSettings, Evaluation, RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError
@@ -207,13 +210,14 @@ def test_too_few_samples_to_evaluate_on_are_said_before_anything_runs(open_confi
 
 def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], tmp_path: Path) -> None:
     text, vocabulary = Path(texts["text"]), Path(texts["vocabulary"])
-    whole, subset = tmp_path / "whole", tmp_path / "subset"
+    whole, subset, evaluation = (tmp_path / name for name in ("whole", "subset", "evaluation"))
     prepare([text], vocabulary, whole)
+    prepare([Path(texts["evaluation_text"])], vocabulary, evaluation)
     prepare_subset([text], vocabulary, subset, 5)
 
     def check(store: Path, division: str) -> None:
         config = load_system("laptop", settings=["evaluation.samples=20"])
-        data = DataSettings(store=store, evaluation_store=whole, vocabulary=vocabulary)
+        data = DataSettings(store=store, evaluation_store=evaluation, vocabulary=vocabulary)
         description = config.description.model_copy(update={"division": division})
         verify(config.model_copy(update={"data": data, "description": description}))
 
@@ -221,6 +225,102 @@ def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], t
     check(subset, "open")
     with pytest.raises(UsageError, match="closed division, Data set: found a random subset of the whole 32 samples"):
         check(subset, "closed")
+
+
+@pytest.fixture
+def stores(texts: dict[str, str]) -> dict[str, Path]:
+    """Two training shards and one to evaluate on, in stores of the user's own, as the keys of `data:` name them."""
+    vocabulary, folder = Path(texts["vocabulary"]), Path(texts["vocabulary"]).parent
+    (folder / "three").write_text("a a b\nc d\n\ng g\n\nf\n", encoding="utf-8")
+    prepare([folder / "one", folder / "three"], vocabulary, folder / "train")
+    prepare([folder / "two"], vocabulary, folder / "eval")
+    return {"store": folder / "train", "evaluation_store": folder / "eval", "vocabulary": vocabulary}
+
+
+def copy_evaluation(train: Path, evaluation: Path) -> None:
+    shutil.copy(evaluation / "two.h5", train)
+
+
+def copy_another(train: Path, evaluation: Path) -> None:
+    shutil.copy(train / "one.h5", train / "three.h5")
+
+
+def swap(train: Path, evaluation: Path) -> None:
+    (train / "one.h5").rename(train / "swap")
+    (train / "three.h5").rename(train / "one.h5")
+    (train / "swap").rename(train / "three.h5")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (copy_evaluation, r"(train|eval)/two\.h5: has the same samples as .*(train|eval)/two\.h5, .* in common$"),
+        (copy_another, r"train/three\.h5: has the same samples as .*/train/one\.h5|three\.h5: was made from one"),
+        (swap, r"one\.h5: was made from three, and a shard has the name of that file"),
+        (lambda train, evaluation: (train / "one.h5").unlink(), r"one\.h5 is missing, manifest\.json has it"),
+        (lambda train, evaluation: (train / "manifest.unfinished").touch(), r"manifest\.unfinished: the preparation"),
+    ],
+)
+def test_a_store_of_other_shards_than_it_was_made_of_is_refused(
+    stores: dict[str, Path], change: Callable[[Path, Path], Any], said: str, listed: bool
+) -> None:
+    """With a manifest, which every change differs from, and without one, as far as that can be known."""
+    prepared(config_of(stores))
+    change(stores["store"], stores["evaluation_store"])
+    if listed:
+        with pytest.raises(PodiumError, match=r"(train/|manifest\.unfinished)"):
+            prepared(config_of(stores))
+    (stores["store"] / MANIFEST).unlink()
+    if "is missing" in said:
+        return  # nothing says that there ever was such a shard
+    with pytest.raises(PodiumError, match=said):
+        prepared(config_of(stores))
+    assert "same samples as" in said or not (stores["store"] / MANIFEST).exists()
+
+
+def test_samples_are_not_trained_and_evaluated_on(stores: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"data\.evaluation_store: .*/train is trained on too; name samples"):
+        prepared(config_of(stores | {"evaluation_store": stores["store"]}))
+    shutil.copytree(stores["store"], tmp_path / "copy")
+    with pytest.raises(UsageError, match=r"train/one\.h5: has the same samples as .*/copy/one\.h5, and .* in two; "):
+        prepared(config_of(stores | {"evaluation_store": tmp_path / "copy"}))
+
+
+def test_evaluation_samples_are_as_long_as_those_to_train_on(stores: dict[str, Path], tmp_path: Path) -> None:
+    text, vocabulary = tmp_path / "two", stores["vocabulary"]
+    prepare([text], vocabulary, tmp_path / "short", GenerationSettings.of_lengths(128, None))
+    short = stores | {"evaluation_store": tmp_path / "short"}
+    with pytest.raises(UsageError, match=r"evaluation_store: .*/short was made for 128 tokens, .* on for 512; all"):
+        prepared(config_of(short))
+    prepare([tmp_path / "one"], vocabulary, tmp_path / "train_short", GenerationSettings.of_lengths(128, None))
+    both = prepared(config_of(short | {"store": tmp_path / "train_short"}))[0]
+    prepared(config_of(stores | {"store": tmp_path / "train_short"}))  # evaluation may be longer
+    closed = both.description.model_copy(update={"division": "closed"})
+    with pytest.raises(UsageError, match=r"train_short: closed division, Data set: found samples of up to 128 tok"):
+        verify(both.model_copy(update={"description": closed}))
+
+
+def test_a_token_beyond_the_vocabulary_is_found_before_the_run(stores: dict[str, Path]) -> None:
+    """Its hash is right: whoever made the shard made it wrongly."""
+    path = stores["store"] / "one.h5"
+    shard = Shard(path)
+    arrays = {name: np.array(array) for name, array in shard.arrays().items()}
+    arrays["masked_token_ids"][-1] = 12
+    origin, number = shard.origin, len(shard) - 1
+    write_shard(path, Samples(**arrays), origin)
+    renew_manifest(path.parent)
+    with pytest.raises(WorkError, match=rf"one\.h5: .*: sample {number}: masked_token_ids has 12, allowed are 0 to 11"):
+        prepared(config_of(stores))
+
+
+def test_a_store_whose_preparation_was_broken_off_is_finished_by_the_run(texts: dict[str, str]) -> None:
+    config, _ = prepared(config_of(texts))
+    assert config.data.store
+    (config.data.store / MARKER).touch()
+    _, notes = prepared(config_of(texts))
+    assert notes == ["Making samples from one", "Checking the data"]
+    assert not (config.data.store / MARKER).exists()
 
 
 PHASES = "[{max_sequence_length: 16, samples: 32}, {max_sequence_length: 512, samples: 32}, {}]"

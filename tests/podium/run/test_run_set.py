@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,14 +19,18 @@ from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import write_podium
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.demo_text import write_embedded_text
+from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.samples import gather
 from benchmarks.bert.sizes import LARGE, TINY, Size
+from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shard
 from podium.config.load import load_resolved, write_resolved
+from podium.config.run_data import read_run_data
 from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
 from podium.core.locks import shared_lock
-from podium.launch import launch
+from podium.launch import launch, page_cache
 from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
@@ -112,7 +117,8 @@ def implementation(
         def command(config: RunConfig, folder: RunFolder, *others: Any) -> list[str]:
             made_with = kept(load_resolved(folder.config))
             for batches, samples in CHECKPOINTS:
-                facts = facts_of(batches, samples, 1, 0, "", made_with, {})
+                data = read_run_data(folder.data)
+                facts = facts_of(batches, samples, 1, 0, "", made_with, {}, data and data.digests)
                 (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
             return started(config, folder, *others)
 
@@ -178,6 +184,34 @@ def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
     (result,) = (place / "results").rglob("result_0.txt")
     assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["success"]
     assert str(caught.value).endswith(f"; its log says success: {result}")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "target", "failed"),
+    [
+        ("FAILED", 0.72, "the official compliance checker finds errors in "),
+        ("", 0.72, "the target accuracy of 0.72 was not reached within max_samples "),
+        ("", None, ""),
+    ],
+)
+def test_other_nodes_end_with_1_after_a_run_that_falls_short(
+    open_config: RunConfig,
+    implementation: Any,
+    summary: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: str,
+    target: float | None,
+    failed: str,
+) -> None:
+    crew, others = Crew(), list[tuple[str, int]]()
+    monkeypatch.setattr(crew, "fail", lambda message, exit_code: others.append((message, exit_code)))
+    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: nullcontext(crew))
+    monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": verdict})
+    summary["reached_target"] = bool(verdict)
+    implementation()
+    (run,) = run_set(open_config.model_copy(update={"target_accuracy": target}), 1, QUIET)
+    assert [(message.startswith(failed), code) for message, code in others] == [(True, 1)] * bool(failed)
+    assert run.shortfall(open_config.model_copy(update={"target_accuracy": target})).startswith(failed)
 
 
 def test_a_finished_run_is_one_object(tmp_path: Path, summary: dict[str, Any]) -> None:
@@ -529,6 +563,138 @@ def test_runs_that_cannot_be_written_are_a_sentence(place: Path, open_config: Ru
     (place / "runs" / "laptop" / ".lock").mkdir(parents=True)
     with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); see who may write"):
         list(run_set(open_config, 1, QUIET))
+
+
+# Data
+
+
+def shard_of(data: Path) -> Path:
+    return next(data.rglob("part-00001.h5"))
+
+
+def overwrite_tokens(shard: Path) -> None:
+    """Change a token of the first sample in place, and put the file's time back, as a fault or a person might."""
+    tokens, state = Shard(shard).read(0).token_ids.tobytes(), shard.stat()
+    with shard.open("r+b") as file:
+        content = file.read()
+        file.seek(content.index(tokens))
+        file.write(bytes([content[content.index(tokens)] ^ 1]))
+    os.utime(shard, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def replace_shard(shard: Path) -> None:
+    """Put another sound shard in its place, and have the store list that."""
+    opened = Shard(shard)
+    write_shard(shard, gather(opened.samples, np.arange(len(opened) - 1)), opened.origin)
+    renew_manifest(shard.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (overwrite_tokens, r"part-00001\.h5: the shard cannot be used: its content has the SHA-256"),
+        (lambda shard: shard.unlink(), r"part-00001\.h5 is missing, manifest\.json has it"),
+        (
+            replace_shard,
+            r"^data\.store: .*/part-00001\.h5: its samples is \d+, the first run of this set has \d+;",
+        ),
+    ],
+)
+def test_data_that_is_changed_between_two_runs_of_a_set_is_not_trained_on(
+    place: Path, no_data: Path, open_config: RunConfig, implementation: Any, change: Any, said: str
+) -> None:
+    implementation()
+    runs = run_set(open_config, 2, QUIET)
+    first = next(runs)
+    kept = read_run_data(RunFolder(first.folder).data)
+    assert kept is not None and kept.manifests.keys() == {"data.store", "data.evaluation_store"}
+    assert kept.manifests["data.store"] == SampleStore(shard_of(no_data).parent).manifest
+    change(shard_of(no_data))
+    with pytest.raises(WorkError, match=said):
+        next(runs)
+    assert len(list((place / "results").rglob("result_*.txt"))) == 1
+
+
+def test_a_run_whose_data_was_changed_meanwhile_is_no_result(
+    place: Path, no_data: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    """A change of a file's rights changes no sample."""
+    implementation()
+    runs = run_set(open_config, 3, QUIET)
+    next(runs)
+    shard = shard_of(no_data)
+    (place / "sample.txt").unlink()
+    implementation(then=f"os.chmod({str(shard)!r}, 0o640)")
+    next(runs)
+    (place / "sample.txt").unlink()
+    implementation(then=f"os.utime({str(shard)!r})")
+    with pytest.raises(WorkError, match=r"^the data was changed during the run: .*part-00001\.h5 is not the file.*: "):
+        next(runs)
+    assert len(list((place / "results").rglob("result_*.txt"))) == 2
+    assert len(list((place / "runs").rglob("run_2/result.changed_data.txt"))) == 1
+
+
+def test_a_run_resumes_on_the_data_that_it_began_with(
+    place: Path, no_data: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped, shard = saved(place, open_config, implementation), shard_of(no_data)
+    content, manifest = shard.read_bytes(), (shard.parent / MANIFEST).read_bytes()
+    for change, said in ((overwrite_tokens, "its content has the SHA-256"), (replace_shard, "the run has")):
+        change(shard)
+        with pytest.raises(WorkError, match=said):
+            resume(stopped, "laptop", QUIET)
+        assert not stopped.gone_on_with
+        shard.write_bytes(content)
+        (shard.parent / MANIFEST).write_bytes(manifest)
+    kept = stopped.data.read_text(encoding="utf-8")
+    stopped.data.write_text(kept.replace('"samples": ', '"samples": 1', 1), encoding="utf-8")
+    with pytest.raises(WorkError, match=r"data\.json: cannot be used \(it has other keys than a manifest"):
+        resume(stopped, "laptop", QUIET)
+    stopped.data.unlink()
+    with pytest.raises(
+        WorkError, match=r"facts\.json: was made on other samples than .*/data\.json lists \(data\.store, "
+    ):
+        resume(stopped, "laptop", QUIET)
+    stopped.data.write_text(kept, encoding="utf-8")
+    implementation()
+    assert resume(stopped, "laptop", QUIET).reached_target
+
+
+def test_a_run_of_an_older_version_resumes_and_says_that_its_data_is_not_known(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("podium.run.prepare.write_run_data", lambda path, data: None)
+        stopped = saved(place, open_config, implementation)
+    implementation()
+    said: list[str] = []
+    monkeypatch.setattr(QUIET, "note", said.append)
+    assert resume(stopped, "laptop", QUIET).reached_target
+    note = f"{stopped.data} is not there, as with runs of older versions: the data is whole, and compared with nothing"
+    assert note in said and not stopped.data.exists()
+
+
+def test_nothing_reads_samples_once_the_caches_are_cleared(
+    place: Path, no_data: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order before each run: verify, write back, clear, look, start the processes; samples are read once a set."""
+    events: list[str] = []
+
+    def noted(owner: Any, name: str, event: str) -> None:
+        really = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given: (events.append(event), really(*given))[1])
+
+    implementation()
+    noted(Shard, "verify", "verify")
+    noted(Shard, "arrays", "read")
+    noted(page_cache, "_write_back_and_drop", "write back and clear")
+    noted(page_cache, "resident_bytes", "look")
+    noted(launch, "run_processes", "start")
+    list(run_set(open_config, 2, QUIET))
+    shards = len([*no_data.rglob("*.h5")])
+    last = len(events) - 1 - events[::-1].index("read")
+    assert events.count("verify") == shards
+    assert events[last + 1 :] == 2 * [*(["write back and clear"] * shards), *(["look"] * shards), "start"]
 
 
 # The initial checkpoint

@@ -209,7 +209,7 @@ def test_an_interrupted_check_leaves_nothing(write_package: Any, tmp_path: Path,
     time.sleep(0.5)  # an interruption while Python starts a thread has it print a traceback of its own
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1 and "interrupted" in errors and "Traceback" not in errors
+    assert process.returncode == 130 and "interrupted" in errors and "Traceback" not in errors
     assert list(scratch.iterdir()) == []
 
 

@@ -60,7 +60,34 @@ def test_published_settings_are_inside_of_the_searches_for_clusters() -> None:
                 optimizer = config.optimizer.model_copy(update=dict(one.optimizer))
                 assert space.values_of(config.model_copy(update={"optimizer": optimizer})) is not None, path.stem
                 inside.append((algorithm, batch))
-    assert sorted(inside) == [("adamw", 16384), ("lamb", 448), ("lamb", 3072), ("lamb", 4096), ("lamb", 16384)]
+    lamb = [("lamb", batch) for batch in (448, 1536, 3072, 4096, 16384)]
+    assert sorted(inside) == [("adamw", 16384), *lamb]
+
+
+def test_every_batch_size_has_a_pair_for_its_system_with_the_same_ranges_but_for_the_rate() -> None:
+    found = {}
+    for system, batch in (
+        ("dgxa100_n1", 448),
+        ("dgxa100_n8", 1536),
+        ("dgxa100_n8", 3072),
+        ("dgxa100_n64", 4096),
+        ("dgxa100_n64", 8192),
+        ("dgxa100_n128", 16384),
+    ):
+        config = load_system(system, settings=["description.division=open", f"global_batch_size={batch}"])
+        adamw, lamb = (load_space(name) for name in searches_of(config))
+        for space in (adamw, lamb):
+            assert space.base(config).local_batch_size * config.launch.ranks == batch
+        rest = [
+            {key: one for key, one in space.space.items() if key != "optimizer.learning_rate"}
+            for space in (adamw, lamb)
+        ]
+        assert rest[0] == rest[1]
+        assert (adamw.trials, adamw.seed, adamw.repeats_per_trial) == (lamb.trials, lamb.seed, lamb.repeats_per_trial)
+        found[system, batch] = (adamw.name, lamb.name)
+    assert found["dgxa100_n8", 1536] == ("dgxa100_n8_adamw_1536", "dgxa100_n8_lamb_1536")
+    assert found["dgxa100_n8", 3072] == ("dgxa100_n8_adamw", "dgxa100_n8_lamb")
+    assert found["dgxa100_n64", 8192] == ("dgxa100_n64_adamw_8192", "dgxa100_n64_lamb_8192")
 
 
 def test_a_search_for_another_batch_size_is_refused(laptop: RunConfig) -> None:

@@ -17,8 +17,9 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.attention.grouped import grouped
 from implementations.pytorch.model.attention.padded import padded
-from implementations.pytorch.model.attention.varlen import CAPABILITY, flash, is_had, nested
+from implementations.pytorch.model.attention.varlen import flash, is_had, nested
 from podium.core.errors import UsageError
+from podium.planning.hardware import FLASH_CAPABILITY
 
 Backend = Callable[[Tensor, RaggedBatch, Kernels, float], Tensor]
 BACKENDS: dict[str, Backend] = {"padded": padded, "grouped": grouped, "flash": flash, "nested": nested}
@@ -50,5 +51,5 @@ def _require(backend: str, device: torch.device, dtype: torch.dtype) -> None:
         allowed = ", ".join(["auto", *(name for name in BACKENDS if name != "flash")])
         raise UsageError(
             f"attention: found flash with {where}, but it needs bf16 or fp16 on cuda of compute capability "
-            f"{'.'.join(map(str, CAPABILITY))} or more; allowed here are {allowed}"
+            f"{'.'.join(map(str, FLASH_CAPABILITY))} or more; allowed here are {allowed}"
         )

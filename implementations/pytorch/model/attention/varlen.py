@@ -14,15 +14,15 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.attention.padded import with_spare_slots
 from podium.planning.batch_plan import round_up
+from podium.planning.hardware import FLASH_CAPABILITY
 
 HALVES = (torch.float16, torch.bfloat16)
-CAPABILITY = (8, 0)  # the first NVIDIA GPUs that PyTorch's flash attention runs on; a T4 is 7.5
 LENGTH_STEP = 512  # the longest length is rounded up to this: the same for all batches that a graph is replayed on
 
 
 def is_had(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a device has flash attention for activations of this type."""
-    return device.type == "cuda" and dtype in HALVES and torch.cuda.get_device_capability(device) >= CAPABILITY
+    return device.type == "cuda" and dtype in HALVES and torch.cuda.get_device_capability(device) >= FLASH_CAPABILITY
 
 
 def flash(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:

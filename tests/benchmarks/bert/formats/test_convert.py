@@ -14,9 +14,9 @@ import pytest
 from benchmarks.bert.formats import convert
 from benchmarks.bert.formats.convert import FORMATS, detected_format, export_store, import_file, import_files
 from benchmarks.bert.formats.rows import AllowedTokens
-from benchmarks.bert.manifest import MANIFEST, read_manifest
+from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import Origin, SampleStore, Shard, write_shard
+from benchmarks.bert.store import Origin, SampleStore, Shard, shard_paths, write_shard
 from podium.core.errors import UsageError, WorkError
 from podium.core.processes import WorkerDied
 
@@ -41,7 +41,7 @@ def store(tmp_path: Path, make_samples: Callable[..., Samples], allowed: Allowed
     folder = tmp_path / "store"
     folder.mkdir()
     for number in range(3):
-        origin = Origin(f"t{number}", "", allowed.sha256, 64, 9, made_by="tfrecord")
+        origin = Origin(f"part-{number}", "", allowed.sha256, 64, 9, made_by="tfrecord")
         write_shard(folder / f"part-{number}.h5", make_samples([5, 64, 9 + number], seed=number, most=9), origin)
     return folder
 
@@ -54,6 +54,8 @@ def test_files_of_several_formats_become_shards_in_their_order(
     foreign: dict[str, Path], tmp_path: Path, vocabulary: Path
 ) -> None:
     """Files without a recorded width count as of 512 tokens, so they make no store together with others."""
+    with h5py.File(foreign["hdf5-fixed"], "r+") as file:
+        file["input_ids"][0, 1] = 13  # or it would have the same samples as the tfrecord
     finished: list[Path] = []
     files, out = [*foreign.values()][::-1], tmp_path / "new" / "out"
     with pytest.raises(WorkError, match=r"part_1\.h5: its max_sequence_length is 512, that of .*part-2\.h5 is 16"):
@@ -79,7 +81,12 @@ def test_other_names_are_kept_whole(foreign: dict[str, Path], tmp_path: Path, vo
     names = ("part-00000-of-00500", "a.b.hdf5.txt", ".hdf5")
     for name in names:
         (folder / name).write_bytes(foreign["hdf5-fixed"].read_bytes())
-    shards = import_files([folder / name for name in names], "hdf5-fixed", vocabulary, tmp_path / "out")
+    # into a folder each, since a store with equal shards is refused
+    shards = [
+        shard
+        for name in names
+        for shard in import_files([folder / name], "hdf5-fixed", vocabulary, tmp_path / "out" / name)
+    ]
     assert [shard.name for shard in shards] == ["part-00000-of-00500.h5", "a.b.hdf5.txt.h5", ".hdf5.h5"]
 
 
@@ -140,7 +147,7 @@ def test_after_a_file_that_cannot_serve_only_whole_shards_are_there(
         file["next_sentence_labels"][2] = 7
     with pytest.raises(WorkError, match=r"part_1\.h5: .* row 2, counted from 0: next_sentence_labels is 7, not 0 or 1"):
         import_files(files, "auto", vocabulary, tmp_path / "out", 2)
-    left = sorted(path.name for path in (tmp_path / "out").iterdir())
+    left = sorted(path.name for path in (tmp_path / "out").iterdir() if path.name != MARKER)
     assert set(left) <= {"part_0.h5", "part-2.h5"}
     for name in left:
         Shard(tmp_path / "out" / name).verify()
@@ -213,10 +220,10 @@ def test_wrong_arguments_of_an_export_are_refused_before_anything_is_written(sto
     refused("no shard was given", [])
     refused("a file is in the way", to=store / "part-0.h5")
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "part-0.h5").write_bytes((store / "part-0.h5").read_bytes())
+    (tmp_path / "other" / "part-0.h5").write_bytes((store / "part-1.h5").read_bytes())
     refused("would both become part-0", [store / "part-0.h5", tmp_path / "other" / "part-0.h5"])
     (store / "x.hdf5").write_bytes((store / "part-0.h5").read_bytes())
-    (store / "x.h5").write_bytes((store / "part-0.h5").read_bytes())
+    (store / "x.h5").write_bytes((store / "part-1.h5").read_bytes())
     refused(r"x\.hdf5: would be replaced by what is made of .*x\.h5", [store / "x.h5", store / "x.hdf5"], to=store)
     assert not out.exists()
 
@@ -253,9 +260,10 @@ def test_an_interruption_leaves_only_whole_files(store: Path, tmp_path: Path, vo
     files = export_store(store, "hdf5-fixed", tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
         import_files(files, "auto", vocabulary, tmp_path / "back", 2, interrupt)
-    left = [*(tmp_path / "back").iterdir()]
-    assert left and all(path.suffix == ".h5" for path in left)
-    SampleStore(tmp_path / "back").verify()
+    assert {path.suffix for path in (tmp_path / "back").iterdir()} == {".h5", ".unfinished"}
+    SampleStore(shard_paths(tmp_path / "back")).verify()
+    with pytest.raises(WorkError, match=r"back/manifest\.unfinished: the preparation"):
+        SampleStore(tmp_path / "back")
     assert multiprocessing.active_children() == []
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bert.manifest import MANIFEST, read_manifest
+from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
 from benchmarks.bert.preparation.prepare import Prepared, prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
-from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import UsageError, WorkError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -66,7 +66,7 @@ def test_the_manifest_is_renewed_with_every_shard_that_is_added(
     with pytest.raises(KeyboardInterrupt):
         prepare(texts[2:], vocabulary, out, on_finished=interrupt)
     with pytest.raises(WorkError, match=r"part-2\.h5 is one shard too many, manifest\.json does not have it"):
-        SampleStore(out)
+        SampleStore(out)  # the shard was there: nothing was written
     prepare(texts[2:], vocabulary, out)
     manifest = read_manifest(out)
     assert manifest is not None and manifest == SampleStore(out).manifest
@@ -212,8 +212,13 @@ def test_a_text_that_is_not_utf_8_is_named_with_its_byte(texts: list[Path], voca
     texts[1].write_bytes("é\n".encode() + b"ab\xffcd\n")
     with pytest.raises(WorkError, match=r"part-1: the text is not UTF-8 at byte 5 \(invalid start byte\)"):
         prepare(texts, vocabulary, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-0.h5"]
-    SampleStore(tmp_path / "out").verify()
+    left = shard_paths(tmp_path / "out")
+    assert [path.name for path in left] == ["part-0.h5"]
+    SampleStore(left).verify()
+    with pytest.raises(WorkError, match=r"out/manifest\.unfinished: the preparation of this store did not come to its"):
+        SampleStore(tmp_path / "out")
+    prepare(texts[:1], vocabulary, tmp_path / "out")
+    SampleStore(tmp_path / "out")
 
 
 def test_a_text_without_a_document_is_named(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
@@ -232,7 +237,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(WorkError, match=r"part-0\.h5: cannot be written \(No space left on device\)"):
         prepare(texts, vocabulary, tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / MARKER]
 
 
 def test_an_interruption_leaves_only_whole_shards_and_another_number_of_processes_makes_the_same(
@@ -246,8 +251,8 @@ def test_an_interruption_leaves_only_whole_shards_and_another_number_of_processe
     with pytest.raises(KeyboardInterrupt):
         prepare(texts, vocabulary, tmp_path / "out", processes=2, on_finished=interrupt)
     assert multiprocessing.active_children() == []
-    left = list((tmp_path / "out").iterdir())
-    assert left
+    assert (tmp_path / "out" / MARKER).is_file()
+    left = shard_paths(tmp_path / "out")
     for path in left:
         assert path.read_bytes() == (tmp_path / "one" / path.name).read_bytes()
     SampleStore(left).verify()
@@ -268,5 +273,5 @@ def test_a_worker_that_dies_is_a_sentence_and_leaves_nothing_unfinished(
 
     with pytest.raises(WorkError, match=r"part-[012]\.h5: the worker process that made it died"):
         prepare(texts, vocabulary, out, processes=2, on_finished=kill_workers)
-    assert {path.suffix for path in out.iterdir()} == {".h5"}
-    SampleStore(out).verify()
+    assert {path.suffix for path in out.iterdir()} == {".h5", ".unfinished"}
+    SampleStore(shard_paths(out)).verify()

@@ -21,7 +21,7 @@ def main() -> None:
     keys = ("data.store", "data.evaluation_store")
     try:
         named = {key: Path(folder) for key, folder in zip(keys, folders, strict=True)}
-        stores, words = open_stores(named, Path(vocabulary), here)
+        stores, words = open_stores(named, Path(vocabulary), here, Path(out).with_name("data.json"))
         text = f"{len(words.words)} words, {' and '.join(str(len(store)) for store in stores)} samples"
     except PodiumError as error:
         text = f"{type(error).__name__}: {error}"

@@ -6,14 +6,18 @@ import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.samples import gather
+from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shard
 from implementations.pytorch.data.open_stores import _by_ranks, _ranks, open_stores
 from implementations.pytorch.distributed.process_group import Processes
 from podium.config.load import load_resolved, load_system, write_resolved
+from podium.config.run_data import RunData, write_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import DataSettings
 from podium.core.errors import UsageError, WorkError
@@ -29,9 +33,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train/ of three shards, eval/ of one, and vocab.txt."""
     folder = tmp_path_factory.mktemp("prepared")
     (folder / "vocab.txt").write_text("\n".join([*SPECIAL_WORDS, *"abcdefg"]), encoding="utf-8")
-    for name in ("one", "two", "three", "eval", "other/two"):
+    for number, name in enumerate(("one", "two", "three", "eval", "other/two"), start=3):
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(f"{' '.join('abcdefg'[: len(name)])}\ne f\n\ng a\nb c\n", encoding="utf-8")
+        (folder / name).write_text(f"{' '.join('abcdefg'[:number])}\ne f\n\ng a\nb c\n", encoding="utf-8")
     prepare([folder / name for name in ("one", "two", "three")], folder / "vocab.txt", folder / "train")
     prepare([folder / "eval"], folder / "vocab.txt", folder / "evaluation")
     prepare([folder / "other" / "two"], folder / "vocab.txt", folder / "swapped")
@@ -56,6 +60,7 @@ def together(start_ranks: Callable[..., None], prepared: Path, tmp_path: Path) -
     def start(folders: Sequence[list[Path]]) -> str:
         ranks = range(len(folders))
         out = [tmp_path / f"{rank}.txt" for rank in ranks]
+        (tmp_path / "group").unlink(missing_ok=True)
         arguments = [
             (tmp_path / "group", rank, len(ranks), prepared / "vocab.txt", out[rank], *folders[rank]) for rank in ranks
         ]
@@ -127,6 +132,37 @@ def test_ranks_of_a_node_are_named_together() -> None:
     assert _ranks([0, 2, 3, 4, 7]) == "ranks 0, 2 to 4, 7"
     many = _by_ranks(["", *"aabbcdef"], ["n", *"mmnnopqr"])
     assert many == "ranks 1 to 2 on m: a; ranks 3 to 4 on n: b; rank 5 on o: c; rank 6 on p: d; and 2 more nodes"
+
+
+def test_ranks_compare_what_they_open_with_what_was_verified(node: Node, together: Together, tmp_path: Path) -> None:
+    """All have the same data, and a shard of it was replaced after `podium run` had verified it."""
+    stores = node("a")
+    keys = ("data.store", "data.evaluation_store")
+    verified = RunData({key: SampleStore(folder).manifest for key, folder in zip(keys, stores, strict=True)})
+    write_run_data(tmp_path / "data.json", verified)
+    assert "samples" in together([stores, stores])
+    shard = Shard(stores[0] / "two.h5")
+    write_shard(shard.path, gather(shard.samples, np.arange(len(shard) - 1)), shard.origin)
+    renew_manifest(stores[0])
+    said = together([stores, stores])
+    start = f"WorkError: data.store: {shard.path}: its samples is {len(shard) - 1}, what was verified has {len(shard)};"
+    assert said == f"{start} the data was changed after it was verified: put it back, and start again"
+    (tmp_path / "data.json").write_text("[]", encoding="utf-8")
+    assert f"WorkError: {tmp_path}/data.json: cannot be used (its format is not" in together([stores, stores])
+
+
+def test_no_sample_is_read_before_the_clock_starts(
+    warm_project: Path, tmp_path: Path, start_ranks: Callable[..., None], rank_environments: Callable[[int], list]
+) -> None:
+    """What the caches were cleared of stays out of them: between init_start and run_start ranks read metadata."""
+    (resolved,) = (warm_project / "runs").rglob("config.yaml")
+    folder, notes = RunFolder(tmp_path / "run"), tmp_path / "notes"
+    folder.path.mkdir()
+    arguments = [(notes, resolved, folder.path, "--caches-cleared")]
+    start_ranks(WORKER.parents[1] / "order_worker.py", arguments, rank_environments(1))
+    noted = notes.read_text(encoding="utf-8").split()
+    assert noted[:2] == ["submission", "run_starts"]
+    assert {"arrays", "will_need"} == set(noted[2:])
 
 
 def test_training_stops_before_the_clock_starts(

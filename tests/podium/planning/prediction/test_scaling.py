@@ -8,6 +8,7 @@ from benchmarks.bert.published.reading import read_runs
 from podium.core.errors import UsageError
 from podium.planning.prediction.constants import load_constants
 from podium.planning.prediction.from_config import BETWEEN_NODES
+from podium.planning.prediction.memory import needed_bytes
 from podium.planning.prediction.plan import HALF, Machine, Plan, published_costs
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.published import all_samples, wikipedia
@@ -60,6 +61,34 @@ def test_the_batch_is_the_fastest_that_is_known() -> None:
 def test_few_gpus_accumulate() -> None:
     (row,) = scale(PLAN, [1], CONSTANTS)
     assert (row.global_batch_size, row.accumulation_steps) == (280, 5)
+
+
+def test_where_memory_is_short_the_fastest_batch_that_fits_is_in_parts() -> None:
+    """On GPUs of 16 GB larger batches in parts are faster than the largest ones that fit as a whole."""
+    short = replace(PLAN, memory_bytes=16e9)
+    (row,) = scale(short, [32], CONSTANTS)
+    assert (row.global_batch_size, row.accumulation_steps) == (1792, 2)
+    known = curve(all_samples(read_runs()), "lamb")
+    assert known is not None
+
+    def plan(local: int, parts: int) -> Plan:
+        machine, batch = Machine("a100_sxm", 4, 8, (8, 200.0)), 32 * local
+        samples = known.at(batch)
+        return replace(short, machine=machine, global_batch_size=batch, accumulation_steps=parts, samples=samples)
+
+    chosen = plan(56, 2)
+    assert needed_bytes(chosen) <= 16e9 < needed_bytes(plan(56, 1))
+    assert row.prediction.seconds == predict(chosen, CONSTANTS).seconds
+    whole = [plan(local, 1) for local in LOCAL if 32 * local >= 256]
+    fitting = [predict(one, CONSTANTS).seconds for one in whole if needed_bytes(one) <= 16e9]
+    assert fitting and min(fitting) > 1.02 * row.prediction.seconds
+    (ample,) = scale(replace(PLAN, memory_bytes=80e9), [32], CONSTANTS)
+    assert ample.accumulation_steps == 1
+
+
+def test_memory_for_no_micro_batch_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--scale: found 8 GPUs of 2 GB, which by an estimate hold no micro-batch"):
+        scale(replace(PLAN, memory_bytes=2e9), [8], CONSTANTS)
 
 
 def test_what_is_assumed_is_said() -> None:

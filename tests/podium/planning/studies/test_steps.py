@@ -43,6 +43,10 @@ def test_the_parts_of_a_step_add_up(by_size: Study) -> None:
 def test_each_contribution_is_worth_what_its_prediction_says() -> None:
     study = contributions()
     first, second, published = study.tables
+    assert study.question == "What is each contribution worth in 25.1 s (round 1.1) and 22.3 s (round 2.0)?"
+    assert [words for words in study.findings if words.startswith("NVIDIA's LAMB at 4,096 was published with 25.3 s")]
+    predicted = next(float(row[3]) for row in second.rows if row[0] == "as trained")  # type: ignore[arg-type]
+    assert f"round 2.0 is predicted {22.320375 / predicted:.2f} times as fast as" in study.findings[-1]
     assert "1.1, published 25.1 s" in first.title
     assert "2.0, published 22.3 s" in second.title
     for table, score in ((first, 25.056), (second, 22.313)):
