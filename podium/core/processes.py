@@ -31,8 +31,9 @@ def processors() -> int:
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Those of STOP_SIGNALS that this process does not ignore, as one that nohup started ignores SIGHUP."""
-    return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    """STOP_SIGNALS, without SIGHUP in a process that ignores it, as one that nohup started does."""
+    ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in STOP_SIGNALS if not (ignores and number == signal.SIGHUP)]
 
 
 def leave_closed_terminal() -> None:

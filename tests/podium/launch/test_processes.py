@@ -21,7 +21,7 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import Checkpointing, RunConfig
 from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.locks import assert_unlocked
-from podium.core.processes import STOP_SIGNALS
+from podium.core.processes import STOP_SIGNALS, stop_signals
 from podium.launch import launch as launch_module
 from podium.launch.launch import ALONE, TORCHRUN, command, launch, torchrun
 
@@ -277,6 +277,8 @@ def test_an_interruption_ends_every_process_of_the_group(
     stubborn: bool,
 ) -> None:
     monkeypatch.setattr(launch_module, "GRACE_SECONDS", 0.3)
+    if number not in stop_signals():
+        pytest.skip("nohup started the tests")
     before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if stubborn else ""
     as_implementation(FAMILY.format(alone=False, end="pass", before=before, after="time.sleep(60)"))
     handler, thread = signal.getsignal(number), interrupt_when_begun(run_folder, number)
