@@ -35,6 +35,7 @@ from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import allow_open_files, remove_unfinished, write_whole
 from podium.core.locks import folder_lock
 from podium.core.processes import processors
+from podium.core.text import cut
 
 FORMAT = "podium-samples"
 FORMAT_VERSION = 2
@@ -48,6 +49,7 @@ TEXT = "text"  # `Origin.made_by` of samples that were generated here
 WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
 
 # Attributes that all shards of a store have in common.
+NEVER_REPLACED = ("max_sequence_length", "max_predictions", "vocabulary_sha256")
 ALIKE = ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection", "selection_sha256")
 
 
@@ -489,6 +491,28 @@ def require_named(shards: Mapping[Path, Mapping[str, Any]]) -> None:
     """Raise WorkError unless shards, given with their attributes, have the names of what they were made from."""
     if odd := misnamed(shards):
         raise WorkError(f"{odd[0]}; give it that name again, or {ADVICE}")
+
+
+def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
+    """Raise UsageError if one of these shards is of another vocabulary or length than those that are to be made in its
+    folder, or of a whole text where a part is to be made: it would be lost.
+    """
+    wanted = origin.attributes()
+    for path in sorted(paths):
+        try:
+            with _opened(path) as (_, found):
+                pass
+        except PodiumError:
+            continue  # what cannot be used is no loss
+        keys = [key for key in NEVER_REPLACED if found[key] != wanted[key]]
+        if found["selection"] == WHOLE != wanted["selection"]:
+            keys.append("selection")
+        if keys:
+            values = ", ".join(f"{key} {cut(str(found[key]), 20)} (here {cut(str(wanted[key]), 20)})" for key in keys)
+            raise UsageError(
+                f"{path.parent}: holds samples made otherwise, such as {path.name} with {values}, which would be "
+                "replaced; give another --out, or remove the folder"
+            )
 
 
 def renew_manifest(folder: Path) -> None:

@@ -26,7 +26,17 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples, gather
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, renew_manifest, write_shard
+from benchmarks.bert.store import (
+    EVALUATION,
+    RANDOM,
+    SUFFIX,
+    WHOLE,
+    Origin,
+    Shard,
+    renew_manifest,
+    require_replaceable,
+    write_shard,
+)
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import make_folder, open_regular, remove_unfinished, require_readable, sha256_of
 from podium.core.locks import folder_lock
@@ -124,7 +134,8 @@ def prepare(
     """Make the shard out/NAME.h5 of each text file NAME and return the shards in the order of the texts.
 
     A whole shard that was made from the same text, vocabulary, settings and selection is kept, any other of that name
-    is replaced. At most `processes` worker processes share the texts; the shards do not depend on their number.
+    is replaced; a folder with shards of another vocabulary or length is refused. At most `processes` worker processes
+    share the texts; the shards do not depend on their number.
     `on_finished` is called with each finished shard, in the order of finishing. At the end the folder's manifest is
     written, of all shards that are in it.
 
@@ -132,11 +143,10 @@ def prepare(
     not UTF-8 or has no document, for a disk that is full, and for a shard in the folder that cannot be in one store
     with these. After a failure the finished shards are whole and nothing half-written remains.
     """
-    words = check_inputs(texts, vocabulary)
+    words, settings = check_inputs(texts, vocabulary), settings or GenerationSettings()
     with folder_lock(make_folder(out), "podium data prepare"):
-        shards = prepare_shards(
-            texts, vocabulary, words.sha256, out, settings or GenerationSettings(), processes, selection, on_finished
-        )
+        require_replaceable(out.glob(f"*{SUFFIX}"), selection.mark(Origin.of_text("", "", words.sha256, settings)))
+        shards = prepare_shards(texts, vocabulary, words.sha256, out, settings, processes, selection, on_finished)
         renew_manifest(out)
     return shards
 
@@ -263,6 +273,7 @@ def prepare_subset(
     marked = {text: replace(origin, selection=RANDOM, selection_sha256=digest) for text, origin in origins.items()}
     with folder_lock(make_folder(out), "podium data prepare"):
         shards = {out / f"{text.name}{SUFFIX}": origin for text, origin in marked.items()}
+        require_replaceable(out.glob(f"*{SUFFIX}"), next(iter(marked.values())))
         finished = [shard for shard, origin in shards.items() if is_whole(shard, origin)]
         if sum(len(Shard(shard)) for shard in finished) == samples:
             renew_manifest(out)
