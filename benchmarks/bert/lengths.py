@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.sizes import MASKED_POSITIONS, MASKED_SHARE, SEQUENCE_LENGTH
 from podium.core.errors import UsageError
+from podium.core.files import read_bounded
+from podium.core.json_files import parse_json
 from podium.core.paths import package_file
 
 # [512] samples of length 1 to 512, 16,279,552 in all, of mean length 255.83. Published with Krell et al., Efficient
@@ -18,6 +20,8 @@ from podium.core.paths import package_file
 WIKIPEDIA: tuple[int, ...] = tuple(
     json.loads(package_file("benchmarks.bert.published", "wikipedia_lengths.json").read_text(encoding="ascii"))
 )
+
+LARGEST_HISTOGRAM = 1 << 20  # bytes of a file
 
 
 def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]:
@@ -27,10 +31,10 @@ def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]
     """
     allowed = f"allowed is a JSON list of up to {SEQUENCE_LENGTH} counts, of samples of 1, 2, … tokens, the first two 0"
     try:
-        counts = np.array([0, *map(_number, json.loads(path.read_text(encoding="utf-8")))], dtype=np.float64)
+        counts = np.array([0, *map(_number, parse_json(read_bounded(path, LARGEST_HISTOGRAM)))], dtype=np.float64)
     except OSError as error:
         raise UsageError(f"{option}: {path} cannot be read ({error.strerror}); {allowed}") from None
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError):
         raise UsageError(f"{option}: {path} holds something else; {allowed}") from None
     if len(counts) > SEQUENCE_LENGTH + 1 or counts[:3].any() or not 0 < counts.sum() < np.inf or (counts < 0).any():
         raise UsageError(f"{option}: {path} holds something else; {allowed}")

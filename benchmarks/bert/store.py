@@ -35,17 +35,21 @@ from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import allow_open_files, remove_unfinished, write_whole
 from podium.core.locks import folder_lock
 from podium.core.processes import processors
+from podium.core.text import cut
 
 FORMAT = "podium-samples"
 FORMAT_VERSION = 2
 SUFFIX = ".h5"
 ADVICE = "prepare it again with `podium data prepare`"
 
+OFFSETS_A_BLOCK = 1 << 20  # that are read at a time
+
 TEXT = "text"  # `Origin.made_by` of samples that were generated here
 # `Origin.selection`: every sample there is, the reference's pick of evaluation samples, a random subset.
 WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
 
 # Attributes that all shards of a store have in common.
+NEVER_REPLACED = ("max_sequence_length", "max_predictions", "vocabulary_sha256")
 ALIKE = ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection", "selection_sha256")
 
 
@@ -270,11 +274,10 @@ class Shard:
             # The bytes of the file in which each array lies.
             self.places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
             self._check_counts()
-            sample_offsets, masked_offsets = file["sample_offsets"][:], file["masked_offsets"][:]
-        longest, most = self.attributes["max_sequence_length"], self.attributes["max_predictions"]
-        # Tokens and masked tokens of each sample, u2 [N].
-        self.lengths = self._check_offsets("sample_offsets", sample_offsets, "tokens", longest)
-        self.masked_counts = self._check_offsets("masked_offsets", masked_offsets, "masked_tokens", most)
+            longest, most = self.attributes["max_sequence_length"], self.attributes["max_predictions"]
+            # Tokens and masked tokens of each sample, u2 [N].
+            self.lengths = self._read_offsets(file["sample_offsets"], "tokens", longest)
+            self.masked_counts = self._read_offsets(file["masked_offsets"], "masked_tokens", most)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -356,15 +359,25 @@ class Shard:
             if found != count:
                 raise self._broken(f"{name} has {found} elements, not {count}")
 
-    def _check_offsets(self, name: str, offsets: NDArray[np.int64], counted: str, longest: int) -> NDArray[np.uint16]:
-        """The differences of offsets that go from 0 to the number counted, in steps of 1 to `longest`."""
-        count = self.attributes[counted]
-        if offsets[0] != 0 or offsets[-1] != count:
-            raise self._broken(f"{name} go from {offsets[0]} to {offsets[-1]}, not from 0 to {count}")
-        steps = np.diff(offsets)
-        if len(steps) == 0 or steps.min() < 1 or steps.max() > min(longest, 65_535):
+    def _read_offsets(self, dataset: h5py.Dataset, counted: str, longest: int) -> NDArray[np.uint16]:
+        """The differences of offsets that go from 0 to the number counted, in steps of 1 to `longest`.
+
+        They are checked as they are read, so that a file with holes instead of offsets takes no memory.
+        """
+        name, count = dataset.name.removeprefix("/"), self.attributes[counted]
+        first, last = (int(dataset[place]) if len(dataset) else 0 for place in (0, -1))
+        if first != 0 or last != count:
+            raise self._broken(f"{name} go from {first} to {last}, not from 0 to {count}")
+        steps: list[NDArray[np.uint16]] = []
+        for start in range(0, len(dataset) - 1, OFFSETS_A_BLOCK):
+            block = np.diff(dataset[start : start + OFFSETS_A_BLOCK + 1])
+            if block.min() < 1 or block.max() > min(longest, 65_535):
+                steps.clear()
+                break
+            steps.append(block.astype(np.uint16))
+        if not steps:
             raise self._broken(f"{name} do not ascend in steps of 1 to {longest}")
-        return steps.astype(np.uint16)
+        return np.concatenate(steps)
 
 
 class SampleStore:
@@ -478,6 +491,28 @@ def require_named(shards: Mapping[Path, Mapping[str, Any]]) -> None:
     """Raise WorkError unless shards, given with their attributes, have the names of what they were made from."""
     if odd := misnamed(shards):
         raise WorkError(f"{odd[0]}; give it that name again, or {ADVICE}")
+
+
+def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
+    """Raise UsageError if one of these shards is of another vocabulary or length than those that are to be made in its
+    folder, or of a whole text where a part is to be made: it would be lost.
+    """
+    wanted = origin.attributes()
+    for path in sorted(paths):
+        try:
+            with _opened(path) as (_, found):
+                pass
+        except PodiumError:
+            continue  # what cannot be used is no loss
+        keys = [key for key in NEVER_REPLACED if found[key] != wanted[key]]
+        if found["selection"] == WHOLE != wanted["selection"]:
+            keys.append("selection")
+        if keys:
+            values = ", ".join(f"{key} {cut(str(found[key]), 20)} (here {cut(str(wanted[key]), 20)})" for key in keys)
+            raise UsageError(
+                f"{path.parent}: holds samples made otherwise, such as {path.name} with {values}, which would be "
+                "replaced; give another --out, or remove the folder"
+            )
 
 
 def renew_manifest(folder: Path) -> None:

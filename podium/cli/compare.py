@@ -1,14 +1,12 @@
 """`podium compare`: compares results of any MLPerf round and local results."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from podium.core.console import errors, progress_bar, tell
+from podium.core.console import Console, errors, print_json, print_text, progress_bar, tell
 
 if TYPE_CHECKING:
     from podium.comparison.load import RunCache
@@ -108,9 +106,9 @@ def compare(
         write_page(html, comparison_page(shown, priced))
         errors.print(f"The page is {html}", markup=False, highlight=False)
     if as_json:
-        print(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(objects)
     elif as_csv:
-        print(rows_csv(objects), end="")
+        print_text(rows_csv(objects).removesuffix("\n"))
     elif html is None:
         print_comparison(Console(), shown, per, oddities)
         if priced is not None:
@@ -126,6 +124,6 @@ def _hold_against(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunC
     readers = Readers(lambda path: gather([path], cache).results, lambda logs: read_runs(logs, cache))
     found = held_against(*(find_side(asked, results, readers) for asked in ab))
     if as_json:
-        print(json.dumps(ab_json(found), indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(ab_json(found))
     else:
         print_ab(Console(), found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from podium.cli.options import AsJson, Processes, show
-from podium.core.console import print_findings, progress_bar, tell
+from podium.core.console import print_findings, print_text, progress_bar, tell
 from podium.core.errors import UsageError
 
 if TYPE_CHECKING:  # commands import what they need, so that others start without it
@@ -82,7 +82,7 @@ def prepare(
     if kept:
         tell(f"{kept} of {len(texts)} shards were there already, whole and of the same text; they were kept")
     for shard in shards:
-        print(shard)
+        print_text(shard)
 
 
 @data.command(
@@ -118,9 +118,9 @@ def checkpoint(
         "MLPerf's own": "yes, to the byte" if done.official else "no",
         "sha256": done.sha256,
     }
-    print(done.file)
+    print_text(done.file)
     for name, value in [*lines.items(), *(("note", note) for note in done.notes)]:
-        print(f"  {name:13} {value}")
+        print_text(f"  {name:13} {value}")
 
 
 @data.command(
@@ -156,7 +156,7 @@ def import_(
         task = bar.add_task("Importing files", total=len(files))
         shards = import_files(files, format_name, vocab, out, processes, lambda _: bar.advance(task), settings)
     for shard in shards:
-        print(shard)
+        print_text(shard)
 
 
 @data.command(
@@ -182,7 +182,7 @@ def export(
         task = bar.add_task("Exporting shards", total=len([*store.glob(f"*{SUFFIX}")]))
         written = export_store(store, format_name, out, processes, lambda _: bar.advance(task))
     for file in written:
-        print(file)
+        print_text(file)
 
 
 @data.command(

@@ -4,11 +4,11 @@ import errno
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from podium.cli.compare import compare
 from podium.cli.data import data
@@ -16,11 +16,14 @@ from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, Syst
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
-from podium.core.console import errors, print_findings, tell
+from podium.core.console import Console, errors, print_findings, print_text, tell
 from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.finding import has_errors
 from podium.core.paths import require_own_packages
 from podium.core.processes import leave_closed_terminal, stop_signals
+from podium.core.text import cut
+
+LONGEST_PATH = 200  # characters of one that are shown
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -83,7 +86,7 @@ def run(
     if dry_run:
         from podium.run.dry_run import commands
 
-        print("\n".join(commands(request)))
+        print_text("\n".join(commands(request)))
         return
     finished: list[FinishedRun] = []
     try:
@@ -314,6 +317,7 @@ def main() -> None:
     try:
         try:
             require_own_packages()
+            _require_text(sys.argv[1:])
             app()
         finally:
             sys.stdout.flush()
@@ -325,15 +329,33 @@ def main() -> None:
             raise
         tell(str(failure))
         sys.exit(failure.exit_code)
+    except MemoryError:
+        tell("there is not enough memory for this; see that the files are those that were meant")
+        sys.exit(1)
+    except RuntimeError as error:
+        if "Symlink loop" not in str(error):  # as pathlib says it before Python 3.13
+            raise
+        tell(f"{error}; name another place")
+        sys.exit(2)
     except OSError as error:
         if error.filename is not None:
-            raise
+            tell(f"{cut(os.fsdecode(error.filename), LONGEST_PATH)}: {error.strerror}; name another place")
+            sys.exit(1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over has nowhere to go
         if error.errno != errno.EPIPE:
             tell(f"the output cannot be written ({error.strerror})")
         sys.exit(1)
     finally:
         sys.unraisablehook = hook
+
+
+def _require_text(arguments: Sequence[str]) -> None:
+    """UsageError for an argument that is not UTF-8, which neither files nor a terminal could show."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UsageError(
+                f"the argument {cut(argument, LONGEST_PATH)} is not UTF-8; rename the file, or type it anew"
+            )
 
 
 def _interrupt(number: int, _: object) -> None:

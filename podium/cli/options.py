@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+
+from podium.core.console import Console
 
 System = Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")]
 Recipe = Annotated[str | None, typer.Option(help="A published way of training instead of the system's own.")]

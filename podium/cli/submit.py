@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from podium.cli.options import AsJson, System, show
-from podium.core.console import errors, progress_bar, tell
+from podium.core.console import Console, errors, print_json, progress_bar, tell
 
 submit = typer.Typer(no_args_is_help=True, help="Describe systems, and make and check submissions to MLPerf.")
 
@@ -44,7 +43,7 @@ def describe(
     fields = compare(config, detect(device))
     description, taken = filled(config, fields) if fill else (stated(config), [])
     if as_json:
-        print(json.dumps(fields_json(description, fields, taken), indent=2, ensure_ascii=False))
+        print_json(fields_json(description, fields, taken))
     else:
         print_fields(Console(), config.system, fields)
     if taken:

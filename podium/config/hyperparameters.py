@@ -63,7 +63,8 @@ def choose_hyperparameters(
         return None
     found = next((one for one in hyperparameter_sets().values() if one.fits(size, algorithm, batch)), None)
     missing = [key for key in NEEDED if key not in (*_numbers(given), "algorithm")]
-    if found is None and missing and is_size and isinstance(batch, int) and isinstance(algorithm, str):
+    is_algorithm = algorithm in {one.algorithm for one in hyperparameter_sets().values()}  # else refused later, too
+    if found is None and missing and is_size and isinstance(batch, int) and is_algorithm:
         raise UsageError(
             f"{system}: recipe {recipe} trains size {size} with {algorithm}, and for global_batch_size {batch} no set "
             f"of hyperparameters is known; set {', '.join(f'optimizer.{key}' for key in missing)}, or name a set of "
@@ -81,7 +82,9 @@ def hyperparameters_note(config: RunConfig) -> str:
     batches = " and ".join(f"{batch:,}" for batch in known.used_at)
     at = f"used at {batches} samples a step"
     here = "" if config.global_batch_size in known.used_at else f", here at {config.global_batch_size:,}"
-    changed = [key for key, value in known.optimizer.items() if getattr(config.optimizer, key) != value]
+    of_set = OptimizerSettings.model_validate(known.optimizer)  # what the set does not name has its default
+    numbers = [key for key in OptimizerSettings.model_fields if key not in NOT_NUMBERS]
+    changed = [key for key in numbers if getattr(config.optimizer, key) != getattr(of_set, key)]
     but = f" but for {', '.join(changed)}" if changed else ""
     return f"Optimizer: {optimizer}, hyperparameters {known.name}{but} ({at}{here})"
 

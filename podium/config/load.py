@@ -4,6 +4,7 @@ A resumed run takes the configuration stored in its folder, and only the options
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from benchmarks.bert.published.hyperparameters import PATH as HYPERPARAMETERS
 from podium.config.errors import Origins, explain
 from podium.config.hyperparameters import choose_hyperparameters
 from podium.config.run_folder import RunFolder
-from podium.config.schema import FREE, FREE_ON_GPU, PLACE, STRATIFIED, Launch, RunConfig
+from podium.config.schema import FREE, FREE_ON_GPU, PLACE, STRATIFIED, SYSTEM_NAME, Launch, RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_whole
 from podium.core.paths import CODE_FOLDER, SHIPPED_FOLDER, WORKING_FOLDER, own_and_shipped, own_or_shipped
+from podium.core.text import quoted
 from podium.core.yaml_files import dump_yaml, parse_yaml, read_yaml
 
 SYSTEMS = SHIPPED_FOLDER / "systems"
@@ -119,6 +121,11 @@ def system_path(system: str) -> Path:
     if given.suffix in (".yaml", ".yml"):
         if not given.is_file():
             raise UsageError(f"{given}: there is no such system file; the systems are {', '.join(system_names())}")
+        if not re.fullmatch(SYSTEM_NAME, given.stem):
+            raise UsageError(
+                f"{given}: a system is called as its file, and {quoted(given.stem)} would be the name of folders and "
+                "jobs; rename the file to up to 100 letters, digits and _ . + - that begin with a letter or a digit"
+            )
         return given
     if system not in system_names():
         places = " or ".join(map(str, own_and_shipped(OWN_SYSTEMS)))
@@ -204,9 +211,11 @@ def _with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def _absolute(path: Path) -> Path:
-    if "\0" in str(path):
-        raise UsageError(f"a path holds a NUL character: {str(path)!r}; name a file or folder without one")
-    return path.resolve() if path.exists() else (WORKING_FOLDER / path).resolve()
+    try:
+        return path.resolve() if path.exists() else (WORKING_FOLDER / path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, a loop of links, a NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"the path {quoted(str(path))} cannot be one ({reason}); name a file or a folder") from None
 
 
 def load_resumed(folder: RunFolder, system: str, settings: Sequence[str] = ()) -> RunConfig:

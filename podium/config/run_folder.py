@@ -19,7 +19,7 @@ from podium.config.run_data import read_run_data
 from podium.config.schema import FREE, FREE_ON_GPU, RunConfig
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
 from podium.core.files import write_whole
-from podium.core.json_files import digest_of
+from podium.core.json_files import digest_of, parse_json, read_json
 
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
@@ -79,11 +79,11 @@ def facts_of(
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """The checkpoint in this folder; None where it is not whole or of another version."""
     try:
-        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
+        facts = read_json(path / FACTS)
         known = (facts["format"], facts["version"]) == (FORMAT, VERSION)
         known = known and all(isinstance(facts[key], kind) for key, kind in KNOWN.items())
         whole = all(rank_file(path, rank).is_file() for rank in range(facts["ranks"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     if not (known and whole):
         return None
@@ -188,10 +188,15 @@ class RunFolder:
         self.forget_failure()
 
     def read_summary(self) -> dict[str, Any] | None:
-        """The totals, or None where the run did not come to its end."""
+        """The totals, or None where the run did not come to its end. WorkError where they cannot be read."""
         if not self.summary.is_file():
             return None
-        summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+        try:
+            summary = read_json(self.summary)
+        except ValueError as error:
+            raise WorkError(f"{self.summary}: holds no totals of a run ({error}); put the whole file back") from None
+        if not isinstance(summary, dict):
+            raise WorkError(f"{self.summary}: holds no totals of a run; put the whole file back")
         return summary
 
     def samples_trained(self) -> int:
@@ -200,8 +205,8 @@ class RunFolder:
         if self.metrics.is_file():
             with self.metrics.open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
-                    with suppress(ValueError, KeyError, TypeError):
-                        samples = max(samples, int(json.loads(line)["samples"]))
+                    with suppress(ValueError, KeyError, TypeError, OverflowError):
+                        samples = max(samples, int(parse_json(line)["samples"]))
         return samples
 
     def tell_failure(self, error: PodiumError, final: bool = True) -> None:
@@ -212,7 +217,7 @@ class RunFolder:
     def told_failure(self, final_only: bool = False) -> PodiumError | None:
         """The failure that a process has told of."""
         try:
-            failure = json.loads(self._failure.read_text(encoding="utf-8"))
+            failure = read_json(self._failure)
             exit_code, message = failure["exit_code"], str(failure["message"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -8,9 +8,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH, GenerationSettings
 from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, closed_breaches, evaluation_interval
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, SIZES, Size
-from podium.config.sbatch import limit_seconds, options_named
+from podium.config.sbatch import limit_seconds, may_mean, options_named, refusal
 from podium.core.errors import UsageError
 from podium.core.processes import processors
+from podium.core.text import quoted
+
+LARGEST_NUMBER = 2**63
 
 
 class Settings(BaseModel):
@@ -24,6 +27,8 @@ class Settings(BaseModel):
         allowed = get_args(cls.model_fields[info.field_name].annotation)
         if isinstance(value, bool) and not any(option is value for option in allowed):
             raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
+        if isinstance(value, int) and abs(value) >= LARGEST_NUMBER:
+            raise ValueError(f"found {quoted(value)}; allowed are numbers below 2^63")
         return value
 
 
@@ -125,8 +130,9 @@ class Description(BaseModel):
         return _SUBMISSION_STATUS[self.status]
 
 
-MOUNT = r"^[^:,]+:/[^:,]*(:ro)?$"
-RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+):[1-9]\d{0,4}$"
+MOUNT = r"^[^:,\x00-\x1f\-][^:,\x00-\x1f]*:/[^:,\x00-\x1f]*(:ro)?$"
+RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]\-][^\s:\[\]]*):[1-9][0-9]{0,4}$"
+SYSTEM_NAME = r"^\w[\w.+-]{0,99}$"  # it names folders, a Slurm job and its files
 LARGEST_PORT = 65_535
 PLACE = ("launcher", "container", "slurm_options", "requeue")  # keys that say where a run goes on
 # Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
@@ -150,6 +156,16 @@ class Container(Settings):
     image: str = Field(min_length=1)
     # HERE:THERE or HERE:THERE:ro, HERE relative to the repository; results/, runs/ and data/ are mounted besides
     mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
+
+    @field_validator("image")
+    @classmethod
+    def _no_option(cls, image: str) -> str:
+        if image.startswith("-") or not image.isprintable():
+            raise ValueError(
+                f"found {quoted(image)}, which the container's program would take for an option or which cannot be "
+                "printed; name an image or a file of one"
+            )
+        return image
 
 
 class Requeue(Settings):
@@ -225,6 +241,8 @@ class Launch(Settings):
             raise ValueError(f"launcher is {self.launcher}, which has no use for slurm_options; leave them out")
         if self.requeue is not None:
             self._can_requeue(self.requeue)
+        if refused := refusal(self.slurm_options):
+            raise ValueError(refused)
         if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > LARGEST_PORT - 1:
             raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {LARGEST_PORT - 1}")
         if self.binding not in ("none", *BINDINGS[self.device]):
@@ -244,7 +262,7 @@ class Launch(Settings):
         }
         for why, names in refused.items():
             for name, option, _ in options_named(options, names):
-                means = "" if option.startswith(name) else f" (which may mean {name})"
+                means = may_mean(option, name)
                 raise ValueError(f"slurm_options has {option}{means}, which {why}; leave one of them out")
         for name, _, value in options_named(options, (*TIME_OPTIONS, "--time-min")):
             seconds = limit_seconds(value)
@@ -376,7 +394,7 @@ STRATIFIED = ("stratified", "presorted")  # balancing strategies that draw a fix
 class RunConfig(Settings):
     """Everything that a run is made of, resolved. podium.run.prepare gives a value to what is None here."""
 
-    system: str
+    system: str = Field(pattern=SYSTEM_NAME)
     description: Description
     launch: Launch
     implementation: Literal["pytorch"] = "pytorch"

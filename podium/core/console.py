@@ -1,16 +1,42 @@
 """Output of the command line: errors and progress on standard error, tables and findings on standard output."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from podium.core.finding import Finding, Severity, has_errors
-from podium.core.text import printable
+from podium.core.text import is_printable, printable
+
+
+class Console(RichConsole):
+    """A console on which no text acts on the terminal, wherever it is from: rich itself lets escapes through."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            # A segment of rich's own codes, such as a progress bar's, has `control`.
+            yield segment if control or text.isprintable() else Segment(printable(text, keep="\n"), style)
+
+
+def print_text(text: object) -> None:
+    """Print a text, or several lines, from anywhere to standard output, unfolded and without acting on the terminal."""
+    print(printable(str(text), keep="\n"))
+
+
+def print_json(document: object) -> None:
+    """Print a JSON document for programs to standard output, in which what cannot be printed is escaped."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    for line in text.split("\n"):
+        print(line if line.isprintable() else "".join(o if is_printable(o) else json.dumps(o)[1:-1] for o in line))
+
 
 errors = Console(stderr=True, soft_wrap=True)
 
@@ -26,12 +52,12 @@ def tell(message: str) -> None:
     errors.print(printable(message, keep="\n\t"), markup=False, highlight=False)
 
 
-def print_line(console: Console, text: str, style: str | None = None) -> None:
+def print_line(console: RichConsole, text: str, style: str | None = None) -> None:
     """Print one line of text from anywhere: no markup, no control characters."""
     console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_findings(console: Console, findings: Sequence[Finding], conclusion: str) -> None:
+def print_findings(console: RichConsole, findings: Sequence[Finding], conclusion: str) -> None:
     """A row for each finding, then what to do and the further lines of what was found, and the conclusion last."""
     table = text_table("check", "found", "expected", "")
     for one in findings:

@@ -9,6 +9,7 @@ import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from podium.core.errors import UsageError, WorkError
@@ -75,12 +76,35 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file to be read. OSError for anything else; a pipe that no process writes to is not waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL in the path
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
+
+
+def read_bounded(path: Path, largest: int) -> bytes:
+    """The content of a regular file of at most `largest` bytes; OSError where it is longer or cannot be read."""
+    with open_regular(path) as file:
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", str(path))
+    return content
+
+
 def require_readable(files: Sequence[Path], kind: str) -> None:
-    """Raise UsageError unless all these files, of a kind such as `text file`, can be opened."""
+    """Raise UsageError unless all these are regular files, of a kind such as `text file`, that can be opened."""
     for file in files:
         try:
-            with file.open("rb"):
-                pass
+            open_regular(file).close()
         except FileNotFoundError:
             raise UsageError(f"{file}: there is no such {kind}") from None
         except IsADirectoryError:
@@ -115,7 +139,7 @@ def require_room(folder: Path) -> None:
 def has_md5(path: Path, size: int, md5: str) -> bool:
     """Whether a file has this many bytes and this MD5; WorkError if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             right = os.fstat(file.fileno()).st_size == size
             return right and hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
     except OSError as error:
@@ -125,7 +149,7 @@ def has_md5(path: Path, size: int, md5: str) -> bool:
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal. Raises WorkError if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise WorkError(f"{path}: cannot be read ({error.strerror})") from error

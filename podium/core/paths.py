@@ -7,6 +7,7 @@ WORKING_FOLDER  runs/, data/, results/       the repository    the current folde
 """
 
 import os
+import re
 import sys
 from base64 import urlsafe_b64decode
 from hashlib import sha256
@@ -17,6 +18,8 @@ from pathlib import Path
 from podium.core.errors import UsageError
 
 PACKAGES = ("benchmarks", "implementations", "podium")
+# A path of two or more names from the root on, which is no part of a URL or of a longer word.
+ABSOLUTE = re.compile(r"(?<![\w./:-])/(?:[\w.+@%~-]+/)+([\w.+@%~-]*)")
 
 
 def _current_folder() -> Path:
@@ -48,6 +51,15 @@ def own_and_shipped(path: Path) -> list[Path]:
 def own_or_shipped(path: Path) -> Path:
     """A path in the working folder where that exists, else the shipped one."""
     return next((one for one in own_and_shipped(path) if one.exists()), path)
+
+
+def without_folders(text: str) -> str:
+    """Text for other people: paths in the working or current folder from there on, the name alone of all others."""
+    if "/" not in text:
+        return text
+    for folder in {str(WORKING_FOLDER), str(_current_folder())} - {os.sep}:
+        text = re.sub(rf"(?<![\w./:-]){re.escape(folder)}/", "", text)
+    return ABSOLUTE.sub(lambda found: found[1], text)
 
 
 def process_environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,6 +107,7 @@ def results_in_processes(
                 raise WorkerDied(file) from error
             break
 
+    _start_resource_tracker()
     with ExitStack() as stack:
         try:
             for _ in range(min(processes, len(jobs))):
@@ -131,7 +133,17 @@ def results_in_processes(
             raise
 
 
+def _start_resource_tracker() -> None:
+    """Start multiprocessing's helper so that a closed terminal, which signals all processes, does not end it first."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGQUIT})
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(parent: int) -> None:
-    """Ctrl-C is the parent's to answer, and a worker does not outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Stopping is the parent's to answer, and a worker does not outlive it."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
     end_with_parent(parent)

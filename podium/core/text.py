@@ -66,4 +66,7 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 def quoted(value: object) -> str:
     """A value for an error message: on one line of at most 60 characters."""
-    return cut(repr(value), 60)
+    try:
+        return cut(repr(value), 60)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
+        return f"a value of type {type(value).__name__} that cannot be shown"

@@ -1,5 +1,6 @@
 """YAML files, read strictly: a key given twice, an alias, or a file that is too large is an error."""
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import yaml
 
 from podium.core.errors import Interrupted, UsageError
+from podium.core.files import open_regular
 from podium.core.text import cut
 
-LARGEST = 1 << 20  # bytes of a file that is read
+LARGEST = 128 << 10  # bytes of a document that is read, which take up to 4 s; 500 paths of text files have 50 kB
+LONGEST_NUMBER = 100  # digits of an integer
 
 
 def read_yaml(path: Path, text_keys: Collection[str] = (), all_text: bool = False) -> dict[str, Any]:
@@ -18,7 +21,7 @@ def read_yaml(path: Path, text_keys: Collection[str] = (), all_text: bool = Fals
     UsageError, which names the file and the line, for a file that cannot be read or is not strict YAML with keys.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise UsageError(f"{path}: is larger than {LARGEST:,} bytes, and so no such file; name another one")
@@ -40,6 +43,8 @@ def parse_yaml(text: str, source: str, as_text: bool = False) -> Any:
 
     UsageError, which begins with `source`, for anything else.
     """
+    if len(text) > LARGEST:
+        raise UsageError(f"{source}: is longer than {LARGEST:,} characters; give a shorter one")
     try:
         return yaml.load(text, Loader=_TextLoader if as_text else _ValueLoader)  # noqa: S506 — both are safe loaders
     except Interrupted:
@@ -54,6 +59,9 @@ def dump_yaml(document: Any) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
 class _Strict:
     """For a YAML loader: a key given twice is refused instead of taking the last, and so are aliases."""
 
@@ -62,6 +70,13 @@ class _Strict:
             mark = self.peek_event().start_mark  # type: ignore[attr-defined]
             raise yaml.composer.ComposerError(None, None, "aliases (*name) are not used here, write it out", mark)
         return super().compose_node(parent, index)  # type: ignore[misc]
+
+    def construct_scalar(self, node: Any) -> Any:
+        if isinstance(node.value, str) and _NO_TEXT.search(node.value):
+            raise yaml.constructor.ConstructorError(
+                None, None, "it holds a NUL or half a character, which no text has", node.start_mark
+            )
+        return super().construct_scalar(node)  # type: ignore[misc]
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
         seen: set[str] = set()
@@ -81,7 +96,12 @@ class _ValueLoader(_Strict, yaml.SafeLoader):
     def construct_number(self, node: Any) -> Any:
         if ":" in node.value:
             return self.construct_scalar(node)
-        return self.construct_yaml_float(node) if node.tag.endswith("float") else self.construct_yaml_int(node)
+        if node.tag.endswith("float"):
+            return self.construct_yaml_float(node)
+        if len(node.value) > LONGEST_NUMBER:
+            fault = f"a number of more than {LONGEST_NUMBER} digits is not read"
+            raise yaml.constructor.ConstructorError(None, None, fault, node.start_mark)
+        return self.construct_yaml_int(node)
 
 
 for _kind in ("int", "float"):

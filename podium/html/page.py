@@ -12,8 +12,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from podium.core.errors import UsageError
-from podium.core.files import write_whole
-from podium.core.paths import package_file
+from podium.core.files import open_regular, write_whole
+from podium.core.paths import package_file, without_folders
 from podium.core.text import for_html
 from podium.html.chart import Chart, page_svg, style_sheet
 from podium.html.table import Table
@@ -68,9 +68,9 @@ def write_page(path: Path, html: str) -> None:
 def require_page(path: Path) -> None:
     """Raises UsageError where a file of this name holds something else than such a page."""
     try:
-        with path.open("rb") as file:
-            start = file.read(LOOKED_AT) if path.is_file() else b""
-    except OSError:  # there is none, or writing will tell
+        with open_regular(path) as file:
+            start = file.read(LOOKED_AT)
+    except OSError:  # there is none, it is a device or a pipe, or writing fails too
         return
     if start and OURS not in start:
         raise UsageError(f"--html {path}: is a file that holds no page of Podium; remove it, or name another place")
@@ -111,5 +111,8 @@ def _environment() -> Environment:
 
 
 def _fit(value: Any) -> Any:
-    """What a template writes: a text without what cannot be seen. What a template calls safe is this package's own."""
-    return for_html(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """What a template writes: a text without what cannot be seen, and without folders of this machine.
+
+    What a template calls safe is this package's own.
+    """
+    return for_html(without_folders(value)) if isinstance(value, str) and not isinstance(value, Markup) else value

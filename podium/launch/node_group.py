@@ -23,6 +23,7 @@ from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
+from podium.core.json_files import parse_json
 from podium.launch.launch import ALONE, Node, failure, launch, run_processes
 from podium.launch.node_data import DataChangedError, NodeData, verification_seconds
 from podium.launch.page_cache import Cleared, clear_caches
@@ -80,7 +81,7 @@ class Wire:
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         try:
-            message = json.loads(line)
+            message = parse_json(line)
         except ValueError:
             message = None
         if not isinstance(message, dict):

@@ -356,9 +356,12 @@ def as_number(value: Any) -> float | None:
     """A finite number, or the only element of a list of one; None for anything else."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return value
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:  # of an integer that is greater than any float
+        return None
 
 
 def _target_at(start_ms: float | None) -> float:

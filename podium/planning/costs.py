@@ -16,7 +16,9 @@ from benchmarks.bert.sizes import MASKED_SHARE
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.files import write_whole
+from podium.core.json_files import read_json
 from podium.core.paths import WORKING_FOLDER, own_or_shipped
+from podium.core.text import quoted
 
 TERMS = ("step", "token", "pair", "masked", "sequence")
 
@@ -80,11 +82,11 @@ def load_costs(path: Path) -> tuple[StepCosts, dict[str, Any]]:
     `save_costs` writes."""
     advice = "make it again with `podium bench SYSTEM`"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
         seconds, measured = document["seconds"], dict(document["measured"])
         values = {field.name: float(seconds[field.name]) for field in fields(StepCosts)}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: no step costs could be read ({error!r}); {advice}") from None
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise UsageError(f"{path}: no step costs could be read ({quoted(error)}); {advice}") from None
     for name, value in values.items():
         if not isfinite(value) or value < 0:
             raise UsageError(f"{path}: seconds.{name}: found {value}, allowed are numbers from 0 on; {advice}")

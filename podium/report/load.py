@@ -1,12 +1,13 @@
 """Loads a run from its folder. A missing or damaged file leaves its values empty and adds a note."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from podium.config.run_folder import RunFolder
 from podium.core.errors import UsageError
+from podium.core.files import open_regular
+from podium.core.json_files import parse_json
 from podium.core.locks import is_locked
 from podium.core.yaml_files import parse_yaml
 from podium.mllog.lines import parse
@@ -106,7 +107,7 @@ def _outcome(
 def _content(path: Path, notes: list[str]) -> str | None:
     """The text of a small file; None where there is none, and with a note where it cannot be had."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) <= MOST_BYTES:
             return content.decode("utf-8")
@@ -213,8 +214,8 @@ def _restarts(folder: RunFolder, notes: list[str]) -> Iterator[float]:
     text = _content(folder.path / "restarts.jsonl", notes) or ""
     for line in text.splitlines()[:MOST_RESTARTS]:
         try:
-            samples = as_number(json.loads(line)["samples"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+            samples = as_number(parse_json(line)["samples"])
+        except (ValueError, KeyError, TypeError):
             samples = None
         if samples is None:
             notes.append("restarts.jsonl: holds a line that is no restart")

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from podium.core.files import open_regular
 from podium.mllog.lines import parse
 from podium.mllog.run import as_number
 
@@ -293,7 +294,7 @@ def read_metrics(path: Path) -> Metrics:
 
 def _lines(path: Path, metrics: Metrics) -> Iterator[tuple[int, bytes]]:
     """Number and bytes of each finished line; of one that is too long, its beginning."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         number = 0
         while line := file.readline(MAX_LINE):
             number += 1

@@ -16,7 +16,11 @@ from podium.run.run_set import RunRequest, new_set_folder
 def commands(request: RunRequest) -> list[str]:
     """This node's commands in order, one a line; a line that begins with # is a comment. Folder names hold the time."""
     config = request.config
-    lines = [f"# recipe {config.recipe}, gradients sent as {config.wire}. {hyperparameters_note(config)}"]
+    clipping = "none" if config.clipping is None else f"{config.clipping.when} at {config.clipping.max_norm:g}"
+    lines = [
+        f"# recipe {config.recipe}: attention {config.attention}, balancing {config.balancing}, clipping {clipping}, "
+        f"precision {config.precision}, gradients sent as {config.wire}. {hyperparameters_note(config)}"
+    ]
     if config.launch.launcher != "torchrun":
         return [*lines, shlex.join(request.launcher_command())]
     node = ALONE

@@ -1,6 +1,5 @@
 """The runs of a system: their logs, and the records of them in the run folders under runs/."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from podium.config.load import load_resolved, read_configuration
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core.json_files import read_json
 from podium.mllog.results_tree import LOGS
 from podium.run.source import Source, read_source
 
@@ -91,10 +91,10 @@ class RunRecord:
     def total(self, key: str) -> float | None:
         """A number of the run's summary; None where it has none of that key, or the run did not come to its end."""
         try:
-            total = json.loads(self.folder.summary.read_text(encoding="utf-8"))[key]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            total = read_json(self.folder.summary)[key]
+            return float(total) if isinstance(total, int | float) and not isinstance(total, bool) else None
+        except (ValueError, KeyError, TypeError, OverflowError):
             return None
-        return float(total) if isinstance(total, int | float) and not isinstance(total, bool) else None
 
 
 def runs_of_set(folder: Path) -> list[RunRecord]:

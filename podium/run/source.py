@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.core.files import write_whole
+from podium.core.json_files import read_json
 from podium.core.paths import CODE_FOLDER
 
 # What a run depends on. systems/ is not among them: the resolved configuration holds what a system says.
@@ -83,9 +84,9 @@ def write_source(path: Path, source: Source) -> None:
 def read_source(path: Path) -> Source | None:
     """Read back what `write_source` wrote; None where there is nothing of the kind, as with runs of older versions."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         code, commit = found["code"], found["commit"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
     return Source(code, commit) if isinstance(code, str) and isinstance(commit, str | None) else None
 

@@ -204,6 +204,12 @@ def _copy_entry(entry: os.DirEntry[str], target: Path, tally: Tally, place: Pure
 
 MAX_READ = 16 << 20  # the most that is taken from an archive at once: a directory of 50,000 files fits, a bomb does not
 MAX_XZ_MEMORY = 256 << 20  # what decompressing .xz may take: twice what its highest preset needs
+MAX_HEADER_BYTES = 16 << 10  # of a tar's header for names and times of one member, or of those for all members
+MAX_HEADERS = 8  # of them one after another
+_HEADERS = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 SLACK = 256 << 20  # bytes of headers in a decompressed tar, beyond the files
 
 _BROKEN = (
@@ -214,6 +220,7 @@ _BROKEN = (
     EOFError,
     OSError,
     RuntimeError,  # a zip with a password
+    MemoryError,
     NotImplementedError,
     ValueError,
     OverflowError,
@@ -311,15 +318,45 @@ def _unpack_member(member: _Member, place: PurePosixPath, target: Path, tally: T
 @contextmanager
 def _tar(path: Path, tally: Tally, decompress: Callable[[Path], Any]) -> Iterator[Iterator[_Member]]:
     limit = tally.limits.total_bytes + SLACK
-    with decompress(path) as stream, tarfile.open(fileobj=cast(Any, _Bounded(stream, limit)), mode="r:") as tar:
+    with (
+        decompress(path) as stream,
+        tarfile.open(fileobj=cast(Any, _Bounded(stream, limit)), mode="r:", tarinfo=_bounded_headers()) as tar,
+    ):
 
         def members() -> Iterator[_Member]:
-            for info in tar:
+            while (info := tar.next()) is not None:
+                cast(Any, tar).members.clear()  # it would keep each with all of its headers
                 kind = stat.S_IFREG if info.isreg() else stat.S_IFDIR if info.isdir() else 0
                 goal = info.linkname if info.issym() or info.islnk() else None
                 yield _Member(info.name, kind, info.size, goal, cast(Any, partial(tar.extractfile, info)))
 
         yield members()
+
+
+def _bounded_headers() -> type[tarfile.TarInfo]:
+    """TarInfo for one archive that refuses sparse members and headers without end, before any of them is read."""
+    before, in_all = 0, 0  # headers since the last member, and bytes of those that are for all members
+
+    class Bounded(tarfile.TarInfo):
+        def _proc_member(self, archive: tarfile.TarFile) -> Any:
+            nonlocal before, in_all
+            if self.type == tarfile.GNUTYPE_SPARSE:
+                return self._refuse_sparse()
+            if self.type not in _HEADERS:
+                before = 0
+                return super()._proc_member(archive)  # type: ignore[misc]
+            before += 1
+            in_all += self.size if self.type == tarfile.XGLTYPE else 0
+            if before > MAX_HEADERS or max(self.size, in_all) > MAX_HEADER_BYTES:
+                raise ValueError(f"it has headers of more than {MAX_HEADER_BYTES >> 10} KiB, or very many at once")
+            return super()._proc_member(archive)  # type: ignore[misc]
+
+        def _refuse_sparse(self, *_: Any) -> Any:
+            raise ValueError("it holds a file with holes (sparse); make it without --sparse")
+
+        _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+    return Bounded
 
 
 @contextmanager

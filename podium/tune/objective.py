@@ -11,6 +11,8 @@ from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.files import make_folder, write_whole
+from podium.core.json_files import read_json
+from podium.core.text import quoted
 from podium.launch.launch import launch
 from podium.run.progress import News
 
@@ -94,5 +96,12 @@ def keep_outcome(found: Outcome, path: Path) -> None:
 
 
 def kept_outcome(path: Path) -> Outcome | None:
-    """What `keep_outcome` wrote; None where it did not."""
-    return Outcome(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    """What `keep_outcome` wrote; None where it did not. WorkError for anything else."""
+    if not path.is_file():
+        return None
+    try:
+        return Outcome(**read_json(path))
+    except (ValueError, TypeError) as error:
+        raise WorkError(
+            f"{path}: holds no outcome of a training ({quoted(error)}); remove it, and it is made again"
+        ) from None

@@ -10,28 +10,54 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
+from podium.core.errors import Interrupted, WorkError
+from podium.core.text import quoted
+from podium.mllog.run import as_number
 from podium.tune.space import SearchSpace
 
+JOURNAL = "journal.log"
 STARTUP_TRIALS = 5  # trials that are trained to their end before any is pruned
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Study:
     """The search's study, made where there is none. `number` of the trial to be drawn decides the sampler's seed.
+    WorkError where its journal is damaged.
 
     Settings are drawn by tree-structured Parzen estimators (Bergstra et al., Algorithms for hyper-parameter
     optimization, 2011). A trial is pruned where its accuracy at an evaluation is below the median of those that trials
     before it had there (Golovin et al., Google Vizier, 2017).
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(
-        study_name=space.name,
-        storage=JournalStorage(JournalFileBackend(str(folder / "journal.log"))),
-        sampler=TPESampler(seed=space.seed + 7919 * number),
-        pruner=MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1),
-        direction="minimize",
-        load_if_exists=True,
-    )
+    journal = folder / JOURNAL
+    advice = f"remove {folder}, and its trials are made again"
+    if journal.exists() and not journal.is_file():
+        raise WorkError(f"{journal}: is no file; {advice}")
+    try:
+        study = optuna.create_study(
+            study_name=space.name,
+            storage=JournalStorage(JournalFileBackend(str(journal))),
+            sampler=TPESampler(seed=space.seed + 7919 * number),
+            pruner=MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1),
+            direction="minimize",
+            load_if_exists=True,
+        )
+        whole = all(map(_is_whole, study.get_trials(deepcopy=False)))
+    except Interrupted:
+        raise
+    except Exception as error:  # noqa: BLE001 — Optuna lets through whatever a line of the journal raises
+        raise WorkError(f"{journal}: is no journal of trials that can be read ({quoted(error)}); {advice}") from None
+    if not whole:
+        raise WorkError(f"{journal}: has a trial that ended without its samples or its accuracy; {advice}")
+    return study
+
+
+def _is_whole(trial: FrozenTrial) -> bool:
+    """Whether a trial that is complete has all that is reported of it."""
+    if trial.state != TrialState.COMPLETE:
+        return True
+    numbers = (trial.value, trial.user_attrs.get("samples"), trial.user_attrs.get("accuracy"))
+    return None not in map(as_number, numbers) and isinstance(trial.user_attrs.get("reached"), bool)
 
 
 def settle(study: optuna.Study) -> None:

@@ -14,7 +14,15 @@ from benchmarks.bert.formats.rows import AllowedTokens, Contents, origin_of, unu
 from benchmarks.bert.formats.tfrecord import COMPRESSED, begins_as_gzip, begins_as_tfrecord
 from benchmarks.bert.manifest import mark_unfinished
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import STRIPPED_SUFFIX, SUFFIX, SampleStore, Shard, renew_manifest, write_shard
+from benchmarks.bert.store import (
+    STRIPPED_SUFFIX,
+    SUFFIX,
+    SampleStore,
+    Shard,
+    renew_manifest,
+    require_replaceable,
+    write_shard,
+)
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
 from podium.core.locks import folder_lock
@@ -88,6 +96,7 @@ def import_file(
         format_name = detected_format(file)
     contents = FORMATS[format_name].read(file, allowed)
     origin = origin_of(contents, file, format_name, allowed, settings)
+    require_replaceable([shard], origin)
     mark_unfinished(shard.parent)
     write_shard(shard, contents.samples, origin)
 

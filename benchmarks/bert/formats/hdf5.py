@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,6 +61,12 @@ FILTERS = {
 }
 
 
+# A chunk is decompressed as a whole: h5py's own choice is a MiB at most.
+LARGEST_CHUNK_BYTES = CHUNK_CACHE_BYTES
+# Bytes of a dataset for each byte of its file: padded rows of Wikipedia's samples have 5, those of a few words 50.
+MOST_COMPRESSION = 256
+ANY_FILE_BYTES = 2**24  # that a dataset may have in a file however small
+
 CPU_SECONDS = 30.0  # that HDF5 may compute at a time, where it needs less than one; waiting for a disk does not count
 
 
@@ -102,7 +109,8 @@ def has_dataset(path: Path, name: str) -> bool:
 def dataset_of(file: h5py.File, path: Path, name: str, rows: Literal["fixed", "variable"]) -> h5py.Dataset:
     """The dataset of that name, integers in rows of fixed or of variable length that lie in this file alone.
 
-    Raises WorkError if there is none, if it is something else, or if reading it would read another file.
+    Raises WorkError if there is none, if it is something else, if reading it would read another file, or if it would
+    take far more memory than the file has bytes.
     """
     with as_sentence(path):
         names = list(file.keys())
@@ -123,6 +131,15 @@ def dataset_of(file: h5py.File, path: Path, name: str, rows: Literal["fixed", "v
             unknown = max(filters - FILTERS)
             raise unusable(path, f"{name} is compressed with the HDF5 filter {unknown}, which is not known here")
         dtype = dataset.dtype
+        chunk_bytes = prod(dataset.chunks or (0,)) * dtype.itemsize
+        all_bytes = prod(dataset.shape) * dtype.itemsize
+        largest = max(ANY_FILE_BYTES, MOST_COMPRESSION * path.stat().st_size)
+        if chunk_bytes > LARGEST_CHUNK_BYTES or all_bytes > largest:
+            raise unusable(
+                path,
+                f"{name} has chunks of {chunk_bytes:,} bytes and {all_bytes:,} in all; allowed are chunks of up to "
+                f"{LARGEST_CHUNK_BYTES:,}, and {largest:,} in a file of this size",
+            )
     _check_integers(path, name, dtype, list(dataset.shape), rows)
     return dataset
 

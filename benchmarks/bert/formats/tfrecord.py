@@ -94,6 +94,9 @@ def _first_bytes(path: Path, count: int) -> bytes:
         raise unusable(path, f"it cannot be read ({error.strerror})") from error
 
 
+LARGEST_RECORD = 1 << 24  # bytes; of a sample of 65,535 tokens there are 2 MB
+
+
 def read_records(path: Path) -> Iterator[bytes]:
     """The data of every record of a file, checked. Raises WorkError that names the first byte of a broken one."""
     try:
@@ -113,6 +116,10 @@ def read_records(path: Path) -> Iterator[bytes]:
                 end = offset + HEAD + length + CHECKSUM.size
                 if end > size:
                     raise unusable(path, f"it has {size} bytes, and the record that begins at {offset} ends at {end}")
+                if length > LARGEST_RECORD:
+                    raise unusable(
+                        path, f"the record that begins at {offset} has {length:,} bytes; allowed are {LARGEST_RECORD:,}"
+                    )
                 data = file.read(length)
                 if not has_checksum(data, file.read(CHECKSUM.size)):
                     raise unusable(path, f"the record that begins at byte {offset} does not have its checksum")

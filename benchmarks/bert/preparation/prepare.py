@@ -26,9 +26,19 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples, gather
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, renew_manifest, write_shard
+from benchmarks.bert.store import (
+    EVALUATION,
+    RANDOM,
+    SUFFIX,
+    WHOLE,
+    Origin,
+    Shard,
+    renew_manifest,
+    require_replaceable,
+    write_shard,
+)
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import make_folder, remove_unfinished, require_readable, sha256_of
+from podium.core.files import make_folder, open_regular, remove_unfinished, require_readable, sha256_of
 from podium.core.locks import folder_lock
 from podium.core.processes import results_of
 
@@ -124,7 +134,8 @@ def prepare(
     """Make the shard out/NAME.h5 of each text file NAME and return the shards in the order of the texts.
 
     A whole shard that was made from the same text, vocabulary, settings and selection is kept, any other of that name
-    is replaced. At most `processes` worker processes share the texts; the shards do not depend on their number.
+    is replaced; a folder with shards of another vocabulary or length is refused. At most `processes` worker processes
+    share the texts; the shards do not depend on their number.
     `on_finished` is called with each finished shard, in the order of finishing. At the end the folder's manifest is
     written, of all shards that are in it.
 
@@ -132,11 +143,10 @@ def prepare(
     not UTF-8 or has no document, for a disk that is full, and for a shard in the folder that cannot be in one store
     with these. After a failure the finished shards are whole and nothing half-written remains.
     """
-    words = check_inputs(texts, vocabulary)
+    words, settings = check_inputs(texts, vocabulary), settings or GenerationSettings()
     with folder_lock(make_folder(out), "podium data prepare"):
-        shards = prepare_shards(
-            texts, vocabulary, words.sha256, out, settings or GenerationSettings(), processes, selection, on_finished
-        )
+        require_replaceable(out.glob(f"*{SUFFIX}"), selection.mark(Origin.of_text("", "", words.sha256, settings)))
+        shards = prepare_shards(texts, vocabulary, words.sha256, out, settings, processes, selection, on_finished)
         renew_manifest(out)
     return shards
 
@@ -186,9 +196,12 @@ def prepare_text(
 ) -> Prepared:
     """Make the shard of one text file, unless it is there; WorkError if the text or the disk does not allow it."""
     try:
-        content = text.read_bytes()
+        with open_regular(text) as file:
+            content = file.read()
     except OSError as error:
         raise WorkError(f"{text}: the text cannot be read ({error.strerror})") from error
+    except MemoryError:
+        raise WorkError(f"{text}: is greater than the memory that is there; cut it into several files") from None
     note = None if content.endswith(b"\n") else "does not end with a line feed; was it cut off?"
     digest = hashlib.sha256(content).hexdigest()
     origin = selection.mark(Origin.of_text(text.name, digest, vocabulary_sha256, settings))
@@ -260,6 +273,7 @@ def prepare_subset(
     marked = {text: replace(origin, selection=RANDOM, selection_sha256=digest) for text, origin in origins.items()}
     with folder_lock(make_folder(out), "podium data prepare"):
         shards = {out / f"{text.name}{SUFFIX}": origin for text, origin in marked.items()}
+        require_replaceable(out.glob(f"*{SUFFIX}"), next(iter(marked.values())))
         finished = [shard for shard, origin in shards.items() if is_whole(shard, origin)]
         if sum(len(Shard(shard)) for shard in finished) == samples:
             renew_manifest(out)

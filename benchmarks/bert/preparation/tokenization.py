@@ -12,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 from podium.core.errors import UsageError
+from podium.core.files import read_bounded
 
 PAD, UNKNOWN, CLASSIFICATION, SEPARATOR, MASK = SPECIAL_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LARGEST_FILE = 64 << 20  # bytes of a vocabulary, which are a thousand a word; the published one has 231,508
 LARGEST_VOCABULARY = 65_535  # words that a vocabulary may have, so that an id fits into two bytes
 
 LONGEST_WORD = 200  # characters; a longer word becomes [UNK]
@@ -46,7 +48,7 @@ class Vocabulary:
         """Read a vocab.txt: UTF-8, one word a line. Raises UsageError for a file that cannot serve."""
         advice = "give the vocab.txt of MLPerf's BERT (UTF-8, one word a line)"
         try:
-            content = path.read_bytes()
+            content = read_bounded(path, LARGEST_FILE)
         except FileNotFoundError:
             raise UsageError(f"{path}: there is no such vocabulary file; {advice}") from None
         except OSError as error:

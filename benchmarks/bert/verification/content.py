@@ -73,7 +73,9 @@ def check_manifest(evidence: Evidence) -> Iterator[Finding]:
         _, fault = attempt(require_listed, folder, manifest)
         found = f"{'it lists these' if has_manifest(folder) else 'none; these are'} {counted(len(survey.shards))}, "
         found += f"digest {manifest.digest[:16]}…"
-        advice = f"make the shards again, or remove {folder / MANIFEST} if they are as intended"
+        advice = "make the shards again"
+        if has_manifest(folder):
+            advice += f", or remove {folder / MANIFEST} if they are as intended"
         yield check_result(f"{prefix}manifest", fault is None, str(fault or found), "no shard more or less", advice)
 
 

@@ -4,10 +4,11 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from benchmarks.bert.rules import RUNS
+from podium.config.sbatch import without_names
 from podium.config.schema import DataSettings, Launch, RunConfig
 from podium.core.paths import WORKING_FOLDER
 from podium.core.yaml_files import dump_yaml
@@ -29,9 +30,9 @@ PLACES = {
 def submitted(config: RunConfig, now: RunConfig) -> RunConfig:
     """The runs' configuration without what belongs to one run or to one machine.
 
-    The seed is left out, since every run draws its own. Paths are seen from the package's code folder. A run in a
-    container or a Slurm job records how its processes were started there; how that is entered is taken from `now`, what
-    the system's file says at present, where it starts as many processes.
+    The seed is left out, since every run draws its own, and so are names of hosts, accounts and folders. Paths are seen
+    from the package's code folder. A run in a container or a Slurm job records how its processes were started there;
+    how that is entered is taken from `now`, what the system's file says at present, where it starts as many processes.
     """
     same = (now.launch.nodes, now.launch.processes_per_node) == (config.launch.nodes, config.launch.processes_per_node)
     launch = now.launch if same and now.launch.launcher != config.launch.launcher else config.launch
@@ -44,12 +45,33 @@ def submitted(config: RunConfig, now: RunConfig) -> RunConfig:
     )
     update = {
         "seed": None,
-        "launch": launch,
+        "launch": _without_places(launch),
         "initial_checkpoint": checkpoint,
         "data": data,
         "phases": phases,
     }
     return config.model_copy(update=update)
+
+
+def _without_places(launch: Launch) -> Launch:
+    """How processes are started, without names of one cluster's hosts, folders, accounts and people.
+
+    A folder of this machine that a container sees becomes one in the package's data/.
+    """
+    update: dict[str, Any] = {"rendezvous": None, "slurm_options": without_names(launch.slurm_options)}
+    if launch.container is not None:
+        image, mounts = launch.container.image, tuple(map(_own_mount, launch.container.mounts))
+        names = {"image": PurePath(image).name if image.startswith("/") else image, "mounts": mounts}
+        update["container"] = launch.container.model_copy(update=names)
+    return launch.model_copy(update=update)
+
+
+def _own_mount(mount: str) -> str:
+    here, there = mount.split(":", 1)
+    source = PurePath(here)
+    if not source.is_absolute() and ".." not in source.parts:
+        return mount
+    return f"{PurePath('data', *PurePath(there.removesuffix(':ro')).parts[1:])}:{there}"
 
 
 def system_file(config: RunConfig) -> str:

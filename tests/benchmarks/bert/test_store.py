@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -351,3 +352,31 @@ def test_samples_beyond_the_settings_are_refused_on_reading(tmp_path: Path) -> N
     path = write(tmp_path / "a.h5", make_samples([5, 6]), chosen=GenerationSettings(max_sequence_length=5))
     with pytest.raises(WorkError, match="steps of 1 to 5"):
         Shard(path)
+
+
+def test_a_file_of_holes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
+    """Kilobytes on the disk that claim 256 million samples: their offsets alone would take 4 GiB."""
+    write(tmp_path / "whole.h5")
+    count = 1 << 28
+    with h5py.File(tmp_path / "whole.h5") as whole, h5py.File(tmp_path / "holes.h5", "w") as file:
+        for name, value in whole.attrs.items():
+            file.attrs.create(name, value, dtype=whole.attrs.get_id(name).dtype)
+        file.attrs.update({"samples": count, "tokens": 5 * count, "masked_tokens": count})
+        for name, dtype in SAMPLE_DTYPES.items():
+            offsets = name.endswith("_offsets")
+            length = count + 1 if offsets else 5 * count if name == "token_ids" else count
+            properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            space = h5py.h5s.create_simple((length,))
+            h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, properties)
+            if offsets:
+                file[name][-1] = 5 * count if name == "sample_offsets" else count
+    assert (tmp_path / "holes.h5").stat().st_blocks * 512 < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(WorkError, match="sample_offsets do not ascend in steps of 1 to 512"):
+            Shard(tmp_path / "holes.h5")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()

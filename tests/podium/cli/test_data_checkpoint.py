@@ -1,6 +1,7 @@
 """`podium data checkpoint` from outside: what it prints, its exit codes, and help with an example."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -90,3 +91,12 @@ def test_it_has_help_with_an_example() -> None:
     done = checkpoint("--help")
     assert done.returncode == 0
     assert "Example: podium data checkpoint " in done.stdout
+
+
+def test_what_a_folder_of_others_says_does_not_act_on_the_terminal(tmp_path: Path, tiny: Path) -> None:
+    assert checkpoint(str(tiny), "hf", "--to", "huggingface", cwd=tmp_path).returncode == 0
+    config = tmp_path / "hf" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"layer_norm_eps": "\x1b[2J\x9b\u202e"}))
+    done = checkpoint("hf", "back.safetensors", cwd=tmp_path)
+    assert done.returncode == 0
+    assert r"layer_norm_eps \x1b[2J\x9b\u202e; here it is" in done.stdout

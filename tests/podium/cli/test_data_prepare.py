@@ -22,16 +22,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_samples_have_the_lengths_that_were_asked_for_and_others_are_not_kept(folder: Path) -> None:
-    command = ["data", "prepare", "--text", "text", "--vocab", "vocab.txt", "--out", "store"]
-    done = run_podium(*command, "--max-sequence-length", "128", cwd=folder)
+def test_samples_have_the_lengths_that_were_asked_for_and_others_are_not_replaced(folder: Path) -> None:
+    command = ["data", "prepare", "--text", "text", "--vocab", "vocab.txt"]
+    done = run_podium(*command, "--out", "store", "--max-sequence-length", "128", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     store = SampleStore(folder / "store")
     assert store.shards[0].origin.generation == GenerationSettings(128, 20)
     assert (store.lengths.max(), store.masked_counts.max()) == (128, 19)
-    done = run_podium(*command, "--max-sequence-length", "128", "--max-predictions", "5", "--samples", "9", cwd=folder)
+    fewer = ["--max-sequence-length", "128", "--max-predictions", "5", "--samples", "9"]
+    refused = run_podium(*command, "--out", "store", *fewer, cwd=folder)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "max_predictions 20 (here 5), selection whole (here random), which would be replaced" in refused.stderr
+    done = run_podium(*command, "--out", "other", *fewer, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    store = SampleStore(folder / "store")
+    store = SampleStore(folder / "other")
     assert (len(store), store.masked_counts.max(), store.max_sequence_length) == (9, 5, 128)
 
 

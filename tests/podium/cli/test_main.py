@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +252,55 @@ def test_an_interruption_that_a_callback_loses_comes_again() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25, check=False)
     assert (ended.returncode, ended.stderr.strip()) == (130, "podium: interrupted")
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
+    """Exit code and standard error of a command that is run in this process."""
+    monkeypatch.setattr(sys, "argv", ["podium", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    return caught.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "laptop", "--resume", "{}"),
+        ("run", "{}.yaml"),
+        ("report", "{}"),
+        ("compare", "{}"),
+        ("submit", "check", "{}"),
+        ("data", "verify", "{}"),
+        ("data", "import", "{}", "--vocab", "v", "--out", "o"),
+        ("run", "laptop", "--dry-run", "--set", "data={store: {}, evaluation_store: e, vocabulary: v}"),
+    ],
+)
+@pytest.mark.parametrize("path", ["a" * 10_000, "a/" * 5_000, "\udcff\udcfe"], ids=["name", "folders", "bytes"])
+def test_paths_that_cannot_be_are_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], path: str
+) -> None:
+    code, said = fails(monkeypatch, capsys, *(argument.replace("{}", path) for argument in arguments))
+    assert code in (1, 2)
+    assert said.startswith("podium: ")
+    assert said.isprintable() or said.rstrip("\n").isprintable()
+
+
+def test_a_loop_of_links_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    code, said = fails(monkeypatch, capsys, "run", "laptop", "--resume", str(tmp_path / "loop"))
+    assert (code, said.startswith("podium: Symlink loop")) == (2, True)
+
+
+def test_memory_that_is_not_there_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def greedy(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr("podium.run.run_set.run_set", greedy)
+    assert fails(monkeypatch, capsys, "run", "laptop") == (
+        1,
+        "podium: there is not enough memory for this; see that the files are those that were meant\n",
+    )

@@ -119,6 +119,8 @@ def test_the_note_says_where_a_set_was_used(tmp_path: Any) -> None:
     )
     changed = load_system("laptop", settings=["optimizer.beta2=0.5", "optimizer.warmup_steps=7"])
     assert "hyperparameters tiny_adamw_16 but for beta2, warmup_steps (" in hyperparameters_note(changed)
+    unnamed = load_system("baidu_a100_n1", settings=["optimizer.decay_from=300", "optimizer.decay_power=2"])
+    assert "hyperparameters lamb_448 but for decay_from, decay_power (" in hyperparameters_note(unnamed)
     config = load_system("dgxa100_n171")
     write_resolved(config, tmp_path / "config.yaml")
     assert "adamw_16384 (used at 16,384 and 16,416 samples a step)" in hyperparameters_note(

@@ -583,3 +583,16 @@ def test_an_interruption_is_no_fault_of_a_file(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("yaml.load", interrupt)
     with pytest.raises(Interrupted):
         load_resolved(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["...yaml", "..yaml", "-x.yaml", "a b.yaml", "a%j.yaml", "a\x1b[2J.yml", f"{'a' * 101}.yaml"]
+)
+def test_a_system_has_a_name_that_folders_and_jobs_can_have(tmp_path: Path, name: str) -> None:
+    """`...yaml` would be the system `..`, whose runs and results lie outside of theirs."""
+    path = tmp_path / name
+    path.write_text(TEXT, encoding="utf-8")
+    with pytest.raises(
+        UsageError, match=r"a system is called as its file, and .* would be the name of folders and jobs"
+    ):
+        load_system(str(path))

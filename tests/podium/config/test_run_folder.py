@@ -290,3 +290,24 @@ def test_data_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: str) ->
     path.write_text(content, encoding="utf-8")
     with pytest.raises(WorkError, match=r"data\.json: cannot be used \(it.*\); put back what `podium run` wrote there"):
         read_run_data(path)
+
+
+DEEP = '{"a":' * 100_000
+
+
+@pytest.mark.parametrize("text", [DEEP, "[1]", "9" * 5000, "{"])
+def test_a_summary_that_is_damaged_is_a_sentence(run_folder: RunFolder, text: str) -> None:
+    run_folder.summary.write_text(text, encoding="utf-8")
+    with pytest.raises(WorkError, match=r"summary\.json: holds no totals of a run"):
+        run_folder.read_summary()
+
+
+def test_files_nested_without_end_hold_nothing(run_folder: RunFolder) -> None:
+    """What a resumed run looks at first."""
+    checkpoint = write(run_folder.checkpoints, 1)
+    (checkpoint / FACTS).write_text(DEEP, encoding="utf-8")
+    run_folder.metrics.write_text(f'{DEEP}\n{{"samples": 1e999}}\n{{"samples": 7}}\n', encoding="utf-8")
+    (run_folder.path / "failure.json").write_text(DEEP, encoding="utf-8")
+    assert newest_checkpoint(run_folder.checkpoints) is None
+    assert run_folder.samples_trained() == 7
+    assert run_folder.told_failure() is None

@@ -123,6 +123,41 @@ def test_what_does_not_go_together_is_told(settings: list[str], words: str) -> N
         load_system("laptop", settings=settings)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("[--wrap=id]", "slurm_options has --wrap=id, which chooses what is run or as whom; leave it out"),
+        ("[--wra=id]", "slurm_options has --wra=id (which may mean --wrap), which chooses what is run"),
+        ("[/tmp/evil.sh]", "slurm_options has '/tmp/evil.sh', which is no option, so that sbatch would run it"),
+        ("[--exclusive, /tmp/evil.sh]", "slurm_options has '/tmp/evil.sh', which is no option"),
+        ("[-H, /tmp/evil.sh]", "slurm_options has '/tmp/evil.sh', which is no option"),
+        ("[--tim, '5', /tmp/evil.sh]", "slurm_options has '5', which is no option"),
+        ("['--', /tmp/evil.sh]", "slurm_options has '--', which is no option"),
+        ("['-']", "slurm_options has '-', which is no option"),
+        ("['']", "slurm_options has '', which is no option"),
+        ("[--time]", "slurm_options ends with --time, whose value is missing"),
+        ("[--output=/etc/x]", "slurm_options has --output=/etc/x, which chooses files or a folder"),
+        ("[-Ho, x]", "slurm_options has 'x', which is no option"),
+        ("[-Hox]", "slurm_options has -Hox (which may mean -o), which chooses files or a folder"),
+        ("[-D/tmp]", "slurm_options has -D/tmp, which chooses files or a folder"),
+        ("['--export=ALL,LD_PRELOAD=/tmp/x.so']", "slurm_options has --export=ALL,LD_PRELOAD=/tmp/x.so, which sets en"),
+        ("[--container-image=evil]", "slurm_options has --container-image=evil, which chooses a container"),
+        ("[--parsable]", "slurm_options has --parsable, which changes what sbatch prints"),
+        ('["--comment=\\e[2J"]', "slurm_options has '--comment=\\x1b[2J', which holds a character that cannot"),
+    ],
+)
+def test_slurm_options_choose_resources_and_nothing_else(options: str, words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {words}")):
+        load_system("laptop", settings=["launch.launcher=slurm", f"launch.slurm_options={options}"])
+
+
+@pytest.mark.parametrize("image", ["--privileged", "--volume=/:/host", "-v/:/host", '"a\\nb"'])
+def test_an_image_is_no_option(image: str) -> None:
+    container = f"launch.container={{runtime: docker, image: {image}}}"
+    with pytest.raises(UsageError, match=r"^--set: launch\.container\.image: found .*; name an image"):
+        load_system("laptop", settings=["launch.launcher=docker", container])
+
+
 def test_a_time_limit_leaves_time_before_its_signal() -> None:
     words = "launch.requeue: time_limit is 3 minutes, but the run may be asked to stop 180 s before its end"
     with pytest.raises(UsageError, match=re.escape(words)):
@@ -139,13 +174,13 @@ def test_a_job_that_is_requeued_makes_checkpoints() -> None:
         load_system("laptop", settings=overlapped)
 
 
-@pytest.mark.parametrize("place", ["a", "a:", ":1", "a:0", "a b:1", "::1:3", "a:123456"])
+@pytest.mark.parametrize("place", ["a", "a:", ":1", "a:0", "a b:1", "::1:3", "a:123456", "--x:1"])
 def test_a_rendezvous_is_a_host_and_a_port(place: str) -> None:
     with pytest.raises(UsageError, match=r"^--set: launch\.rendezvous: found "):
         load_system("laptop", settings=[f"launch.rendezvous='{place}'"])
 
 
-@pytest.mark.parametrize("mount", ["a", "a:b", "a:/b:rw", "a,b:/c", ":/b"])
+@pytest.mark.parametrize("mount", ["a", "a:b", "a:/b:rw", "a,b:/c", ":/b", "-v:/b"])
 def test_a_mount_is_here_and_there(mount: str) -> None:
     container = f"launch.container={{runtime: docker, image: x, mounts: ['{mount}']}}"
     with pytest.raises(UsageError, match=r"^--set: launch\.container\.mounts\.0: found "):
@@ -160,7 +195,10 @@ def test_a_mount_is_here_and_there(mount: str) -> None:
         {"launcher": "slurm", "container": {"runtime": "apptainer", "image": "x"}, "slurm_options": ["--exclusive"]},
         {"launcher": "slurm", "requeue": {}, "slurm_options": ["--time=60", "--nodelist=a"]},
         {"launcher": "slurm", "requeue": {}, "slurm_options": ["-t", "0", "--account=a", "-pa", "-Apta"]},
-        {"launcher": "slurm", "slurm_options": ["--time=1", "--no-requeue"]},
+        {
+            "launcher": "slurm",
+            "slurm_options": ["--time=1", "--no-requeue", "--export=NONE", "--gres=gpu:8", "-x", "a"],
+        },
         {"launcher": "slurm", "requeue": {"time_limit": 2, "signal_seconds": 59}, "slurm_options": ["--tres=x"]},
         {"nodes": 3, "rendezvous": "[fd00::2]:29500"},
         {"nodes": 3, "rendezvous": "node-0.cluster:65534", "binding": "cores"},
@@ -170,3 +208,9 @@ def test_what_goes_together(given: dict[str, Any]) -> None:
     launch = Launch.model_validate({"processes_per_node": 4, "device": "cpu", **given})
     assert launch.ranks == 4 * launch.nodes
     assert Launch.model_validate(launch.model_dump(mode="json")) == launch
+
+
+@pytest.mark.parametrize("key", ["global_batch_size", "launch.nodes", "seed", "optimizer.warmup_steps"])
+def test_a_number_of_many_digits_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--set: {re.escape(key)}: found 9+; allowed are numbers below 2\^63"):
+        load_system("laptop", settings=[f"{key}={'9' * 30}"])

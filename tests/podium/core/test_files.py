@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from podium.core.errors import UsageError, WorkError
-from podium.core.files import make_folder, private_folder, remove_unfinished, require_room, whole_file, write_whole
+from podium.core.files import (
+    make_folder,
+    open_regular,
+    private_folder,
+    read_bounded,
+    remove_unfinished,
+    require_readable,
+    require_room,
+    sha256_of,
+    whole_file,
+    write_whole,
+)
 
 
 def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
@@ -137,3 +148,21 @@ def test_another_users_folder_is_not_private(tmp_path: Path, given_away: str) ->
     (tmp_path / "a" / "b").chmod(0o700)
     os.chown(tmp_path / given_away, 12345, 12345)
     assert private_folder(tmp_path / "a" / "b") is None
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"12345")
+    assert read_bounded(tmp_path / "a", 5) == b"12345"
+    with pytest.raises(OSError, match="it has more than 4 bytes"):
+        read_bounded(tmp_path / "a", 4)
+
+
+def test_only_regular_files_are_opened_and_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path, Path("\0"), tmp_path / ("a" * 10_000)):
+        with pytest.raises(OSError, match=r"\[Errno"):
+            open_regular(path)
+        with pytest.raises(UsageError, match="text file"):
+            require_readable([path], "text file")
+        with pytest.raises(WorkError, match="cannot be read"):
+            sha256_of(path)

@@ -148,3 +148,17 @@ def test_a_terminal_that_is_closed_is_no_longer_written_to(tmp_path: Path) -> No
     os.close(terminal)
     assert os.waitpid(pid, 0)[1] == 0
     assert (tmp_path / "kept").read_text(encoding="utf-8") == "kept"
+
+
+def test_a_closed_terminal_ends_no_helper_of_the_workers() -> None:
+    code = (
+        "import signal\n"
+        "from multiprocessing import resource_tracker\n"
+        "from podium.core.processes import _start_resource_tracker\n"
+        "_start_resource_tracker()\n"
+        "print(open(f'/proc/{resource_tracker._resource_tracker._pid}/status').read())\n"
+        "assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
+    )
+    status = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    (blocked,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk"))
+    assert blocked & 1 << signal.SIGHUP - 1

@@ -202,7 +202,7 @@ def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
     done = CliRunner().invoke(app, ["run", "laptop", "--dry-run", "--runs", "2"])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
-    assert len(lines) == 3 and lines[0].startswith("# recipe indexed, gradients sent as fp32. Optimizer: adamw")
+    assert len(lines) == 3 and lines[0].startswith("# recipe indexed: attention auto, balancing indexed, clipping ")
     assert list(tmp_path.iterdir()) == []
     show = "import os, sys; print(sys.argv[1:], os.environ['OMP_NUM_THREADS'], os.getcwd())"
     shell = lines[2].replace(shlex.join([sys.executable, *TORCHRUN]), f'{sys.executable} -c "{show}"')

@@ -1,6 +1,7 @@
 """A run's folder, whole, older, broken off, damaged and hostile."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,14 @@ def test_a_summary_of_odd_values_tells_the_others(make_run: MakeRun) -> None:
     run = read(make_run(totals=odd))
     assert run.outcome == REACHED and run.phases_ms == {"a": 1}
     assert not {"samples", "accuracy", "share_of_peak", "evaluation_share"} & set(run.figures)
+
+
+def test_pipes_in_the_place_of_files_are_not_waited_for(make_run: MakeRun) -> None:
+    path = make_run()
+    names = ("config.yaml", "summary.json", "failure.json", "restarts.jsonl", "source.json", "metrics.jsonl")
+    for name in names:
+        (path / name).unlink(missing_ok=True)
+        os.mkfifo(path / name)
+    (path / "output.txt").touch()
+    notes = read(path).notes
+    assert all(any(note.startswith(f"{name}: ") for note in notes) for name in names[:-2]), notes

@@ -195,3 +195,14 @@ def test_hostile_text_is_text(make_run: MakeRun) -> None:
     no_more_than_the_page(parsed)
     assert "<script>alert(1)</script>" in " ".join(parsed.said("td"))
     assert any("<script>alert(1)</script>" in words for words in parsed.said("li"))
+
+
+def test_folders_of_this_machine_are_not_on_it(make_run: MakeRun) -> None:
+    """Settings, failures and the set's own folder name paths."""
+    failure = {"exit_code": 1, "message": "/lustre/secret/shard.h5: is broken", "final": True}
+    folder = make_run(
+        settings=SETTINGS | {"data": {"store": "/lustre/secret/store"}}, failure__json=json.dumps(failure)
+    )
+    html = page_html(read_sets(find([folder])), [f"{folder}: a note"])
+    assert "secret" not in html and str(folder.parent) not in html
+    assert "shard.h5: is broken" in html

@@ -437,3 +437,23 @@ def test_the_largest_token_that_can_be_exported(tmp_path: Path, make_samples: Ca
     with h5py.File(tmp_path / "a.hdf5") as file:
         assert file["input_ids"].shape == (2, 32_767)
         assert file["input_ids"][:].max() == 32_767
+
+
+@pytest.mark.parametrize(
+    ("rows_of_it", "chunk", "found"),
+    [
+        (2**17, (2**17, 512), "has chunks of 134,217,728 bytes and 134,217,728 in all"),
+        (2**24, (64, 512), "has chunks of 65,536 bytes and 17,179,869,184 in all"),
+        (2**24, None, "17,179,869,184 in all"),
+    ],
+)
+def test_a_dataset_that_is_far_greater_than_its_file_is_not_read(
+    refused: Callable[..., str], rows_of_it: int, chunk: tuple[int, ...] | None, found: str
+) -> None:
+    def inflate(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            del file["input_ids"]
+            file.create_dataset("input_ids", (rows_of_it, 512), "i2", chunks=chunk, compression=chunk and "gzip")
+
+    said = refused("hdf5-fixed", edit_file=inflate)
+    assert said.startswith("input_ids has chunks of ") and found in said

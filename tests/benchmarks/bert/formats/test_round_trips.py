@@ -310,7 +310,7 @@ def test_the_reference_s_samples_come_back(tmp_path: Path, format_name: str) -> 
     samples = Samples(**{name: stored[name] for name in SAMPLE_DTYPES})
     allowed = AllowedTokens.of(WIKIPEDIA / "vocab.txt")
     shard = tmp_path / "part-00000.h5"
-    write_shard(shard, samples, of_text(allowed))
+    write_shard(shard, samples, Origin.of_text("part-00000", "ef" * 32, allowed.sha256, GenerationSettings()))
     (file,) = export_store(tmp_path, format_name, tmp_path / "out")
     import_file(file, format_name, allowed, tmp_path / "back.h5")
     assert (tmp_path / "back.h5").read_bytes() == shard.read_bytes()

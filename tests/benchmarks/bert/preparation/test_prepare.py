@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
-from benchmarks.bert.preparation.prepare import Prepared, prepare
+from benchmarks.bert.preparation.prepare import EvaluationPick, Prepared, prepare, prepare_subset
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.store import SampleStore, shard_paths
@@ -79,8 +79,32 @@ def test_a_shard_of_another_vocabulary_in_the_folder_is_an_error(
     prepare(texts[:1], vocabulary, tmp_path / "out")
     other = tmp_path / "other.txt"
     other.write_text(vocabulary.read_text(encoding="utf-8") + "\nmore", encoding="utf-8")
-    with pytest.raises(WorkError, match=r"part-1\.h5: its vocabulary_sha256 is .*, that of .*part-0\.h5 is"):
+    with pytest.raises(UsageError, match=r"such as part-0\.h5 with vocabulary_sha256 .*; give another --out"):
         prepare(texts[1:2], other, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (
+            {"settings": GenerationSettings(128, 20)},
+            r"length 512 \(here 128\), max_predictions 76 \(here 20",
+        ),
+        ({"settings": GenerationSettings(512, 20)}, r"with max_predictions 76 \(here 20\), which would be replaced"),
+        ({"selection": EvaluationPick(3)}, r"with selection whole \(here evaluation\)"),
+    ],
+)
+def test_samples_made_otherwise_are_not_replaced(
+    texts: list[Path], vocabulary: Path, tmp_path: Path, given: dict[str, Any], match: str
+) -> None:
+    shards = prepare(texts, vocabulary, tmp_path / "out")
+    whole = [shard.read_bytes() for shard in shards]
+    with pytest.raises(UsageError, match=match):
+        prepare(texts[:1], vocabulary, tmp_path / "out", **given)
+    with pytest.raises(UsageError, match=r"with selection whole \(here random\)"):
+        prepare_subset(texts, vocabulary, tmp_path / "out", 5)
+    assert [shard.read_bytes() for shard in shards] == whole
+    SampleStore(tmp_path / "out").verify()
 
 
 def test_a_finished_shard_is_kept_and_any_other_is_replaced(
@@ -110,14 +134,10 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
     assert again() == [True, True, False]
     assert again(settings=GenerationSettings(seed=1)) == [False] * 3
     assert again(settings=GenerationSettings(seed=1)) == [True] * 3
-    for length, most in ((128, 20), (128, 19), (512, 20)):
-        assert again(settings=GenerationSettings(length, most)) == [False] * 3
     assert again() == [False] * 3
     texts[0].write_text(f"{LETTERS}\n", encoding="utf-8")
     assert [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "out")][1:] == whole[1:]
     assert shards[0].read_bytes() != whole[0]
-    vocabulary.write_text(vocabulary.read_text(encoding="utf-8") + "\nword", encoding="utf-8")
-    assert again(settings=GenerationSettings()) == [False] * 3
 
 
 def test_a_text_that_may_be_cut_off_is_noted(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:

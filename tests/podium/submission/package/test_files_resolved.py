@@ -77,3 +77,31 @@ def test_a_systems_file_that_has_changed_since_does_not_say_how_runs_were_starte
     now = config.launch.model_copy(update={"launcher": "slurm", "processes_per_node": 2})
     told = submitted(config, config.model_copy(update={"launch": now}))
     assert told.launch == config.launch
+
+
+def test_names_of_a_cluster_stay_there(write_system: Any, tmp_path: Path) -> None:
+    container = {
+        "runtime": "pyxis",
+        "image": "/lustre/groups/secret/podium.sqsh",
+        "mounts": ["/lustre/groups/secret:/data/bert:ro", "../secret:/own", "data:/plain"],
+    }
+    slurm = ["--exclusive", "--account=secret", "-psecret", "-w", "secret1", "--time=60", "-t", "60", "--gres=gpu:8"]
+    changes = {
+        "launch.launcher": "slurm",
+        "launch.container": container,
+        "launch.rendezvous": "secret.cluster.internal:29500",
+        "launch.slurm_options": [*slurm, "--mail-user=secret@secret", "--reservation=secret"],
+    }
+    now = load_system(str(write_system(changes | {"bert.data": {
+        "store": "/data/bert/w", "evaluation_store": "/data/bert/e", "vocabulary": "/own/vocab.txt"
+    }})))  # fmt: skip
+    told = submitted(now, now)
+    assert told.launch.rendezvous is None
+    assert told.launch.slurm_options == ("--exclusive", "--time=60", "-t", "60", "--gres=gpu:8")
+    assert told.launch.container is not None
+    assert told.launch.container.image == "podium.sqsh"
+    assert told.launch.container.mounts == ("data/data/bert:/data/bert:ro", "data/own:/own", "data:/plain")
+    assert told.data.store is not None
+    assert on_host(told.data.store, told.launch) == Path("data/data/bert/w")
+    assert "secret" not in system_file(told)
+    assert again(told, tmp_path).launch == told.launch

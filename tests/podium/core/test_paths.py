@@ -1,0 +1,30 @@
+"""Paths in texts for other people."""
+
+import os
+
+import pytest
+
+from podium.core.paths import WORKING_FOLDER, without_folders
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"{WORKING_FOLDER}/runs/laptop", "runs/laptop"),
+        (
+            f"what it printed is in {WORKING_FOLDER}/runs/a b/output.txt; see it",
+            "what it printed is in runs/a b/output.txt; see it",
+        ),
+        ("[/home/me/part-0, /home/me/part-1]", "[part-0, part-1]"),
+        ("/home/me/", ""),
+        ("sequences/s, and/or, 3 / 4, /tmp, a/b/c, ../x/y", "sequences/s, and/or, 3 / 4, /tmp, a/b/c, ../x/y"),
+        ("https://github.com/mlcommons/training", "https://github.com/mlcommons/training"),
+    ],
+)
+def test_folders_of_this_machine_are_left_out(text: str, shown: str) -> None:
+    assert without_folders(text) == shown
+
+
+def test_the_current_folder_is_left_out_too(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert without_folders(f"{tmp_path}/mine/results") == "mine/results"
