@@ -242,7 +242,7 @@ def test_no_more_is_read_than_a_manifest_may_have(folder: Path) -> None:
     for make in (lambda: path.symlink_to("/dev/zero"), lambda: path.symlink_to("none"), path.mkdir):
         path.unlink()
         make()
-        with pytest.raises(ManifestError, match="it is no regular file"):
+        with pytest.raises(ManifestError, match="the manifest cannot be used: it cannot be read"):
             SampleStore(folder)
 
 

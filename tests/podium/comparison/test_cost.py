@@ -210,7 +210,7 @@ def test_prices_that_are_none(tmp_path: Path, price: str, words: str) -> None:
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases (*name) are not used here"),
         ("a: " + "[" * 100_000, "is not valid YAML here"),
         (PLAIN.replace("per:", f"system: {'x' * 300}, per:"), "prices.0.system: found 'xxx"),
-        (PLAIN + "#" * (1 << 20), "is larger than 1,048,576 bytes"),
+        (PLAIN + "#" * (1 << 17), "is larger than 131,072 bytes"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -60,17 +60,20 @@ def test_files_are_read_past_the_cache(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         path.write_bytes(bytes(3_000_000))
-    speed = read_speed(paths)
-    assert speed.bytes == 6_000_000
-    assert speed.seconds > 0
-    descriptor = os.open(paths[0], os.O_RDONLY)
-    try:
-        os.read(descriptor, 10)
-        before = in_memory(descriptor)
-        forget(descriptor)
-        after = in_memory(descriptor)
-    finally:
-        os.close(descriptor)
+    for _ in range(3):  # pages that the kernel works on just then stay in memory
+        speed = read_speed(paths)
+        assert speed.bytes == 6_000_000
+        assert speed.seconds > 0
+        descriptor = os.open(paths[0], os.O_RDONLY)
+        try:
+            os.read(descriptor, 10)
+            before = in_memory(descriptor)
+            forget(descriptor)
+            after = in_memory(descriptor)
+        finally:
+            os.close(descriptor)
+        if before is None or speed.from_disk is (not after):
+            break
     if before is not None:
         assert before is True
         assert speed.from_disk is (not after)
