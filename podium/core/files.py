@@ -7,6 +7,7 @@ import os
 import resource
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -166,13 +167,21 @@ def allow_open_files(count: int) -> None:
 
 
 def user_cache_folder() -> Path:
-    """Podium's folder among the user's caches, by the XDG base directory specification."""
+    """Podium's folder among the user's caches, by the XDG base directory specification.
+
+    A user without a home, as in a container under any number, has one in the temporary folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "podium"
+    if Path(base).is_absolute():
+        return Path(base) / "podium"
+    try:
+        return Path.home() / ".cache" / "podium"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"podium-{os.getuid()}"
 
 
 def private_folder(path: Path) -> Path | None:
-    """The folder, made where it is missing, if nobody but this user and root can write or replace what is in it.
+    """The folder, made where it is missing, if only this user and root can write or replace what is in it.
 
     Else None: caches that hold code or pickles are neither read from such a folder nor written to it.
     """

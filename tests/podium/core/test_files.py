@@ -18,6 +18,7 @@ from podium.core.files import (
     require_readable,
     require_room,
     sha256_of,
+    user_cache_folder,
     whole_file,
     write_whole,
 )
@@ -166,3 +167,15 @@ def test_only_regular_files_are_opened_and_pipes_are_not_waited_for(tmp_path: Pa
             require_readable([path], "text file")
         with pytest.raises(WorkError, match="cannot be read"):
             sha256_of(path)
+
+
+def test_a_user_without_a_home_has_a_cache_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert user_cache_folder() == tmp_path / f"podium-{os.getuid()}"
