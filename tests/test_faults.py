@@ -1,11 +1,11 @@
-"""Faults and attacks, one row each, put to real `podium` processes on a copy of the project: what must happen then.
+"""Faults and attacks, one test each, put to real `podium` processes on a copy of the project: what must happen then.
 
-`./run_tests.sh` takes a sample of them; all of them, in some 20 minutes on two cores:
+docs/faults.md is their table; a row's name and part are the test's name. `./run_tests.sh` takes a sample of them; all,
+in about half an hour on two cores:
 
     .venv/bin/pytest tests/test_faults.py -m ""
 
-docs/faults.md is made of the rows by `.venv/bin/python tests/test_faults.py`. With PODIUM_FAULTS_PROJECT=FOLDER the
-rows are put to another version of Podium, whose commit is checked out there.
+With PODIUM_FAULTS_PROJECT=FOLDER they are put to another version of Podium, which is checked out there.
 """
 
 import gzip
@@ -20,8 +20,7 @@ import sys
 import tarfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,274 +28,35 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.fault_harness import LONG, SECONDS, SHORT, Ended, Project, copy, flip, overwrite_tokens, rehash, status_of
+
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = Path(os.environ.get("PODIUM_FAULTS_PROJECT", ROOT))
-DOCUMENT = ROOT / "docs" / "faults.md"
-COPIED = ("benchmarks", "implementations", "podium", "systems", "pyproject.toml")
-SHORT = (
-    "target_accuracy=null",
-    "max_samples=64",
-    "evaluation.samples=32",
-    "evaluation.interval_samples=64",
-    "launch.threads_per_process=1",
-)
-LONG = (*SHORT[:1], "max_samples=100000", "evaluation.samples=4", "evaluation.interval_samples=160", SHORT[-1])
+VERSION = Path(os.environ.get("PODIUM_FAULTS_PROJECT", ROOT))
 SAVING = ("checkpoint.every_samples=64", "checkpoint.keep=9")
 TWO = "launch.processes_per_node=2"
-SECONDS = 240  # that any command may take, also on a busy machine
-IS_ROOT = os.geteuid() == 0
 
-
-# --- The rows: what goes wrong, and what must happen ---------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One thing that goes wrong, and what Podium must do about it."""
-
-    part: str
-    what: str
-    command: str
-    before: str  # what the first round (commit edd8213) did
-    now: str
-    check: Callable[["Project"], None]
-    sampled: bool
-    needs_root: bool
-
-
-FAULTS: list[Fault] = []
-
-
-def fault(
-    part: str, what: str, command: str, before: str, now: str, sampled: bool = False, needs_root: bool = False
-) -> Callable[[Callable[["Project"], None]], Callable[["Project"], None]]:
-    def add(check: Callable[["Project"], None]) -> Callable[["Project"], None]:
-        FAULTS.append(Fault(part, what, command, before, now, check, sampled, needs_root))
-        return check
-
-    return add
-
-
-def _row(row: Fault) -> Any:
-    marks = [pytest.mark.slow]
-    if not row.sampled:
-        marks.append(pytest.mark.exhaustive)
-    if row.needs_root and not IS_ROOT:
-        marks.append(pytest.mark.skip(reason="needs root"))
-    return pytest.param(row, id=re.sub(r"[^a-z0-9]+", "-", f"{row.part} {row.what}".lower()), marks=marks)
-
-
-# --- A copy of the project, and commands in it ---------------------------------------------------------------------
-
-
-@dataclass
-class Ended:
-    """A command that has ended: its exit code, and all that it printed on one line."""
-
-    code: int
-    text: str
-
-
-class Project:
-    """A copy of the project with the embedded text prepared, in which `podium` is started as a user does."""
-
-    def __init__(self, home: Path, tmp: Path) -> None:
-        self.home, self.tmp = home, tmp
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("PODIUM_")}
-        self.env |= {"PYTHONPATH": str(home), "COLUMNS": "200", "NO_COLOR": "1"}
-
-    def argv(self, *arguments: object) -> list[str]:
-        return [sys.executable, "-m", "podium.cli", *map(str, arguments)]
-
-    def start(
-        self,
-        *arguments: object,
-        settings: Sequence[str] = (),
-        wrapper: Sequence[str] = (),
-        env: dict[str, str] | None = None,
-        **options: Any,
-    ) -> subprocess.Popen[str]:
-        """A command that is at work; `wrapper` is what starts it, such as `unshare --uts`."""
-        words = [word for setting in settings for word in ("--set", setting)]
-        return subprocess.Popen(
-            [*wrapper, *self.argv(*arguments), *words],
-            cwd=self.home,
-            env=self.env | (env or {}),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            **options,
-        )
-
-    def end(self, process: subprocess.Popen[str], code: int | tuple[int, ...], *patterns: str) -> Ended:
-        """Wait for a command: its exit code, what its output must have, and what no output may have."""
-        try:
-            text, _ = process.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            text, _ = process.communicate()
-            raise AssertionError(f"still at work after {SECONDS} s: {text[-2000:]}") from None
-        line = " ".join(text.split())
-        codes = (code,) if isinstance(code, int) else code
-        assert process.returncode in codes, f"exit code {process.returncode}, allowed {codes}: {line[-3000:]}"
-        assert "Traceback (most recent call last)" not in text, line[-3000:]
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\x9b]", text), f"control characters: {text!r}"
-        for pattern in patterns:
-            assert re.search(pattern, line), f"no {pattern!r} in: {line[-3000:]}"
-        return Ended(process.returncode, line)
-
-    def podium(
-        self, code: int | tuple[int, ...], *arguments: object, match: str | Sequence[str] = (), **options: Any
-    ) -> Ended:
-        """Run a command to its end; `match` are patterns that its output must have, all on one line."""
-        return self.end(self.start(*arguments, **options), code, *([match] if isinstance(match, str) else match))
-
-    def run(
-        self, code: int | tuple[int, ...], *arguments: object, settings: Sequence[str] = (), **options: Any
-    ) -> Ended:
-        """`podium run laptop` with a short run's settings."""
-        return self.podium(code, "run", "laptop", *arguments, settings=(*SHORT, *settings), **options)
-
-    @property
-    def stores(self) -> Path:
-        (folder,) = self.home.glob("data/embedded/samples-*")
-        return folder
-
-    @property
-    def training(self) -> Path:
-        return self.stores / "training"
-
-    @property
-    def shard(self) -> Path:
-        return self.training / "part-00001.h5"
-
-    def runs(self) -> list[Path]:
-        return sorted((self.home / "runs").glob("*/*/run_*"))
-
-    def logs(self) -> list[Path]:
-        """All logs that are results: of results/ and of the sets' own folders."""
-        return sorted({*self.home.glob("results/*/bert/result_*.txt"), *self.home.glob("runs/*/*/result_*.txt")})
-
-    def statuses(self) -> list[str]:
-        return [status_of(log) for log in sorted(self.home.glob("results/*/bert/result_*.txt"))]
-
-    def trained(self, process: subprocess.Popen[str], samples: int, number: int = 0) -> Path:
-        """The folder of the newest set's run `number`, as soon as it was trained on so many samples."""
-        deadline = time.monotonic() + SECONDS
-        known = set()
-        while process.poll() is None and time.monotonic() < deadline:
-            for folder in reversed(self.runs()):
-                metrics = folder / "metrics.jsonl"
-                if folder.name != f"run_{number}" or (folder / "summary.json").exists() or not metrics.is_file():
-                    continue
-                known.add(folder)
-                lines = [line for line in metrics.read_text().splitlines() if line.endswith("}")]
-                if lines and json.loads(lines[-1])["samples"] >= samples:
-                    return folder
-            time.sleep(0.005)
-        os.killpg(process.pid, signal.SIGKILL)
-        raise AssertionError(f"no run has got so far in {known}: {process.communicate()[0]}")
-
-    def processes(self) -> dict[int, str]:
-        """Living processes that were started in this project, with their command lines."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                environment, command = (path / "environ").read_bytes(), (path / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if f"PYTHONPATH={self.home}".encode() in environment.split(b"\0") and command:
-                found[int(path.name)] = command.replace(b"\0", b" ").decode(errors="replace")
-        return found
-
-    def ranks(self) -> list[int]:
-        """Process ids of the ranks, in the order of their numbers."""
-        return [
-            pid
-            for pid, line in sorted(self.processes().items())
-            if "implementations.pytorch.train " in line + " " and "torch.distributed.run" not in line
-        ]
-
-    def torchrun(self) -> int:
-        (pid,) = [pid for pid, line in self.processes().items() if "torch.distributed.run" in line]
-        return pid
-
-    def assert_nothing_left(self) -> None:
-        deadline = time.monotonic() + 10
-        while (left := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not left, left
-
-    def kill_all(self) -> None:
-        for pid in self.processes():
-            for number in (signal.SIGCONT, signal.SIGKILL):
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    break
-
-
-def status_of(log: Path) -> str:
-    events = [json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines()]
-    return str([event["metadata"]["status"] for event in events if event["key"] == "run_stop"][-1])
-
-
-def flip(path: Path, place: int | None = None) -> None:
-    """Change a byte in place, as a failing disk does: size, inode and the folder stay as they are."""
-    with path.open("r+b") as file:
-        place = path.stat().st_size // 2 if place is None else place
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 1]))
-
-
-def overwrite_tokens(shard: Path) -> None:
-    """Write other token ids into a shard, whose hash then is not theirs."""
-    with h5py.File(shard, "r+", locking=False) as file:
-        tokens = file["token_ids"]
-        tokens[1000:3000] = np.roll(tokens[1000:3000], 1)
-
-
-def rehash(project: Project, shard: Path) -> None:
-    """Give a shard that was edited the hash of its content, and its store no manifest that says otherwise."""
-    program = (
-        "import h5py, sys; from benchmarks.bert.store import content_sha256, SAMPLE_DTYPES\n"
-        "with h5py.File(sys.argv[1], 'r+') as f:\n"
-        "    f.attrs.modify('content_sha256', content_sha256({name: f[name][...] for name in SAMPLE_DTYPES}))\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(shard)], cwd=project.home, env=project.env, check=True)
-    (shard.parent / "manifest.json").unlink(missing_ok=True)
+pytestmark = pytest.mark.slow
+whole = pytest.mark.exhaustive
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A project in which the embedded text is prepared and kernels are compiled."""
-    if PROJECT == ROOT:
+    if VERSION == ROOT:
         return Path(request.getfixturevalue("warm_project"))
     home = tmp_path_factory.mktemp("prepared")
-    _copy(PROJECT, home)
+    copy(VERSION, home)
     project = Project(home, home)
     project.run(0)
     return home
-
-
-def _copy(source: Path, home: Path, *more: str) -> None:
-    for name in (*COPIED, *more):
-        if (source / name).is_dir():
-            shutil.copytree(source / name, home / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source / name, home / name)
 
 
 @pytest.fixture
 def project(prepared: Path, tmp_path: Path) -> Iterator[Project]:
     home = tmp_path / "project"
     home.mkdir()
-    _copy(prepared, home, "data")
+    copy(prepared, home, "data")
     project = Project(home, tmp_path)
     try:
         yield project
@@ -306,20 +66,14 @@ def project(prepared: Path, tmp_path: Path) -> Iterator[Project]:
 
 # --- Data ----------------------------------------------------------------------------------------------------------
 
-DATA = "Data"
-RUN = "podium run laptop"
-SILENT = "trained on, exit 0"
 
-
-@fault(DATA, "A byte of a shard has changed on the disk", RUN, "refused", "exit 1, names the shard", sampled=True)
-def _(project: Project) -> None:
+def test_data_a_byte_of_a_shard_has_changed_on_the_disk(project: Project) -> None:
     flip(project.shard)
     project.run(1, match=r"part-00001\.h5.*SHA-256")
     assert not project.logs()
 
 
-@fault(DATA, "Token ids are overwritten while a run is trained on them", RUN, SILENT, "exit 1, no result", sampled=True)
-def _(project: Project) -> None:
+def test_data_token_ids_are_overwritten_while_a_run_is_trained_on_them(project: Project) -> None:
     process = project.start("run", "laptop", settings=(*LONG[:1], "max_samples=320", *LONG[2:]))
     folder = project.trained(process, 64)
     overwrite_tokens(project.shard)
@@ -327,10 +81,8 @@ def _(project: Project) -> None:
     assert (folder / "result.changed_data.txt").is_file() and not project.logs()
 
 
-@fault(
-    DATA, "Token ids are overwritten between two runs of a set", RUN + " --runs 2", SILENT, "exit 1, names the shard"
-)
-def _(project: Project) -> None:
+@whole
+def test_data_token_ids_are_overwritten_between_two_runs_of_a_set(project: Project) -> None:
     process = project.start("run", "laptop", "--runs", 2, settings=SHORT)
     folder = project.trained(process, 64)
     while not (folder / "summary.json").exists():
@@ -354,23 +106,15 @@ def _resume(project: Project, folder: Path, code: int | tuple[int, ...], *match:
     project.podium(code, "run", "laptop", "--resume", folder, match=match)
 
 
-@fault(
-    DATA, "Token ids are overwritten before a run resumes", RUN + " --resume FOLDER", SILENT, "exit 1, names the shard"
-)
-def _(project: Project) -> None:
+@whole
+def test_data_token_ids_are_overwritten_before_a_run_resumes(project: Project) -> None:
     folder = _interrupted(project)
     overwrite_tokens(project.shard)
     _resume(project, folder, 1, r"part-00001\.h5")
 
 
-@fault(
-    DATA,
-    "Another store of the same shape is put in its place before a run resumes",
-    RUN + " --resume FOLDER",
-    SILENT,
-    "exit 1, names what differs",
-)
-def _(project: Project) -> None:
+@whole
+def test_data_another_store_of_the_same_shape_is_put_in_its_place_before_a_run_resumes(project: Project) -> None:
     folder = _interrupted(project)
     with h5py.File(project.shard, "r+", locking=False) as file:
         file["token_ids"][1000] = int(file["token_ids"][1001])
@@ -378,10 +122,8 @@ def _(project: Project) -> None:
     _resume(project, folder, 1, r"part-00001\.h5.*content_sha256")
 
 
-@fault(
-    DATA, "A shard is deleted between two runs of a set", RUN + " --runs 2", "the second trained on the rest", "exit 1"
-)
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_is_deleted_between_two_runs_of_a_set(project: Project) -> None:
     process = project.start("run", "laptop", "--runs", 2, settings=SHORT)
     folder = project.trained(process, 64)
     while not (folder / "summary.json").exists():
@@ -390,21 +132,20 @@ def _(project: Project) -> None:
     project.end(process, 1, r"part-00001\.h5")
 
 
-@fault(DATA, "A shard is replaced by a copy of another", RUN, SILENT, "exit 1, names both", sampled=True)
-def _(project: Project) -> None:
+def test_data_a_shard_is_replaced_by_a_copy_of_another(project: Project) -> None:
     shutil.copy(project.training / "part-00000.h5", project.shard)
     project.run(1, match=r"part-0000[01]\.h5")
 
 
-@fault(DATA, "A shard is replaced by a copy of another, and there is no manifest", RUN, SILENT, "exit 1, names both")
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_is_replaced_by_a_copy_of_another_and_there_is_no_manifest(project: Project) -> None:
     shutil.copy(project.training / "part-00000.h5", project.shard)
     (project.training / "manifest.json").unlink()
     project.run(1, match=r"part-0000[01]\.h5", settings=_own_stores(project))
 
 
-@fault(DATA, "Two shards are swapped", RUN, SILENT, "exit 1, names them")
-def _(project: Project) -> None:
+@whole
+def test_data_two_shards_are_swapped(project: Project) -> None:
     other = project.training / "part-00002.h5"
     other.rename(project.tmp / "x")
     project.shard.rename(other)
@@ -422,52 +163,50 @@ def _own_stores(project: Project) -> tuple[str, ...]:
     )
 
 
-@fault(DATA, "A shard is missing", RUN + " --set data.store=STORE", "trained on the rest, exit 0", "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_is_missing(project: Project) -> None:
     project.shard.unlink()
     project.run(1, match=r"part-00001\.h5 is missing", settings=_own_stores(project))
 
 
-@fault(DATA, "An evaluation shard is among the training shards", RUN, SILENT, "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_an_evaluation_shard_is_among_the_training_shards(project: Project) -> None:
     shutil.copy(project.stores / "evaluation" / "eval.txt.h5", project.training)
     project.run(1, match=r"eval\.txt\.h5", settings=_own_stores(project))
 
 
-@fault(DATA, "data.store and data.evaluation_store are the same", RUN, SILENT, "exit 1 or 2, says so")
-def _(project: Project) -> None:
+@whole
+def test_data_data_store_and_data_evaluation_store_are_the_same(project: Project) -> None:
     settings = _own_stores(project)
     same = f"data.evaluation_store={project.training}"
     project.run((1, 2), match="evaluation", settings=(settings[0], same, settings[2]))
     project.podium((1, 2), "doctor", "laptop", match="not ready", settings=(settings[0], same, settings[2]))
 
 
-@fault(DATA, "The doctor looks at a store with a copied shard", "podium doctor laptop", "ready", "not ready, exit 1")
-def _(project: Project) -> None:
+@whole
+def test_data_the_doctor_looks_at_a_store_with_a_copied_shard(project: Project) -> None:
     shutil.copy(project.training / "part-00000.h5", project.shard)
     project.podium(1, "doctor", "laptop", match="not ready", settings=_own_stores(project))
 
 
-@fault(
-    DATA, "Masked token ids are beyond the vocabulary, with a valid hash", RUN, "read out of range, exit 0", "exit 1"
-)
-def _(project: Project) -> None:
+@whole
+def test_data_masked_token_ids_are_beyond_the_vocabulary_with_a_valid_hash(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
         file["masked_token_ids"][7] = 65_000
     rehash(project, project.shard)
     project.run(1, match=r"part-00001\.h5.*sample \d+.*65,?000", settings=_own_stores(project))
 
 
-@fault(DATA, "A first segment is longer than its sample, with a valid hash", RUN, SILENT, "exit 1, names the sample")
-def _(project: Project) -> None:
+@whole
+def test_data_a_first_segment_is_longer_than_its_sample_with_a_valid_hash(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
         file["first_segment_lengths"][3] = 600
     rehash(project, project.shard)
     project.run(1, match=r"part-00001\.h5.*sample 3", settings=_own_stores(project))
 
 
-@fault(DATA, "A masked position is beyond its sample, with a valid hash", RUN, SILENT, "exit 1, names the sample")
-def _(project: Project) -> None:
+@whole
+def test_data_a_masked_position_is_beyond_its_sample_with_a_valid_hash(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
         file["masked_positions"][0] = 511
     rehash(project, project.shard)
@@ -478,57 +217,55 @@ def _truncate(path: Path, share: float) -> None:
     os.truncate(path, int(path.stat().st_size * share))
 
 
-@fault(DATA, "A shard is cut short", RUN, "refused", "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_is_cut_short(project: Project) -> None:
     _truncate(project.shard, 0.7)
     project.run(1, match=r"part-00001\.h5", settings=_own_stores(project))
 
 
-@fault(DATA, "A shard is empty", RUN, "refused", "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_is_empty(project: Project) -> None:
     _truncate(project.shard, 0)
     project.run(1, match=r"part-00001\.h5", settings=_own_stores(project))
 
 
-@fault(DATA, "A shard is a FIFO", RUN, "hung", "exit 1 or 2, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_is_a_fifo(project: Project) -> None:
     project.shard.unlink()
     os.mkfifo(project.shard)
     project.run((1, 2), match=r"part-00001\.h5", settings=_own_stores(project))
 
 
-@fault(DATA, "A shard is a link that leads nowhere", RUN, "refused", "exit 1 or 2, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_is_a_link_that_leads_nowhere(project: Project) -> None:
     project.shard.unlink()
     project.shard.symlink_to("/nowhere")
     project.run((1, 2), match=r"part-00001\.h5", settings=_own_stores(project))
 
 
-@fault(DATA, "A shard's array lies in another file", RUN, "refused", "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_a_shard_s_array_lies_in_another_file(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
         del file["token_ids"]
         file["token_ids"] = h5py.ExternalLink("part-00000.h5", "token_ids")
     project.run(1, match=r"part-00001\.h5", settings=_own_stores(project))
 
 
-@fault(DATA, "The manifest is no JSON", RUN, "no manifest", "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_the_manifest_is_no_json(project: Project) -> None:
     (project.training / "manifest.json").write_text("{")
     project.run(1, match=r"manifest\.json", settings=_own_stores(project))
 
 
-@fault(DATA, "The manifest names a file elsewhere", RUN, "no manifest", "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_data_the_manifest_names_a_file_elsewhere(project: Project) -> None:
     manifest = project.training / "manifest.json"
     manifest.write_text(manifest.read_text().replace("part-00001.h5", "../evaluation/eval.txt.h5"))
     project.run(1, match=r"manifest\.json", settings=_own_stores(project))
 
 
-@fault(
-    DATA, "A preparation was killed: some shards are there, and no manifest", RUN, "trained on some, exit 0", "exit 1"
-)
-def _(project: Project) -> None:
+@whole
+def test_data_a_preparation_was_killed_some_shards_are_there_and_no_manifest(project: Project) -> None:
     text, out = project.home / "data/embedded/text", project.tmp / "store"
     process = project.start(
         *("data", "prepare", *(word for number in range(4) for word in ("--text", text / f"part-0000{number}"))),
@@ -542,8 +279,8 @@ def _(project: Project) -> None:
     project.run(1, match="unfinished|not finished", settings=(f"data.store={out}", *settings[1:]))
 
 
-@fault(DATA, "A worker of a preparation is killed", "podium data prepare", "not tried", "exit 1, nothing half-written")
-def _(project: Project) -> None:
+@whole
+def test_data_a_worker_of_a_preparation_is_killed(project: Project) -> None:
     text, out = project.home / "data/embedded/text", project.tmp / "store"
     process = project.start(
         *("data", "prepare", *(word for number in range(4) for word in ("--text", text / f"part-0000{number}"))),
@@ -562,8 +299,8 @@ def _(project: Project) -> None:
     assert {path.name for path in out.iterdir()} <= {path.name for path in whole} | {"manifest.unfinished"}
 
 
-@fault(DATA, "The vocabulary is another one", RUN + " --set data.vocabulary=FILE", "refused", "exit 1 or 2, says so")
-def _(project: Project) -> None:
+@whole
+def test_data_the_vocabulary_is_another_one(project: Project) -> None:
     settings = _own_stores(project)
     words = (project.home / "data/embedded/text/vocab.txt").read_text().splitlines()
     words[-2:] = reversed(words[-2:])
@@ -571,29 +308,28 @@ def _(project: Project) -> None:
     project.run((1, 2), match="vocabulary", settings=(*settings[:2], f"data.vocabulary={project.tmp / 'vocab.txt'}"))
 
 
-@fault(DATA, "The store is not there", RUN + " --set data.store=FOLDER", "refused", "exit 2, names the key")
-def _(project: Project) -> None:
+@whole
+def test_data_the_store_is_not_there(project: Project) -> None:
     settings = _own_stores(project)
     project.run((1, 2), match=r"data\.store", settings=("data.store=/nowhere", *settings[1:]))
 
 
-@fault(DATA, "Files are only touched", RUN, "harmless", "exit 0")
-def _(project: Project) -> None:
+@whole
+def test_data_files_are_only_touched(project: Project) -> None:
     for path in project.stores.rglob("*"):
         path.touch()
     project.run(0)
     assert project.statuses() == ["aborted"] or project.statuses() == ["success"]
 
 
-@fault(DATA, "The prepared data lies in a folder that cannot be written", RUN, "refused", "exit 0", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_data_the_prepared_data_lies_in_a_folder_that_cannot_be_written(project: Project) -> None:
     mount = f'mount --bind -o ro {project.home}/data {project.home}/data && exec "$@"'
     project.run(0, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh"))
 
 
 # --- The log says what happened ------------------------------------------------------------------------------------
-
-LOG = "Log"
 
 
 def _logged(log: Path, key: str) -> list[Any]:
@@ -605,8 +341,8 @@ def _only_log(project: Project) -> Path:
     return sorted(project.home.glob("results/laptop/bert/result_*.txt"))[-1]
 
 
-@fault(LOG, "The samples are on a file system in memory", RUN, "logs cache_clear: true", "not cleared, and says so")
-def _(project: Project) -> None:
+@whole
+def test_log_the_samples_are_on_a_file_system_in_memory(project: Project) -> None:
     memory = Path(f"/dev/shm/podium_faults_{os.getpid()}")
     shutil.copytree(project.stores, memory)
     try:
@@ -617,8 +353,8 @@ def _(project: Project) -> None:
     assert _logged(_only_log(project), "cache_clear") in ([False], [])
 
 
-@fault(LOG, "Another process keeps the samples in memory", RUN, "logs cache_clear: true", "not cleared, and says so")
-def _(project: Project) -> None:
+@whole
+def test_log_another_process_keeps_the_samples_in_memory(project: Project) -> None:
     program = (
         "import mmap, sys, time; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n"
         "sum(m[place] for place in range(0, len(m), 4096)); print('mapped', flush=True)\n"
@@ -633,8 +369,8 @@ def _(project: Project) -> None:
     assert _logged(_only_log(project), "cache_clear") in ([False], [])
 
 
-@fault(LOG, "The samples were copied a moment ago (pages not yet written)", RUN, "logs cache_clear: true", "cleared")
-def _(project: Project) -> None:
+@whole
+def test_log_the_samples_were_copied_a_moment_ago_pages_not_yet_written(project: Project) -> None:
     copied = project.tmp / "copied"
     shutil.copytree(project.stores, copied)
     settings = [one.replace(str(project.stores), str(copied)) for one in _own_stores(project)]
@@ -689,28 +425,17 @@ def _stepped(project: Project, seconds: int) -> tuple[Ended, Path]:
     return project.end(process, 1, "clock"), folder
 
 
-for _step in (3600, -3600, 3, -3):
-
-    @fault(
-        LOG,
-        f"The clock is set by {_step:+d} s in a run",
-        RUN,
-        "the false time in the log, exit 0",
-        "exit 1, times right, no result",
-        sampled=_step == -3,
-    )
-    def _(project: Project, step: int = _step) -> None:
-        _, folder = _stepped(project, step)
-        logs = [*project.logs(), *folder.glob("result*.txt")]
-        assert logs and {status_of(log) for log in logs} == {"aborted"}
-        for log in logs:
-            times = [json.loads(line.removeprefix(":::MLLOG "))["time_ms"] for line in log.read_text().splitlines()]
-            assert times == sorted(times) and times[-1] - times[0] < 1000 * SECONDS
+@pytest.mark.parametrize("step", [-3, *(pytest.param(step, marks=whole) for step in (3, -3600, 3600))])
+def test_log_the_clock_is_set_by_3_or_3600_s_in_a_run(project: Project, step: int) -> None:
+    _, folder = _stepped(project, step)
+    logs = [*project.logs(), *folder.glob("result*.txt")]
+    assert logs and {status_of(log) for log in logs} == {"aborted"}
+    for log in logs:
+        times = [json.loads(line.removeprefix(":::MLLOG "))["time_ms"] for line in log.read_text().splitlines()]
+        assert times == sorted(times) and times[-1] - times[0] < 1000 * SECONDS
 
 
 # --- Disks ---------------------------------------------------------------------------------------------------------
-
-DISKS = "Disks"
 
 
 def _on_small_disk(project: Project, folder: str, size: str) -> tuple[str, ...]:
@@ -720,13 +445,15 @@ def _on_small_disk(project: Project, folder: str, size: str) -> tuple[str, ...]:
     return ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} none {target} && exec "$@"', "sh")
 
 
-@fault(DISKS, "The disk of runs/ is full from the start", RUN, "refused", "exit 1, names the disk", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_disks_the_disk_of_runs_is_full_from_the_start(project: Project) -> None:
     project.run(1, wrapper=_on_small_disk(project, "runs", "4k"), match="runs|disk|space|room")
 
 
-@fault(DISKS, "The disk of runs/ is full in a run", RUN, "refused", "exit 1, names the disk", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_disks_the_disk_of_runs_is_full_in_a_run(project: Project) -> None:
     settings = (*LONG, "checkpoint.every_samples=32", "checkpoint.keep=99")
     project.podium(
         1, "run", "laptop", settings=settings, wrapper=_on_small_disk(project, "runs", "5m"), match="disk|space|room"
@@ -734,16 +461,18 @@ def _(project: Project) -> None:
     assert not project.logs()
 
 
-@fault(DISKS, "results/ cannot be written", RUN, "refused", "exit 1 before anything is trained", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_disks_results_cannot_be_written(project: Project) -> None:
     results = project.home / "results"
     results.mkdir()
     mount = f'mount --bind -o ro {results} {results} && exec "$@"'
     project.run(1, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh"), match="results")
 
 
-@fault(DISKS, "The disk is full while data is prepared", "podium data prepare", "refused", "exit 1", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_disks_the_disk_is_full_while_data_is_prepared(project: Project) -> None:
     text = project.home / "data/embedded/text"
     out = project.home / "small" / "store"
     project.podium(
@@ -753,8 +482,9 @@ def _(project: Project) -> None:
     )
 
 
-@fault(DISKS, "The journal of a search is on a full disk", "podium tune laptop", "not tried", "exit 1", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_disks_the_journal_of_a_search_is_on_a_full_disk(project: Project) -> None:
     project.podium(
         *(1, "tune", "laptop", "--trials", 3),
         settings=SHORT,
@@ -765,18 +495,10 @@ def _(project: Project) -> None:
 
 # --- Users ---------------------------------------------------------------------------------------------------------
 
-USERS = "Users"
 
-
-@fault(
-    USERS,
-    "An ordinary user starts a project of another user",
-    RUN,
-    "not tried",
-    "exit 1, names the folder",
-    needs_root=True,
-)
-def _(project: Project) -> None:
+@whole
+@root
+def test_users_an_ordinary_user_starts_a_project_of_another_user(project: Project) -> None:
     for path in (project.tmp, *project.tmp.parents):
         if path.owner() == "root" and path.is_relative_to("/tmp/") and path != Path("/tmp"):
             path.chmod(path.stat().st_mode | 0o055)
@@ -784,34 +506,30 @@ def _(project: Project) -> None:
     project.run((1, 2), wrapper=wrapper, match=r"runs|results|data", env={"HOME": "/nonexistent"})
 
 
-@fault(USERS, "There is no home folder", RUN, "not tried", "exit 0")
-def _(project: Project) -> None:
+@whole
+def test_users_there_is_no_home_folder(project: Project) -> None:
     project.run(0, env={"HOME": "/nonexistent"})
 
 
 # --- Machines and their names --------------------------------------------------------------------------------------
 
-NAMES = "Host names"
-for _title, _name in (
-    ("does not resolve", "podium-nowhere"),
-    ("has a space", "my laptop"),
-    ("has 64 letters", "a" * 64),
-):
 
-    @fault(NAMES, f"The machine's name {_title}", RUN, "hung or a traceback", "exit 0", needs_root=True)
-    def _(project: Project, name: str = _name) -> None:
-        program = "import socket, sys, os; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
-        project.run(0, wrapper=("unshare", "--uts", sys.executable, "-c", program, name), settings=(TWO,))
+@whole
+@root
+@pytest.mark.parametrize("name", ["podium-nowhere", "my laptop", "a" * 64], ids=["unresolvable", "space", "64"])
+def test_host_names_the_machine_s_name_does_not_resolve_has_a_space_or_64_letters(project: Project, name: str) -> None:
+    program = "import socket, sys, os; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
+    project.run(0, wrapper=("unshare", "--uts", sys.executable, "-c", program, name), settings=(TWO,))
 
 
-@fault(NAMES, "There is no network but the loopback", RUN, "not tried", "exit 0", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_host_names_there_is_no_network_but_the_loopback(project: Project) -> None:
     project.run(0, wrapper=("unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"), settings=(TWO,))
 
 
 # --- Processes -----------------------------------------------------------------------------------------------------
 
-PROCESSES = "Processes"
 IMPATIENT = "launch.timeout_seconds=4"
 
 
@@ -825,27 +543,19 @@ def _placed(folder: Path) -> list[str]:
     return [status_of(log) for log in sorted(folder.parent.glob("result_*.txt"))]
 
 
-for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-    _held = _number in (signal.SIGINT, signal.SIGTERM)
-
-    @fault(
-        PROCESSES,
-        f"`podium run` gets {_number.name}",
-        RUN,
-        "aborted result, hint how to resume" if _held else "died, no result, no hint",
-        "exit 130, an aborted result, no process is left",
-        sampled=_number == signal.SIGQUIT,
-    )
-    def _(project: Project, number: int = _number) -> None:
-        process, folder = _while_training(project, TWO)
-        process.send_signal(number)
-        project.end(process, 130, "interrupted")
-        project.assert_nothing_left()
-        assert _placed(folder) == ["aborted"]
+@pytest.mark.parametrize(
+    "number", ["SIGQUIT", *(pytest.param(name, marks=whole) for name in ("SIGINT", "SIGTERM", "SIGHUP"))]
+)
+def test_processes_podium_run_gets_sigint_sigterm_sighup_or_sigquit(project: Project, number: str) -> None:
+    process, folder = _while_training(project, TWO)
+    process.send_signal(signal.Signals[number])
+    project.end(process, 130, "interrupted")
+    project.assert_nothing_left()
+    assert _placed(folder) == ["aborted"]
 
 
-@fault(PROCESSES, "A rank is killed", RUN, "exit 1, names the rank", "the same")
-def _(project: Project) -> None:
+@whole
+def test_processes_a_rank_is_killed(project: Project) -> None:
     process, folder = _while_training(project, TWO)
     os.kill(project.ranks()[1], signal.SIGKILL)
     project.end(process, 1, r"rank [01].*SIGKILL")
@@ -853,8 +563,8 @@ def _(project: Project) -> None:
     assert _placed(folder) == ["aborted"]
 
 
-@fault(PROCESSES, "A rank is killed, and may be started again", RUN, "goes on from the last checkpoint", "the same")
-def _(project: Project) -> None:
+@whole
+def test_processes_a_rank_is_killed_and_may_be_started_again(project: Project) -> None:
     settings = (LONG[0], "max_samples=320", *LONG[2:], *SAVING, TWO, "launch.max_restarts=1")
     process = project.start("run", "laptop", settings=settings)
     folder = project.trained(process, 144)
@@ -864,8 +574,8 @@ def _(project: Project) -> None:
     assert not project.logs() or not _placed(folder), "a run that was restarted is no result"
 
 
-@fault(PROCESSES, "torchrun is killed", RUN, "exit 1", "exit 1, no process is left")
-def _(project: Project) -> None:
+@whole
+def test_processes_torchrun_is_killed(project: Project) -> None:
     process, folder = _while_training(project, TWO)
     os.kill(project.torchrun(), signal.SIGKILL)
     project.end(process, 1, "SIGKILL")
@@ -873,14 +583,8 @@ def _(project: Project) -> None:
     assert _placed(folder) == ["aborted"]
 
 
-@fault(
-    PROCESSES,
-    "`podium run` is killed, and started again",
-    RUN,
-    "no aborted result, results/ as before",
-    "the next command closes what was left as aborted and says so",
-)
-def _(project: Project) -> None:
+@whole
+def test_processes_podium_run_is_killed_and_started_again(project: Project) -> None:
     process, folder = _while_training(project)
     process.kill()
     process.communicate()
@@ -889,8 +593,8 @@ def _(project: Project) -> None:
     assert _placed(folder) == ["aborted"]
 
 
-@fault(PROCESSES, "`podium run` is killed, and its run resumed", RUN + " --resume FOLDER", "resumed", "the same")
-def _(project: Project) -> None:
+@whole
+def test_processes_podium_run_is_killed_and_its_run_resumed(project: Project) -> None:
     process, folder = _while_training(project, *SAVING, samples=144)
     process.kill()
     process.communicate()
@@ -901,10 +605,8 @@ def _(project: Project) -> None:
     project.end(resumed, (130, 143))
 
 
-@fault(
-    PROCESSES, "All ranks are stopped (SIGSTOP, a frozen container)", RUN, "not noticed", "exit 1 after the time-out"
-)
-def _(project: Project) -> None:
+@whole
+def test_processes_all_ranks_are_stopped_sigstop_a_frozen_container(project: Project) -> None:
     process, folder = _while_training(project, TWO, IMPATIENT)
     for pid in project.ranks():
         os.kill(pid, signal.SIGSTOP)
@@ -913,23 +615,15 @@ def _(project: Project) -> None:
     assert _placed(folder) == ["aborted"]
 
 
-@fault(PROCESSES, "One rank is stopped", RUN, "exit 1, names the rank", "the same")
-def _(project: Project) -> None:
+@whole
+def test_processes_one_rank_is_stopped(project: Project) -> None:
     process, _ = _while_training(project, TWO, IMPATIENT)
     os.kill(project.ranks()[1], signal.SIGSTOP)
     project.end(process, 1, "rank 1")
     project.assert_nothing_left()
 
 
-@fault(
-    PROCESSES,
-    "One rank is stopped, then Ctrl-C",
-    RUN,
-    "a process was left",
-    "exit 130, no process is left",
-    sampled=True,
-)
-def _(project: Project) -> None:
+def test_processes_one_rank_is_stopped_then_ctrl_c(project: Project) -> None:
     process, _ = _while_training(project, TWO)
     os.kill(project.ranks()[1], signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
@@ -937,8 +631,8 @@ def _(project: Project) -> None:
     project.assert_nothing_left()
 
 
-@fault(PROCESSES, "torchrun is stopped, then Ctrl-C", RUN, "not tried", "exit 130, no process is left")
-def _(project: Project) -> None:
+@whole
+def test_processes_torchrun_is_stopped_then_ctrl_c(project: Project) -> None:
     process, _ = _while_training(project, TWO)
     os.kill(project.torchrun(), signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
@@ -946,8 +640,8 @@ def _(project: Project) -> None:
     project.assert_nothing_left()
 
 
-@fault(PROCESSES, "All processes are stopped and continued (Ctrl-Z, fg)", RUN, "went on", "goes on; the time counts")
-def _(project: Project) -> None:
+@whole
+def test_processes_all_processes_are_stopped_and_continued_ctrl_z_fg(project: Project) -> None:
     process = project.start("run", "laptop", settings=(LONG[0], "max_samples=480", *LONG[2:], IMPATIENT))
     folder = project.trained(process, 64)
     pids = [process.pid, *(pid for pid in project.processes() if pid != process.pid)]
@@ -960,8 +654,8 @@ def _(project: Project) -> None:
     assert json.loads((folder / "summary.json").read_text())["seconds"] > 6
 
 
-@fault(PROCESSES, "A second `podium run` of the system is started", RUN, "refused", "exit 2, the first goes on")
-def _(project: Project) -> None:
+@whole
+def test_processes_a_second_podium_run_of_the_system_is_started(project: Project) -> None:
     process, _ = _while_training(project)
     project.run(2, match="another `podium run`")
     assert process.poll() is None
@@ -969,8 +663,8 @@ def _(project: Project) -> None:
     project.end(process, 130)
 
 
-@fault(PROCESSES, "A rank ends with an error of one line", RUN, "only: exit code 1", "exit 1, shows the line")
-def _(project: Project) -> None:
+@whole
+def test_processes_a_rank_ends_with_an_error_of_one_line(project: Project) -> None:
     train = project.home / "implementations/pytorch/train.py"
     train.write_text(train.read_text() + "\n    raise RuntimeError('the one line that is the cause')\n")
     train.write_text(
@@ -982,37 +676,24 @@ def _(project: Project) -> None:
     project.run(1, match="the one line that is the cause")
 
 
-@fault(PROCESSES, "There is not enough memory for the ranks", RUN, "a generic message", "exit 1, shows the cause")
-def _(project: Project) -> None:
+@whole
+def test_processes_there_is_not_enough_memory_for_the_ranks(project: Project) -> None:
     project.run(1, wrapper=("prlimit", "--data=400000000"), match="emory|allocat")
 
 
 # --- Training ------------------------------------------------------------------------------------------------------
 
-TRAINING = "Training"
 HOT = ("optimizer.learning_rate=1.0e+30", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
 
 
-@fault(
-    TRAINING,
-    "The loss is no number",
-    RUN + " --set optimizer.learning_rate=1e30",
-    "exit 1",
-    "exit 1, lists the samples",
-)
-def _(project: Project) -> None:
+@whole
+def test_training_the_loss_is_no_number(project: Project) -> None:
     project.run(1, settings=HOT, match=r"the loss of step \d+ is (nan|inf)")
     assert not any(status_of(log) == "success" for log in project.logs())
 
 
-@fault(
-    TRAINING,
-    "Gradients are not finite in the last step before an evaluation",
-    RUN,
-    "not tried",
-    "exit 1, the evaluation is no result",
-)
-def _(project: Project) -> None:
+@whole
+def test_training_gradients_are_not_finite_in_the_last_step_before_an_evaluation(project: Project) -> None:
     settings = (*HOT, "max_samples=16", "evaluation.interval_samples=16", "target_accuracy=1.0e-9")
     ended = project.run((0, 1), settings=settings)
     for log in project.logs():
@@ -1021,9 +702,6 @@ def _(project: Project) -> None:
 
 
 # --- Checkpoints ---------------------------------------------------------------------------------------------------
-
-CHECKPOINTS = "Checkpoints"
-RESUME = RUN + " --resume FOLDER"
 
 
 def _two_checkpoints(project: Project) -> tuple[Path, list[Path]]:
@@ -1043,15 +721,7 @@ def _resumed_from_before(project: Project, folder: Path, newest: Path, kept: Seq
     assert all(content in found for content in (path.read_bytes() for path in kept))
 
 
-@fault(
-    CHECKPOINTS,
-    "A bit of the newest checkpoint flips",
-    RESUME,
-    "deleted it",
-    "uses the one before, sets it aside",
-    sampled=True,
-)
-def _(project: Project) -> None:
+def test_checkpoints_a_bit_of_the_newest_checkpoint_flips(project: Project) -> None:
     folder, checkpoints = _two_checkpoints(project)
     rank_file = checkpoints[-1] / "rank_0.safetensors"
     flip(rank_file)
@@ -1060,8 +730,8 @@ def _(project: Project) -> None:
     _resumed_from_before(project, folder, checkpoints[-1], [kept])
 
 
-@fault(CHECKPOINTS, "A rank's file of the newest checkpoint is missing", RESUME, "deleted it", "uses the one before")
-def _(project: Project) -> None:
+@whole
+def test_checkpoints_a_rank_s_file_of_the_newest_checkpoint_is_missing(project: Project) -> None:
     folder, checkpoints = _two_checkpoints(project)
     (checkpoints[-1] / "rank_0.safetensors").unlink()
     kept = project.tmp / "kept"
@@ -1069,8 +739,8 @@ def _(project: Project) -> None:
     _resumed_from_before(project, folder, checkpoints[-1], [kept])
 
 
-@fault(CHECKPOINTS, "The newest checkpoint is of a newer version", RESUME, "deleted it", "exit 2, nothing is touched")
-def _(project: Project) -> None:
+@whole
+def test_checkpoints_the_newest_checkpoint_is_of_a_newer_version(project: Project) -> None:
     folder, checkpoints = _two_checkpoints(project)
     facts = checkpoints[-1] / "facts.json"
     facts.write_text(re.sub(r'"version": \d+', '"version": 99', facts.read_text(), count=1))
@@ -1079,18 +749,16 @@ def _(project: Project) -> None:
     assert before == {path: path.read_bytes() for path in checkpoints[-1].iterdir()}
 
 
-@fault(
-    CHECKPOINTS, "Facts of a checkpoint are deeply nested JSON", RESUME, "a traceback", "a sentence, or the one before"
-)
-def _(project: Project) -> None:
+@whole
+def test_checkpoints_facts_of_a_checkpoint_are_deeply_nested_json(project: Project) -> None:
     folder, checkpoints = _two_checkpoints(project)
     for checkpoint in checkpoints:
         (checkpoint / "facts.json").write_text("[" * 200_000)
     project.podium((1, 2), "run", "laptop", "--resume", folder)
 
 
-@fault(CHECKPOINTS, "A checkpoint holds a pickle", RESUME, "refused", "refused, nothing is executed")
-def _(project: Project) -> None:
+@whole
+def test_checkpoints_a_checkpoint_holds_a_pickle(project: Project) -> None:
     folder, checkpoints = _two_checkpoints(project)
     proof = project.tmp / "executed"
     pickle = b"cos\nsystem\n(S'touch " + str(proof).encode() + b"'\ntR."
@@ -1100,14 +768,8 @@ def _(project: Project) -> None:
     assert not proof.exists()
 
 
-@fault(
-    CHECKPOINTS,
-    "The code was changed before a run resumes",
-    RESUME,
-    "resumed, not recorded",
-    "both hashes are kept and printed",
-)
-def _(project: Project) -> None:
+@whole
+def test_checkpoints_the_code_was_changed_before_a_run_resumes(project: Project) -> None:
     folder = _interrupted(project)
     before = json.loads((folder / "source.json").read_text())["code"]
     (project.home / "podium/added.py").write_text("")
@@ -1119,8 +781,8 @@ def _(project: Project) -> None:
     assert before in after and len(set(re.findall(r"[0-9a-f]{64}", after))) == 2
 
 
-@fault(CHECKPOINTS, "The configuration in the run's folder was edited", RESUME, "refused", "exit 2, names the key")
-def _(project: Project) -> None:
+@whole
+def test_checkpoints_the_configuration_in_the_run_s_folder_was_edited(project: Project) -> None:
     folder = _interrupted(project)
     config = folder / "config.yaml"
     config.write_text(re.sub(r"global_batch_size: \d+", "global_batch_size: 8", config.read_text()))
@@ -1129,18 +791,8 @@ def _(project: Project) -> None:
 
 # --- Results -------------------------------------------------------------------------------------------------------
 
-RESULTS = "Results"
 
-
-@fault(
-    RESULTS,
-    "A later run is stopped by Ctrl-C",
-    RUN,
-    "displaced the good result",
-    "results/ stays as it is",
-    sampled=True,
-)
-def _(project: Project) -> None:
+def test_results_a_later_run_is_stopped_by_ctrl_c(project: Project) -> None:
     project.run(0)
     before = {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
     process, _ = _while_training(project)
@@ -1149,22 +801,16 @@ def _(project: Project) -> None:
     assert before == {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
 
 
-@fault(RESULTS, "A setting of a later run is misspelt", RUN, "refused", "exit 2, results/ stays as it is")
-def _(project: Project) -> None:
+@whole
+def test_results_a_setting_of_a_later_run_is_misspelt(project: Project) -> None:
     project.run(0)
     before = {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
     project.run(2, settings=("optimizer.lerning_rate=1",), match="lerning_rate")
     assert before == {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
 
 
-@fault(
-    RESULTS,
-    "A set of one run follows a set of two",
-    RUN,
-    "moved the two into the other's folder",
-    "each set has its logs",
-)
-def _(project: Project) -> None:
+@whole
+def test_results_a_set_of_one_run_follows_a_set_of_two(project: Project) -> None:
     project.run(0, "--runs", 2)
     first = {path.parent for path in project.runs()}
     project.run(0)
@@ -1174,7 +820,6 @@ def _(project: Project) -> None:
 
 # --- Files of others -----------------------------------------------------------------------------------------------
 
-FILES = "Files of others"
 MEASURED = (
     "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); "
     "print('KILOBYTES', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, flush=True); sys.exit(code)"
@@ -1203,25 +848,22 @@ def _member(name: str, **attributes: Any) -> tarfile.TarInfo:
     return member
 
 
-CHECK = "podium submit check FILE.tar.gz"
-
-
-@fault(FILES, "An archive's member leads out of the folder", CHECK, "refused", "exit 1, nothing is written there")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_an_archive_s_member_leads_out_of_the_folder(project: Project) -> None:
     archive = _tar(project.tmp / "p.tar.gz", _member("../../outside.txt"), _member("/tmp/podium_outside.txt"))
     project.podium((1, 2), "submit", "check", archive)
     assert not list(project.tmp.rglob("outside.txt")) and not Path("/tmp/podium_outside.txt").exists()
 
 
-@fault(FILES, "An archive's member is a link out of the folder", CHECK, "refused", "exit 1")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_an_archive_s_member_is_a_link_out_of_the_folder(project: Project) -> None:
     link = _member("Org/results/s/bert/result_0.txt", type=tarfile.SYMTYPE, linkname="/etc/passwd")
     ended = project.podium((1, 2), "submit", "check", _tar(project.tmp / "p.tar.gz", link))
     assert "root:x" not in ended.text
 
 
-@fault(FILES, "11 kB of sparse maps in an archive", CHECK, "1.75 GB, 34 s", "exit 1, under 600 MB")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_11_kb_of_sparse_maps_in_an_archive(project: Project) -> None:
     maps = ",".join(f"{place},1" for place in range(0, 4_000_000, 2))
     member = _member(
         "Org/a", pax_headers={"GNU.sparse.map": maps, "GNU.sparse.size": "9000000", "GNU.sparse.numblocks": "9"}
@@ -1229,8 +871,8 @@ def _(project: Project) -> None:
     _within(project, 600, (1, 2), "submit", "check", _tar(project.tmp / "p.tar.gz", member))
 
 
-@fault(FILES, "Very many global headers in an archive", CHECK, "1.9 GB", "exit 1, under 600 MB")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_very_many_global_headers_in_an_archive(project: Project) -> None:
     path = project.tmp / "p.tar.gz"
     with gzip.open(path, "wb") as file:
         for number in range(200):
@@ -1243,8 +885,8 @@ def _(project: Project) -> None:
     _within(project, 600, (1, 2), "submit", "check", path)
 
 
-@fault(FILES, "A gigabyte of zeros in 1 MB of archive", CHECK, "refused", "exit 1, under 600 MB")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_a_gigabyte_of_zeros_in_1_mb_of_archive(project: Project) -> None:
     path = project.tmp / "p.tar.gz"
     with tarfile.open(path, "w:gz", compresslevel=9) as archive:
         member = _member("Org/results/s/bert/result_0.txt", size=2**30)
@@ -1262,17 +904,14 @@ class _Zeros(io.RawIOBase):
         return bytes(size)
 
 
-IMPORT = "podium data import FILE.hdf5"
-
-
 def _import(project: Project, file: Path, code: int | tuple[int, ...] = (1, 2), megabytes: int = 1500) -> None:
     vocabulary = project.home / "data/embedded/text/vocab.txt"
     _within(project, megabytes, code, "data", "import", file, "--vocab", vocabulary, "--out", project.tmp / "imported")
     assert not list(project.tmp.glob("imported/*.h5"))
 
 
-@fault(FILES, "2 MB of HDF5 whose chunk unpacks to 2 GB", IMPORT, "2.15 GB", "exit 1, under 1.5 GB")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_2_mb_of_hdf5_whose_chunk_unpacks_to_2_gb(project: Project) -> None:
     path = project.tmp / "file.hdf5"
     with h5py.File(path, "w") as file:
         file.create_dataset("input_ids", (2**21, 512), "i2", chunks=(2**21, 512), compression="gzip", fillvalue=0)
@@ -1285,10 +924,8 @@ def _(project: Project) -> None:
     _import(project, path)
 
 
-@fault(
-    FILES, "4 MB of HDF5 whose 8,192 rows are all the same long one", IMPORT, "24 GB, killed", "exit 1, under 1.5 GB"
-)
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_4_mb_of_hdf5_whose_8_192_rows_are_all_the_same_long_one(project: Project) -> None:
     path, rows, places = project.tmp / "file.hdf5", 8192, []
     with h5py.File(path, "w") as file:
         for name in ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids"):
@@ -1303,16 +940,14 @@ def _(project: Project) -> None:
     _import(project, path)
 
 
-@fault(FILES, "The file to import is a FIFO", IMPORT, "hung", "exit 1 or 2")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_the_file_to_import_is_a_fifo(project: Project) -> None:
     os.mkfifo(project.tmp / "file.hdf5")
     _import(project, project.tmp / "file.hdf5")
 
 
-@fault(
-    FILES, "The text is /dev/zero", "podium data prepare --text /dev/zero", "took 23 GB", "exit 1 or 2, under 1.5 GB"
-)
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_the_text_is_dev_zero(project: Project) -> None:
     vocabulary = project.home / "data/embedded/text/vocab.txt"
     _within(
         project,
@@ -1329,22 +964,16 @@ def _(project: Project) -> None:
     )
 
 
-@fault(
-    FILES,
-    "The vocabulary is /dev/zero",
-    "podium data prepare --vocab /dev/zero",
-    "took 23 GB",
-    "exit 1 or 2, under 1.5 GB",
-)
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_the_vocabulary_is_dev_zero(project: Project) -> None:
     text = project.home / "data/embedded/text/part-00000"
     _within(
         project, 1500, (1, 2), "data", "prepare", "--text", text, "--vocab", "/dev/zero", "--out", project.tmp / "o"
     )
 
 
-@fault(FILES, "A result to report on is a FIFO", "podium report FOLDER", "hung", "exit 1 or 2, or left out")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_a_result_to_report_on_is_a_fifo(project: Project) -> None:
     project.run(0)
     (folder,) = project.runs()
     for name in ("metrics.jsonl", "summary.json"):
@@ -1353,22 +982,16 @@ def _(project: Project) -> None:
     project.podium((0, 1, 2), "report", folder)
 
 
-@fault(FILES, "A summary is deeply nested JSON", "podium report FOLDER", "a traceback", "a sentence")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_a_summary_is_deeply_nested_json(project: Project) -> None:
     project.run(0)
     (folder,) = project.runs()
     (folder / "summary.json").write_text("[" * 200_000)
     project.podium((0, 1, 2), "report", folder)
 
 
-@fault(
-    FILES,
-    "Escape sequences are in a checkpoint's configuration",
-    "podium data checkpoint",
-    "acted on the terminal",
-    "shown as text",
-)
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_escape_sequences_are_in_a_checkpoint_s_configuration(project: Project) -> None:
     folder = project.tmp / "hf"
     folder.mkdir()
     (folder / "config.json").write_text(
@@ -1378,21 +1001,15 @@ def _(project: Project) -> None:
     project.podium((1, 2), "data", "checkpoint", folder, "--out", project.tmp / "c")
 
 
-@fault(
-    FILES,
-    "Escape sequences are in a shard's attributes",
-    "podium data verify",
-    "acted on the terminal",
-    "shown as text",
-)
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_escape_sequences_are_in_a_shard_s_attributes(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
         file.attrs["source"] = "\x1b[31mred\x1b]0;title\x07"
     project.podium((1, 2), "data", "verify", project.training)
 
 
-@fault(FILES, "A search's journal is damaged", "podium tune laptop", "a traceback", "exit 1, names it")
-def _(project: Project) -> None:
+@whole
+def test_files_of_others_a_search_s_journal_is_damaged(project: Project) -> None:
     folder = project.tmp / "tune"
     arguments = ("tune", "laptop", "--search", "laptop_adamw", "--trials", 1, "--repeats", 0, "--folder", folder)
     settings = ("max_samples=32", "evaluation.samples=32", "evaluation.interval_samples=32", SHORT[-1])
@@ -1406,99 +1023,74 @@ def _(project: Project) -> None:
 
 # --- System files --------------------------------------------------------------------------------------------------
 
-SYSTEMS = "System files"
-for _what, _setting, _before in (
-    ("replace the script (--wrap)", "launch.slurm_options=[--wrap=id]", "accepted"),
-    ("choose the output", "launch.slurm_options=[--output=/tmp/x]", "accepted"),
-    ("replace the script, abbreviated", "launch.slurm_options=[--wra=id]", "accepted"),
-    ("set the environment", "launch.slurm_options=['--export=LD_PRELOAD=/tmp/x']", "accepted"),
-):
 
-    @fault(
-        SYSTEMS,
-        f"Slurm's options {_what}",
-        f"podium run dgxa100_n8 --set {_setting}",
-        _before,
-        "exit 2, names the option",
+@whole
+@pytest.mark.parametrize("option", ["--wrap=id", "--wra=id", "--output=/tmp/x", "--export=LD_PRELOAD=/tmp/x"])
+def test_system_files_slurm_s_options_replace_what_is_run_or_where_it_writes(project: Project, option: str) -> None:
+    project.podium(
+        2,
+        "run",
+        "dgxa100_n8",
+        "--dry-run",
+        settings=(f"launch.slurm_options=['{option}']",),
+        match=r"slurm_options.*--(wra|output|export)",
     )
-    def _(project: Project, setting: str = _setting) -> None:
-        project.podium(
-            2, "run", "dgxa100_n8", "--dry-run", settings=(setting,), match=r"slurm_options.*--(wra|output|export)"
-        )
 
 
-@fault(SYSTEMS, "An image is called like an option of docker", "podium run dgxa100_n1", "became an option", "exit 2")
-def _(project: Project) -> None:
+@whole
+def test_system_files_an_image_is_called_like_an_option_of_docker(project: Project) -> None:
     image = "launch.container={runtime: docker, image: --privileged}"
     project.podium(2, "run", "dgxa100_n1", "--dry-run", settings=(image,), match="--privileged")
 
 
-@fault(
-    SYSTEMS,
-    "A system file is called so that its runs are written elsewhere",
-    "podium run ...yaml",
-    "written outside runs/",
-    "exit 2",
-)
-def _(project: Project) -> None:
+@whole
+def test_system_files_a_system_file_is_called_so_that_its_runs_are_written_elsewhere(project: Project) -> None:
     shutil.copy(project.home / "systems/laptop.yaml", project.tmp / "...yaml")
     project.podium(2, "run", project.tmp / "...yaml", settings=SHORT)
     assert not project.logs()
 
 
-@fault(SYSTEMS, "A system file has an alias bomb", "podium run FILE.yaml", "refused", "exit 2, in seconds")
-def _(project: Project) -> None:
+@whole
+def test_system_files_a_system_file_has_an_alias_bomb(project: Project) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     (project.tmp / "bomb.yaml").write_text("\n".join(lines))
     project.podium(2, "run", project.tmp / "bomb.yaml")
 
 
-@fault(
-    SYSTEMS, "A system file has an object of Python", "podium run FILE.yaml", "refused", "exit 2, nothing is executed"
-)
-def _(project: Project) -> None:
+@whole
+def test_system_files_a_system_file_has_an_object_of_python(project: Project) -> None:
     proof = project.tmp / "executed"
     (project.tmp / "mine.yaml").write_text(f"launch: !!python/object/apply:os.system ['touch {proof}']\n")
     project.podium(2, "run", project.tmp / "mine.yaml")
     assert not proof.exists()
 
 
-for _what, _text in (
-    ("a huge integer where text is meant", "description: {system_name: " + "9" * 5000 + "}"),
-    ("a sexagesimal integer of 100,000 digits", "bert: {seed: " + ":".join(["1"] * 50_000) + "}"),
-    ("a NUL in a path", 'bert: {data: {store: "a\\0b"}}'),
-    ("10,000 characters of path", "bert: {data: {store: " + "a" * 10_000 + "}}"),
-):
+ODD_VALUES = {
+    "huge_integer": "description: {system_name: " + "9" * 5000 + "}",
+    "sexagesimal": "bert: {seed: " + ":".join(["1"] * 50_000) + "}",
+    "nul": 'bert: {data: {store: "a\\0b"}}',
+    "long_path": "bert: {data: {store: " + "a" * 10_000 + "}}",
+}
 
-    @fault(
-        SYSTEMS, f"A system file has {_what}", "podium run FILE.yaml", "a traceback, or minutes", "exit 2, a sentence"
-    )
-    def _(project: Project, text: str = _text) -> None:
-        (project.tmp / "mine.yaml").write_text(text)
-        project.podium((1, 2), "run", project.tmp / "mine.yaml")
+
+@whole
+@pytest.mark.parametrize("text", ODD_VALUES.values(), ids=ODD_VALUES)
+def test_system_files_a_value_is_a_huge_number_has_a_nul_or_10_000_characters(project: Project, text: str) -> None:
+    (project.tmp / "mine.yaml").write_text(text)
+    project.podium((1, 2), "run", project.tmp / "mine.yaml")
 
 
 # --- Network and caches --------------------------------------------------------------------------------------------
 
-NETWORK = "Network and caches"
 
-
-@fault(
-    NETWORK,
-    "A stranger looks for a port of a one-node run",
-    RUN,
-    "code executed through torchrun's store",
-    "no port but on the loopback",
-    sampled=True,
-)
-def _(project: Project) -> None:
+def test_network_and_caches_a_stranger_looks_for_a_port_of_a_one_node_run(project: Project) -> None:
     process, _ = _while_training(project, TWO)
     sockets = set()
     for pid in project.processes():
         for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
             try:
-                sockets.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+                sockets.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
             except OSError:
                 continue
     open_to_all = []
@@ -1515,8 +1107,9 @@ def _(project: Project) -> None:
     assert not open_to_all
 
 
-@fault(NETWORK, "Another user has prepared numba's cache", RUN, "executed", "not used", needs_root=True)
-def _(project: Project) -> None:
+@whole
+@root
+def test_network_and_caches_another_user_has_prepared_numba_s_cache(project: Project) -> None:
     cache = project.tmp / "cache"
     cache.mkdir()
     os.chown(cache, 65534, 65534)
@@ -1527,31 +1120,18 @@ def _(project: Project) -> None:
     assert not list(cache.rglob("*.nbi"))
 
 
-# --- The rows as tests, and as a document --------------------------------------------------------------------------
+# --- The table -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", [_row(row) for row in FAULTS])
-def test_fault(row: Fault, project: Project) -> None:
-    row.check(project)
-
-
-def document() -> str:
-    """docs/faults.md."""
-    lines = [_HEAD]
-    for part in dict.fromkeys(row.part for row in FAULTS):
-        lines += ["", f"## {part}", "", "| what goes wrong | command | before | now |", "|---|---|---|---|"]
-        lines += [f"| {row.what} | `{row.command}` | {row.before} | {row.now} |" for row in FAULTS if row.part == part]
-    return "\n".join(lines) + "\n"
-
-
-_HEAD = """# Faults and attacks
-
-FILL"""
-
-
-def test_the_document_is_that_of_the_rows() -> None:
-    assert DOCUMENT.read_text(encoding="utf-8") == document(), f"{sys.executable} {__file__} > {DOCUMENT}"
-
-
-if __name__ == "__main__":
-    print(document(), end="")
+def test_each_fault_has_a_row_and_each_row_a_fault() -> None:
+    document, rows, part = ROOT / "docs" / "faults.md", [], ""
+    for line in document.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            part = line.removeprefix("## ")
+        elif line.startswith("| ") and not line.startswith("| what "):
+            rows.append(re.sub(r"[^a-z0-9]+", "_", f"test_{part}_{line.split(' | ')[0]}".lower()).strip("_"))
+    assert rows == [
+        name
+        for name in globals()
+        if name.startswith("test_") and name != "test_each_fault_has_a_row_and_each_row_a_fault"
+    ]
