@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -680,6 +681,122 @@ def test_processes_a_rank_ends_with_an_error_of_one_line(project: Project) -> No
 @whole
 def test_processes_there_is_not_enough_memory_for_the_ranks(project: Project) -> None:
     project.run(1, wrapper=("prlimit", "--data=400000000"), match="emory|allocat")
+
+
+# --- Several nodes -------------------------------------------------------------------------------------------------
+
+
+def _port() -> int:
+    """A free port whose neighbour is free too: torchrun's rendezvous, and the one at which nodes meet."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            try:
+                other.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def _node(
+    project: Project, rank: int, port: int, *settings: str, base: Sequence[str] = SHORT, wrapper: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    nodes = ("launch.nodes=2", f"launch.rendezvous=127.0.0.1:{port}")
+    return project.start(*("run", "laptop", "--node-rank", rank), settings=(*base, *nodes, *settings), wrapper=wrapper)
+
+
+def _wait_for_listener(port: int) -> None:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        lines = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+        if re.search(rf":{port:04X} \S+ 0A ", lines):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"nothing listens at port {port}")
+
+
+def _with_strangers(project: Project, *messages: bytes) -> None:
+    """Strangers connect before the second node does and send these messages, a byte every so often the last one."""
+    port = _port()
+    first = _node(project, 0, port)
+    _wait_for_listener(port + 1)
+    strangers = [socket.create_connection(("127.0.0.1", port + 1)) for _ in messages]
+    for stranger, message in zip(strangers, messages, strict=True):
+        stranger.sendall(message)
+    second = _node(project, 1, port)
+    project.end(first, 0)
+    project.end(second, 0)
+    for stranger in strangers:
+        stranger.close()
+
+
+@whole
+def test_several_nodes_strangers_connect_first_and_are_silent_or_say_something_else(project: Project) -> None:
+    hello = json.dumps({"node": 1, "host": "x", "system": "laptop"}).encode() + b"\n"
+    _with_strangers(
+        project, b"", b"GET / HTTP/1.0\r\n\r\n", hello, b'{"failed": "no"}\n', b"\xff" * 70_000, b"\0\0\0\x08x"
+    )
+
+
+@whole
+def test_several_nodes_something_else_answers_as_the_first_node(project: Project) -> None:
+    port = _port()
+    order = {"do": "run", "folder": "/tmp", "entry": "os", "options": []}
+    with socket.create_server(("127.0.0.1", port + 1)) as server:
+        second = _node(project, 1, port)
+        server.settimeout(SECONDS)
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b'{"refused": ""}\n' + json.dumps(order).encode() + b"\n")
+            time.sleep(1)
+        assert list(project.processes()) == [second.pid]
+    second.send_signal(signal.SIGTERM)
+    project.end(second, (1, 2, 130))
+
+
+@whole
+@root
+def test_several_nodes_a_shard_is_missing_on_one_node_of_two(project: Project) -> None:
+    port, elsewhere = _port(), project.tmp / "data_of_node_1"
+    shutil.copytree(project.home / "data", elsewhere)
+    next(elsewhere.rglob("training/part-00001.h5")).unlink()
+    mount = f'mount --bind {elsewhere} {project.home}/data && exec "$@"'
+    stores = _own_stores(project)
+    first = _node(project, 0, port, *stores)
+    second = _node(project, 1, port, *stores, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh"))
+    project.end(first, 1, r"node 1.*part-00001\.h5")
+    project.end(second, 1)
+    assert not project.logs()
+
+
+@whole
+@root
+def test_several_nodes_a_shard_is_another_on_one_node_of_two(project: Project) -> None:
+    port, elsewhere = _port(), project.tmp / "data_of_node_1"
+    shutil.copytree(project.home / "data", elsewhere)
+    with h5py.File(next(elsewhere.rglob("training/part-00001.h5")), "r+", locking=False) as file:
+        file["token_ids"][1000] = int(file["token_ids"][1001])
+        shard = Path(file.filename)
+    rehash(project, shard)
+    mount = f'mount --bind {elsewhere} {project.home}/data && exec "$@"'
+    stores = _own_stores(project)
+    first = _node(project, 0, port, *stores)
+    second = _node(project, 1, port, *stores, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh"))
+    project.end(first, 1, r"node 1.*part-00001\.h5")
+    project.end(second, 1)
+
+
+@whole
+def test_several_nodes_podium_run_is_killed_on_one_of_two(project: Project) -> None:
+    port = _port()
+    first, second = (_node(project, rank, port, "launch.timeout_seconds=10", base=LONG) for rank in range(2))
+    folder = project.trained(first, 64)
+    second.kill()
+    project.end(first, 1, "node 1")
+    second.communicate()
+    project.assert_nothing_left()
+    assert _placed(folder) == ["aborted"]
 
 
 # --- Training ------------------------------------------------------------------------------------------------------
