@@ -245,7 +245,7 @@ def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch)
 
 def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
-    monkeypatch.setattr("podium.run.run_set.follow", lambda config, rank, note: followed.append(rank))
+    monkeypatch.setattr("podium.run.run_set.follow", lambda config, rank, *_: followed.append(rank))
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: pytest.fail("the first node alone makes the runs"))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
@@ -363,7 +363,7 @@ def test_what_a_job_says_to_its_nodes_is_taken_by_each(
         return note
 
     monkeypatch.setattr("podium.run.run_set.follow", noted("follow"))
-    monkeypatch.setattr("podium.run.run_set.gathered", noted("gather"))
+    monkeypatch.setattr("podium.run.run_set.node_group", noted("gather"))
     invoked(*words[1:])
     invoked(*words[1:-1], "0")
     here = f"{os.uname().nodename}:{PORT}"
@@ -377,7 +377,7 @@ def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
     folder, _ = stopped("laptop", "launch.nodes=2", "launch.rendezvous=a:29500")
     met: list[tuple[int, str | None]] = []
     monkeypatch.setattr(
-        "podium.run.run_set.follow", lambda config, rank, note: met.append((rank, config.launch.rendezvous))
+        "podium.run.run_set.follow", lambda config, rank, *_: met.append((rank, config.launch.rendezvous))
     )
     invoked("laptop", "--resume", str(folder), "--node-rank", "1")
     invoked("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")
