@@ -19,7 +19,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
-from podium.doctor import devices, filesystem, rules, versions
+from podium.doctor import devices, filesystem, network, rules, versions
 from podium.doctor.context import Examination, Places
 from podium.launch.container import become, run_options, wrapped
 from podium.launch.launch import require_torch
@@ -43,6 +43,8 @@ CHECKS: tuple[Check, ...] = (
     devices.check_ranks,
     devices.check_all_reduce,
     devices.check_clocks,
+    network.check_host_name,
+    network.check_rendezvous,
     filesystem.check_paths,
     filesystem.check_writable,
     filesystem.check_space,
@@ -135,6 +137,7 @@ def places() -> Places:
 def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> Examination:
     """Everything that checks look at; what could not be found out is there as a sentence."""
     load = devices.machine()  # before anything of ours runs
+    host, rendezvous = network.look_up_host(), network.look_up_rendezvous(config)
     with ExitStack() as stack:
         nodes, fault = attempt(lambda: stack.enter_context(node_group(config, places.runs, on_progress)))
         prepared, data_fault = prepared_data(config, on_progress)
@@ -148,7 +151,19 @@ def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None
             on_progress(f"Having {config.launch.ranks} ranks meet" if several else "Starting the rank")
             ranks, fault = attempt(_together, config, folder, nodes)
     faults = str(device_fault or ""), str(fault or "")
-    return Examination(config, places, prepared, data_fault, device, faults[0], ranks, faults[1], machine=load)
+    return Examination(
+        config,
+        places,
+        prepared,
+        data_fault,
+        device,
+        faults[0],
+        ranks,
+        faults[1],
+        machine=load,
+        host=host,
+        rendezvous=rendezvous,
+    )
 
 
 def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tuple[RunConfig | None, PodiumError | None]:

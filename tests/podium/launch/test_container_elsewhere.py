@@ -81,6 +81,14 @@ def test_slurm_without_a_container_takes_this_python(write_system: Any) -> None:
     assert "--partition=gpu" in words
 
 
+def set_host(folder: Path, resolved: str, addresses: str = "10.0.0.5 fd00::5 ") -> None:
+    """This node is called node0, which resolves to an address, and has these ones."""
+    host = f'[ "$1" = -I ] && echo "{addresses}" || echo node0\n'
+    for name, script in {"hostname": host, "getent": f"[ -z '{resolved}' ] || echo '{resolved}       node0'\n"}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
 @pytest.fixture
 def fakes(tmp_path: Path) -> Path:
     """srun, docker and nvidia-smi that say what they are asked; srun's task is run too, as on one node."""
@@ -91,6 +99,7 @@ def fakes(tmp_path: Path) -> Path:
         (folder / name).write_text(say, encoding="utf-8")
     task = 'while [ "$1" != bash ]; do shift; done; exec "$@"\n'
     (folder / "srun").write_text(say + task, encoding="utf-8")
+    set_host(folder, "10.0.0.5")
     for path in folder.iterdir():
         path.chmod(0o755)
     return folder
@@ -117,7 +126,7 @@ INSIDE = [
     "--set",
     "launch.nodes=3",
     "--set",
-    f"launch.rendezvous={os.uname().nodename}:{PORT}",
+    f"launch.rendezvous=node0:{PORT}",
 ]
 ASKED = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
 
@@ -128,6 +137,22 @@ def test_a_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> Non
     assert said(fakes, "python", ["--doctor", *arguments]) == ["-m", "podium.cli", "doctor", *ASKED[1:]]
     asked = said(fakes, "srun", arguments)
     assert asked[:4] == ["--ntasks-per-node=1", "--cpus-per-task=96", "--cpu-bind=none", "--kill-on-bad-exit=0"]
+
+
+@pytest.mark.parametrize(
+    ("resolved", "addresses", "expected"),
+    [
+        ("127.0.1.1", "10.0.0.5 fd00::5 ", "10.0.0.5"),
+        ("::1", "fd00::5 ", "[fd00::5]"),
+        ("127.0.0.1", "", "node0"),
+        ("", "10.0.0.5", "node0"),
+    ],
+)
+def test_a_first_node_whose_name_is_the_loopback_is_named_by_its_address(
+    fakes: Path, resolved: str, addresses: str, expected: str
+) -> None:
+    set_host(fakes, resolved, addresses)
+    assert f"launch.rendezvous={expected}:{PORT}" in said(fakes, "python", ["--python", "python", "laptop"])
 
 
 @pytest.fixture
@@ -366,7 +391,7 @@ def test_what_a_job_says_to_its_nodes_is_taken_by_each(
     monkeypatch.setattr("podium.run.run_set.node_group", noted("gather"))
     invoked(*words[1:])
     invoked(*words[1:-1], "0")
-    here = f"{os.uname().nodename}:{PORT}"
+    here = f"node0:{PORT}"
     assert met == [("follow", 2, here), ("gather", 0, here)]
     assert became == []
 
