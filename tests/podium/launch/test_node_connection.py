@@ -33,7 +33,12 @@ from podium.launch.node_connection import (
 )
 from podium.launch.node_group import NodeGroup, follow, node_group, rendezvous_address
 
-HOUR = 3600.0
+
+@pytest.fixture(autouse=True)
+def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that fails does so within a minute."""
+    for name in ("JOIN_SECONDS", "ANSWER_SECONDS"):
+        monkeypatch.setattr(f"podium.launch.node_group.{name}", 20.0)
 
 
 @pytest.fixture
@@ -223,8 +228,8 @@ def strangers() -> Iterator[list[socket.socket]]:
 
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A greeting may take an hour, so that whoever waits for a stranger waits for too long."""
-    monkeypatch.setattr("podium.launch.node_connection.GREETING_SECONDS", HOUR)
+    """A greeting may take longer than nodes wait for each other."""
+    monkeypatch.setattr("podium.launch.node_connection.GREETING_SECONDS", 60.0)
 
 
 FRAMED = b'\0\0\0\x0f{"failed": "x"}'
@@ -269,10 +274,13 @@ def test_the_oldest_greeting_gives_way(
 ) -> None:
     monkeypatch.setattr("podium.launch.node_group.MOST_CALLERS", 0)
 
-    def call(address: tuple[str, int]) -> None:
-        strangers.extend(socket.create_connection(address) for _ in range(30))
+    def call() -> None:
+        strangers.extend(socket.create_connection(rendezvous_address(config)) for _ in range(30))
+        while strangers[0].recv(1 << 16):  # a challenge, and the end
+            pass
+        Follower(config, tmp_path)
 
-    with two_nodes(config, tmp_path, call) as (nodes, _):
+    with node_group(config, tmp_path, lambda text: threading.Thread(target=call, daemon=True).start()) as nodes:
         assert len(nodes.others) == 1
 
 
