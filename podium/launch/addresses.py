@@ -43,6 +43,11 @@ def address_towards(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
+def host_and_port(host: str, port: int) -> str:
+    """HOST:PORT, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def resolve(host: str) -> list[str]:
     """The addresses of a host name or an address, as this node resolves it. ValueError with the reason for none."""
     if not host:

@@ -24,6 +24,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder, read_bounded, whole_file
 from podium.core.text import printable
+from podium.launch.addresses import host_and_port
 
 GREETING_SECONDS = 10.0  # for a whole greeting, however slow the other end is
 KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}  # seconds, seconds, and tries
@@ -206,20 +207,20 @@ def greet_first_node(connected: socket.socket, hello: Hello, file: Path) -> Node
 
     LostError where that may succeed later, with what to do if it does not. UsageError where node 0 refuses this node.
     """
-    first, (host, port, *_) = NodeConnection(connected), connected.getpeername()
+    first, place = NodeConnection(connected), host_and_port(*connected.getpeername()[:2])
     try:
         with first.deadline(GREETING_SECONDS):
             secret = read_secret(file)  # anew at each attempt: an older one may be seen at first
             if secret is None:
                 raise LostError(
-                    f"a process answers at {host}:{port}, but {file} is not here; have one runs/ for all nodes, and "
+                    f"a process answers at {place}, but {file} is not here; have one runs/ for all nodes, and "
                     "start the same system as on node 0"
                 )
             try:
                 first.authenticate(secret, challenges_first=False)
             except LostError:
                 raise LostError(
-                    f"what answers at {host}:{port} does not know the secret in {file}; another program may be "
+                    f"what answers at {place} does not know the secret in {file}; another program may be "
                     "listening there, or node 0 has another runs/"
                 ) from None
             first.send(hello)

@@ -21,7 +21,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import allow_open_files
 from podium.core.text import quoted
-from podium.launch.addresses import listen_at_rendezvous, resolve_rendezvous
+from podium.launch.addresses import host_and_port, listen_at_rendezvous, resolve_rendezvous
 from podium.launch.launch import ALONE, Node, failure, launch, run_processes
 from podium.launch.node_connection import (
     GREETING_SECONDS,
@@ -229,13 +229,13 @@ def _gather(group: NodeGroup, config: RunConfig, note: Callable[[str], None]) ->
     with listen_at_rendezvous(host, port) as server, new_secret(file) as secret:
         group.node = Node(0, str(server.getsockname()[0]))
         server.settimeout(ACCEPT_SECONDS)
-        note(f"Waiting for {config.launch.nodes - 1} other nodes at {host}:{port}")
+        note(f"Waiting for {config.launch.nodes - 1} other nodes at {host_and_port(host, port)}")
         deadline = time.monotonic() + JOIN_SECONDS
         try:
             while missing:
                 if time.monotonic() > deadline:
                     raise WorkError(
-                        f"nodes {', '.join(map(str, sorted(missing)))} have not come to {host}:{port} in "
+                        f"nodes {', '.join(map(str, sorted(missing)))} have not come to {host_and_port(host, port)} in "
                         f"{JOIN_SECONDS:.0f} s; start the same command there with its --node-rank, and see that they "
                         f"reach {group.node.address}"
                     )
@@ -295,7 +295,7 @@ def _join(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None])
     """A connection to node 0, which has admitted this node."""
     host, port = rendezvous_address(config)
     resolve_rendezvous(host)
-    note(f"Node {rank} takes part in the runs of {host}:{port}")
+    note(f"Node {rank} takes part in the runs of {host_and_port(host, port)}")
     hello, file = Hello(rank=rank, host=socket.gethostname()), secret_file(config, runs)
     deadline, noted = time.monotonic() + JOIN_SECONDS, ""
     while True:
@@ -304,8 +304,8 @@ def _join(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None])
             return greet_first_node(connected, hello, file)
         except OSError as error:
             why = (
-                f"launch.rendezvous: no process answers at {host}:{port} ({error.strerror or error}); start the same "
-                "command on that node"
+                f"launch.rendezvous: no process answers at {host_and_port(host, port)} "
+                f"({error.strerror or error}); start the same command on that node"
             )
         except LostError as error:
             why = f"launch.rendezvous: {error}"
