@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder, read_bounded, whole_file
-from podium.core.text import printable
+from podium.core.text import cut, printable
 from podium.launch.addresses import host_and_port
 
 GREETING_SECONDS = 10.0  # for a whole greeting, however slow the other end is
@@ -152,7 +152,7 @@ class NodeConnection:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"])) or "its message"
-            raise self._lost(f"it sent what is no {kind.__name__}: {where}: {first['msg']}") from None
+            raise self._lost(f"it sent what is no {kind.__name__}: {cut(where, 60)}: {first['msg']}") from None
 
     def close(self) -> None:
         self._connection.close()

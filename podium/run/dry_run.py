@@ -48,5 +48,5 @@ def _node(config: RunConfig, rank: int) -> Node:
         return Node(0, host)
     try:
         return Node(rank, address_towards(host, port))
-    except OSError:
+    except (OSError, UnicodeError):  # of a name with a part of more than 63 letters
         return Node(rank, "ADDRESS")

@@ -244,6 +244,8 @@ def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
     assert "--node-rank=0" in first
     assert "--local-addr=127.0.0.1" in first
     assert "--node-rank=1" in commands(RunRequest("laptop", settings, node_rank=1))[2]
+    unknown = ["launch.nodes=2", f"launch.rendezvous={'a' * 64}:29500"]
+    assert "--local-addr=ADDRESS" in commands(RunRequest("laptop", unknown, node_rank=1))[2]
 
 
 def test_a_dry_run_of_a_job_is_its_submission() -> None:

@@ -102,6 +102,7 @@ class Attack:
         (b'{"do": "run", "folder": 7}', "it sent what is no Order: folder: Input should be a valid string"),
         (b'{"do": "run", "command": "x"}', "it sent what is no Order: command: Extra inputs are not permitted"),
         (b'{"do": "end", "exit_code": 1e999}', "it sent what is no Order: exit_code: Input should be a"),
+        (json.dumps({"do": "end", "k" * 9000: 1}).encode(), "it sent what is no Order: kkk"),
         (pickle.dumps(Order), "it sent what is no Order: its message: Invalid JSON"),
         (b"x" * (1 << 20 | 1), "bad message length"),
     ],
