@@ -12,12 +12,14 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
+from mlperf_logging.mllog import constants
+
 from podium.config.run_folder import RunFolder
 from podium.config.schema import Description
 from podium.core.errors import attempt
 from podium.core.files import sha256_of
 from podium.mllog.read import read_log
-from podium.mllog.run import RunLog
+from podium.mllog.run import RunLog, as_number
 from podium.mllog.write import SUCCESS
 from podium.run.records import RunRecord, runs_of_set
 from podium.run.set_record import SET, SetRecord, read_set
@@ -196,7 +198,8 @@ def _unlike_metrics(run: RunLog, record: RunRecord) -> Iterator[str]:
     if found is None:
         yield f"cannot be compared with {metrics}, which is missing or cannot be read"
         return
-    logged = [(one.samples, one.accuracy) for one in run.evaluations]
+    events = run.all(constants.EVAL_ACCURACY)
+    logged = [(as_number(event.metadata.get("epoch_num")), as_number(event.value)) for event in events]
     pairs = enumerate(zip(logged, found, strict=False), 1)
     unlike = next(((number, one, other) for number, (one, other) in pairs if one != other), None)
     if unlike is not None:

@@ -148,7 +148,8 @@ class MadeSet:
             }
             folder.summary.write_text(json.dumps(totals), encoding="utf-8")
             lines = [
-                {"event": "evaluation", "samples": one.samples, "accuracy": one.accuracy} for one in run.evaluations
+                {"event": "evaluation", "samples": event.metadata["epoch_num"], "accuracy": event.value}
+                for event in run.all("eval_accuracy")
             ]
             folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
             shutil.copy(log, self.set_folder / log.name)
