@@ -191,6 +191,23 @@ def test_the_description_is_the_files_own_of_today(make_set: Any, wish: Any) -> 
     assert described["cooling"] == "liquid" and len(described) == 33
 
 
+@pytest.mark.parametrize("later", [True, False])
+def test_a_set_is_packaged_by_its_folder_whatever_results_hold_now(make_set: Any, wish: Any, later: bool) -> None:
+    made_set = make_set(name="laptop")
+    if later:
+        shutil.rmtree(made_set.results)
+        make_set([55.0], name="mine")
+    asked = str(made_set.set_folder if later else made_set.logs[0].parent)
+    more = {} if later else {"runs": made_set.runs}
+    made = make(wish(made_set, systems=(asked,), **({"results": None, "runs": None} | more)))
+    assert made.systems[0].choice.score == 104.5 and made.systems[0].system == "laptop"
+    told = shown(made)
+    assert "compared: laptop: runs/laptop/set: 10 runs were requested and 10 have ended" in told
+    readme = (made.folder / "benchmarks/bert/laptop/README.md").read_text(encoding="utf-8")
+    assert "What was compared when this package was made:\n\n- runs/laptop/set: 10 runs were requested" in readme
+    assert "What could not be:\n\n- data not compared" in readme
+
+
 def refused(wish: Wish, error: type[PodiumError], words: str, *findings: Finding) -> None:
     """And nothing is left behind."""
     before = files_of(wish.out.parent)
