@@ -90,8 +90,12 @@ def close_left(system: Path, note: Callable[[str], None], but: RunFolder | None 
 
 
 def _close(run: RunFolder, note: Callable[[str], None]) -> None:
-    if is_locked(run.lock):
+    locked = is_locked(run.lock)
+    if locked:
         note(f"{run.path}: processes of this run are still at work after its `podium run` was killed; it is not closed")
+        return
+    if locked is None and run.lock.exists():  # a file system without locks: another machine may be at work on it
+        note(f"{run.path}: was left open, and whether its processes are still at work is not known; it is not closed")
         return
     if isinstance(run.told_failure(), Saved):
         return

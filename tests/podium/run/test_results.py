@@ -222,6 +222,16 @@ def test_runs_at_work_and_runs_that_saved_themselves_are_not_closed(ended: Any) 
     assert entries(working)[0].status == "success" and entries(saved) == ()
 
 
+def test_where_locks_are_not_known_a_run_that_may_be_at_work_is_not_closed(
+    ended: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = ended("one"), list[str]()
+    run.lock.touch()
+    monkeypatch.setattr("podium.run.results.is_locked", lambda path: None)
+    close_left(run.path.parents[1], said.append)
+    assert entries(run) == () and run.log.is_file() and "still at work is not known; it is not closed" in said[0]
+
+
 def test_a_file_in_the_way_of_results_is_said_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "results").touch()
     with pytest.raises(UsageError, match="a file is in the way"):
