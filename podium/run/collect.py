@@ -7,13 +7,13 @@ from typing import Any
 
 from podium.config.run_folder import whole_checkpoints
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
+from podium.core.errors import Interrupted, PodiumError, Saved, WorkError, attempt
 from podium.launch.container import seen_anywhere
 from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.prepare import PreparedRun
-from podium.run.results import published_folder, settle
+from podium.run.results import published_folder, record_saved, settle
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,8 @@ def collect_failure(run: PreparedRun, error: PodiumError) -> PodiumError:
         return DataChangedError(f"{error}; its log is no result and is kept: {kept}")
     hint = _resume_hint(run, str(error))
     if isinstance(error, Saved | Interrupted) and hint:
-        saved = Saved(f"{error}; {hint}")
-        if run.folder.told_failure() is None:
-            run.folder.tell_failure(saved, final=False)  # so that no later command takes it for a run that was killed
-        return saved
+        attempt(record_saved, run.folder)
+        return Saved(f"{error}; {hint}")
     try:
         result = settle(run.folder)
         place = f"its log says {read_log(result).status}: {result}" if result else "it had not begun: no result file"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.config.run_folder import RunFolder, newest_checkpoint
-from podium.core.errors import Interrupted, PodiumError, Saved, WorkError, attempt
+from podium.core.errors import Interrupted, PodiumError, WorkError, attempt
 from podium.core.files import make_folder, sha256_of, unwritable, write_whole
 from podium.core.json_files import read_json
 from podium.core.locks import is_locked
@@ -62,6 +62,11 @@ def settle(run: RunFolder, fault: str | None = None, aside: Path | None = None) 
     return path
 
 
+def record_saved(run: RunFolder) -> None:
+    """Add to its set's record a run that is not over: its log stays open, and no later command takes it as left."""
+    add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, SAVED))
+
+
 def placed_log(run: RunFolder) -> Path:
     """The place of a run's log in its set's folder."""
     return run.path.parent / f"result_{RunRecord(run).number}.txt"
@@ -77,7 +82,7 @@ def close_left(system: Path, note: Callable[[str], None], but: RunFolder | None 
     """Close the runs that a `podium run` on this system left open when it was killed, and say so.
 
     `system` is runs/SYSTEM, locked. The runs keep their checkpoints, and can be resumed from them as before. Left alone
-    are runs that saved themselves to be resumed, those whose processes are still at work, and `but`.
+    are runs that the command itself left to be resumed, those whose processes are still at work, and `but`.
     """
     for folder in sorted(path.parent for path in system.glob(f"*/{SET}")):
         record, problem = attempt(read_set, folder)
@@ -97,8 +102,6 @@ def _close(run: RunFolder, note: Callable[[str], None]) -> None:
     if locked is None and run.lock.exists():  # a file system without locks: another machine may be at work on it
         note(f"{run.path}: was left open, and whether its processes are still at work is not known; it is not closed")
         return
-    if isinstance(run.told_failure(), Saved):
-        return
     moved = placed_log(run)
     if not run.log.exists() and moved.is_file():  # killed before the log's entry was written
         _record(run, moved, UNSEEN if read_log(moved).succeeded else None)
@@ -116,6 +119,7 @@ def _close(run: RunFolder, note: Callable[[str], None]) -> None:
     note(text)
 
 
+SAVED = "it was stopped before its end, to be resumed"
 UNSEEN = "its `podium run` was killed before it had compared the data with what the run began with"
 
 

@@ -25,7 +25,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that has ended, and its log when that got its place."""
+    """A run that has ended, and its log when that got its place; or one that was stopped to be resumed."""
 
     number: int  # N of run_N
     status: str | None  # as its log says; None where the run did not get as far as run_start, and so has no log

@@ -9,12 +9,12 @@ import pytest
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, Saved, UsageError, WorkError
+from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.files import sha256_of, write_whole
 from podium.core.locks import shared_lock
 from podium.mllog.read import read_log
 from podium.run import results as results_module
-from podium.run.results import check_place, close_left, held_set, publish, published_folder, settle
+from podium.run.results import check_place, close_left, held_set, publish, published_folder, record_saved, settle
 from podium.run.set_record import EndedRun, SetRecord, read_set, write_set
 
 SYSTEM = "laptop"
@@ -206,20 +206,21 @@ def test_a_record_that_finds_no_place_names_the_log_and_is_written_by_the_next_c
     assert said == [f"{run.path}: was left open when its `podium run` was killed; its log says success: {moved}"]
 
 
-def test_runs_at_work_and_runs_that_saved_themselves_are_not_closed(ended: Any) -> None:
+def test_runs_at_work_and_runs_that_were_left_to_be_resumed_are_not_closed(ended: Any) -> None:
     working, saved, said = ended("one"), ended("two"), list[str]()
-    saved.tell_failure(Saved("asked to stop"))
+    record_saved(saved)
     (working.path.parents[1] / "three").mkdir()
     (working.path.parents[1] / "three" / "set.json").write_text("{", encoding="utf-8")
     with shared_lock(working.lock):
         close_left(working.path.parents[1], said.append)
-    assert entries(working) == entries(saved) == () and working.log.is_file() and saved.log.is_file()
+    assert entries(working) == () and working.log.is_file() and saved.log.is_file()
     assert "processes of this run are still at work" in said[0] and "three/set.json: cannot be used" in said[1]
     shutil.rmtree(working.path.parents[1] / "three")
     close_left(working.path.parents[1], said.append, but=working)
     assert entries(working) == () and len(said) == 2
     close_left(working.path.parents[1], said.append)
-    assert entries(working)[0].status == "success" and entries(saved) == ()
+    assert entries(working)[0].status == "success"
+    assert entries(saved) == (EndedRun(0, None, None, None, fault="it was stopped before its end, to be resumed"),)
 
 
 def test_where_locks_are_not_known_a_run_that_may_be_at_work_is_not_closed(

@@ -231,7 +231,10 @@ def test_a_results_folder_that_cannot_be_written_at_the_end_is_a_sentence_with_t
 
 
 def killed(place: Path, config: RunConfig, implementation: Any, then: str = "", runs: int = 2) -> RunFolder:
-    """A run whose `podium run` was killed by SIGKILL while it was at work."""
+    """A run whose `podium run` was killed by SIGKILL while it was at work; with a checkpoint it has saved itself."""
+    if then:
+        failure = json.dumps({"exit_code": 143, "message": "asked to stop"})
+        then += f"(folder / 'failure.json').write_text({failure!r})"
     implementation("block_start", then=f"{then}\nos.kill(os.getppid(), signal.SIGKILL)", summarise=False)
     before = set((place / "runs").rglob("run_0"))
     process = multiprocessing.get_context("fork").Process(target=lambda: list(run_set(config, runs, QUIET)))
@@ -676,6 +679,7 @@ def test_a_resume_that_fails_early_leaves_the_results_of_another_set(
     implementation()
     (other,) = run_set(open_config, 1, QUIET)
     result, held = other.result.read_bytes(), content(place / "results")
+    assert stopped.log.is_file()  # open, as it was left to be resumed
     (place / "sample.txt").unlink()
     implementation("block_start", then="os.kill(os.getpid(), signal.SIGKILL)", summarise=False)
     with pytest.raises(WorkError, match=rf"killed by SIGKILL.*; its log says aborted: {stopped.restarted_result}; "):
