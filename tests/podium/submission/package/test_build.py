@@ -201,8 +201,7 @@ def test_a_set_is_packaged_by_its_folder_whatever_results_hold_now(make_set: Any
     more = {} if later else {"runs": made_set.runs}
     made = make(wish(made_set, systems=(asked,), **({"results": None, "runs": None} | more)))
     assert made.systems[0].choice.score == 104.5 and made.systems[0].system == "laptop"
-    told = shown(made)
-    assert "compared: laptop: runs/laptop/set: 10 runs were requested and 10 have ended" in told
+    assert "compared: laptop: runs/laptop/set: 10 runs were requested and 10 have ended" in shown(made)
     readme = (made.folder / "benchmarks/bert/laptop/README.md").read_text(encoding="utf-8")
     assert "What was compared when this package was made:\n\n- runs/laptop/set: 10 runs were requested" in readme
     assert "What could not be:\n\n- data not compared" in readme
