@@ -18,7 +18,7 @@ from podium.launch.node_group import Crew
 from podium.launch.page_cache import Cleared
 from podium.planning.costs import with_measured_costs
 from podium.run.data import verify, with_data
-from podium.run.source import record_resumed, source_here, write_source
+from podium.run.source import add_resumed_code, source_here, write_source
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def prepare_resumed(config: RunConfig, run: RunFolder, nodes: Crew, note: Callab
     write_resolved(config, run.config)
     nodes.verify_data(config, run)
     run.mark_resumed()
-    record_resumed(run.source, source_here(), note)
+    add_resumed_code(run.source, source_here(), note)
     run.forget_failure()
     return PreparedRun(config, run, Cleared(False, ""))
 

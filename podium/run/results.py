@@ -64,7 +64,16 @@ def settle(run: RunFolder, fault: str | None = None, aside: Path | None = None) 
 
 def record_saved(run: RunFolder) -> None:
     """Add to its set's record a run that is not over: its log stays open, and no later command takes it as left."""
-    add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, SAVED))
+    _record_open(run, SAVED)
+
+
+def record_resumed(run: RunFolder) -> None:
+    """Add to its set's record that a run is resumed, so that it is known as left if the command is killed."""
+    _record_open(run, RESUMED)
+
+
+def _record_open(run: RunFolder, fault: str) -> None:
+    add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, fault))
 
 
 def placed_log(run: RunFolder) -> Path:
@@ -90,7 +99,9 @@ def close_left(system: Path, note: Callable[[str], None], but: RunFolder | None 
             note(f"{problem}")
             continue
         for run in runs_of_set(folder):
-            if run.number not in record.by_number and (but is None or run.path.resolve() != but.path.resolve()):
+            ended = record.by_number.get(run.number)
+            left = ended is None or ended.fault == RESUMED
+            if left and (but is None or run.path.resolve() != but.path.resolve()):
                 _close(run.folder, note)
 
 
@@ -120,6 +131,7 @@ def _close(run: RunFolder, note: Callable[[str], None]) -> None:
 
 
 SAVED = "it was stopped before its end, to be resumed"
+RESUMED = "it was resumed and has not ended"
 UNSEEN = "its `podium run` was killed before it had compared the data with what the run began with"
 
 

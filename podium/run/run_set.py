@@ -24,7 +24,7 @@ from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord, settings_to_resume
-from podium.run.results import check_place, close_left, publish, results_of
+from podium.run.results import check_place, close_left, publish, record_resumed, results_of
 from podium.run.set_record import SetRecord, write_set
 
 RUNS = WORKING_FOLDER / "runs"
@@ -152,6 +152,7 @@ def resume(
         close_left(RUNS / name, progress.note, but=run)
         with gathered(config, progress.note) as nodes:
             prepared = prepare_resumed(config, run, nodes, progress.note)
+            record_resumed(run)
             return _launch_and_collect(prepared, "Resumed run", nodes, progress)
 
 

@@ -105,7 +105,7 @@ def _source(found: Any) -> Source:
     return Source(code, commit)
 
 
-def record_resumed(path: Path, here: Source, note: Callable[[str], None]) -> None:
+def add_resumed_code(path: Path, here: Source, note: Callable[[str], None]) -> None:
     """Add the code that a run is resumed with to what it was begun with, and say where they differ."""
     began = read_source(path)
     if began is None:

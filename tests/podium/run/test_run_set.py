@@ -237,15 +237,20 @@ def killed(place: Path, config: RunConfig, implementation: Any, then: str = "", 
         then += f"(folder / 'failure.json').write_text({failure!r})"
     implementation("block_start", then=f"{then}\nos.kill(os.getppid(), signal.SIGKILL)", summarise=False)
     before = set((place / "runs").rglob("run_0"))
-    process = multiprocessing.get_context("fork").Process(target=lambda: list(run_set(config, runs, QUIET)))
+    make_killed(place, lambda: list(run_set(config, runs, QUIET)))
+    (path,) = set((place / "runs").rglob("run_0")) - before
+    return RunFolder(path)
+
+
+def make_killed(place: Path, command: Callable[[], object]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=command)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    (path,) = set((place / "runs").rglob("run_0")) - before
-    with (path / ".lock").open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until its processes have ended too
+    for path in (place / "runs").rglob("run_0/.lock"):
+        with path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until its processes have ended too
     (place / "sample.txt").unlink()
-    return RunFolder(path)
 
 
 def test_a_run_that_was_left_when_podium_run_was_killed_is_closed_by_the_next(
@@ -282,11 +287,27 @@ def test_a_run_that_was_killed_with_a_checkpoint_is_closed_and_can_still_be_resu
     assert run.reached_target and run.result == left.restarted_result and aborted.is_file()
     record = read_set(left.path.parent)
     assert record is not None
-    assert [(one.log, one.restarted, one.status) for one in record.ended] == [
+    assert [(one.log, one.restarted, one.status) for one in record.ended if one.log] == [
         ("result_0.txt", False, "aborted"),
         ("run_0/result.restarted.txt", True, "success"),
     ]
     assert record.by_number[0].restarted
+
+
+def test_a_resumed_run_whose_podium_run_was_killed_is_closed_as_restarted(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    implementation("block_start", then="os.kill(os.getppid(), signal.SIGKILL)", summarise=False)
+    make_killed(place, lambda: resume(stopped, "laptop", QUIET))
+    assert stopped.log.is_file() and not stopped.restarted_result.exists()
+    implementation()
+    list(run_set(open_config, 1, QUIET))
+    assert read_log(stopped.restarted_result).status == "aborted" and not stopped.log.exists()
+    assert resume(stopped, "laptop", QUIET).reached_target
+    record = read_set(stopped.path.parent)
+    assert record is not None
+    assert [(one.status, one.restarted) for one in record.ended if one.log] == [("aborted", True), ("success", True)]
 
 
 def test_resuming_a_run_closes_others_that_were_left_and_not_itself(
@@ -297,7 +318,7 @@ def test_resuming_a_run_closes_others_that_were_left_and_not_itself(
     implementation()
     assert resume(left, "laptop", QUIET).reached_target
     records = [read_set(folder.path.parent) for folder in (left, other)]
-    assert [[one.restarted for one in record.ended] for record in records if record is not None] == [[True], [False]]
+    assert [[one.restarted for one in record.ended if one.log] for record in records if record] == [[True], [False]]
     assert not (left.path.parent / "result_0.txt").exists() and (other.path.parent / "result_0.txt").is_file()
 
 
