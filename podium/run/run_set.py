@@ -18,7 +18,7 @@ from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import become, resume_options, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
-from podium.launch.node_group import Crew, follow, gathered
+from podium.launch.node_group import NodeGroup, follow, node_group
 from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
@@ -87,7 +87,7 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
         become(config, request.launcher_command())
     require_torch()
     if request.node_rank > 0:
-        follow(config, request.node_rank, progress.note)
+        follow(config, request.node_rank, RUNS, progress.note)
     else:
         with request.job.watch(request.resumed) if request.job is not None else nullcontext():
             yield from _make_runs(request, progress)
@@ -107,7 +107,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
     """
     folder = new_set_folder(config)
     check_place(config.system)
-    with gathered(config, progress.note) as nodes, _alone(make_folder(folder.parent)):
+    with node_group(config, RUNS, progress.note) as nodes, _alone(make_folder(folder.parent)):
         close_left(folder.parent, progress.note)
         progress.note(hyperparameters_note(config))
         config, data = prepare_set(config, progress.note, nodes), None
@@ -150,14 +150,14 @@ def resume(
             "`podium run` was killed; wait for their end",
         )
         close_left(RUNS / name, progress.note, but=run)
-        with gathered(config, progress.note) as nodes:
+        with node_group(config, RUNS, progress.note) as nodes:
             prepared = prepare_resumed(config, run, nodes, progress.note)
             record_resumed(run)
             return _launch_and_collect(prepared, "Resumed run", nodes, progress)
 
 
 def _launch_and_collect(
-    run: PreparedRun, title: str, nodes: Crew, progress: Progress, more: bool = False
+    run: PreparedRun, title: str, nodes: NodeGroup, progress: Progress, more: bool = False
 ) -> FinishedRun:
     """Run its processes on all nodes to the end and show their progress, then collect what they leave.
 
@@ -178,7 +178,7 @@ def _launch_and_collect(
     return finished
 
 
-def _collected(run: PreparedRun, nodes: Crew, progress: Progress) -> FinishedRun:
+def _collected(run: PreparedRun, nodes: NodeGroup, progress: Progress) -> FinishedRun:
     """The result of a run that has ended; DataChangedError where its data was changed meanwhile: then it is none."""
     try:
         nodes.data.require_unchanged()
