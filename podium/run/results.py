@@ -21,7 +21,7 @@ from podium.core.locks import is_locked
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import seen_anywhere
 from podium.mllog.read import read_log
-from podium.mllog.write import close_as_aborted
+from podium.mllog.write import SUCCESS, close_as_aborted
 from podium.run.records import REPLACED, RunRecord, logs_in, runs_of_set
 from podium.run.set_record import SET, EndedRun, add_ended, read_set
 
@@ -115,7 +115,7 @@ def _close(run: RunFolder, note: Callable[[str], None]) -> None:
         return
     moved = placed_log(run)
     if not run.log.exists() and moved.is_file():  # killed before the log's entry was written
-        _record(run, moved, UNSEEN if read_log(moved).succeeded else None)
+        _record(run, moved, UNSEEN if _says_success(moved) else None)
         result: Path | None = moved
     else:
         result = settle(run, UNSEEN if _says_success(run.log) else None)
@@ -137,7 +137,7 @@ UNSEEN = "its `podium run` was killed before it had compared the data with what 
 
 def _says_success(log: Path) -> bool:
     found, _ = attempt(read_log, log) if log.is_file() else (None, None)
-    return found is not None and found.succeeded
+    return found is not None and found.status == SUCCESS
 
 
 @dataclass(frozen=True)

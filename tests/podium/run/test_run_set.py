@@ -227,7 +227,7 @@ def test_a_results_folder_that_cannot_be_written_at_the_end_is_a_sentence_with_t
     with pytest.raises(WorkError) as caught:
         next(runs)
     assert f"no run is lost: the set is whole, and its logs are {run.folder.parent}/result_*.txt" in str(caught.value)
-    assert read_log(run.result).succeeded and caught.value.exit_code == 1
+    assert read_log(run.result).status == "success" and caught.value.exit_code == 1
 
 
 def killed(place: Path, config: RunConfig, implementation: Any, then: str = "", runs: int = 2) -> RunFolder:
