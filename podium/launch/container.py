@@ -1,9 +1,9 @@
 """Launchers that run a whole `podium run` or `podium doctor` in a Docker container, or on the nodes of a Slurm job.
 
-The same command runs there with launch.launcher=torchrun. Docker's options are those that NVIDIA's container
-requires (shared memory, locked memory, stack), with the numeric user and group ids of the user who starts it, so
-that the results belong to that user. A Slurm job is submitted and waited for, and its output is shown as if it had
-run here.
+The same command runs there with launch.launcher=torchrun. Docker's options are those that NVIDIA's container requires
+(shared memory, locked memory, stack), no network but the loopback for one node and the host's for several, and the
+numeric user and group ids of the user who starts it, so that the results belong to that user. A Slurm job is submitted
+and waited for, and its output is shown as if it had run here.
 """
 
 import os
@@ -127,6 +127,7 @@ def _as_it_ended(job: str, exit_code: int) -> int:
 INSIDE = Path("/workspace/podium")  # where docker/Dockerfile puts the repository
 SHARED = ("results", "runs", "data")
 INFINIBAND = Path("/dev/infiniband")
+SHARED_MEMORY = "16g"  # at most; NCCL takes some 10 MB for each pair of GPUs that it connects through memory
 
 
 def run_options(runs: int, recipe: str | None, settings: Sequence[str], as_json: bool) -> list[str]:
@@ -195,7 +196,10 @@ def _mounts(config: RunConfig, system: Path) -> list[str]:
 def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: int, command: str) -> list[str]:
     assert config.launch.container is not None
     rank = ["--node-rank", str(node_rank)] if config.launch.nodes > 1 else []
-    words = ["docker", "run", "--rm", "--init", "--network=host", "--ipc=host"]
+    # One node's ranks meet in files and on the loopback; between nodes NCCL and gloo need the host's interfaces.
+    network = "host" if config.launch.nodes > 1 else "none"
+    # All ranks of a node are in one container: it needs room in /dev/shm for NCCL, and not the host's shared memory.
+    words = ["docker", "run", "--rm", "--init", f"--network={network}", f"--shm-size={SHARED_MEMORY}"]
     words += ["--ulimit=memlock=-1", "--ulimit=stack=67108864", "--cap-add=SYS_NICE"]
     words += ["--gpus=all"] if config.launch.device == "cuda" else []
     words += [f"--device={INFINIBAND}"] if INFINIBAND.exists() else []

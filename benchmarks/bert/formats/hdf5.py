@@ -8,6 +8,7 @@ Variable length, NVIDIA's layout: no padding, so no input_mask. Datasets: input_
 of i1, masked_lm_positions rows of i2, masked_lm_ids rows of i2, next_sentence_labels i1 [N], or [N, 1].
 """
 
+import resource
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,6 +69,8 @@ MOST_COMPRESSION = 256
 ANY_FILE_BYTES = 2**24  # that a dataset may have in a file however small
 
 CPU_SECONDS = 30.0  # that HDF5 may compute at a time, where it needs less than one; waiting for a disk does not count
+# That HDF5 may take at a time. A block of rows needs 100 MB; all rows of a small file can be the same long one.
+MEMORY_BYTES = 2**30
 
 
 @contextmanager
@@ -75,17 +78,37 @@ def as_sentence(path: Path) -> Iterator[None]:
     """Turn what h5py raises for a corrupt file into a WorkError; for calls of h5py alone, not to be nested.
 
     Where HDF5 gets lost in a corrupt file for ever (a heap of variable-length rows can be such) this ends the process
-    by SIGVTALRM after CPU_SECONDS, so foreign files are to be read in a process of their own.
+    by SIGVTALRM after CPU_SECONDS, so foreign files are to be read in a process of their own. HDF5 may take
+    MEMORY_BYTES more than the process has.
     """
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
     try:
-        yield
+        with _bounded_memory():
+            yield
     except PodiumError:
         raise
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
         raise unusable(path, f"it cannot be read as HDF5 ({' '.join(str(error).split())})") from error
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Have allocations fail that would take MEMORY_BYTES more than the process has; no bound where /proc is not."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])  # data and stack, which RLIMIT_DATA counts
+    except OSError:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = pages * resource.getpagesize() + MEMORY_BYTES
+    allowed = min([wanted, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def test_docker_is_given_devices_limits_mounts_and_the_same_run(monkeypatch: pyt
     image = words.index("podium:latest")
     assert words[image + 1 :] == ["podium", "run", "dgxa100_n1", *options, *DIRECT]
     given = set(words[3:image])
-    assert given >= {"--gpus=all", "--ipc=host", "--network=host", "--ulimit=memlock=-1", "--device=/", "--init"}
+    assert given >= {"--gpus=all", "--shm-size=16g", "--network=none", "--ulimit=memlock=-1", "--device=/", "--init"}
     assert given >= {f"--volume={CODE_FOLDER}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data")}
     assert f"--volume={CODE_FOLDER}/data:/data:ro" in given
     assert f"--volume={CODE_FOLDER}/systems/dgxa100_n1.yaml:/workspace/podium/systems/dgxa100_n1.yaml:ro" in given
@@ -59,6 +59,7 @@ def test_several_nodes_in_docker_know_their_number(write_system: Any) -> None:
     path = write_system({f"launch.{key}": value for key, value in launch.items()})
     words = wrapped(load_system(str(path)), str(path), ["--json"], 1)
     assert words[-9:-6] == ["--json", "--node-rank", "1"]
+    assert "--network=host" in words and not any(word.startswith("--ipc") for word in words)
 
 
 def test_slurm_is_given_nodes_options_and_the_container() -> None:
@@ -384,3 +385,50 @@ def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
     assert met == [(1, "a:29500"), (1, "b:29500")]
     line = invoked("laptop", "--resume", str(folder), "--dry-run", "--set", "launch.rendezvous=127.0.0.1:29500")
     assert line.splitlines()[2].endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for docker that prints a digest, and its arguments into the file that is returned."""
+    program, asked = tmp_path / "docker", tmp_path / "asked.txt"
+    script = f'echo "$@" >>{asked}\n[ "$1" = buildx ] && echo "$DIGEST"\nexit "${{FAILS:-0}}"'
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("DIGEST", PINNED)
+    return asked
+
+
+PINNED = "sha256:" + "5" * 64
+
+
+def _build(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([CODE_FOLDER / "docker/build.sh", *options], capture_output=True, text=True, check=False)
+
+
+def test_the_image_is_built_on_a_base_that_is_pinned_by_its_digest(docker: Path) -> None:
+    base = next(
+        line.removeprefix("ARG FROM_IMAGE=")
+        for line in (CODE_FOLDER / "docker/Dockerfile").read_text().splitlines()
+        if line.startswith("ARG FROM_IMAGE=")
+    )
+    assert _build("--print").stdout == f"{base}@{PINNED}\n"
+    assert _build("--no-cache").returncode == 0
+    assert f"--build-arg FROM_IMAGE={base}@{PINNED} --tag podium:latest --no-cache ." in docker.read_text()
+
+
+def test_a_base_that_is_pinned_already_is_not_asked_for(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_IMAGE", f"registry.example/torch@{PINNED}")
+    assert _build("--print").stdout == f"registry.example/torch@{PINNED}\n"
+    assert not docker.exists()
+
+
+@pytest.mark.parametrize(("digest", "fails"), [(PINNED, "1"), ("latest", "0"), ("", "0")])
+def test_without_a_digest_nothing_is_built(
+    docker: Path, monkeypatch: pytest.MonkeyPatch, digest: str, fails: str
+) -> None:
+    monkeypatch.setenv("DIGEST", digest)
+    monkeypatch.setenv("FAILS", fails)
+    done = _build()
+    assert done.returncode == 1 and done.stderr.startswith("docker/build.sh: ") and "FROM_IMAGE=NAME@" in done.stderr
+    assert "--tag" not in docker.read_text()

@@ -1,5 +1,6 @@
 """Everything that a foreign file can have wrong is one sentence, and no shard is left of it."""
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -457,3 +458,27 @@ def test_a_dataset_that_is_far_greater_than_its_file_is_not_read(
 
     said = refused("hdf5-fixed", edit_file=inflate)
     assert said.startswith("input_ids has chunks of ") and found in said
+
+
+def test_many_rows_that_are_the_same_long_one_in_the_file(
+    tmp_path: Path, allowed: AllowedTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference to the heap has 16 bytes, so that a file of 2 MB stands for 8 GB of rows."""
+    rows, long = 2048, np.full(250_000, 5, np.int64)
+    file, places = tmp_path / "file", []
+    with h5py.File(file, "w") as hdf5_file:
+        for name in hdf5.ROW_DTYPES:
+            dataset = hdf5_file.create_dataset(name, (rows,), h5py.vlen_dtype(long.dtype))
+            dataset[0] = long
+            places.append(dataset.id.get_offset())
+        hdf5_file.create_dataset("next_sentence_labels", data=np.zeros(rows, np.int8))
+    content = bytearray(file.read_bytes())
+    for place in places:
+        content[place : place + 16 * rows] = content[place : place + 16] * rows
+    file.write_bytes(content)
+    monkeypatch.setattr(hdf5, "MEMORY_BYTES", 2**26)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(WorkError, match=r"it cannot be read as HDF5 \(.*memory"):
+        import_file(file, "hdf5-variable", allowed, tmp_path / "shard.h5")
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert sorted(tmp_path.iterdir()) == [file]
