@@ -187,7 +187,10 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
             raise UsageError(
                 f"{COMMAND_LINE} {setting}: give it as key=value, such as {COMMAND_LINE} global_batch_size=32"
             )
-        value = parse_yaml(text, f"{COMMAND_LINE} {key}", as_text=parts[0] == "description")
+        if parts == ["launch", "rendezvous"] and text.startswith("["):
+            value: Any = text  # [IPv6]:PORT, which YAML would take for a list
+        else:
+            value = parse_yaml(text, f"{COMMAND_LINE} {key}", as_text=parts[0] == "description")
         target = values
         for part in parts[:-1]:
             target = target.setdefault(part, {})

@@ -23,6 +23,15 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """A host name, and the addresses that it has here or why it has none."""
+
+    name: str
+    addresses: str
+    fault: str = ""
+
+
+@dataclass(frozen=True)
 class Examination:
     """Everything that takes long to find out was found out before the checks begin."""
 
@@ -38,6 +47,8 @@ class Examination:
     # `busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files. Empty
     # where this machine is none of those that would make the run.
     machine: Mapping[str, float] = field(default_factory=dict)
+    host: Lookup | None = None  # this machine's name; None where it is none of those that would make the run
+    rendezvous: Lookup | None = None  # of several nodes
 
     @cached_property
     def store(self) -> SampleStore | None:

@@ -19,11 +19,11 @@ from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
-from podium.doctor import devices, filesystem, rules, versions
+from podium.doctor import devices, filesystem, network, rules, versions
 from podium.doctor.context import Examination, Places
 from podium.launch.container import become, run_options, wrapped
 from podium.launch.launch import require_torch
-from podium.launch.node_group import Crew, follow, gathered
+from podium.launch.node_group import NodeGroup, follow, node_group
 from podium.run import data as data_module
 from podium.run import results as results_module
 from podium.run import run_set
@@ -43,6 +43,8 @@ CHECKS: tuple[Check, ...] = (
     devices.check_ranks,
     devices.check_all_reduce,
     devices.check_clocks,
+    network.check_host_name,
+    network.check_rendezvous,
     filesystem.check_paths,
     filesystem.check_writable,
     filesystem.check_space,
@@ -122,7 +124,7 @@ def diagnose(
         return go_on_elsewhere(config, places(), system, run_options(1, recipe, settings, as_json), node_rank)
     require_torch()
     if node_rank > 0:
-        follow(config, node_rank, on_progress)
+        follow(config, node_rank, places().runs, on_progress)
         return None
     return findings_of(examine(config, places(), on_progress))
 
@@ -135,8 +137,9 @@ def places() -> Places:
 def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> Examination:
     """Everything that checks look at; what could not be found out is there as a sentence."""
     load = devices.machine()  # before anything of ours runs
+    host, rendezvous = network.look_up_host(), network.look_up_rendezvous(config)
     with ExitStack() as stack:
-        nodes, fault = attempt(lambda: stack.enter_context(gathered(config, on_progress)))
+        nodes, fault = attempt(lambda: stack.enter_context(node_group(config, places.runs, on_progress)))
         prepared, data_fault = prepared_data(config, on_progress)
         folder = RunFolder(stack.enter_context(_folder(places.runs / config.system)))
         write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
@@ -148,7 +151,19 @@ def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None
             on_progress(f"Having {config.launch.ranks} ranks meet" if several else "Starting the rank")
             ranks, fault = attempt(_together, config, folder, nodes)
     faults = str(device_fault or ""), str(fault or "")
-    return Examination(config, places, prepared, data_fault, device, faults[0], ranks, faults[1], machine=load)
+    return Examination(
+        config,
+        places,
+        prepared,
+        data_fault,
+        device,
+        faults[0],
+        ranks,
+        faults[1],
+        machine=load,
+        host=host,
+        rendezvous=rendezvous,
+    )
 
 
 def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tuple[RunConfig | None, PodiumError | None]:
@@ -158,7 +173,7 @@ def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tupl
     return attempt(data_module.with_data, config, on_progress)
 
 
-def _together(config: RunConfig, folder: RunFolder, crew: Crew) -> Mapping[str, Any] | None:
+def _together(config: RunConfig, folder: RunFolder, nodes: NodeGroup) -> Mapping[str, Any] | None:
     started = time.monotonic()
 
     def in_time() -> None:
@@ -168,7 +183,7 @@ def _together(config: RunConfig, folder: RunFolder, crew: Crew) -> Mapping[str, 
                 "reach the first one by its network"
             )
 
-    crew.launch(config, folder, "doctor", [], in_time)
+    nodes.launch(config, folder, "doctor", [], in_time)
     return folder.read_summary()
 
 

@@ -1,10 +1,7 @@
 """Starts the processes of a run by torchrun, on one machine or as one node of several, and waits for their end."""
 
-import fcntl
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,13 +22,12 @@ from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
 from podium.core.process_tree import StartedProcesses, adopted_orphans, send
 from podium.core.processes import end_with_parent, leave_closed_terminal, stop_signals
+from podium.launch.addresses import interface_of
 from podium.launch.failure_cause import cause_of
 from podium.launch.progress_watch import HEARTBEATS, ProgressWatch, make_heartbeats
 from podium.launch.timeouts import asked, torchrun_seconds
 
-SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 LOOPBACK = "127.0.0.1"
-INTERFACE_REQUEST = struct.Struct("16sHH4s")  # struct ifreq with an IPv4 address: name, family, port, address
 
 
 @dataclass(frozen=True)
@@ -47,29 +43,6 @@ class Node:
 
 
 ALONE = Node()
-
-
-def interface_of(address: str) -> str | None:
-    """The network interface that has an IPv4 address; None where none has."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = name.encode().ljust(16, b"\0") + bytes(24)
-            try:
-                answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
-            except OSError:  # it has none
-                continue
-            found = socket.inet_ntoa(INTERFACE_REQUEST.unpack(answer[: INTERFACE_REQUEST.size])[3])
-            if found == address:
-                return name
-    return None
-
-
-def address_towards(host: str, port: int) -> str:
-    """The address of this machine from which it would reach the host; OSError where that is unknown or unreachable."""
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(place)
-        return str(probe.getsockname()[0])
 
 
 def require_torch() -> None:

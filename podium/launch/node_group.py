@@ -1,39 +1,52 @@
 """Coordination of several nodes that make a run together: the first node, its workers, and their protocol.
 
 On every node the same `podium run` or `podium doctor` is started, with a different --node-rank. The first node
-prepares data, keeps the results and signals the workers over TCP when to clear their caches and when to start
+prepares data, keeps the results and orders the workers by authenticated connections to clear their caches and to start
 torchrun; torchrun's processes then use its rendezvous. The repository's runs/ and data/ are shared by all nodes.
-
-Messages are JSON objects, one a line. When the other side has ended, its connection closes; a machine that lost its
-power or its network is detected by TCP's keep-alive within a minute.
 """
 
-import json
-import select
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import TypeVar
 
 from podium.config.load import load_resolved
 from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
-from podium.core.json_files import parse_json
+from podium.core.files import allow_open_files
+from podium.core.text import quoted
+from podium.launch.addresses import host_and_port, listen_at_rendezvous, resolve_rendezvous
 from podium.launch.launch import ALONE, Node, failure, launch, run_processes
+from podium.launch.node_connection import (
+    GREETING_SECONDS,
+    Answer,
+    Entry,
+    Hello,
+    LostError,
+    NodeConnection,
+    Order,
+    greet_caller,
+    greet_first_node,
+    new_secret,
+    secret_file,
+)
 from podium.launch.node_data import DataChangedError, NodeData, verification_seconds
 from podium.launch.page_cache import Cleared, clear_caches
 
-KEEP_ALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}  # seconds, seconds, and tries
-LONGEST_MESSAGE = 1 << 20
-
-
-class LostError(WorkError):
-    """The other side has closed the connection, died, or said something that is no message."""
+JOIN_SECONDS = 600.0  # how long nodes wait for each other before the first run: a job's nodes start minutes apart
+RETRY_SECONDS = 0.5
+ACCEPT_SECONDS = 0.1
+MOST_CALLERS = 64  # connections besides the nodes' that may be in a greeting at a time; the oldest gives way
+ANSWER_SECONDS = 300.0
+ENDING_SECONDS = 30.0  # how long the first node's processes may go on after another node's have ended
+# How long a file that the first node has written may take to be seen here: network file systems cache folders.
+FILE_SECONDS = 60.0
 
 
 class FirstNodeError(PodiumError):
@@ -44,104 +57,36 @@ class FirstNodeError(PodiumError):
         self.exit_code = exit_code
 
 
-class Wire:
-    """One end of a connection; `name` is the node's at the other end."""
+class NodeGroup:
+    """The nodes of a set of runs, as node 0 sees them. Without others every method does what a single node needs."""
 
-    def __init__(self, connection: socket.socket, name: str = "node 0") -> None:
-        self._socket, self._received, self.name = connection, b"", name
-        connection.setblocking(True)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in KEEP_ALIVE.items():
-            if hasattr(socket, name):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-    @property
-    def own_address(self) -> str:
-        """The address of this end; an IPv4 address as such, also where the socket is one for both."""
-        return str(self._socket.getsockname()[0]).removeprefix("::ffff:")
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError as error:
-            raise self._lost(error) from None
-
-    def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """The next message; None if none has come whole after so many seconds (0: is there one?). Waits for ever
-        without a limit. Raises LostError."""
-        while b"\n" not in self._received:
-            if not select.select([self._socket], [], [], seconds)[0]:
-                return None
-            try:
-                more = self._socket.recv(1 << 16)
-            except OSError as error:
-                raise self._lost(error) from None
-            if not more or len(self._received) > LONGEST_MESSAGE:
-                raise self._lost("it closed the connection")
-            self._received += more
-        line, _, self._received = self._received.partition(b"\n")
-        try:
-            message = parse_json(line)
-        except ValueError:
-            message = None
-        if not isinstance(message, dict):
-            raise self._lost("it sent something that is no message")
-        return message
-
-    def answer(self, seconds: float) -> dict[str, Any] | None:
-        """As `receive`; WorkError for an answer that says that the node could not do what it was told to."""
-        answer = self.receive(seconds)
-        if answer is not None and "failed" in answer:
-            raise WorkError(f"{self.name}: {answer['failed']}")
-        return answer
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _lost(self, why: object) -> LostError:
-        return LostError(f"{self.name} was lost ({why}); see what Podium said there")
-
-
-GATHERING_SECONDS = 600.0  # how long nodes wait for each other before the first run: a job's nodes start minutes apart
-ANSWER_SECONDS = 300.0
-ENDING_SECONDS = 30.0  # how long the first node's processes may go on after another node's have ended
-
-
-class Crew:
-    """The nodes of a set of runs. Without others every method does what a machine by itself needs."""
-
-    def __init__(self, node: Node = ALONE, others: Sequence[Wire] = ()) -> None:
+    def __init__(self, runs: Path = Path()) -> None:
+        """`runs` is the folder that all nodes share, with the folder of every run below it."""
+        self.runs, self.node, self.others = runs, ALONE, list[NodeConnection]()
         self.data = NodeData()  # as this node has verified it
         self._changed = ""  # which node's data was changed during the run
-        self.node, self._others = node, others
-        self._at_work: list[Wire] = []
-        self._ended: dict[Wire, tuple[str, float]] = {}
+        self._running: list[NodeConnection] = []  # those whose processes have not ended
+        self._ended: dict[NodeConnection, tuple[str, float]] = {}
         self._failure = ("", 0)
 
     def verify_data(self, config: RunConfig, folder: RunFolder) -> None:
         """Have the other nodes verify the stores that their processes will open, and compare them with the run's."""
-        for wire in self._others:
-            wire.send({"do": "verify", "folder": str(folder.path), "listed": folder.data.exists()})
-        deadline = time.monotonic() + verification_seconds(config)
-        for wire in self._others:
-            if wire.answer(max(0.0, deadline - time.monotonic())) is None:
-                raise WorkError(f"{wire.name} has not verified its data; see what it does")
+        for other in self.others:
+            other.send(Order(do="verify", folder=self._name_of(folder), listed=folder.data.exists()))
+        if self.others:
+            self._answers(verification_seconds(config))
 
-    def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
+    def clear_caches(self, config: RunConfig, folder: RunFolder) -> Cleared:
         """Clear caches on all nodes; what was done is what was done on the one where least was."""
-        for wire in self._others:
-            wire.send({"do": "clear", "config": str(config_path)})
+        for other in self.others:
+            other.send(Order(do="clear", folder=self._name_of(folder)))
         cleared = [clear_caches(config)]
-        deadline = time.monotonic() + ANSWER_SECONDS
-        for wire in self._others:
-            answer = wire.answer(max(0.0, deadline - time.monotonic()))
-            if answer is None:
-                raise WorkError(f"{wire.name} has not answered for {ANSWER_SECONDS:.0f} s; see what it does")
-            cleared.append(Cleared(bool(answer["samples"]), f"{wire.name}: {answer['words']}"))
+        for other, answer in zip(self.others, self._answers(ANSWER_SECONDS), strict=True):
+            cleared.append(Cleared(answer.samples, f"{other.name}: {answer.message}"))
         return min(cleared, key=lambda one: one.samples)
 
     def launch(
-        self, config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], on_tick: Callable[[], None]
+        self, config: RunConfig, folder: RunFolder, entry: Entry, options: Sequence[str], on_tick: Callable[[], None]
     ) -> None:
         """Run an entry point on all nodes to the end, as `launch` does; after a failure no process is left on any."""
 
@@ -157,28 +102,30 @@ class Crew:
             self.stop()
             raise
 
-    def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
+    def start(self, folder: RunFolder, entry: Entry, options: Sequence[str]) -> None:
         """Have the other nodes start their processes."""
-        for wire in self._others:
-            wire.send({"do": "run", "folder": str(folder.path), "entry": entry, "options": list(options)})
-        self._at_work, self._ended, self._changed = list(self._others), {}, ""
+        self._running, self._ended, self._changed = [], {}, ""
+        for other in self.others:
+            other.send(Order(do="run", folder=self._name_of(folder), entry=entry, options=tuple(options)))
+            self._running.append(other)
 
     def watch(self) -> None:
         """WorkError if a node was lost, or if its processes ended a while ago and ours go on without them."""
-        for wire in list(self._at_work):
-            answer = wire.answer(0)
+        for other in list(self._running):
+            answer = other.receive(Answer, 0)
             if answer is not None:
-                self._at_work.remove(wire)
-                self._ended[wire] = (str(answer["words"]), time.monotonic())
-                self._changed = self._changed or (f"{wire.name}: {answer['changed']}" if answer.get("changed") else "")
-        for wire, (words, when) in self._ended.items():
-            if words and time.monotonic() - when > ENDING_SECONDS:
-                raise WorkError(f"{wire.name}: {words}")
+                self._running.remove(other)
+                self._ended[other] = (answer.message, time.monotonic())
+                _require_done(other, answer)
+                self._changed = self._changed or (f"{other.name}: {answer.changed}" if answer.changed else "")
+        for other, (message, when) in self._ended.items():
+            if message and time.monotonic() - when > ENDING_SECONDS:
+                raise WorkError(f"{other.name}: {message}")
 
     def finish(self) -> None:
-        """Our processes ended by themselves: let the others' do so too."""
+        """Our processes ended normally: let the others' do so too."""
         deadline = time.monotonic() + ENDING_SECONDS
-        while self._at_work and time.monotonic() < deadline:
+        while self._running and time.monotonic() < deadline:
             self.watch()
             time.sleep(0.05)
         self.stop()
@@ -187,14 +134,14 @@ class Crew:
 
     def stop(self) -> None:
         """See to it that no node's processes go on."""
-        for wire in self._at_work:
+        for other in self._running:
             with suppress(LostError):
-                wire.send({"do": "stop"})
+                other.send(Order(do="stop"))
         deadline = time.monotonic() + ANSWER_SECONDS
-        for wire in self._at_work:
+        for other in self._running:
             with suppress(LostError):
-                wire.receive(max(0.0, deadline - time.monotonic()))
-        self._at_work = []
+                other.receive(Answer, max(0.0, deadline - time.monotonic()))
+        self._running = []
 
     def fail(self, message: str, exit_code: int) -> None:
         """Have the other nodes end with this message and exit code when they are dismissed."""
@@ -203,35 +150,58 @@ class Crew:
     def dismiss(self) -> None:
         """There are no more runs."""
         message, exit_code = self._failure
-        for wire in self._others:
+        for other in self.others:
             with suppress(LostError):
-                wire.send({"do": "end", "failed": message, "exit_code": exit_code})
-            wire.close()
+                other.send(Order(do="end", failure=message, exit_code=exit_code))
+            other.close()
+
+    def _answers(self, seconds: float) -> list[Answer]:
+        """Every other node's answer to an order; WorkError for one that failed or has not come in time."""
+        deadline, answers = time.monotonic() + seconds, []
+        for other in self.others:
+            answer = other.receive(Answer, max(0.0, deadline - time.monotonic()))
+            if answer is None:
+                raise WorkError(f"{other.name} has not answered for {seconds:.0f} s; see what it does")
+            _require_done(other, answer)
+            answers.append(answer)
+        return answers
+
+    def _name_of(self, folder: RunFolder) -> str:
+        """A run's folder relative to runs/, as the other nodes are sent it."""
+        path, runs = folder.path.resolve(), self.runs.resolve()
+        if not path.is_relative_to(runs):
+            raise UsageError(f"{folder.path}: is not below {runs}, which all nodes share; move the run's folder there")
+        return str(path.relative_to(runs))
+
+
+def _require_done(other: NodeConnection, answer: Answer) -> None:
+    if answer.failure:
+        raise WorkError(f"{other.name}: {answer.failure}")
 
 
 @contextmanager
-def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
+def node_group(config: RunConfig, runs: Path, note: Callable[[str], None]) -> Iterator[NodeGroup]:
     """All nodes of the configuration, met at launch.rendezvous. They are dismissed at the end, with what was raised.
 
-    Raises UsageError where no rendezvous is named, and WorkError where the other nodes do not come.
+    Raises UsageError where no rendezvous is named, or one that is not this node, and WorkError where the other nodes do
+    not come. `runs` is the folder runs/, which all nodes share.
     """
-    if config.launch.nodes == 1:
-        yield Crew()
-        return
-    crew = _gather(config, note)
+    group = NodeGroup(runs)
     try:
-        yield crew
+        if config.launch.nodes > 1:
+            _gather(group, config, note)
+        yield group
     except BaseException as error:
         exit_code = error.exit_code if isinstance(error, PodiumError) else 1
-        crew.fail(str(error) or "it ended before the runs did", exit_code)
+        group.fail(str(error) or "it ended before the runs did", exit_code)
         raise
     finally:
-        crew.stop()
-        crew.dismiss()
+        group.stop()
+        group.dismiss()
 
 
-def meeting_place(config: RunConfig) -> tuple[str, int]:
-    """Host and port where the nodes meet: the port after the one of torchrun's rendezvous."""
+def rendezvous_address(config: RunConfig) -> tuple[str, int]:
+    """Host and port where node 0 waits for the others: the port after the one of torchrun's rendezvous."""
     if config.launch.rendezvous is None:
         raise UsageError(
             f"launch.nodes is {config.launch.nodes}, but launch.rendezvous is missing; name HOST:PORT of the first "
@@ -241,159 +211,180 @@ def meeting_place(config: RunConfig) -> tuple[str, int]:
     return host.strip("[]"), int(port) + 1
 
 
-def _gather(config: RunConfig, note: Callable[[str], None]) -> Crew:
-    host, port = meeting_place(config)
-    missing = set(range(1, config.launch.nodes))
-    others: dict[int, Wire] = {}
-    address = host
-    try:
-        both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
-        server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
-    except OSError as error:
-        raise WorkError(f"launch.rendezvous: port {port} cannot be listened on ({error.strerror})") from None
-    note(f"Waiting for {config.launch.nodes - 1} other nodes at {host}:{port}")
-    deadline = time.monotonic() + GATHERING_SECONDS
-    with server:
-        while missing:
-            server.settimeout(max(0.01, deadline - time.monotonic()))
-            try:
-                connection, _ = server.accept()
-            except TimeoutError:
-                for wire in others.values():
-                    wire.close()
-                which = ", ".join(map(str, sorted(missing)))
-                raise WorkError(
-                    f"nodes {which} have not come to {host}:{port} in {GATHERING_SECONDS:.0f} s; start the same "
-                    "command there with its --node-rank"
-                ) from None
-            wire = Wire(connection)
-            rank = _welcome(wire, config, missing)
-            if rank is not None:
-                missing.remove(rank)
-                others[rank] = wire
-                address = wire.own_address
-    return Crew(Node(0, address), [others[rank] for rank in sorted(others)])
+def _gather(group: NodeGroup, config: RunConfig, note: Callable[[str], None]) -> None:
+    """Add the other nodes. Each caller is greeted in a thread of its own, so that a stranger keeps no node waiting."""
+    host, port = rendezvous_address(config)
+    missing, most_callers = set(range(1, config.launch.nodes)), MOST_CALLERS + config.launch.nodes
+    callers: list[NodeConnection] = []  # whose greeting has not ended, the oldest first
+    greeted: SimpleQueue[tuple[NodeConnection, Hello]] = SimpleQueue()
+
+    def greet(caller: NodeConnection) -> None:
+        try:
+            greeted.put((caller, greet_caller(caller, secret)))
+        except LostError:
+            caller.close()
+
+    allow_open_files(2 * most_callers)
+    file = secret_file(config, group.runs)
+    with listen_at_rendezvous(host, port) as server, new_secret(file) as secret:
+        group.node = Node(0, str(server.getsockname()[0]))
+        server.settimeout(ACCEPT_SECONDS)
+        note(f"Waiting for {config.launch.nodes - 1} other nodes at {host_and_port(host, port)}")
+        deadline = time.monotonic() + JOIN_SECONDS
+        try:
+            while missing:
+                if time.monotonic() > deadline:
+                    raise WorkError(
+                        f"nodes {', '.join(map(str, sorted(missing)))} have not come to {host_and_port(host, port)} in "
+                        f"{JOIN_SECONDS:.0f} s; start the same command there with its --node-rank, and see that they "
+                        f"reach {group.node.address}"
+                    )
+                with suppress(OSError):  # none has called, or it has left again
+                    callers.append(NodeConnection(server.accept()[0], "a caller"))
+                    threading.Thread(target=greet, args=callers[-1:], daemon=True).start()
+                if len(callers) > most_callers:
+                    callers.pop(0).shut_down()
+                while not greeted.empty():
+                    caller, hello = greeted.get()
+                    if caller in callers:  # else it has just been shut down
+                        callers.remove(caller)
+                        if _is_admitted(caller, hello, missing):
+                            missing.remove(hello.rank)
+                            group.others.append(caller)
+        finally:
+            for caller in callers:
+                caller.shut_down()
 
 
-def _welcome(wire: Wire, config: RunConfig, missing: set[int]) -> int | None:
-    """Rank of the node that has called, or None after telling it why it is not taken."""
+def _is_admitted(caller: NodeConnection, hello: Hello, missing: set[int]) -> bool:
+    """Admit the node that has called, or send it why not."""
+    awaited = hello.rank in missing
+    why = f"node {hello.rank} is not awaited; awaited are {', '.join(map(str, sorted(missing)))}"
+    caller.name = f"node {hello.rank} ({hello.host})"
     try:
-        hello = wire.receive(10.0) or {}
-        rank = hello.get("node")
-        why = ""
-        if hello.get("system") != config.system:
-            why = f"this is the meeting place of system {config.system}"
-        elif rank not in missing:
-            why = f"node {rank} is not awaited; awaited are {', '.join(map(str, sorted(missing)))}"
-        wire.send({"refused": why})
+        caller.send(Answer(failure="" if awaited else why))
     except LostError:
-        why = "lost"
-    if why or not isinstance(rank, int):
-        wire.close()
-        return None
-    wire.name = f"node {rank} ({hello.get('host')})"
-    return rank
-
-
-# How long a file that the first node has written may take to be seen here: network file systems cache folders.
-FILE_SECONDS = 60.0
+        awaited = False
+    if not awaited:
+        caller.close()
+    return awaited
 
 
 class _StoppedError(Exception):
     """The first node's run is over, or the first node is."""
 
 
-def follow(config: RunConfig, rank: int, note: Callable[[str], None]) -> None:
+def follow(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None]) -> None:
     """Take part in the first node's runs until it says that there are no more.
 
-    Raises UsageError if this node is not one of them, WorkError if the first one is not met or is lost, FirstNodeError
-    if its command failed, Interrupted.
+    Raises UsageError if this node is not one of them or the rendezvous does not resolve, WorkError if the first node is
+    not met or is lost, FirstNodeError if its command failed, Interrupted.
     """
     if not 0 < rank < config.launch.nodes:
         raise UsageError(f"--node-rank: found {rank}, allowed is 0 to {config.launch.nodes - 1} (launch.nodes)")
-    with closing(_met(config, rank, note)) as wire:
-        node, data = Node(rank, wire.own_address), NodeData()
-        while (order := wire.receive() or {}).get("do") != "end":
-            if order["do"] != "stop":  # one that came after all had ended has nothing to stop
-                wire.send(_obeyed(order, node, wire, data))
-        if exit_code := int(order.get("exit_code", 0)):
-            raise FirstNodeError(f"node 0 failed: {order.get('failed')}", exit_code)
+    with closing(_join(config, rank, runs, note)) as first:
+        worker = _Worker(Node(rank, first.own_address), first, runs, note)
+        while (order := first.receive(Order)) is not None and order.do != "end":
+            if order.do != "stop":  # one that came after all had ended has nothing to stop
+                first.send(worker.execute(order))
+        if order is not None and order.exit_code:
+            raise FirstNodeError(f"node 0 failed: {order.failure}", order.exit_code)
 
 
-def _met(config: RunConfig, rank: int, note: Callable[[str], None]) -> Wire:
-    host, port = meeting_place(config)
-    note(f"Node {rank} takes part in the runs of {host}:{port}")
-    deadline = time.monotonic() + GATHERING_SECONDS
+def _join(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None]) -> NodeConnection:
+    """A connection to node 0, which has admitted this node."""
+    host, port = rendezvous_address(config)
+    resolve_rendezvous(host)
+    note(f"Node {rank} takes part in the runs of {host_and_port(host, port)}")
+    hello, file = Hello(rank=rank, host=socket.gethostname()), secret_file(config, runs)
+    deadline, noted = time.monotonic() + JOIN_SECONDS, ""
     while True:
         try:
-            wire = Wire(socket.create_connection((host, port), timeout=10))
-            break
+            connected = socket.create_connection((host, port), GREETING_SECONDS)
+            return greet_first_node(connected, hello, file)
         except OSError as error:
-            if time.monotonic() > deadline:
-                raise WorkError(
-                    f"launch.rendezvous: nobody answers at {host}:{port} ({error.strerror or error}); start the same "
-                    "command on that node"
-                ) from None
-            time.sleep(0.5)
-    wire.send({"node": rank, "host": socket.gethostname(), "system": config.system})
-    answer = wire.receive(60.0) or {"refused": "no answer"}
-    if answer.get("refused"):
-        raise UsageError(f"node 0 refused this node: {answer['refused']}")
-    return wire
+            why = (
+                f"launch.rendezvous: no process answers at {host_and_port(host, port)} "
+                f"({error.strerror or error}); start the same command on that node"
+            )
+        except LostError as error:
+            why = f"launch.rendezvous: {error}"
+        if time.monotonic() > deadline:
+            raise WorkError(why)
+        if why != noted:
+            note(f"{why}. Trying again for up to {JOIN_SECONDS:.0f} s")
+            noted = why
+        time.sleep(RETRY_SECONDS)
 
 
-def _obeyed(order: Mapping[str, Any], node: Node, wire: Wire, data: NodeData) -> dict[str, Any]:
-    """The answer to an order, once it is done."""
-    try:
-        if order["do"] == "clear":
-            return asdict(clear_caches(_config(Path(order["config"]))))
-        if order["do"] == "verify":
-            return _verified(RunFolder(Path(order["folder"])), bool(order["listed"]), data)
-        words = _run(order, node, wire)
-        _, changed = attempt(data.require_unchanged)
-        return {"words": words, "changed": str(changed or "")}
-    except PodiumError as error:
-        if type(error) in (UsageError, WorkError):
-            return {"failed": str(error)}
-        raise
+T = TypeVar("T")
 
 
-def _verified(folder: RunFolder, listed: bool, data: NodeData) -> dict[str, Any]:
-    """The answer once this node's stores are verified, and compared with those `listed` in the run's folder."""
-    config = _config(folder.config)
-    expected = read_run_data(_seen(folder.data)) if listed else data.of(config)
-    if expected is None:
-        raise WorkError(f"{folder.data}: is not seen on this node; have one runs/ for all nodes")
-    data.require(config, expected, "node 0")
-    return {}
+class _Worker:
+    """Carries out node 0's orders on this node."""
 
+    def __init__(self, node: Node, first: NodeConnection, runs: Path, note: Callable[[str], None]) -> None:
+        self._node, self._first, self._runs, self._note = node, first, runs.resolve(), note
+        self._data = NodeData()
 
-def _run(order: Mapping[str, Any], node: Node, wire: Wire) -> str:
-    """Why the processes here failed, or nothing.
+    def execute(self, order: Order) -> Answer:
+        """The answer to an order, once it is done."""
+        try:
+            folder = self._folder(order.folder)
+            config = self._read(load_resolved, folder.config)
+            if order.do == "clear":
+                cleared = clear_caches(config)
+                return Answer(samples=cleared.samples, message=cleared.words)
+            if order.do == "verify":
+                expected = self._read(read_run_data, folder.data) if order.listed else self._data.of(config)
+                if expected is None:
+                    raise WorkError(f"{folder.data}: is not seen on this node; have one runs/ for all nodes")
+                self._data.require(config, expected, "node 0")
+                return Answer()
+            message = self._run(config, folder, order)
+            _, changed = attempt(self._data.require_unchanged)
+            return Answer(message=message, changed=str(changed or ""))
+        except PodiumError as error:
+            if type(error) in (UsageError, WorkError):
+                return Answer(failure=str(error))
+            raise
 
-    Only the first node knows whether the run as a whole succeeded, and says so when it dismisses this one.
-    """
-    folder = RunFolder(Path(order["folder"]))
+    def _folder(self, name: str) -> RunFolder:
+        """The folder of a run below runs/, wherever links in it lead. WorkError for any other."""
+        try:
+            path = (self._runs / name).resolve()
+        except (OSError, RuntimeError):  # links in a circle
+            path = self._runs
+        if path == self._runs or not path.is_relative_to(self._runs):
+            raise WorkError(f"{quoted(name)} is not a folder below {self._runs}, so nothing was done")
+        return RunFolder(path)
 
-    def tick() -> None:
-        if wire.receive(0) is not None:
-            raise _StoppedError
+    def _read(self, read: Callable[[Path], T], path: Path) -> T:
+        """What node 0 has written into a file, as soon as it is seen here.
 
-    try:
-        exit_code = run_processes(_config(folder.config), folder, order["entry"], order["options"], tick, node)
-    except _StoppedError:
-        return "stopped"
-    return str(failure(folder, exit_code, node)) if exit_code else ""
+        Why a file cannot be read is printed here and not sent, since the message may have lines of the file.
+        """
+        deadline = time.monotonic() + FILE_SECONDS
+        try:
+            while not path.exists() and time.monotonic() < deadline:
+                time.sleep(0.2)
+            return read(path)
+        except (PodiumError, OSError) as error:
+            self._note(str(error))
+            raise WorkError(f"{path}: cannot be read on this node; what is wrong is printed there") from None
 
+    def _run(self, config: RunConfig, folder: RunFolder, order: Order) -> str:
+        """Why the processes here failed, or nothing.
 
-def _config(path: Path) -> RunConfig:
-    return load_resolved(_seen(path))
+        Only the first node knows whether the run as a whole succeeded, and says so when it dismisses this one.
+        """
 
+        def tick() -> None:
+            if self._first.receive(Order, 0) is not None:
+                raise _StoppedError
 
-def _seen(path: Path) -> Path:
-    """The path of a file that the first node has written, as soon as it is seen here."""
-    deadline = time.monotonic() + FILE_SECONDS
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return path
+        try:
+            exit_code = run_processes(config, folder, order.entry, order.options, tick, self._node)
+        except _StoppedError:
+            return "stopped"
+        return str(failure(folder, exit_code, self._node)) if exit_code else ""

@@ -6,8 +6,9 @@ from podium.config.hyperparameters import hyperparameters_note
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import WORKING_FOLDER
-from podium.launch.launch import ALONE, Node, address_towards, command, environment
-from podium.launch.node_group import meeting_place
+from podium.launch.addresses import address_towards
+from podium.launch.launch import ALONE, Node, command, environment
+from podium.launch.node_group import rendezvous_address
 from podium.launch.page_cache import Cleared
 from podium.run.prepare import PreparedRun
 from podium.run.run_set import RunRequest, new_set_folder
@@ -42,10 +43,10 @@ def commands(request: RunRequest) -> list[str]:
 
 
 def _node(config: RunConfig, rank: int) -> Node:
-    host, port = meeting_place(config)
+    host, port = rendezvous_address(config)
     if rank == 0:
         return Node(0, host)
     try:
         return Node(rank, address_towards(host, port))
-    except OSError:
+    except (OSError, UnicodeError):  # of a name with a part of more than 63 letters
         return Node(rank, "ADDRESS")

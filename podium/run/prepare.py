@@ -15,7 +15,7 @@ from podium.config.run_folder import RunFolder, require_kept, require_same_data
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
-from podium.launch.node_group import Crew
+from podium.launch.node_group import NodeGroup
 from podium.launch.page_cache import Cleared
 from podium.planning.costs import with_measured_costs
 from podium.run.data import verify, with_data
@@ -37,7 +37,7 @@ class PreparedRun:
         return ["--caches-cleared"] if self.caches.samples else []
 
 
-def prepare_set(config: RunConfig, note: Callable[[str], None], nodes: Crew) -> RunConfig:
+def prepare_set(config: RunConfig, note: Callable[[str], None], nodes: NodeGroup) -> RunConfig:
     """The configuration with verified data and the costs measured on its system; its checkpoint fits the data."""
     check_checkpoint(config)  # before samples are made, which may take hours
     config = with_measured_costs(with_data(config, note, nodes.data))
@@ -45,7 +45,7 @@ def prepare_set(config: RunConfig, note: Callable[[str], None], nodes: Crew) -> 
     return config
 
 
-def prepare_run(config: RunConfig, folder: Path, nodes: Crew, set_data: RunData | None = None) -> PreparedRun:
+def prepare_run(config: RunConfig, folder: Path, nodes: NodeGroup, set_data: RunData | None = None) -> PreparedRun:
     """Draw the seed, write configuration, data and the source's hash, verify the data of all nodes and clear caches.
 
     Nothing reads samples any more once the caches are cleared. `set_data` is what the runs before it in its set were
@@ -61,10 +61,10 @@ def prepare_run(config: RunConfig, folder: Path, nodes: Crew, set_data: RunData 
     write_resolved(config, run.config)
     write_source(run.source, source_here())
     nodes.verify_data(config, run)
-    return PreparedRun(config, run, nodes.clear_caches(config, run.config), data)
+    return PreparedRun(config, run, nodes.clear_caches(config, run), data)
 
 
-def prepare_resumed(config: RunConfig, run: RunFolder, nodes: Crew, note: Callable[[str], None]) -> PreparedRun:
+def prepare_resumed(config: RunConfig, run: RunFolder, nodes: NodeGroup, note: Callable[[str], None]) -> PreparedRun:
     """Verify the data and mark a run as resumed with this configuration, which all nodes read from its folder.
 
     Newer checkpoints that cannot be used are set aside. Raises WorkError where there are checkpoints and none can be

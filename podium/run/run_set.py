@@ -18,7 +18,7 @@ from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import become, resume_options, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
-from podium.launch.node_group import Crew, follow, gathered
+from podium.launch.node_group import NodeGroup, follow, node_group
 from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
@@ -87,7 +87,7 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
         become(config, request.launcher_command())
     require_torch()
     if request.node_rank > 0:
-        follow(config, request.node_rank, progress.note)
+        follow(config, request.node_rank, RUNS, progress.note)
     else:
         with request.job.watch(request.resumed) if request.job is not None else nullcontext():
             yield from _make_runs(request, progress)
@@ -105,7 +105,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
     folder = new_set_folder(config)
     results = ResultSet(config.system, replaced=folder / REPLACED)
     results.check_place()
-    with gathered(config, progress.note) as nodes, _alone(make_folder(folder.parent)):
+    with node_group(config, RUNS, progress.note) as nodes, _alone(make_folder(folder.parent)):
         progress.note(hyperparameters_note(config))
         config, data = prepare_set(config, progress.note, nodes), None
         for number in range(runs):
@@ -134,14 +134,14 @@ def resume(
             f"{run.path}: processes of this run are still at work, such as some that save themselves after their "
             "`podium run` was killed; wait for their end",
         )
-        with gathered(config, progress.note) as nodes:
+        with node_group(config, RUNS, progress.note) as nodes:
             results = ResultSet(name, replaced=run.path / REPLACED)
             prepared = prepare_resumed(config, run, nodes, progress.note)
             return _launch_and_collect(prepared, "Resumed run", nodes, results, progress)
 
 
 def _launch_and_collect(
-    run: PreparedRun, title: str, nodes: Crew, results: ResultSet, progress: Progress, more: bool = False
+    run: PreparedRun, title: str, nodes: NodeGroup, results: ResultSet, progress: Progress, more: bool = False
 ) -> FinishedRun:
     """Run its processes on all nodes to the end and show their progress, then collect what they leave.
 
@@ -162,7 +162,7 @@ def _launch_and_collect(
     return finished
 
 
-def _collected(run: PreparedRun, nodes: Crew, results: ResultSet, progress: Progress) -> FinishedRun:
+def _collected(run: PreparedRun, nodes: NodeGroup, results: ResultSet, progress: Progress) -> FinishedRun:
     """The result of a run that has ended; DataChangedError where its data was changed meanwhile: then it is none."""
     try:
         nodes.data.require_unchanged()

@@ -73,6 +73,12 @@ def test_settings_are_read_as_yaml() -> None:
     assert (config.clipping, config.seed, config.precision, config.launch.threads) == (None, 12, "fp32", 3)
 
 
+@pytest.mark.parametrize("given", ["[fd00::1]:29500", '"[fd00::1]:29500"'])
+def test_a_rendezvous_may_be_an_ipv6_address(given: str) -> None:
+    config = load_system("laptop", settings=["launch.nodes=2", f"launch.rendezvous={given}"])
+    assert config.launch.rendezvous == "[fd00::1]:29500"
+
+
 def test_paths_are_those_of_the_current_folder_or_the_repository_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_system: Any
 ) -> None:

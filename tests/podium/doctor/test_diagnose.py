@@ -17,7 +17,7 @@ from podium.core.finding import Finding
 from podium.doctor import diagnose as diagnose_module
 from podium.doctor.context import Places
 from podium.doctor.diagnose import diagnose, examine
-from podium.launch.node_group import Crew
+from podium.launch.node_group import NodeGroup
 from tests.podium.doctor.conftest import LAPTOP
 
 
@@ -108,7 +108,7 @@ def test_ranks_that_hang_are_not_waited_for(
     as_implementation("time.sleep(60)")
     monkeypatch.setattr("podium.doctor.diagnose.time", Clock())
     with pytest.raises(WorkError, match="not all 1 ranks had met"):
-        diagnose_module._together(open_config, run_folder, Crew())
+        diagnose_module._together(open_config, run_folder, NodeGroup())
 
 
 @pytest.mark.usefixtures("data")
@@ -130,7 +130,7 @@ def test_nodes_that_do_not_meet_are_found_and_the_rest_is_examined(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("podium.doctor.diagnose.ask", lambda *_: {"torch": "2.13.0"})
-    monkeypatch.setattr("podium.launch.node_group.GATHERING_SECONDS", 0.0)
+    monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.0)
     two = [*LAPTOP, "launch.nodes=2", "launch.processes_per_node=1"]
     nowhere = examine(load_system("laptop", settings=two), places, lambda _: None)
     assert "launch.rendezvous is missing; name HOST:PORT" in nowhere.ranks_fault
@@ -153,7 +153,7 @@ def test_an_interruption_ends_it(places: Places, monkeypatch: pytest.MonkeyPatch
 
     config = load_system("laptop", settings=LAPTOP)
     for what in (
-        "podium.doctor.diagnose.gathered",
+        "podium.doctor.diagnose.node_group",
         "podium.doctor.diagnose.ask",
         "podium.launch.node_group.launch",
         "podium.doctor.diagnose.data_module.with_data",

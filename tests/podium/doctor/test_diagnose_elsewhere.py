@@ -159,7 +159,7 @@ def test_a_number_where_slurm_numbers_is_wrong_use() -> None:
 
 def test_another_node_follows_the_first_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
-    monkeypatch.setattr("podium.doctor.diagnose.follow", lambda config, rank, note: followed.append(rank))
+    monkeypatch.setattr("podium.doctor.diagnose.follow", lambda config, rank, *_: followed.append(rank))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["doctor", "laptop", "--node-rank", "2", "--json", *settings])
     assert (done.exit_code, done.stdout) == (0, "")

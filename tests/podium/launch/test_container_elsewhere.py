@@ -82,6 +82,14 @@ def test_slurm_without_a_container_takes_this_python(write_system: Any) -> None:
     assert "--partition=gpu" in words
 
 
+def set_host(folder: Path, resolved: str, addresses: str = "10.0.0.5 fd00::5 ") -> None:
+    """This node is called node0, which resolves to an address, and has these ones."""
+    host = f'[ "$1" = -I ] && echo "{addresses}" || echo node0\n'
+    for name, script in {"hostname": host, "getent": f"[ -z '{resolved}' ] || echo '{resolved}       node0'\n"}.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
 @pytest.fixture
 def fakes(tmp_path: Path) -> Path:
     """srun, docker and nvidia-smi that say what they are asked; srun's task is run too, as on one node."""
@@ -92,6 +100,7 @@ def fakes(tmp_path: Path) -> Path:
         (folder / name).write_text(say, encoding="utf-8")
     task = 'while [ "$1" != bash ]; do shift; done; exec "$@"\n'
     (folder / "srun").write_text(say + task, encoding="utf-8")
+    set_host(folder, "10.0.0.5")
     for path in folder.iterdir():
         path.chmod(0o755)
     return folder
@@ -118,7 +127,7 @@ INSIDE = [
     "--set",
     "launch.nodes=3",
     "--set",
-    f"launch.rendezvous={os.uname().nodename}:{PORT}",
+    f"launch.rendezvous=node0:{PORT}",
 ]
 ASKED = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
 
@@ -129,6 +138,22 @@ def test_a_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> Non
     assert said(fakes, "python", ["--doctor", *arguments]) == ["-m", "podium.cli", "doctor", *ASKED[1:]]
     asked = said(fakes, "srun", arguments)
     assert asked[:4] == ["--ntasks-per-node=1", "--cpus-per-task=96", "--cpu-bind=none", "--kill-on-bad-exit=0"]
+
+
+@pytest.mark.parametrize(
+    ("resolved", "addresses", "expected"),
+    [
+        ("127.0.1.1", "10.0.0.5 fd00::5 ", "10.0.0.5"),
+        ("::1", "fd00::5 ", "[fd00::5]"),
+        ("127.0.0.1", "", "node0"),
+        ("", "10.0.0.5", "node0"),
+    ],
+)
+def test_a_first_node_whose_name_is_the_loopback_is_named_by_its_address(
+    fakes: Path, resolved: str, addresses: str, expected: str
+) -> None:
+    set_host(fakes, resolved, addresses)
+    assert f"launch.rendezvous={expected}:{PORT}" in said(fakes, "python", ["--python", "python", "laptop"])
 
 
 @pytest.fixture
@@ -220,6 +245,8 @@ def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
     assert "--node-rank=0" in first
     assert "--local-addr=127.0.0.1" in first
     assert "--node-rank=1" in commands(RunRequest("laptop", settings, node_rank=1))[2]
+    unknown = ["launch.nodes=2", f"launch.rendezvous={'a' * 64}:29500"]
+    assert "--local-addr=ADDRESS" in commands(RunRequest("laptop", unknown, node_rank=1))[2]
 
 
 def test_a_dry_run_of_a_job_is_its_submission() -> None:
@@ -246,7 +273,7 @@ def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch)
 
 def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
-    monkeypatch.setattr("podium.run.run_set.follow", lambda config, rank, note: followed.append(rank))
+    monkeypatch.setattr("podium.run.run_set.follow", lambda config, rank, *_: followed.append(rank))
     monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: pytest.fail("the first node alone makes the runs"))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
@@ -364,10 +391,10 @@ def test_what_a_job_says_to_its_nodes_is_taken_by_each(
         return note
 
     monkeypatch.setattr("podium.run.run_set.follow", noted("follow"))
-    monkeypatch.setattr("podium.run.run_set.gathered", noted("gather"))
+    monkeypatch.setattr("podium.run.run_set.node_group", noted("gather"))
     invoked(*words[1:])
     invoked(*words[1:-1], "0")
-    here = f"{os.uname().nodename}:{PORT}"
+    here = f"node0:{PORT}"
     assert met == [("follow", 2, here), ("gather", 0, here)]
     assert became == []
 
@@ -378,7 +405,7 @@ def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
     folder, _ = stopped("laptop", "launch.nodes=2", "launch.rendezvous=a:29500")
     met: list[tuple[int, str | None]] = []
     monkeypatch.setattr(
-        "podium.run.run_set.follow", lambda config, rank, note: met.append((rank, config.launch.rendezvous))
+        "podium.run.run_set.follow", lambda config, rank, *_: met.append((rank, config.launch.rendezvous))
     )
     invoked("laptop", "--resume", str(folder), "--node-rank", "1")
     invoked("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")

@@ -1,10 +1,6 @@
-"""Addresses and interfaces of this machine.
-
-torchrun's command line, on one node and on several.
-"""
+"""torchrun's command line, on one node and on several."""
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -13,23 +9,7 @@ from podium.config.load import load_system
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
-from podium.launch.launch import ALONE, TORCHRUN, Node, address_towards, command, environment, interface_of, torchrun
-
-
-def test_only_addresses_of_this_machine_have_an_interface() -> None:
-    assert interface_of("127.0.0.1") == "lo"
-    assert interface_of("203.0.113.77") is None
-    assert interface_of("not an address") is None
-
-
-def test_an_address_of_this_machine_has_one_that_exists() -> None:
-    addresses = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
-    found = {interface_of(str(address)) for address in addresses} - {None}
-    assert found <= {name for _, name in socket.if_nameindex()}
-
-
-def test_a_machine_reaches_itself_from_its_own_address() -> None:
-    assert address_towards("127.0.0.1", 9) == "127.0.0.1"
+from podium.launch.launch import ALONE, TORCHRUN, Node, command, environment, torchrun
 
 
 def test_what_a_node_prints_is_beside_what_the_first_prints(run_folder: RunFolder) -> None:

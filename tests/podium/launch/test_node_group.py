@@ -1,7 +1,4 @@
-"""Two nodes make runs together: the first in this process, the other in one of its own, with scripts for torchrun.
-
-Messages between nodes: whole, in order, and lost when the other side is.
-"""
+"""Two nodes make runs together: the first in this process, the other in another one, with scripts for torchrun."""
 
 import json
 import os
@@ -11,27 +8,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.bert.store import Shard, renew_manifest
-from podium.config.load import load_system, write_resolved
+from podium.config.load import write_resolved
 from podium.config.run_data import write_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.paths import CODE_FOLDER
-from podium.launch import node_group as crews
 from podium.launch.node_data import DataChangedError, NodeData
-from podium.launch.node_group import Crew, LostError, Wire, follow, gathered, meeting_place
+from podium.launch.node_group import NodeGroup, follow, node_group, rendezvous_address
 from podium.launch.page_cache import Cleared
 from tests.benchmarks.bert.test_store import make_samples, write
 
 FOLLOWER = """
 import sys
+from pathlib import Path
 import podium.launch.launch as launching
 from podium.config.load import load_system
 from podium.core.errors import PodiumError
@@ -44,34 +40,12 @@ launching.command = lambda config, folder, entry, options, node, private: [
 ]
 following.clear_caches = lambda config: Cleared(config.seed == 7, "as far as it goes")
 try:
-    follow(load_system("laptop", settings=sys.argv[3:]), int(sys.argv[2]), lambda words: None)
+    follow(load_system("laptop", settings=sys.argv[4:]), int(sys.argv[2]), Path(sys.argv[3]), lambda text: None)
 except PodiumError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
 """
 HEAD = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder, rank = Path(sys.argv[1]), sys.argv[2]\n"
-
-
-def free_port() -> int:
-    """One whose next is free too."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port = int(one.getsockname()[1])
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
-
-
-@pytest.fixture
-def settings() -> list[str]:
-    return ["launch.nodes=2", f"launch.rendezvous=127.0.0.1:{free_port()}", "seed=7"]
-
-
-@pytest.fixture
-def config(settings: list[str]) -> RunConfig:
-    return load_system("laptop", settings=settings)
 
 
 @pytest.fixture
@@ -83,7 +57,7 @@ def start_node(tmp_path: Path, settings: list[str]) -> Iterator[Callable[..., su
         path = tmp_path / f"torchrun_{rank}.py"
         path.write_text(HEAD + script, encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, "-c", FOLLOWER, str(path), str(rank), *settings],
+            [sys.executable, "-c", FOLLOWER, str(path), str(rank), str(tmp_path), *settings],
             env=os.environ | {"PYTHONPATH": str(CODE_FOLDER)},
             stderr=subprocess.PIPE,
             text=True,
@@ -100,19 +74,19 @@ def start_node(tmp_path: Path, settings: list[str]) -> Iterator[Callable[..., su
 @pytest.fixture
 def first_node(as_implementation: Any, monkeypatch: pytest.MonkeyPatch, summary: dict[str, Any]) -> None:
     """The first node's torchrun: ends with a summary when it sees the file `end`."""
-    monkeypatch.setattr(crews, "clear_caches", lambda config: Cleared(True, "all"))
+    monkeypatch.setattr("podium.launch.node_group.clear_caches", lambda config: Cleared(True, "all"))
     as_implementation(
         "while not (folder / 'end').exists(): time.sleep(0.02)\n"
         f"(folder / 'summary.json').write_text({json.dumps(summary)!r})"
     )
 
 
-def make_run(crew: Crew, config: RunConfig, folder: RunFolder) -> None:
+def make_run(nodes: NodeGroup, config: RunConfig, folder: RunFolder) -> None:
     """As podium.run.run_set makes one."""
-    crew.launch(config, folder, "train", ["--caches-cleared"], lambda: None)
+    nodes.launch(config, folder, "train", ["--caches-cleared"], lambda: None)
 
 
-def quiet(words: str) -> None:
+def quiet(text: str) -> None:
     pass
 
 
@@ -122,19 +96,19 @@ def test_nodes_make_runs_together_until_they_are_dismissed(
 ) -> None:
     script = "print('here', *sys.argv[3:], flush=True); (folder / 'end').touch()"
     node, notes = start_node(script), []
-    with gathered(config, notes.append) as crew:
+    with node_group(config, tmp_path, notes.append) as nodes:
         for number in range(2):
             folder = RunFolder(tmp_path / f"run_{number}")
             folder.path.mkdir()
             write_resolved(config, folder.config)
-            assert crew.clear_caches(config, folder.config).samples
-            make_run(crew, config, folder)
+            assert nodes.clear_caches(config, folder).samples
+            make_run(nodes, config, folder)
             words = (folder.path / "output_1.txt").read_text(encoding="utf-8")
             assert words == "here train --caches-cleared\n"
             assert folder.read_summary() is not None
-        assert crew.node.address == "127.0.0.1"
+        assert nodes.node.address == "127.0.0.1"
     assert node.wait(10) == 0
-    assert notes == [f"Waiting for 1 other nodes at 127.0.0.1:{meeting_place(config)[1]}"]
+    assert notes == [f"Waiting for 1 other nodes at 127.0.0.1:{rendezvous_address(config)[1]}"]
 
 
 @pytest.fixture
@@ -170,23 +144,23 @@ def test_every_node_verifies_what_it_opens_and_compares_it_with_the_first(
     start_node("")
     assert stored.data.store
     shard = stored.data.store / "one.h5"
-    with gathered(stored, quiet) as crew:
+    with node_group(stored, tmp_path, quiet) as nodes:
         run = write_run(stored, tmp_path / "run_0")
-        crew.verify_data(stored, run)
+        nodes.verify_data(stored, run)
         whole = shard.read_bytes()
         overwrite_tokens(shard)  # after the first node has verified it
         with pytest.raises(
             WorkError, match=r"^node 1 .*one\.h5: the shard cannot be used: its content has the SHA-256"
         ):
-            crew.verify_data(stored, run)
+            nodes.verify_data(stored, run)
         shard.write_bytes(whole)
-        crew.verify_data(stored, run)
+        nodes.verify_data(stored, run)
         write(shard, make_samples([60], seed=7))
         renew_manifest(shard.parent)
         with pytest.raises(WorkError, match=r"^node 1 .*: data\.store: .*its tokens is 60, node 0 has 50; put the"):
-            crew.verify_data(stored, run)
+            nodes.verify_data(stored, run)
         run.data.unlink()
-        crew.verify_data(stored, run)  # the run of an older version, that is resumed
+        nodes.verify_data(stored, run)  # the run of an older version, that is resumed
 
 
 @pytest.mark.usefixtures("first_node")
@@ -196,13 +170,13 @@ def test_data_that_changes_during_the_run_on_another_node_makes_it_no_result(
     assert stored.data.store
     shard = stored.data.store / "one.h5"
     start_node(f"os.utime({str(shard)!r}); (folder / 'end').touch()")
-    with gathered(stored, quiet) as crew:
+    with node_group(stored, tmp_path, quiet) as nodes:
         run = write_run(stored, tmp_path / "run_0")
-        crew.verify_data(stored, run)
+        nodes.verify_data(stored, run)
         with pytest.raises(
             DataChangedError, match=r"^node 1 .*: the data was changed during the run: .*one\.h5 is not"
         ):
-            make_run(crew, stored, run)
+            make_run(nodes, stored, run)
 
 
 @pytest.mark.usefixtures("first_node")
@@ -210,14 +184,18 @@ def test_caches_are_as_clear_as_on_the_node_where_they_are_least(
     config: RunConfig, tmp_path: Path, start_node: Any
 ) -> None:
     start_node("")
-    write_resolved(config.model_copy(update={"seed": 8}), tmp_path / "config.yaml")
-    with gathered(config, quiet) as crew:
-        cleared = crew.clear_caches(config, tmp_path / "config.yaml")
+    folder = RunFolder(tmp_path / "run_0")
+    folder.path.mkdir()
+    write_resolved(config.model_copy(update={"seed": 8}), folder.config)
+    with node_group(config, tmp_path, quiet) as nodes:
+        cleared = nodes.clear_caches(config, folder)
     assert cleared == Cleared(False, f"node 1 ({socket.gethostname()}): as far as it goes")
 
 
 @pytest.mark.usefixtures("first_node")
-def test_a_node_that_dies_ends_the_run_and_is_named(config: RunConfig, run_folder: RunFolder, start_node: Any) -> None:
+def test_a_node_that_dies_ends_the_run_and_is_named(
+    config: RunConfig, run_folder: RunFolder, start_node: Any, tmp_path: Path
+) -> None:
     write_resolved(config, run_folder.config)
     node = start_node("(folder / 'begun').touch(); time.sleep(60)")
 
@@ -229,38 +207,41 @@ def test_a_node_that_dies_ends_the_run_and_is_named(config: RunConfig, run_folde
     thread = threading.Thread(target=kill)
     thread.start()
     with (
-        pytest.raises(WorkError, match=r"^node 1 \(.*\) was lost \(.*\); see what Podium said there$"),
-        gathered(config, quiet) as crew,
+        pytest.raises(WorkError, match=r"^node 1 \(.*\) was lost \(.*\); see what Podium printed there$"),
+        node_group(config, tmp_path, quiet) as nodes,
     ):
-        make_run(crew, config, run_folder)
+        make_run(nodes, config, run_folder)
     thread.join()
 
 
 @pytest.mark.usefixtures("first_node")
 def test_a_rank_that_dies_on_another_node_ends_the_run_with_its_words(
-    config: RunConfig, run_folder: RunFolder, start_node: Any, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, run_folder: RunFolder, start_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(crews, "ENDING_SECONDS", 0.3)
+    monkeypatch.setattr("podium.launch.node_group.ENDING_SECONDS", 0.3)
     write_resolved(config, run_folder.config)
     node = start_node("os.kill(os.getpid(), signal.SIGKILL)")
     with (
         pytest.raises(WorkError, match=r"^node 1 \(.*\): torchrun was killed by SIGKILL, so .*output_1\.txt$"),
-        gathered(config, quiet) as crew,
+        node_group(config, tmp_path, quiet) as nodes,
     ):
-        make_run(crew, config, run_folder)
+        make_run(nodes, config, run_folder)
     assert node.wait(10) == 1
 
 
 def test_processes_elsewhere_end_when_the_run_fails_here(
-    config: RunConfig, run_folder: RunFolder, start_node: Any, as_implementation: Any
+    config: RunConfig, run_folder: RunFolder, start_node: Any, as_implementation: Any, tmp_path: Path
 ) -> None:
     as_implementation("while not (folder / 'pid').exists(): time.sleep(0.02)\nsys.exit(5)")
     write_resolved(config, run_folder.config)
     node = start_node(
         "Path(folder / 'p').write_text(str(os.getpid())); (folder / 'p').rename(folder / 'pid')\ntime.sleep(60)"
     )
-    with pytest.raises(WorkError, match="torchrun ended with exit code 5"), gathered(config, quiet) as crew:
-        make_run(crew, config, run_folder)
+    with (
+        pytest.raises(WorkError, match="torchrun ended with exit code 5"),
+        node_group(config, tmp_path, quiet) as nodes,
+    ):
+        make_run(nodes, config, run_folder)
     assert node.wait(10) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(int((run_folder.path / "pid").read_text(encoding="utf-8")), 0)
@@ -278,133 +259,58 @@ def test_processes_elsewhere_end_when_the_run_fails_here(
     ],
 )
 def test_a_node_ends_with_the_first_ones_failure(
-    config: RunConfig, start_node: Any, error: Exception, exit_code: int
+    config: RunConfig, start_node: Any, error: Exception, exit_code: int, tmp_path: Path
 ) -> None:
     node = start_node("")
-    with pytest.raises(type(error)), gathered(config, quiet):
+    with pytest.raises(type(error)), node_group(config, tmp_path, quiet):
         raise error
     assert node.wait(10) == exit_code
     assert node.stderr.read() == f"node 0 failed: {error}\n"
 
 
 @pytest.mark.usefixtures("first_node")
-def test_a_node_ends_with_1_after_a_run_that_missed_its_target(config: RunConfig, start_node: Any) -> None:
+def test_a_node_ends_with_1_after_a_run_that_missed_its_target(
+    config: RunConfig, start_node: Any, tmp_path: Path
+) -> None:
     node = start_node("")
-    with gathered(config, quiet) as crew:
-        crew.fail("the target was not reached", exit_code=1)
+    with node_group(config, tmp_path, quiet) as nodes:
+        nodes.fail("the target was not reached", exit_code=1)
     assert node.wait(10) == 1
 
 
-def test_nodes_that_do_not_come_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "GATHERING_SECONDS", 0.1)
+def test_nodes_that_do_not_come_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.1)
     three = config.model_copy(update={"launch": config.launch.model_copy(update={"nodes": 3})})
     with pytest.raises(
-        WorkError, match=r"^nodes 1, 2 have not come to 127\.0\.0\.1:\d+ in 0 s; start the same command"
+        WorkError, match=r"^nodes 1, 2 have not come to 127\.0\.0\.1:\d+ in 0 s; start the same command .* reach 127"
     ):
-        gathered(three, quiet).__enter__()
+        node_group(three, tmp_path, quiet).__enter__()
 
 
-def test_a_first_node_that_is_not_there_is_told(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podium.launch.node_group.GATHERING_SECONDS", 0.1)
-    with pytest.raises(WorkError, match=r"^launch\.rendezvous: nobody answers at 127\.0\.0\.1:\d+ \("):
-        follow(config, 1, quiet)
+def test_a_first_node_that_is_not_there_is_told(
+    config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.1)
+    with pytest.raises(WorkError, match=r"^launch\.rendezvous: no process answers at 127\.0\.0\.1:\d+ \("):
+        follow(config, 1, tmp_path, quiet)
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_a_node_that_is_none_of_them_is_refused(config: RunConfig, rank: int) -> None:
+def test_a_node_that_is_none_of_them_is_refused(config: RunConfig, rank: int, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"^--node-rank: found {rank}, allowed is 0 to 1"):
-        follow(config, rank, quiet)
+        follow(config, rank, tmp_path, quiet)
 
 
-@pytest.mark.usefixtures("first_node")
-@pytest.mark.parametrize(
-    ("hello", "why"),
-    [
-        ({"node": 1, "system": "h200_1x"}, "this is the meeting place of system laptop"),
-        ({"node": 2, "system": "laptop"}, "node 2 is not awaited; awaited are 1"),
-        ({"system": "laptop"}, "node None is not awaited; awaited are 1"),
-    ],
-)
-def test_callers_that_are_not_awaited_are_sent_away(
-    config: RunConfig, start_node: Any, hello: dict[str, Any], why: str
-) -> None:
-    answers: list[Any] = []
-
-    def call() -> None:
-        while not answers:
-            try:
-                wire = Wire(socket.create_connection(meeting_place(config), timeout=5))
-            except OSError:
-                time.sleep(0.02)
-                continue
-            wire.send(hello)
-            answers.append(wire.receive(5))
-        start_node("")
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    with gathered(config, quiet):
-        thread.join()
-    assert answers == [{"refused": why}]
-
-
-def test_a_rendezvous_is_needed(config: RunConfig) -> None:
+def test_a_rendezvous_is_needed(config: RunConfig, tmp_path: Path) -> None:
     nowhere = config.model_copy(update={"launch": config.launch.model_copy(update={"rendezvous": None})})
     with pytest.raises(UsageError, match=r"launch\.nodes is 2, but launch\.rendezvous is missing; name HOST:PORT"):
-        gathered(nowhere, quiet).__enter__()
+        node_group(nowhere, tmp_path, quiet).__enter__()
     six = config.model_copy(update={"launch": config.launch.model_copy(update={"rendezvous": "[fd00::2]:29500"})})
-    assert meeting_place(six) == ("fd00::2", 29501)
+    assert rendezvous_address(six) == ("fd00::2", 29501)
 
 
-def test_one_node_needs_nobody(open_config: RunConfig) -> None:
-    with gathered(open_config, quiet) as crew:
-        assert crew.node.address is None
-        crew.watch()
-        crew.finish()
-
-
-@pytest.fixture
-def ends() -> Iterator[tuple[Wire, socket.socket]]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        there = socket.create_connection(server.getsockname())
-        here, _ = server.accept()
-    wire = Wire(here)
-    yield wire, there
-    wire.close()
-    there.close()
-
-
-def test_messages_come_whole_and_in_order(ends: tuple[Wire, socket.socket]) -> None:
-    wire, there = ends
-    assert wire.receive(0) is None
-    there.sendall(b'{"do": "cl')
-    assert wire.receive(0.01) is None
-    there.sendall(b'ear"}\n{"n": 2}\n{"n": 3}\n')
-    assert [wire.receive(5), wire.receive(0), wire.receive(0), wire.receive(0)] == [
-        {"do": "clear"},
-        {"n": 2},
-        {"n": 3},
-        None,
-    ]
-    wire.send({"words": "ä\n"})
-    assert there.recv(100) == b'{"words": "\\u00e4\\n"}\n'
-    assert wire.own_address == "127.0.0.1"
-
-
-@pytest.mark.parametrize("last", [b"", b'{"half": ', b"no JSON\n", b"[1]\n", b"x" * (3 << 20)])
-def test_what_is_no_message_is_a_loss(ends: tuple[Wire, socket.socket], last: bytes) -> None:
-    wire, there = ends
-    there.settimeout(0.5)
-    with suppress(TimeoutError):  # more than fits into the buffers
-        there.sendall(last)
-    there.shutdown(socket.SHUT_WR)
-    with pytest.raises(LostError):
-        wire.receive(5)
-
-
-def test_sending_to_one_who_is_gone_is_a_loss(ends: tuple[Wire, socket.socket]) -> None:
-    wire, there = ends
-    there.close()
-    with pytest.raises(LostError):
-        for _ in range(100):
-            wire.send({"a": "b" * 10_000})
+def test_one_node_needs_nobody(open_config: RunConfig, tmp_path: Path) -> None:
+    with node_group(open_config, tmp_path, quiet) as nodes:
+        assert nodes.node.address is None
+        nodes.watch()
+        nodes.finish()

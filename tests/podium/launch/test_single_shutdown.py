@@ -9,7 +9,7 @@ from podium.core.paths import CODE_FOLDER
 from podium.launch.launch import TORCHRUN
 
 MODULE = """
-import os, signal, sys
+import os, signal, socket, sys
 
 def handle(number, frame):
     print(signal.Signals(number).name, flush=True)
@@ -19,6 +19,7 @@ for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
 for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     os.kill(os.getpid(), number)
 print(__name__, sys.argv[1:])
+print(socket.getfqdn("a" * 64), socket.getfqdn("no host"))  # torchrun does so with this machine's name
 """
 
 
@@ -32,4 +33,5 @@ def test_only_the_first_shutdown_signal_reaches_the_module(tmp_path: Path) -> No
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["SIGUSR1", "SIGTERM", "SIGUSR1", "__main__ ['--nnodes=1']"]
+    lines = ["SIGUSR1", "SIGTERM", "SIGUSR1", "__main__ ['--nnodes=1']", f"{'a' * 64} no host"]
+    assert done.stdout.splitlines() == lines

@@ -31,7 +31,7 @@ from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
 from podium.core.locks import shared_lock
 from podium.launch import launch, page_cache
-from podium.launch.node_group import Crew
+from podium.launch.node_group import NodeGroup
 from podium.launch.page_cache import Cleared
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
@@ -203,9 +203,9 @@ def test_other_nodes_end_with_1_after_a_run_that_falls_short(
     target: float | None,
     failed: str,
 ) -> None:
-    crew, others = Crew(), list[tuple[str, int]]()
-    monkeypatch.setattr(crew, "fail", lambda message, exit_code: others.append((message, exit_code)))
-    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: nullcontext(crew))
+    nodes, others = NodeGroup(), list[tuple[str, int]]()
+    monkeypatch.setattr(nodes, "fail", lambda message, exit_code: others.append((message, exit_code)))
+    monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: nullcontext(nodes))
     monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": verdict})
     summary["reached_target"] = bool(verdict)
     implementation()
@@ -434,7 +434,7 @@ def test_a_wrong_resume_is_told_before_other_nodes_are_waited_for(
     with pytest.raises(WorkError):
         list(run_set(open_config, 1, QUIET))
     (folder,) = (place / "runs").rglob("run_0")
-    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: pytest.fail("nodes are waited for"))
+    monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
     with pytest.raises(UsageError, match="holds no whole checkpoint"):
         resume(RunFolder(folder), "laptop", QUIET)
     with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was made with 1"):
@@ -456,7 +456,7 @@ def test_a_resume_beside_another_run_is_told_before_other_nodes_are_waited_for(
     implementation()
     runs = run_set(open_config, 2, QUIET)
     next(runs)
-    monkeypatch.setattr("podium.run.run_set.gathered", lambda *_: pytest.fail("nodes are waited for"))
+    monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
     with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
         resume(RunFolder(folder), "laptop", QUIET)
     runs.close()
@@ -778,12 +778,12 @@ def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
 def test_other_nodes_are_told_watched_and_their_caches_count(
     open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of several nodes, with a crew that only notes what is asked of it."""
+    """A run of several nodes, with a node group that only notes what is asked of it."""
     asked: list[Any] = []
 
-    class Noted(Crew):
-        def clear_caches(self, config: RunConfig, config_path: Path) -> Cleared:
-            asked.append(("clear", config_path.is_file(), config.data.kind))
+    class Noted(NodeGroup):
+        def clear_caches(self, config: RunConfig, folder: RunFolder) -> Cleared:
+            asked.append(("clear", folder.config.is_file(), config.data.kind))
             return Cleared(False, "node 1: Cleared no caches")
 
         def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
@@ -799,10 +799,10 @@ def test_other_nodes_are_told_watched_and_their_caches_count(
             asked.append("stop")
 
     @contextmanager
-    def gathered(config: RunConfig, note: Callable[[str], None]) -> Iterator[Crew]:
+    def noted(config: RunConfig, runs: Path, note: Callable[[str], None]) -> Iterator[NodeGroup]:
         yield Noted()
 
-    monkeypatch.setattr("podium.run.run_set.gathered", gathered)
+    monkeypatch.setattr("podium.run.run_set.node_group", noted)
     implementation()
     list(run_set(open_config, 1, QUIET))
     assert asked[:2] == [("clear", True, "store"), ("start", "train", ())]
@@ -819,10 +819,10 @@ def test_a_node_that_is_lost_aborts_the_run(
 ) -> None:
     implementation("block_start", then="time.sleep(60)", summarise=False)
 
-    def watch(self: Crew) -> None:
+    def watch(self: NodeGroup) -> None:
         if list((place / "runs").rglob("result.partial.txt")):
             raise WorkError("node 1 (b) was lost")
 
-    monkeypatch.setattr(Crew, "watch", watch)
+    monkeypatch.setattr(NodeGroup, "watch", watch)
     with pytest.raises(WorkError, match=r"^node 1 \(b\) was lost; its log says aborted: "):
         list(run_set(open_config, 1, QUIET))
