@@ -120,7 +120,7 @@ def implementation(
             made_with = kept(load_resolved(folder.config))
             for batches, samples in CHECKPOINTS:
                 data = read_run_data(folder.data)
-                facts = facts_of(batches, samples, 1, 0, "", made_with, {}, data and data.digests)
+                facts = facts_of(batches, samples, 0, 0, "", made_with, {}, data and data.digests)
                 (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
             return started(config, folder, *others)
 
@@ -409,7 +409,6 @@ def checkpointed(batches: int, samples: int) -> str:
     return f"""
 path = folder / "checkpoints" / "batch_{batches:08}"
 path.mkdir(parents=True, exist_ok=True)
-(path / "rank_0.safetensors").touch()
 (path / {FACTS!r}).write_text((folder / "facts_of_{samples}").read_text())
 """
 
