@@ -198,3 +198,12 @@ def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(
     start_training(folder, 2, code=1)
     assert str(folder.told_failure(final_only=True)) == words
     assert (folder.metrics.read_bytes(), folder.restarts) == (metrics, 0)
+
+
+def test_weights_that_the_last_step_has_spoiled_are_no_result(train: Callable[..., RunFolder]) -> None:
+    """No step comes after it, whose loss would show that; the evaluation does."""
+    settings = ("optimizer.learning_rate=1.0e+38", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
+    folder = train("indexed", 1, *SETTINGS, "max_samples=16", *settings, code=1)
+    text = str(folder.told_failure(final_only=True))
+    assert text.startswith("the evaluation after step 1 has a loss of nan: the weights are not finite")
+    assert folder.read_summary() is None

@@ -205,7 +205,8 @@ def made(
 @pytest.mark.slow
 def test_a_run_goes_into_the_current_folder(made: Made) -> None:
     assert sorted(path.name for path in made.folder.iterdir()) == ["benchmarks", "implementations", "results", "runs"]
-    assert Path(made.run["result_file"]) == made.folder / "results" / "laptop" / "bert" / "result_0.txt"
+    assert Path(made.run["published"]) == made.folder / "results" / "laptop" / "bert" / "result_0.txt"
+    assert Path(made.run["result_file"]) == Path(made.run["run_folder"]).parent / "result_0.txt"
     assert made.run["samples"] == 8 and all(made.run["compliance"].values())
 
 

@@ -27,7 +27,7 @@ from typing import Self, TypeVar
 
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, UNKNOWN
 from benchmarks.bert.sizes import TINY
-from podium.core.files import make_folder, write_whole
+from podium.core.files import make_folder, write_changed
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
     tokenizer.train([str(text) for text in texts], trainer)
     ids = tokenizer.get_vocab(with_added_tokens=True)
     words = sorted(ids, key=lambda word: ids[word])
-    write_whole(out, "".join(f"{word}\n" for word in words))
+    write_changed(out, "".join(f"{word}\n" for word in words))
 
 
 LANGUAGE_SEED = 20_402
@@ -213,12 +213,14 @@ class EmbeddedText:
 
 
 def write_embedded_text(folder: Path) -> EmbeddedText:
-    """Write the training parts, the evaluation text and vocab.txt into `folder`. The same bytes every time."""
+    """Write the training parts, the evaluation text and vocab.txt into `folder`. The same bytes every time, so
+    that nothing is written where they are there already, as in a folder that is read-only.
+    """
     make_folder(folder)
     text = EmbeddedText.of(folder)
     language = Language(LANGUAGE_SEED)
     for number, path in enumerate((*text.training, text.evaluation), start=1):
         articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_A_PART
-        write_whole(path, "\n".join("\n".join([*a, ""]) for a in language.articles(articles, LANGUAGE_SEED + number)))
+        write_changed(path, "\n".join("\n".join([*a, ""]) for a in language.articles(articles, LANGUAGE_SEED + number)))
     train_vocabulary(text.training, TINY.vocabulary_size, text.vocabulary)
     return text

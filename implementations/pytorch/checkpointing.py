@@ -30,20 +30,18 @@ from podium.config.run_folder import (
     FACTS,
     Checkpoint,
     RunFolder,
+    begin_checkpoint,
     checkpoint_path,
     facts_of,
+    finish_checkpoint,
     rank_file,
     read_checkpoint,
     remove_old_checkpoints,
 )
 from podium.config.schema import Checkpointing
+from podium.config.tensor_files import CONTENT, DIGEST_BYTES, STAMP, require_tensors, stamp_of
 from podium.core.errors import WorkError
-from podium.core.files import make_folder, whole_file, write_whole
-from podium.core.json_files import digest_of
-
-STAMP = "podium"  # the header's only metadata key (a JSON value): safetensors has no fixed order of several
-CONTENT = "content_blake2b"
-DIGEST_BYTES = 32
+from podium.core.files import whole_file, write_whole
 
 
 def content_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -81,24 +79,7 @@ class TensorFile:
 
     def require(self, stamp: Mapping[str, str]) -> None:
         """WorkError unless it is the one that was written with this stamp, with all that was written. Reads all."""
-        said = self._said()
-        advice = f"remove the folder {self._path.parent}, and the run goes on from the checkpoint before it"
-        for key, value in stamp.items():
-            if said.get(key) != value:
-                raise WorkError(
-                    f"{self._path}: is not this checkpoint's: its {key} is {said.get(key)}, and {value} is right; "
-                    f"put the right file back, or {advice}"
-                )
-        if content_digest((name, self.get(name)) for name in sorted(self._names)) != said.get(CONTENT):
-            raise WorkError(f"{self._path}: is damaged: its tensors are not those that were written; {advice}")
-
-    def _said(self) -> dict[str, Any]:
-        """The stamp and the digest; nothing where the file has none."""
-        try:
-            said = json.loads((self._file.metadata() or {})[STAMP])
-        except (KeyError, ValueError):
-            return {}
-        return said if isinstance(said, dict) else {}
+        require_tensors(self._path, stamp)
 
     def get(self, name: str) -> Tensor:
         if name not in self._names:
@@ -181,11 +162,6 @@ class RunState:
         torch.set_rng_state(own.get(RANDOM))
         if self._processes.device.type == "cuda":
             torch.cuda.set_rng_state(own.get(DEVICE_RANDOM))
-
-
-def stamp_of(batches: int, rank: int, configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Whose file of tensors it is: of which checkpoint, rank and configuration."""
-    return {"batches": str(batches), "rank": str(rank), "configuration": digest_of(configuration)}
 
 
 def verify_tensors(checkpoint: Checkpoint, rank: int) -> None:
@@ -296,7 +272,7 @@ class Saver(AbstractContextManager["Saver"]):
         if self._arrival is not None:
             self._arrival.synchronize()
         folder, rank = self._folder, self._processes.rank
-        path = make_folder(checkpoint_path(folder.checkpoints, batches))
+        path = begin_checkpoint(folder.checkpoints, batches)
         stamp = stamp_of(batches, rank, self._configuration)
         write_tensors(rank_file(path, rank), self._copies, stamp)
         if rank == 0:
@@ -305,6 +281,7 @@ class Saver(AbstractContextManager["Saver"]):
             log = folder.log.read_bytes()[:log_bytes].decode("utf-8")
             known = batches, samples, self._processes.ranks, metrics_bytes, log
             write_whole(path / FACTS, facts_of(*known, self._configuration, rest, self._digests))
+        finish_checkpoint(path)
         for place in (path, folder.checkpoints):
             _to_disk(place)
         if rank == 0:

@@ -27,8 +27,8 @@ class _Pending:
 
     line: dict[str, Any]
     whole: GlobalBatch
-    # Sums of both losses, how many ranks ask to stop and to save, gradient norm, rate, and whether the step was taken:
-    # float64 [7] on the host.
+    # Sums of both losses, how many ranks ask to stop and to save, and how many have a finite gradient norm; gradient
+    # norm, rate, and whether the step was taken: float64 [8] on the host.
     numbers: Tensor
     arrival: dist.Work | torch.cuda.Event
 
@@ -44,8 +44,8 @@ class _Pending:
 class Metrics:
     """Global losses of every step, summed over ranks while the next step runs, and evaluations.
 
-    Use as a context manager. One step late and on every rank, raises NotFinite for a loss that is not a finite number
-    and WorkError for too many steps skipped in a row.
+    Use as a context manager. One step late and on every rank, raises NotFinite for a loss or a gradient that is not
+    finite and WorkError for too many steps skipped in a row.
     """
 
     def __init__(self, path: Path, processes: Processes, skipped: int = 0) -> None:
@@ -99,9 +99,10 @@ class Metrics:
         if step.whole.moved:
             line["moved"] = step.whole.moved
         asked = (self._flags[1 - stop], self._flags[1 - save])  # without a copy from the host, which would wait
-        values = (result.masked_lm, result.next_sentence, *asked, result.gradient_norm, result.rate, result.taken)
+        sums = (result.masked_lm, result.next_sentence, *asked, result.finite)
+        values = (*sums, result.gradient_norm, result.rate, result.taken)
         numbers = torch.stack([value.double() for value in values])
-        work = dist.all_reduce(numbers[:4], async_op=True)
+        work = dist.all_reduce(numbers[: len(sums)], async_op=True)
         assert work is not None
         if numbers.is_cuda:
             work.wait()  # the stream waits, not the host
@@ -118,7 +119,7 @@ class Metrics:
         if self.pending is None:
             return None
         pending, self.pending = self.pending, None
-        masked_lm, next_sentence, stop, save, norm, rate, taken = pending.arrived()
+        masked_lm, next_sentence, stop, save, finite, norm, rate, taken = pending.arrived()
         self.asked_to_stop = self.asked_to_stop or stop > 0
         self.asked_to_save = self.asked_to_save or save > 0
         line = pending.line
@@ -131,7 +132,7 @@ class Metrics:
         if not taken:
             return self._skip(pending)
         self.skipped = 0
-        if not math.isfinite(line["loss"]):
+        if not math.isfinite(line["loss"]) or finite < dist.get_world_size():
             raise NotFinite(line["step"], line["loss"], pending.whole)
         self.write(line)
         return None

@@ -11,6 +11,7 @@
 """
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -124,6 +125,7 @@ class StepResult:
     gradient_norm: Tensor  # before clipping: of what is clipped, averaged or this rank's own; NaN without clipping
     rate: Tensor
     taken: Tensor  # 1, or 0 where overflow had the step skipped
+    finite: Tensor  # 1, or 0 where that norm is not finite, so that the weights are not either if the step was taken
 
 
 class Stepper:
@@ -212,7 +214,8 @@ class Stepper:
         self.taken += taken.to(torch.int64)
         phases.lap("optimizer")
         masked_lm, next_sentence = torch.stack(sums).sum(0).unbind()
-        return StepResult(masked_lm, next_sentence, norm, rate, taken)
+        finite = torch.ones_like(norm) if self.config.clipping is None else torch.isfinite(norm).to(norm.dtype)
+        return StepResult(masked_lm, next_sentence, norm, rate, taken, finite)
 
     def _clip(self) -> Tensor:
         """Clip what is not yet clipped. The norm before clipping."""
@@ -227,10 +230,12 @@ MOST_NAMED = 4
 
 
 class NotFinite(WorkError):
-    """The loss of a step is not a finite number. All ranks find it out together, one step late."""
+    """The loss or the gradient of a step is not finite. All ranks find it out together, one step late."""
 
     def __init__(self, step: int, loss: float, whole: GlobalBatch) -> None:
-        super().__init__(f"the loss of step {step} is {loss}")
+        """A finite loss says that the gradient is not."""
+        what = "gradient" if math.isfinite(loss) else "loss"
+        super().__init__(f"the {what} of step {step} is {'not finite' if math.isfinite(loss) else loss}")
         self.step, self.loss, self.whole = step, loss, whole
 
 

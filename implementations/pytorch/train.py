@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from podium.config.checkpoint_choice import usable_checkpoint
 from podium.config.load import load_resolved
-from podium.config.run_folder import Checkpoint, RunFolder, newest_checkpoint, require_kept, require_same_data
+from podium.config.run_folder import Checkpoint, RunFolder, require_kept, require_same_data
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError
 from podium.core.files import unwritable
@@ -77,7 +78,7 @@ def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tup
     again = folder.begun or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     checkpoint = None
     if again:
-        checkpoint = newest_checkpoint(folder.checkpoints)
+        checkpoint = usable_checkpoint(folder.checkpoints, lambda text: print(text, file=sys.stderr, flush=True))
         if checkpoint is not None:
             require_kept(checkpoint, config, folder.config)
             require_same_data(checkpoint, folder)

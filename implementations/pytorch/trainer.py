@@ -1,6 +1,7 @@
 """The trainer: a run from init_start to run_stop, with initialisation, warm-up, training to the target and timings."""
 
 import json
+import math
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -282,7 +283,16 @@ class Trainer:
         return self._record_accuracy(accuracy)
 
     def _record_accuracy(self, accuracy: Accuracy) -> bool:
-        """Write down an accuracy. If it reaches the target, what was trained since does not count."""
+        """Write down an accuracy. If it reaches the target, what was trained since does not count.
+
+        WorkError on all ranks for weights that a last step has spoiled: no loss of a step after it would show that.
+        """
+        if not math.isfinite(accuracy.masked_lm_loss):
+            step, loss = self.evaluated.steps, accuracy.masked_lm_loss
+            raise WorkError(
+                f"the evaluation after step {step} has a loss of {loss}: the weights are not finite, or as good as; "
+                "lower optimizer.learning_rate or use precision fp32, and start again"
+            )
         self.accuracy, samples = accuracy, self.evaluated.samples
         self.evaluations += 1
         if self.log:

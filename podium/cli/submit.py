@@ -61,14 +61,22 @@ def describe(
 
 @submit.command(epilog="Example: [bold]podium submit package laptop --out submission --org Podium[/bold]")
 def package(
-    systems: Annotated[list[str], typer.Argument(help="Names in systems/, or paths of systems' YAML files.")],
+    systems: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names in systems/ or paths of systems' YAML files, for the runs in results/SYSTEM; or sets of runs, "
+            "runs/SYSTEM/DATE_TIME."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="A new folder; the package is the folder ORG in it.")],
     org: Annotated[str, typer.Option(help="The submitter's folder: description.submitter, as the logs have it.")],
     division: Annotated[
         str | None, typer.Option(metavar="closed|open", help="Refuse systems of the other division.")
     ] = None,
     ruleset_name: Annotated[str, typer.Option("--ruleset", help="The round's rules, such as 4.1.0.")] = "5.0.0",
-    results: Annotated[Path | None, typer.Option(help="Instead of results/, which holds SYSTEM/bert.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Instead of results/, which holds SYSTEM/bert; or a folder of logs, as a set's.")
+    ] = None,
     runs: Annotated[Path | None, typer.Option(help="Instead of runs/, which holds SYSTEM's folders of runs.")] = None,
     allow_other_code: Annotated[
         bool,
@@ -80,8 +88,9 @@ def package(
 ) -> None:
     """Make a package of ten runs of each system: results, descriptions, the code that made them.
 
-    Of more than ten runs the window of ten consecutive ones at the median is taken. Refuses, with exit code 1 and the
-    rule's name, whatever would be rejected; then nothing is left behind.
+    Of more than ten runs the window of ten consecutive ones at the median is taken. The logs are compared with what
+    their runs recorded, and what was compared is printed. Refuses, with exit code 1 and the rule's name, whatever would
+    be rejected; then nothing is left behind.
     """
     from podium.core.errors import UsageError
     from podium.mllog.rulesets import ruleset
@@ -103,8 +112,8 @@ def check(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A package (ORG with systems/ and results/), a folder of packages, one system's results, one log, or "
-            "a .zip, .tar, .tar.gz or .tar.xz of these."
+            help="A package (ORG with systems/ and results/), a folder of packages, one system's results, a set of "
+            "runs (runs/SYSTEM/DATE_TIME), one log, or a .zip, .tar, .tar.gz or .tar.xz of these."
         ),
     ],
     ruleset: Annotated[str, typer.Option(help="The rules of a round, 1.1.0 to 5.0.0.")] = "5.0.0",

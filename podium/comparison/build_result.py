@@ -23,6 +23,7 @@ from podium.mllog.rulesets import LATEST, ruleset
 from podium.mllog.run import Run, as_number
 from podium.planning.accelerators import accelerator_named
 from podium.run.records import newest_by_seed, runs_of_system
+from podium.run.set_record import SET
 from podium.submission.rcp import convergence
 
 
@@ -109,7 +110,9 @@ def build(
     odd = list(problems)
     fields, full_size = _described(place.package, folder.system, odd), True
     if not place.package.systems and round_name is None:
-        config = configured(folder.system, runs, place.package.root / "runs", odd)
+        in_set = (folder.path / SET).is_file()  # of runs/SYSTEM/DATE_TIME
+        kept = folder.path.absolute().parents[1] if in_set else place.package.root / "runs"
+        config = configured(folder.system, runs, kept, odd)
         if config is not None:
             fields, full_size = description(config), config.size == LARGE.name
     nodes, each = (system_module.count(fields.get(key)) for key in ("number_of_nodes", "accelerators_per_node"))

@@ -2,8 +2,8 @@
 
 A checkpoint is a folder under the run's own. It is complete when its facts and the file of every rank exist. Each of
 these files is written to a temporary name and renamed, so that no process waits for another: the last file to arrive
-completes it. The facts contain the configuration that the checkpoint was made with, which is compared with that of a
-run that resumes from it.
+completes it, and until then another file says that it is unfinished. The facts contain the configuration that the
+checkpoint was made with, which is compared with that of a run that resumes from it.
 """
 
 import json
@@ -18,11 +18,12 @@ from typing import Any
 from podium.config.run_data import read_run_data
 from podium.config.schema import FREE, FREE_ON_GPU, RunConfig
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
-from podium.core.files import write_whole
+from podium.core.files import make_folder, unwritable, write_whole
 from podium.core.json_files import digest_of, parse_json, read_json
 
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
+UNFINISHED = "unfinished"  # a file of a checkpoint that is being written
 NAME = "batch_{:08d}"
 # The facts that harness and implementation share, and their types.
 KNOWN: Mapping[str, type] = {
@@ -90,9 +91,38 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     return Checkpoint(path, facts["batches"], facts["samples"], facts["metrics_bytes"], facts["log"], facts)
 
 
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The folders of all checkpoints of a run, whole or not, the oldest first."""
+    return sorted((path for path in folder.glob("batch_*") if path.name[6:].isdecimal()), key=_batches)
+
+
+def _batches(path: Path) -> int:
+    return int(path.name[6:])
+
+
+def begin_checkpoint(folder: Path, batches: int) -> Path:
+    """Make the folder of a checkpoint, marked as unfinished by the rank that comes first."""
+    path = checkpoint_path(make_folder(folder), batches)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return make_folder(path)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    write_whole(path / UNFINISHED, "")
+    return path
+
+
+def finish_checkpoint(path: Path) -> None:
+    """A rank has written all that it writes: the last one to do so ends the checkpoint."""
+    if read_checkpoint(path) is not None:
+        with suppress(OSError):
+            (path / UNFINISHED).unlink(missing_ok=True)
+
+
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
     """The whole checkpoints of a run, the oldest first."""
-    found = [read_checkpoint(path) for path in folder.glob("batch_*")]
+    found = [read_checkpoint(path) for path in checkpoint_folders(folder)]
     return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.batches)
 
 
@@ -109,9 +139,10 @@ def remove_old_checkpoints(folder: Path, keep: int) -> None:
 
 
 def remove_unfinished_checkpoints(folder: Path) -> None:
-    """Remove what processes that died have left half-written."""
-    for path in folder.glob("batch_*"):
-        if read_checkpoint(path) is None:
+    """Remove what processes that died have left half-written, and no checkpoint that was whole before."""
+    for path in checkpoint_folders(folder):
+        finish_checkpoint(path)
+        if (path / UNFINISHED).exists() or not any(path.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
 
 

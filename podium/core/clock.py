@@ -35,3 +35,24 @@ class Moment:
         NTP's slewing speeds both clocks up or slows both down (clock_gettime(2)), so that it is not seen.
         """
         return wall_seconds() - self.wall - self.elapsed()
+
+
+LONGEST_LOOK = 1.0
+
+
+class AwakeClock:
+    """Seconds in which this process itself was running, as far as it looks at the clock once a second or more often.
+
+    While a process is stopped (Ctrl-Z, SIGSTOP) others may be so too: what it waits for must not seem late after that.
+    """
+
+    def __init__(self, longest_look: float = LONGEST_LOOK) -> None:
+        """Of the time between two looks at most `longest_look` counts."""
+        self._longest = longest_look
+        self._seconds, self._looked = 0.0, time.monotonic()
+
+    def seconds(self) -> float:
+        now = time.monotonic()
+        self._seconds += min(now - self._looked, self._longest)
+        self._looked = now
+        return self._seconds

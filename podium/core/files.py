@@ -55,6 +55,17 @@ def write_whole(path: Path, content: bytes | str) -> None:
         file.write(whole)
 
 
+def write_changed(path: Path, content: str) -> None:
+    """As `write_whole`, but a file that has this content is left as it is, so that it may be read-only."""
+    try:
+        with open_regular(path) as file:
+            if file.read() == content.encode("utf-8"):
+                return
+    except OSError:
+        pass
+    write_whole(path, content)
+
+
 def _is_special(path: Path) -> bool:
     """Whether there is something else of this name than a file or a folder."""
     return path.exists() and not path.is_file() and not path.is_dir()

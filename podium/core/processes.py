@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 # By which a user, a terminal that closes, or a scheduler asks a program to stop.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 def processors() -> int:
@@ -52,8 +52,8 @@ def leave_closed_terminal() -> None:
 
 def end_with_parent(parent: int | None = None) -> None:
     """Have the kernel, if it can, end this process when its parent dies; at once if the process `parent` is gone."""
-    if _prctl is not None:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
 

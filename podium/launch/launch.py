@@ -1,12 +1,12 @@
 """Starts the processes of a run by torchrun, on one machine or as one node of several, and waits for their end."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,8 +20,11 @@ from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, Work
 from podium.core.files import private_folder, require_room, unwritable, user_cache_folder
 from podium.core.locks import shared_lock
 from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_environment
+from podium.core.process_tree import StartedProcesses, adopted_orphans, send
 from podium.core.processes import end_with_parent, leave_closed_terminal, stop_signals
 from podium.launch.addresses import interface_of
+from podium.launch.failure_cause import cause_of
+from podium.launch.progress_watch import HEARTBEATS, ProgressWatch, make_heartbeats
 from podium.launch.timeouts import asked, torchrun_seconds
 
 LOOPBACK = "127.0.0.1"
@@ -53,8 +56,9 @@ TORCHRUN = ("-m", "podium.launch.single_shutdown", "torch.distributed.run")
 # Environment variables with the folders in which compilers keep machine code, which whoever finds it runs.
 CODE_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 STORE = "PODIUM_STORE"  # environment variable with the file by which the ranks of a single node find each other
-# Files of a run's private folder: by which torchrun finds its ranks, they each other, and torchrun's own logs.
-RENDEZVOUS, RANKS, LOGS = "rendezvous", "ranks", "logs"
+# Files of a run's private folder: by which torchrun finds its ranks, they each other, torchrun's own logs, and the
+# heartbeats of the ranks.
+RENDEZVOUS, RANKS, LOGS, BEATS = "rendezvous", "ranks", "logs", "heartbeats"
 
 
 def torchrun(config: RunConfig, folder: RunFolder, node: Node, private: Path) -> list[str]:
@@ -126,7 +130,7 @@ def command(
 def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
     """What the processes find in their environment besides this process's own."""
     ours = process_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
-    ours["OMP_NUM_THREADS"] = str(config.launch.threads)
+    ours |= {"OMP_NUM_THREADS": str(config.launch.threads), HEARTBEATS: str(private / BEATS)}
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
     if config.launch.nodes == 1:
         ours |= {STORE: str(private / RANKS), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # a file instead of a port
@@ -174,36 +178,61 @@ def run_processes(
     itself then, WorkError where nothing can be written into the folder, and what `on_tick` raises.
 
     torchrun holds the run's folder too, so that it is held while any of its processes lives, should this one be killed.
+    Ranks that stand still are killed, which torchrun answers as it does when one dies. Whatever happens, nothing that
+    was started here is left when this returns.
     """
     saves = entry == "train" and config.checkpoint is not None
     patience = asked() if saves else {}
     saving_seconds = torchrun_seconds(os.environ | patience) if saves else 0
     with (
-        tempfile.TemporaryDirectory(prefix="podium_", ignore_cleanup_errors=True) as private,
+        tempfile.TemporaryDirectory(prefix="podium_", ignore_cleanup_errors=True) as folder_name,
         shared_lock(folder.lock) as lock,
         _opened(node.output(folder)) as output,
         _interruptible() as interrupted,
+        adopted_orphans(),
     ):
+        private = Path(folder_name)
+        make_heartbeats(private / BEATS, config.launch.processes_per_node)
         process = subprocess.Popen(
-            command(config, folder, entry, options, node, Path(private)),
+            command(config, folder, entry, options, node, private),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=os.environ | environment(config, node, Path(private)) | patience,
+            env=os.environ | environment(config, node, private) | patience,
             cwd=WORKING_FOLDER,
             start_new_session=True,
             preexec_fn=end_with_parent,
             pass_fds=(lock,),
         )
+        started = StartedProcesses(process.pid, (HEARTBEATS, str(private / BEATS)))
+        watch = ProgressWatch(started, private / BEATS, config.launch.timeout_seconds)
         try:
             while process.poll() is None and not interrupted.wait(0.2):
                 on_tick()
+                if not _moves(watch, folder):
+                    break
         finally:
-            _end(process, saving_seconds + GRACE_SECONDS)
+            _end(process, started, saving_seconds + GRACE_SECONDS, output)
     on_tick()
     if interrupted.is_set() and not isinstance(folder.told_failure(), Saved):
         raise Interrupted("interrupted: stopped before the end")
     return process.returncode
+
+
+def _moves(watch: ProgressWatch, folder: RunFolder) -> bool:
+    """Whether torchrun can go on. Ranks that stand still are reported and killed; it may then start them again."""
+    standstill = watch.look()
+    if standstill is None:
+        return True
+    if folder.told_failure() is None:  # else the watchdog of another rank has named them
+        error = WorkError(standstill.sentence)
+        try:
+            folder.tell_failure(error, final=False)
+        except PodiumError:  # the disk may be full
+            raise error from None
+    for rank in standstill.ranks:
+        send(rank, signal.SIGKILL)
+    return not standstill.torchrun
 
 
 def _opened(output: Path) -> IO[bytes]:
@@ -231,18 +260,22 @@ def _interruptible() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _end(process: subprocess.Popen[bytes], grace_seconds: float) -> None:
-    """End the whole group of processes: politely, then by force."""
-    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, None)):
-        if process.poll() is not None:
-            break
-        os.killpg(process.pid, number)
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            continue
+def _end(process: subprocess.Popen[bytes], started: StartedProcesses, grace_seconds: float, output: IO[bytes]) -> None:
+    """End torchrun and all that it has started: politely, then by force."""
+    deadline = time.monotonic() + grace_seconds
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        started.resume_stopped()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_seconds)
+    if process.poll() is None:
+        started.left()  # whose parents are gone in a moment
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    for left in started.end(deadline - time.monotonic()):
+        output.write(f"process {left.pid} does not end, not even by SIGKILL (state {left.state})\n".encode())
 
 
 def failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumError:
@@ -257,12 +290,11 @@ def failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumErro
         require_room(folder.path)
     except WorkError as error:
         return error
-    text = node.output(folder).read_text(encoding="utf-8", errors="replace")
-    _, _, root_cause = text.rpartition("Root Cause")
-    died = re.search(r"^\s*rank\s*:\s*(\d+).*?^\s*exitcode\s*:\s*(-?\d+)", root_cause, re.DOTALL | re.MULTILINE)
-    who, code = (f"rank {died[1]}", int(died[2])) if died else ("torchrun", exit_code)
+    death = cause_of(node.output(folder))
+    who, code = ("torchrun", exit_code) if death.rank is None else (f"rank {death.rank}", death.exit_code)
     how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-    return WorkError(f"{who} {how}, so the run was aborted; what it printed is in {node.output(folder)}")
+    line = f" ({death.line})" if death.line else ""
+    return WorkError(f"{who} {how}{line}, so the run was aborted; what it printed is in {node.output(folder)}")
 
 
 def _signal_name(number: int) -> str:

@@ -37,6 +37,7 @@ MOST_TEXT = 300
 PHASES = ("data_wait", "forward", "backward", "synchronisation", "optimizer", "evaluation")
 MOST_PHASES = 24
 MOST_RESTARTS = 1_000
+MOST_CODES = 10
 SAVED_CODE = 143
 
 
@@ -68,6 +69,9 @@ def _read_run(path: Path, logs: Logs) -> ReportedRun:
     accuracies = tuple(one.accuracy for one in metrics.evaluations)
     rates = () if restarts else logs.rates(folder, seed if isinstance(seed, int) else None, accuracies)
     notes += _damage(folder, metrics, ended=bool(totals))
+    if source is not None and len(source.codes) > 1:
+        codes = ", then by ".join(code[:12] for code in source.codes[:MOST_CODES])
+        notes.append(f"{folder.source.name}: begun by code {codes}: the code was changed before the run was resumed")
     return ReportedRun(
         folder=path,
         outcome=_outcome(folder, summary if totals else {}, settings, metrics, failure, code),

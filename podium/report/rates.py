@@ -1,7 +1,8 @@
 """Training rate of a run between its evaluations, from its result log, since its metrics contain no times.
 
-A run's log is in its folder while the run is in progress, then among the system's results, then, when the next set
-has begun, in that set's folder under runs/. It is identified by the seed and by every accuracy in it.
+A run's log is in its folder while the run is in progress, then in its set's. In the layout before it was then among the
+system's results, and when the next set had begun, in that set's folder. It is identified by the seed and by every
+accuracy in it.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from podium.config.run_folder import RunFolder
 from podium.core.errors import attempt
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog, as_number
-from podium.run.records import logs_in, result_folders
+from podium.run.records import log_folders, logs_in
 
 MOST_LOGS = 100  # read for one set
 MOST_BYTES = 4 << 20  # of a log; ours of ten evaluations have 12 kB
@@ -48,12 +49,11 @@ class Logs:
 
     @cached_property
     def _by_identity(self) -> dict[Identity, RunLog]:
-        """The logs of the system's results, and of the sets that came after this one."""
-        system = self._set_folder.parent
-        results, *replaced = result_folders(system, system.parent.parent / "results")
+        """The logs of the set, of the system's results, and of what the sets after this one found there."""
+        own, results, *replaced = log_folders([self._set_folder], self._set_folder.parents[2] / "results")
         later = [place for place in replaced if place.parent.name > self._set_folder.name]
         found: dict[Identity, RunLog] = {}
-        for path in islice((log for place in (results, *later[:MOST_LATER]) for log in logs_in(place)), MOST_LOGS):
+        for path in islice((log for place in (own, results, *later[:MOST_LATER]) for log in logs_in(place)), MOST_LOGS):
             log = _read(path)
             if log is not None and log.seeds:
                 found.setdefault((log.seeds[0], tuple(one.accuracy for one in log.evaluations)), log)

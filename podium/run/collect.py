@@ -7,24 +7,30 @@ from typing import Any
 
 from podium.config.run_folder import whole_checkpoints
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, Saved, WorkError
+from podium.core.errors import Interrupted, PodiumError, Saved, WorkError, attempt
 from podium.launch.container import seen_anywhere
 from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.prepare import PreparedRun
-from podium.run.results import ResultSet, set_aside
+from podium.run.results import published_folder, record_saved, settle
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that came to its end: its result, its side files, its totals and the checker's verdict by ruleset."""
+    """A run that came to its end: its log, its side files, its totals and the checker's verdict by ruleset."""
 
     result: Path
     folder: Path
     seed: int
     summary: Mapping[str, Any]
     compliance: Mapping[str, str]
+
+    @property
+    def published(self) -> Path | None:
+        """The copy of its log under results/, while these are of its set."""
+        folder = published_folder(self.result.parent)
+        return folder / self.result.name if folder is not None else None
 
     @property
     def reached_target(self) -> bool:
@@ -46,6 +52,7 @@ class FinishedRun:
     def as_json(self) -> dict[str, Any]:
         return {
             "result_file": str(self.result),
+            "published": str(self.published) if self.published else None,
             "run_folder": str(self.folder),
             "seed": self.seed,
             **self.summary,
@@ -53,10 +60,10 @@ class FinishedRun:
         }
 
 
-def collect(run: PreparedRun, results: ResultSet, note: Callable[[str], None]) -> FinishedRun:
-    """Give the result of a run that has ended its place, and ask the official checker about it."""
+def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
+    """Give the log of a run that has ended its place, and ask the official checker about it."""
     folder = run.folder
-    result = results.add(folder)
+    result = settle(folder)
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
@@ -67,20 +74,24 @@ def collect(run: PreparedRun, results: ResultSet, note: Callable[[str], None]) -
     return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))
 
 
-def collect_failure(run: PreparedRun, results: ResultSet, error: PodiumError) -> PodiumError:
+def collect_failure(run: PreparedRun, error: PodiumError) -> PodiumError:
     """The error of a run that broke off, with where its log is and how to resume; Saved where the run is not over."""
     if isinstance(error, DataChangedError):
-        set_aside(run.folder)
-        return DataChangedError(f"{error}; its log is no result and is kept: {run.folder.changed_data_result}")
+        kept = settle(run.folder, DATA_CHANGED, run.folder.changed_data_result) or run.folder.log
+        return DataChangedError(f"{error}; its log is no result and is kept: {kept}")
     hint = _resume_hint(run, str(error))
     if isinstance(error, Saved | Interrupted) and hint:
+        attempt(record_saved, run.folder)
         return Saved(f"{error}; {hint}")
     try:
-        result = results.add(run.folder)
+        result = settle(run.folder)
         place = f"its log says {read_log(result).status}: {result}" if result else "it had not begun: no result file"
     except PodiumError as fault:
         place = str(fault)
     return type(error)("; ".join(filter(None, (str(error), place, hint))))
+
+
+DATA_CHANGED = "its data was changed meanwhile"
 
 
 def _resume_hint(run: PreparedRun, message: str) -> str:

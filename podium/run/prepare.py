@@ -8,9 +8,10 @@ from pathlib import Path
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
+from podium.config.checkpoint_choice import likely_checkpoint, usable_checkpoint
 from podium.config.load import load_resumed, write_resolved
 from podium.config.run_data import RunData, read_run_data, write_run_data
-from podium.config.run_folder import RunFolder, newest_checkpoint, require_kept, require_same_data
+from podium.config.run_folder import RunFolder, require_kept, require_same_data
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder
@@ -18,7 +19,7 @@ from podium.launch.node_group import NodeGroup
 from podium.launch.page_cache import Cleared
 from podium.planning.costs import with_measured_costs
 from podium.run.data import verify, with_data
-from podium.run.source import source_here, write_source
+from podium.run.source import add_resumed_code, source_here, write_source
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,13 @@ def prepare_run(config: RunConfig, folder: Path, nodes: NodeGroup, set_data: Run
 def prepare_resumed(config: RunConfig, run: RunFolder, nodes: NodeGroup, note: Callable[[str], None]) -> PreparedRun:
     """Verify the data and mark a run as resumed with this configuration, which all nodes read from its folder.
 
-    Raises WorkError where the data is not what the run began with. A run of an older version does not say what it was.
+    Newer checkpoints that cannot be used are set aside. Raises WorkError where there are checkpoints and none can be
+    used, and where the data is not what the run began with. A run of an older version does not say what it was.
     """
+    note("Checking the checkpoint")
+    if checkpoint := usable_checkpoint(run.checkpoints, note):
+        require_kept(checkpoint, config, run.config)
+        require_same_data(checkpoint, run)
     note("Checking the data")
     verify(config, nodes.data)
     began_with = read_run_data(run.data)
@@ -78,6 +84,7 @@ def prepare_resumed(config: RunConfig, run: RunFolder, nodes: NodeGroup, note: C
     write_resolved(config, run.config)
     nodes.verify_data(config, run)
     run.mark_resumed()
+    add_resumed_code(run.source, source_here(), note)
     run.forget_failure()
     return PreparedRun(config, run, Cleared(False, ""))
 
@@ -91,7 +98,7 @@ def resumable(run: RunFolder, system: str, settings: Sequence[str] = (), from_st
     config = load_resumed(run, system, settings)
     if run.read_summary() is not None:
         raise UsageError(f"{run.path}: this run has come to its end; start another one")
-    checkpoint = newest_checkpoint(run.checkpoints)
+    checkpoint = likely_checkpoint(run.checkpoints)
     if checkpoint is None and from_start:
         return config
     if checkpoint is None:

@@ -10,14 +10,15 @@ from typing import Any
 from podium.config.load import load_resolved, read_configuration
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.json_files import read_json
+from podium.core.files import open_regular
+from podium.core.json_files import parse_json, read_json
 from podium.mllog.results_tree import LOGS
 from podium.run.source import Source, read_source
 
 RUN_NAME = re.compile(r"run_(\d{1,9})", re.ASCII)
 SET_NAME = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}(_\d+)?", re.ASCII)
 SEED_LINE = re.compile(rb"^seed: (\d{1,19})\s*$", re.MULTILINE)
-REPLACED = "replaced_results"
+REPLACED = "replaced_results"  # what a set found among the results that was no copy of another set
 MAX_CONFIG = 1 << 20  # bytes of a resolved configuration that are searched for the seed; it has 3 kB
 
 
@@ -96,6 +97,27 @@ class RunRecord:
         except (ValueError, KeyError, TypeError, OverflowError):
             return None
 
+    def says(self, key: str) -> bool | None:
+        """A yes or no of the run's summary; None where it has none of that key."""
+        try:
+            value = read_json(self.folder.summary)[key]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return value if isinstance(value, bool) else None
+
+    @property
+    def evaluations(self) -> list[tuple[float, float]] | None:
+        """Samples and accuracy of every evaluation in the run's metrics; None where these cannot be read."""
+        found: list[tuple[float, float]] = []
+        try:
+            with open_regular(self.folder.metrics) as lines:
+                for line in lines:
+                    if b'"evaluation"' in line and (event := parse_json(line))["event"] == "evaluation":
+                        found.append((float(event["samples"]), float(event["accuracy"])))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+            return None
+        return found
+
 
 def runs_of_set(folder: Path) -> list[RunRecord]:
     """The runs of runs/SYSTEM/DATE_TIME in the order of their numbers."""
@@ -117,9 +139,15 @@ def _records(paths: Iterable[Path]) -> list[RunRecord]:
     return sorted(records, key=lambda record: (record.set_folder, record.number, record.path.name))
 
 
-def result_folders(system: Path, results: Path) -> list[Path]:
-    """The folders that may hold logs of the runs in runs/SYSTEM: its results, then what each set found there before."""
-    return [results / system.name / "bert", *sorted(system.glob(f"*/{REPLACED}"))]
+def log_folders(sets: Iterable[Path], results: Path) -> list[Path]:
+    """The folders that may hold logs of these sets of one system's runs.
+
+    A set's own; of the layout before the system's results, and what later sets found there and moved away.
+    """
+    own = list(dict.fromkeys(sets))
+    systems = dict.fromkeys(folder.parent for folder in own)
+    replaced = [folder for system in systems for folder in sorted(system.glob(f"*/{REPLACED}*"))]
+    return [*own, *(results / system.name / "bert" for system in systems), *replaced]
 
 
 def logs_in(folder: Path) -> list[Path]:

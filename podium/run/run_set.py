@@ -23,9 +23,9 @@ from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
-from podium.run.records import REPLACED
 from podium.run.requeue import JobRecord, settings_to_resume
-from podium.run.results import ResultSet
+from podium.run.results import check_place, close_left, publish, record_resumed, results_of
+from podium.run.set_record import SetRecord, write_set
 
 RUNS = WORKING_FOLDER / "runs"
 
@@ -101,22 +101,37 @@ def _make_runs(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]
 
 
 def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | None = None) -> Iterator[FinishedRun]:
-    """Make consecutive runs and yield each as it ends. Raises what broke one off once its log is among the results."""
+    """Make consecutive runs and yield each as it ends, then copy their logs to results/.
+
+    Raises what broke one off once its log has its place in the set's folder; results/ is then left as it is.
+    """
     folder = new_set_folder(config)
-    results = ResultSet(config.system, replaced=folder / REPLACED)
-    results.check_place()
+    check_place(config.system)
     with node_group(config, RUNS, progress.note) as nodes, _alone(make_folder(folder.parent)):
+        close_left(folder.parent, progress.note)
         progress.note(hyperparameters_note(config))
         config, data = prepare_set(config, progress.note, nodes), None
-        for number in range(runs):
-            run = prepare_run(config, folder / f"run_{number}", nodes, data)
-            data = run.data
-            if number == 0 or not run.caches.samples:
-                progress.note(run.caches.words)
-            if job is not None:
-                job.begin(run.folder)
-            more = number + 1 < runs
-            yield _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, results, progress, more)
+        write_set(make_folder(folder), SetRecord(config.system, runs))
+        shortfalls = []
+        try:
+            for number in range(runs):
+                run = prepare_run(config, folder / f"run_{number}", nodes, data)
+                data = run.data
+                if number == 0 or not run.caches.samples:
+                    progress.note(run.caches.words)
+                if job is not None:
+                    job.begin(run.folder)
+                more = number + 1 < runs
+                finished = _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, progress, more)
+                shortfalls.append(finished.shortfall(config))
+                yield finished
+        except PodiumError:
+            progress.note(f"The set broke off: its logs are in {folder}, and {results_of(config.system)} is as it was")
+            raise
+        if all(shortfalls):
+            progress.note(f"No run succeeded: the logs are in {folder}, and {results_of(config.system)} is as it was")
+        else:
+            publish(folder)
 
 
 def resume(
@@ -134,14 +149,15 @@ def resume(
             f"{run.path}: processes of this run are still at work, such as some that save themselves after their "
             "`podium run` was killed; wait for their end",
         )
+        close_left(RUNS / name, progress.note, but=run)
         with node_group(config, RUNS, progress.note) as nodes:
-            results = ResultSet(name, replaced=run.path / REPLACED)
             prepared = prepare_resumed(config, run, nodes, progress.note)
-            return _launch_and_collect(prepared, "Resumed run", nodes, results, progress)
+            record_resumed(run)
+            return _launch_and_collect(prepared, "Resumed run", nodes, progress)
 
 
 def _launch_and_collect(
-    run: PreparedRun, title: str, nodes: NodeGroup, results: ResultSet, progress: Progress, more: bool = False
+    run: PreparedRun, title: str, nodes: NodeGroup, progress: Progress, more: bool = False
 ) -> FinishedRun:
     """Run its processes on all nodes to the end and show their progress, then collect what they leave.
 
@@ -152,23 +168,23 @@ def _launch_and_collect(
             nodes.launch(run.config, run.folder, "train", run.options, on_tick)
     except PodiumError as error:
         if not isinstance(error, Interrupted) or run.folder.read_summary() is None:
-            raise collect_failure(run, results, error) from None
+            raise collect_failure(run, error) from None
         if more:
-            result = _collected(run, nodes, results, progress).result
+            result = _collected(run, nodes, progress).result
             raise Interrupted(f"interrupted when a run had come to its end; its result is {result}") from None
-    finished = _collected(run, nodes, results, progress)
+    finished = _collected(run, nodes, progress)
     if shortfall := finished.shortfall(run.config):
         nodes.fail(shortfall, exit_code=1)
     return finished
 
 
-def _collected(run: PreparedRun, nodes: NodeGroup, results: ResultSet, progress: Progress) -> FinishedRun:
+def _collected(run: PreparedRun, nodes: NodeGroup, progress: Progress) -> FinishedRun:
     """The result of a run that has ended; DataChangedError where its data was changed meanwhile: then it is none."""
     try:
         nodes.data.require_unchanged()
     except DataChangedError as error:
-        raise collect_failure(run, results, error) from None
-    return collect(run, results, progress.note)
+        raise collect_failure(run, error) from None
+    return collect(run, progress.note)
 
 
 def new_set_folder(config: RunConfig) -> Path:

@@ -8,8 +8,8 @@ import hashlib
 import json
 import subprocess
 import tomllib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,12 @@ class Source:
 
     code: str  # `code_hash` of its files
     commit: str | None  # what was checked out, changed or not; None where git could not tell
+    resumed: tuple["Source", ...] = ()  # the code of each time that the run was resumed, the first first
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The hashes of all code that ran, in the order of time."""
+        return tuple(dict.fromkeys((self.code, *(later.code for later in self.resumed))))
 
 
 def source_here() -> Source:
@@ -78,17 +84,43 @@ def git(root: Path, *words: str) -> bytes | None:
 
 def write_source(path: Path, source: Source) -> None:
     """Keep with a run what code made it."""
-    write_whole(path, json.dumps(asdict(source), indent=2) + "\n")
+    document = {"code": source.code, "commit": source.commit}
+    resumed = {"resumed": [{"code": one.code, "commit": one.commit} for one in source.resumed]}
+    write_whole(path, json.dumps({**document, **(resumed if source.resumed else {})}, indent=2) + "\n")
 
 
 def read_source(path: Path) -> Source | None:
     """Read back what `write_source` wrote; None where there is nothing of the kind, as with runs of older versions."""
     try:
         found = read_json(path)
-        code, commit = found["code"], found["commit"]
-    except (ValueError, KeyError, TypeError):
+        return replace(_source(found), resumed=tuple(map(_source, found.get("resumed", []))))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Source(code, commit) if isinstance(code, str) and isinstance(commit, str | None) else None
+
+
+def _source(found: Any) -> Source:
+    code, commit = found["code"], found["commit"]
+    if not (isinstance(code, str) and isinstance(commit, str | None)):
+        raise ValueError("the hash or the commit is no text")
+    return Source(code, commit)
+
+
+def add_resumed_code(path: Path, here: Source, note: Callable[[str], None]) -> None:
+    """Add the code that a run is resumed with to what it was begun with, and say where they differ."""
+    began = read_source(path)
+    if began is None:
+        note(f"{path} is not there, as with runs of older versions: which code began this run is not known")
+        return
+    write_source(path, replace(began, resumed=(*began.resumed, here)))
+    if began.codes != (here.code,):
+        note(
+            f"This run was begun by {_named(began)} and is resumed by {_named(here)}: the code was changed. {path} "
+            "names both"
+        )
+
+
+def _named(source: Source) -> str:
+    return f"code {source.code[:12]}" + (f" (commit {source.commit[:12]})" if source.commit else "")
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:

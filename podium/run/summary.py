@@ -35,6 +35,7 @@ def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         return objects[0]
     return {
         "result_file": objects[-1]["result_file"],
+        "published": objects[-1]["published"],
         "reached_target": all(run.reached_target for run in runs),
         **{key: mean(o[key] for o in objects) for key in MEANS},
         "score_seconds": score_seconds([run.summary["seconds"] if run.reached_target else math.inf for run in runs]),
@@ -96,7 +97,8 @@ def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[Fin
         table.add_row(f"{phase.replace('_', ' ')}", f"{milliseconds:.2f} ms a step, {milliseconds / whole:5.1%}")
     table.add_section()
     table.add_row("official compliance check", _verdict(runs))
-    table.add_row("result", _from_here(runs[-1].result.parent if several else runs[-1].result))
+    result = runs[-1].published or runs[-1].result
+    table.add_row("result", _from_here(result.parent if several else result))
     table.add_row("side files", _from_here(runs[-1].folder.parent if several else runs[-1].folder))
     return table
 

@@ -285,6 +285,8 @@ def print_packaged(console: Console, packaged: "Packaged") -> None:
         if len(one.choice.scores) > 1:
             console.print(_windows(one))
         console.print(_system(one))
+        for text in one.compared:
+            print_line(console, f"compared: {one.system}: {text}")
         for note in one.notes:
             print_line(console, f"note: {one.system}: {note}")
     for finding in packaged.findings:
@@ -314,6 +316,7 @@ def _json(one: "Submitted") -> dict[str, Any]:
         "scaled": found is not None and found.scaling is not None,
         "commit": one.code.commit,
         "commit_made_the_runs": one.code.made_the_runs,
+        "compared": list(one.compared),
         "notes": list(one.notes),
     }
 

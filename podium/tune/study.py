@@ -1,7 +1,11 @@
 """The trials of a search in a journal file that several processes share, from which an interrupted search resumes."""
 
+import json
+import os
 from collections.abc import Sequence
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.pruners import MedianPruner
@@ -11,6 +15,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from podium.core.errors import Interrupted, WorkError
+from podium.core.files import unwritable
 from podium.core.text import quoted
 from podium.mllog.run import as_number
 from podium.tune.space import SearchSpace
@@ -20,9 +25,37 @@ STARTUP_TRIALS = 5  # trials that are trained to their end before any is pruned
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
+class WholeLines(JournalFileBackend):
+    """Optuna's journal file, to which a write that fails adds no part of a line: the next one would be added to it."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """WorkError where the disk does not take it, with the journal as it was before."""
+        path = Path(self._file_path)
+        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        try:
+            self._lock.acquire()
+            try:
+                with path.open("ab", buffering=0) as file:
+                    before = file.tell()
+                    try:
+                        self._write(file, lines.encode("utf-8"))
+                    except OSError:
+                        file.truncate(before)
+                        raise
+            finally:
+                self._lock.release()
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def _write(self, file: FileIO, content: bytes) -> None:
+        while content:
+            content = content[file.write(content) :]
+        os.fsync(file.fileno())
+
+
 def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Study:
     """The search's study, made where there is none. `number` of the trial to be drawn decides the sampler's seed.
-    WorkError where its journal is damaged.
+    WorkError where its journal is damaged or cannot be written.
 
     Settings are drawn by tree-structured Parzen estimators (Bergstra et al., Algorithms for hyper-parameter
     optimization, 2011). A trial is pruned where its accuracy at an evaluation is below the median of those that trials
@@ -36,14 +69,14 @@ def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Stud
     try:
         study = optuna.create_study(
             study_name=space.name,
-            storage=JournalStorage(JournalFileBackend(str(journal))),
+            storage=JournalStorage(WholeLines(str(journal))),
             sampler=TPESampler(seed=space.seed + 7919 * number),
             pruner=MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1),
             direction="minimize",
             load_if_exists=True,
         )
         whole = all(map(_is_whole, study.get_trials(deepcopy=False)))
-    except Interrupted:
+    except (Interrupted, WorkError):
         raise
     except Exception as error:  # noqa: BLE001 — Optuna lets through whatever a line of the journal raises
         raise WorkError(f"{journal}: is no journal of trials that can be read ({quoted(error)}); {advice}") from None

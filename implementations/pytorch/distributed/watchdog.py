@@ -3,6 +3,7 @@
 A thread of each rank writes a heartbeat into the run's store every few seconds. If a rank has made no
 progress for the time allowed, its thread compares: the ranks without a heartbeat are to blame (stopped, or their
 machine is down), else those that are furthest behind. It reports them and ends the process, and torchrun the others.
+Each heartbeat goes to the launcher of the node too, which notices when all ranks are stopped, their threads included.
 
 SIGTERM sets a flag instead of ending the process, which then saves a checkpoint and exits.
 """
@@ -14,7 +15,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,10 +26,11 @@ import torch.distributed as dist
 from implementations.pytorch.distributed.process_group import Processes, run_store
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.run_folder import RunFolder
+from podium.core.clock import AwakeClock
 from podium.core.errors import Saved, WorkError
+from podium.launch.progress_watch import Heartbeats, heartbeat_interval
 from podium.launch.timeouts import saving_seconds
 
-LONGEST_INTERVAL = 5.0
 MOST_NAMED = 8
 STORE_TIMEOUT = timedelta(seconds=30)
 Item = TypeVar("Item")
@@ -85,7 +86,8 @@ class Watch:
         """`board` is None for a single process, which is compared with nobody."""
         self._processes, self._clock, self._folder, self._board = processes, clock, folder, board
         self._timeout = timeout_seconds
-        self._interval = min(LONGEST_INTERVAL, timeout_seconds / 10)
+        self._interval = heartbeat_interval(timeout_seconds)
+        self._for_launcher = Heartbeats()
         self._closed = threading.Event()
         self._count, self._signs = 0, 0
         self.batch = 0  # the global batch that is being trained on, counted from 1
@@ -102,6 +104,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._closed.set()
         self._thread.join(timeout=1.0)  # it may be talking to a store that is gone
+        self._for_launcher.close()
 
     def alive(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items; each is a sign of life, and their end something that all ranks come to."""
@@ -113,21 +116,23 @@ class Watch:
     def _beat(self) -> Beat:
         self._count += 1
         clock = self._clock
+        self._for_launcher.beat(self._count, self.batch, clock.phase)
         beat = Beat(self._count, clock.laps, self.batch, clock.phase, self._host, self._pid)
         if self._board is not None:
             self._board.set(str(self._processes.rank), json.dumps(vars(beat)))
         return beat
 
     def _look(self) -> None:
-        moved, since = -1, time.monotonic()
+        awake = AwakeClock(2 * self._interval)  # what is continued after it was suspended has not stood still
+        moved, since = -1, awake.seconds()
         try:
             while not self._closed.wait(self._interval):
                 beat = self._beat()
                 if (now := beat.laps + self._signs) != moved:
-                    moved, since = now, time.monotonic()
-                elif time.monotonic() - since > self._timeout:
+                    moved, since = now, awake.seconds()
+                elif awake.seconds() - since > self._timeout:
                     self._judge(moved)
-                    since = time.monotonic()
+                    since = awake.seconds()
         except RuntimeError:  # the store has gone, with the launcher: the run ends by itself
             return
 

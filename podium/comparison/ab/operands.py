@@ -1,9 +1,9 @@
 """The operands of `--ab A B`: a result, a folder of logs or of runs, or the code that made runs.
 
 Local runs are found under runs/, each with its configuration, the code that made it, and its log. A log does not
-contain the name of its run's folder: the two are matched by the seed. A log is in results/SYSTEM/bert until the next
-set of runs moves it into that set's folder, runs/SYSTEM/DATE_TIME/replaced_results, which has the logs of the set
-before.
+contain the name of its run's folder: the two are matched by the seed. A log is in its set's folder,
+runs/SYSTEM/DATE_TIME. In the layout before it was in results/SYSTEM/bert until the next set moved it into its own
+folder, runs/SYSTEM/DATE_TIME/replaced_results.
 
 The settings that runs were made with are compared as well: in which of them two operands differ.
 """
@@ -28,12 +28,13 @@ from podium.run.records import (
     REPLACED,
     RUN_NAME,
     RunRecord,
+    log_folders,
     logs_in,
-    result_folders,
     runs_of_all_systems,
     runs_of_set,
     runs_of_system,
 )
+from podium.run.set_record import SET
 from podium.run.source import Source, commit_of
 
 # The run of each log, or why it cannot be read: `load.read_runs` with a cache.
@@ -71,9 +72,13 @@ def home_of(folder: Path) -> Home:
 
 
 def place_of(folder: Path) -> tuple[str, Home] | None:
-    """The system whose logs are in a folder, results/SYSTEM/bert or runs/SYSTEM/DATE_TIME/replaced_results, and where
-    its runs are; None where Podium leaves no logs there."""
+    """The system whose logs are in a folder, and where its runs are; None where Podium leaves no logs there.
+
+    That is results/SYSTEM/bert, runs/SYSTEM/DATE_TIME, or replaced_results in that.
+    """
     above = folder.resolve().parents
+    if (folder / SET).is_file() and len(above) > 2:
+        return above[0].name, Home(above[1], above[2] / "results")
     if folder.resolve().name == REPLACED and len(above) > 3:
         return above[1].name, Home(above[2], above[3] / "results")
     if len(above) > 2 and above[1].name == "results":
@@ -82,9 +87,8 @@ def place_of(folder: Path) -> tuple[str, Home] | None:
 
 
 def with_logs(own: Sequence[RunRecord], home: Home, read: ReadRuns) -> Found:
-    """Find the runs' logs, wherever later sets have moved them."""
-    systems = dict.fromkeys(home.runs / run.system for run in own)
-    logs = [log for one in systems for place in result_folders(one, home.results) for log in logs_in(place)]
+    """Find the runs' logs, in their sets or wherever later sets of the layout before have moved them."""
+    logs = [log for place in log_folders((run.set_folder for run in own), home.results) for log in logs_in(place)]
     by_seed: dict[int, dict[str, Run]] = {}
     for run in read(logs).values():
         if isinstance(run, Run):
@@ -158,7 +162,7 @@ def _why(one: RunRecord, logs: int, home: Home) -> str:
         return "it was restarted, which is no result"
     if one.folder.log.is_file():
         return "its log is not whole yet"
-    return f"no log in {home.results} or in a {REPLACED} of {home.runs} has its seed {one.seed}"
+    return f"no log in {one.set_folder}, {home.results} or a {REPLACED} of {home.runs} has its seed {one.seed}"
 
 
 # By setting, the values that runs have, without repetitions, as text. Runs of one setting have one value.

@@ -4,6 +4,7 @@ from podium.core.finding import Finding
 from podium.core.text import quoted
 from podium.mllog.results_tree import folders
 from podium.mllog.rulesets import Ruleset
+from podium.run.set_record import SET
 from podium.submission.checks.context import CheckedRun, Findings, Whole
 from podium.submission.checks.sets import fingerprints
 
@@ -77,7 +78,8 @@ def _places(whole: Whole, ruleset: Ruleset) -> Findings:
             yield Finding.warning(whole.package.relative(path), "unknown_file", message)
     for above in (root / "results", *folders(root / "results")):
         for path in sorted(above.iterdir()):
-            if not path.is_dir() and path.name != "package_checker_params":
+            own = path.name == SET and not whole.package.systems  # of one's own results/, which is no package
+            if not path.is_dir() and path.name != "package_checker_params" and not own:
                 message = "lies among folders of results; results/SYSTEM/BENCHMARK holds the logs"
                 yield Finding.warning(whole.package.relative(path), "unknown_file", message)
     for folder in whole.package.results:

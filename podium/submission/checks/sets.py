@@ -7,10 +7,15 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.bert.rules import RUNS
+from podium.core.errors import attempt
+from podium.core.files import sha256_of
 from podium.core.finding import Finding
 from podium.core.text import quoted
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
+from podium.run.records import REPLACED, RUN_NAME
+from podium.run.results import BENCHMARK, held_set
+from podium.run.set_record import SET, read_set
 from podium.submission.checks.context import CheckedRun, CheckedSet, Findings
 from podium.submission.checks.runs import RANGES
 
@@ -127,8 +132,10 @@ def _overlaps(runs: CheckedSet, ruleset: Ruleset) -> Findings:
 
 
 def _others(runs: CheckedSet, ruleset: Ruleset) -> Findings:
+    own = any(path.name == SET for path in runs.folder.others)  # the folder in which `podium run` made the set
     for path in runs.folder.others:
-        if path.name not in ("package_checker_params", SCALING):
+        of_set = path.name == SET or RUN_NAME.fullmatch(path.name) or path.name.startswith(REPLACED)
+        if path.name not in ("package_checker_params", SCALING) and not (own and of_set):
             what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
             yield runs.warning("unknown_file", f"{quoted(path.name)} is {what} that is no result; take it out")
 
@@ -149,4 +156,25 @@ def _scaling(runs: CheckedSet, ruleset: Ruleset) -> Findings:
     yield Finding.error(path, "scaling", message)
 
 
-SETS = (_count, _numbers, _failed, _seeds, _same_settings, _overlaps, _others, _scaling)
+def _as_recorded(runs: CheckedSet, ruleset: Ruleset) -> Findings:
+    """Logs of one's own runs, in their set's folder or copied from there, by the SHA-256 that the set recorded."""
+    folder = runs.folder.path
+    copied = runs.folder.benchmark == BENCHMARK and not (folder / SET).exists()
+    record = folder.parent / SET if copied else folder / SET
+    if record.is_symlink() or not record.is_file():
+        return
+    if copied:
+        held = held_set(record.parent)
+        recorded = held.logs if held is not None else {}
+    else:
+        one, problem = attempt(read_set, folder)
+        if problem is not None:
+            yield runs.error("as_recorded", str(problem))
+        ended = one.ended if one is not None else ()
+        recorded = {run.log: run.sha256 for run in ended if run.log is not None and run.sha256 is not None}
+    for run in runs.runs:
+        if recorded and recorded.get(run.log.name) != sha256_of(run.log.path):
+            yield run.error("as_recorded", f"is not the log that was recorded in {SET} when the run ended; put it back")
+
+
+SETS = (_count, _numbers, _failed, _seeds, _same_settings, _overlaps, _others, _scaling, _as_recorded)

@@ -22,13 +22,13 @@ from podium.mllog.lines import TOKEN
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
-from podium.run import results as results_module
-from podium.run import run_set
 from podium.run.records import RunRecord
+from podium.run.results import BENCHMARK
 from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
 from podium.submission.describe import stated, system_json
 from podium.submission.package.code import code_of, licence_files, third_party, unpack
+from podium.submission.package.compare_records import Recorded, compared, contradictions
 from podium.submission.package.data import compare_data
 from podium.submission.package.files import (
     IMPLEMENTATION,
@@ -45,7 +45,8 @@ from podium.submission.package.files import (
     third_party_notice,
     write_script,
 )
-from podium.submission.package.select_runs import choose, contradictions, find_records, read_runs, refusals
+from podium.submission.package.find_runs import find_place, find_records, logs_folder, read_runs, runs_folder
+from podium.submission.package.select_runs import choose, refusals
 from podium.submission.rcp import convergence
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}")
@@ -61,7 +62,6 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
-BENCHMARK = "bert"
 Judge = Callable[[Path, Ruleset], Sequence[Finding]]
 
 
@@ -69,12 +69,12 @@ Judge = Callable[[Path, Ruleset], Sequence[Finding]]
 class Wish:
     """What the user asked for."""
 
-    systems: tuple[str, ...]
+    systems: tuple[str, ...]  # or sets of their runs, or their folders under results/
     out: Path
     org: str
     ruleset: Ruleset
     division: str | None = None  # refuses systems of the other one
-    results: Path | None = None  # instead of results/
+    results: Path | None = None  # instead of results/, or a folder of logs
     runs: Path | None = None  # instead of runs/
     allow_other_code: bool = False
     repository: Path = CODE_FOLDER  # whose commits hold the code
@@ -129,8 +129,10 @@ def _free(out: Path) -> Path:
     return out
 
 
-def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Submitted:
+def _chosen(asked: str, wish: Wish, on_progress: Callable[[str], None]) -> Submitted:
     """The system's runs and configuration, with the description that its file has at present."""
+    place = find_place(asked)
+    system = place.system
     now = load_system(system)
     description = now.description
     name = checked_name(description.system_name, f"{system}: description.system_name")
@@ -140,11 +142,13 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Subm
             "package it without --division, or set description.division and run again"
         )
     on_progress(f"Reading the runs of {now.system}")
-    runs = read_runs((wish.results or results_module.RESULTS) / now.system / BENCHMARK)
-    folder = (wish.runs or run_set.RUNS) / now.system
+    logs = logs_folder(place, now.system, wish.results)
+    runs = read_runs(logs)
+    folder = runs_folder(logs, now.system, wish.runs)
     records = find_records(runs, folder)
+    recorded = Recorded(runs, records, description)
     reasons = refusals(runs, description, wish.org)
-    reasons += contradictions(runs, records, description)
+    reasons += contradictions(recorded)
     choice = None if reasons else choose(runs)
     kept = [records[run.path] for run in choice.chosen if run.path in records] if choice else []
     if choice and not kept:
@@ -165,7 +169,8 @@ def _chosen(system: str, wish: Wish, on_progress: Callable[[str], None]) -> Subm
         on_progress("Asking the official RCP checker")
         found = convergence([run.path for run in choice.chosen], wish.ruleset)
     config = submitted(kept[0].config.model_copy(update={"description": description}), now)
-    return Submitted(name, config, choice, found, code, notes=tuple(notes))
+    same, unknown = compared(recorded)
+    return Submitted(name, config, choice, found, code, compared=tuple(same), notes=(*unknown, *notes))
 
 
 def _unlike(configs: Sequence[RunConfig]) -> Iterable[str]:

@@ -126,6 +126,7 @@ class Submitted:
     convergence: Convergence | None  # None in the open division, which is not compared with MLPerf's reference
     code: Code
     implementation: str = IMPLEMENTATION  # the name of the code's folder
+    compared: tuple[str, ...] = ()  # what was found to be as the runs recorded it
     notes: tuple[str, ...] = ()  # what could not be compared
 
     @property
@@ -247,6 +248,8 @@ def system_readme(one: Submitted) -> str:
         f"```console\n$ ./setup.sh\n$ ./init_datasets.sh{inputs}\n$ ./run_and_time.sh\n```",
         _data(config),
         _runs(one),
+        "\n".join(["What was compared when this package was made:\n", *(f"- {text}" for text in one.compared)]),
+        *("\n".join(["What could not be:\n", *(f"- {text}" for text in one.notes)]) for _ in one.notes[:1]),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -3,31 +3,23 @@
 MLPerf takes ten consecutive runs. Where M > 10 consecutive ones were made, every window of ten consecutive runs is
 scored and the window at the median is submitted; never the best. With an even number of windows no window is at the
 median exactly: then the slower of the two in the middle is taken, so that the choice never gains anything.
-
-The folders under runs/ are compared with the choice: runs left out, times changed, another machine.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from mlperf_logging.mllog import constants
 
 from benchmarks.bert.rules import RUNS
-from podium.config.load import UnknownConfiguration
-from podium.config.run_folder import RunFolder
 from podium.config.schema import Description
-from podium.core.errors import UsageError, attempt
 from podium.mllog.lines import DAMAGED
-from podium.mllog.read import read_log
 from podium.mllog.run import RunLog
 from podium.mllog.score import median_window, window_scores
 from podium.mllog.write import RESTARTED, SUCCESS
-from podium.run.records import RunRecord, newest_by_seed, runs_of_set, runs_of_system
 
 MOST_NOT_CONVERGED = 1
 
@@ -59,38 +51,6 @@ def choose(runs: Sequence[RunLog]) -> Choice:
 def scored_seconds(run: RunLog) -> float:
     """From run_start to run_stop, infinite for a run that did not reach the target."""
     return run.elapsed_seconds if run.status == SUCCESS and run.elapsed_seconds is not None else math.inf
-
-
-def read_runs(results: Path) -> list[RunLog]:
-    """All result_*.txt of a folder, the earliest run first; UsageError for none, and for what is no plain file."""
-    logs = sorted(results.glob("result_*.txt"))
-    if not logs:
-        raise UsageError(f"{results}: holds no result_*.txt; make ten runs with `podium run SYSTEM --runs 10`")
-    for path in logs:
-        if path.is_symlink() or not path.is_file():
-            kind = "a link" if path.is_symlink() else "no file"
-            raise UsageError(f"{path}: is {kind}; a run's log is a plain file: put back what `podium run` left there")
-    return sorted(map(read_log, logs), key=lambda run: (run.start_ms or math.inf, run.name))
-
-
-def find_records(runs: Sequence[RunLog], folder: Path) -> dict[Path, RunRecord]:
-    """The record of each run by its log, where there is one in `folder`, runs/SYSTEM: the newest with the run's seed.
-
-    UsageError for a configuration that cannot be read, or not by this version of Podium.
-    """
-    by_seed = newest_by_seed(runs_of_system(folder))
-    found = {run.path: by_seed[run.seeds[0]] for run in runs if len(run.seeds) == 1 and run.seeds[0] in by_seed}
-    for record in found.values():
-        try:
-            record.config  # noqa: B018 — read here, where its errors can be explained
-        except UnknownConfiguration as error:
-            path = record.folder.config
-            reason = str(error).splitlines()[0].removeprefix(f"{path}: ")
-            raise UsageError(
-                f"{path}: another version of Podium made this run ({reason}), and this one cannot package it; package "
-                "it with the version that made it, or make a new set"
-            ) from None
-    return found
 
 
 def logged_settings(run: RunLog) -> dict[str, tuple[str, ...]]:
@@ -214,107 +174,3 @@ SET_RULES: dict[str, Callable[[Sequence[RunLog], Description, str], Iterator[str
 
 def _words(values: Sequence[str]) -> str:
     return "nothing" if not values else values[0] if len(values) == 1 else f"{len(values)} values"
-
-
-SECONDS_APART = 0.5
-# A log's clock and the run's own are read one after the other and never differ by more than the greater of these.
-SHARE_APART = 0.01
-NO_ACCELERATORS = ("", "0", "n/a", "none", "-")
-
-Records = Mapping[Path, RunRecord]
-
-
-def contradictions(runs: Sequence[RunLog], records: Records, description: Description) -> list[str]:
-    """Why these runs, in the order of time, are not what they are handed in as: "RULE: a sentence" each.
-
-    Without any records nothing is said. `records` are by the logs' paths, `description` is what would be submitted.
-    """
-    if not records:
-        return []
-    return [
-        f"{rule}: {sentence}" for rule, check in RECORD_RULES.items() for sentence in check(runs, records, description)
-    ]
-
-
-def _one_set(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
-    lost = [run.name for run in runs if run.path not in records]
-    if lost:
-        yield (
-            f"{', '.join(lost)}: no folder of a run has the seed, so that it is not known in which set it was made; "
-            "put the folders back, or make a new set"
-        )
-    by_set = {record.set_folder: path.name for path, record in records.items()}
-    for (one, first), (other, second) in pairwise(by_set.items()):
-        yield f"{first} was made in the set {one} and {second} in {other}; runs of two sets are not consecutive"
-
-
-def _none_left_out(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
-    known = {record.path for record in records.values()}
-    for one in sorted({record.set_folder for record in records.values()}):
-        for record in runs_of_set(one):
-            kept = record.folder
-            if record.path not in known and not kept.restarted_result.exists() and _began(kept):
-                yield (
-                    f"{record.path} is a run of this set, and its log is not among the results; runs are not picked: "
-                    "put the log back, or make a new set"
-                )
-
-
-def _not_restarted(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
-    times = [run.start_ms for run in runs if run.start_ms is not None]
-    sets = sorted({record.set_folder for record in records.values()})
-    for log in (record.folder.restarted_result for one in sets for record in runs_of_set(one)):
-        if not log.exists():
-            continue
-        start = _start_ms(log)
-        if start is None or (times and min(times) <= start <= max(times)):
-            yield f"{log} began between these runs, so that they are not consecutive; make a new set"
-
-
-def _own_times(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
-    for run in runs:
-        if run.path not in records or run.status != SUCCESS or run.elapsed_seconds is None:
-            continue
-        summary, seconds = records[run.path].folder.summary, records[run.path].total("seconds")
-        if seconds is None:
-            yield f"{run.name}: {summary} does not say how many seconds the run took; put the run's own file back"
-        elif not abs(run.elapsed_seconds - seconds) <= max(SECONDS_APART, SHARE_APART * seconds):
-            yield (
-                f"{run.name} says that the run took {run.elapsed_seconds:.2f} s, and {summary} {seconds:.2f} s; "
-                "logs are not edited: put back what the run wrote, or make a new set"
-            )
-
-
-def _own_machine(runs: Sequence[RunLog], records: Records, description: Description) -> Iterator[str]:
-    launches = dict.fromkeys(
-        (record.config.launch.nodes, record.config.launch.processes_per_node, record.config.launch.device)
-        for record in records.values()
-    )
-    for nodes, processes, device in launches:
-        stated = description.number_of_nodes.strip()
-        if stated != str(nodes):
-            yield f"description.number_of_nodes is {stated!r}, and the runs used {nodes} (launch.nodes); mend it"
-        stated = description.accelerators_per_node.strip()
-        allowed = NO_ACCELERATORS if device == "cpu" else (str(processes),)
-        if stated.lower() not in allowed:
-            used = "none (launch.device is cpu)" if device == "cpu" else f"{processes} (launch.processes_per_node)"
-            yield f"description.accelerators_per_node is {stated!r}, and the runs used {used}; mend it"
-
-
-RECORD_RULES: dict[str, Callable[[Sequence[RunLog], Records, Description], Iterator[str]]] = {
-    "one set": _one_set,
-    "no run left out": _none_left_out,
-    "no restarted run": _not_restarted,
-    "logs as written": _own_times,
-    "described machine": _own_machine,
-}
-
-
-def _began(folder: RunFolder) -> bool:
-    """Whether the run's clock was started: its log is moved away at its end, its metrics and its summary stay."""
-    return folder.summary.exists() or folder.samples_trained() > 0 or _start_ms(folder.log) is not None
-
-
-def _start_ms(log: Path) -> float | None:
-    run, _ = attempt(read_log, log)
-    return None if run is None else run.start_ms

@@ -25,7 +25,9 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.phase_clock import PhaseClock
 from implementations.pytorch.step import Stepper
+from podium.config.checkpoint_choice import usable_checkpoint
 from podium.config.run_folder import (
+    UNFINISHED,
     Checkpoint,
     RunFolder,
     checkpoint_path,
@@ -372,3 +374,17 @@ def test_facts_without_what_is_gone_on_from_are_a_sentence(two: list[Checkpoint]
             wrong(facts)
     with own_facts(two[1]) as facts:
         assert facts["totals"] == {"steps": 2}
+
+
+def test_a_flipped_bit_in_the_newest_has_the_one_before_used(two: list[Checkpoint], folder: RunFolder) -> None:
+    """With files as they are really written, and no mark left that they are unfinished."""
+    notes: list[str] = []
+    assert usable_checkpoint(folder.checkpoints, notes.append) == two[1] and not notes
+    assert not list(folder.checkpoints.rglob(UNFINISHED))
+    file = rank_file(two[1].path, 0)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert usable_checkpoint(folder.checkpoints, notes.append) == two[0]
+    assert "rank_0.safetensors: is damaged" in notes[0] and "resumes from batch_00000001" in notes[0]
+    assert (folder.checkpoints / "unusable_batch_00000002" / "rank_0.safetensors").read_bytes() == content

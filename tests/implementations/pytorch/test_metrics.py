@@ -30,9 +30,14 @@ def steps(make_store: Callable[..., SampleStore]) -> list[Step]:
 
 
 def result(
-    masked_lm: float, next_sentence: float = 6.0, norm: float = 0.5, rate: float = 0.125, taken: float = 1.0
+    masked_lm: float,
+    next_sentence: float = 6.0,
+    norm: float = 0.5,
+    rate: float = 0.125,
+    taken: float = 1.0,
+    finite: float = 1.0,
 ) -> StepResult:
-    return StepResult(*(torch.tensor(value) for value in (masked_lm, next_sentence, norm, rate, taken)))
+    return StepResult(*(torch.tensor(value) for value in (masked_lm, next_sentence, norm, rate, taken, finite)))
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -86,6 +91,21 @@ def test_a_loss_that_is_no_number_ends_the_run_one_step_late(
             metrics.flush()
         assert caught.value.whole is steps[1].whole
     assert [line["step"] for line in lines_of(path)] == [1]
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_too(
+    tmp_path: Path, processes: Processes, steps: list[Step]
+) -> None:
+    """Of any rank. Where overflow had the step skipped, nothing has come of it."""
+    path = tmp_path / "metrics.jsonl"
+    with Metrics(path, processes) as metrics:
+        metrics.step(1, 6, steps[0], result(1.0, norm=math.inf, taken=0.0, finite=0.0))
+        metrics.flush()
+        metrics.step(1, 6, steps[0], result(1.0, finite=0.0))
+        with pytest.raises(NotFinite, match=r"^the gradient of step 1 is not finite$") as caught:
+            metrics.flush()
+        assert caught.value.whole is steps[0].whole
+    assert [line["event"] for line in lines_of(path)] == ["skipped"]
 
 
 @pytest.mark.parametrize("asked", [{"stop": True}, {"save": True}])

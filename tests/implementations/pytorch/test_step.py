@@ -1,6 +1,8 @@
 """A step's gradients, clipping and rate, against plain autograd on the whole global batch."""
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import loss_sums
 from implementations.pytorch.optim.build import build_optimizer
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
-from implementations.pytorch.step import Stepper
+from implementations.pytorch.step import NotFinite, Stepper
 from podium.config.schema import Clipping, LossScaling, RunConfig
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
@@ -249,3 +252,37 @@ def test_all_time_goes_to_phases(
     assert all(seconds >= 0 for seconds in clock.seconds.values())
     assert min(clock.seconds[phase] for phase in ("forward", "backward", "optimizer")) > 0
     assert clock.seconds["evaluation"] == clock.seconds["data_wait"] == 0
+
+
+@pytest.mark.parametrize("when", ["after", "before", "bucket"])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_gradient_that_is_not_finite_is_said_with_the_step(
+    when: str,
+    bad: float,
+    store: SampleStore,
+    make_config: Configs,
+    make_model: Models,
+    make_stepper: Steppers,
+    make_order: Orders,
+    processes: Processes,
+    tmp_path: Path,
+) -> None:
+    """The loss of the step itself is finite, and there may be no step after it, only an evaluation."""
+    config = make_config(global_batch_size=8, clipping=Clipping(max_norm=0.5, when=when))
+    stepper, order = make_stepper(config, make_model()), make_order(store, config)
+    first, second = (read_step(order, number, 0) for number in range(2))
+    assert float(stepper.take(first, PhaseClock()).finite) == 1
+    parameter = next(stepper.model.parameters())
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()
+        gradient.view(-1)[0] = bad
+        return gradient
+
+    parameter.register_hook(spoil)
+    result = stepper.take(second, PhaseClock())
+    assert math.isfinite(float(result.masked_lm)) and float(result.taken) == 1
+    with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
+        metrics.step(2, 16, second, result)
+        with pytest.raises(NotFinite, match=r"^the gradient of step 2 is not finite$"):
+            metrics.flush()

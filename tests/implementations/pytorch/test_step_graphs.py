@@ -89,7 +89,7 @@ def test_replayed_steps_are_the_steps(
 
     def first(batch: Any, weights: Tensor) -> list[Tensor]:
         captured_batches.append(batch)
-        return [torch.zeros(()) for _ in range(5)]
+        return [torch.zeros(()) for _ in range(6)]
 
     monkey = StepGraphs(first, CPU)
     for step in steps:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from implementations.pytorch import train
-from podium.config.run_folder import FACTS, RunFolder, checkpoint_path, facts_of, kept, rank_file
+from podium.config.run_folder import FACTS, RunFolder, checkpoint_path, facts_of, kept
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError, WorkError
 from podium.core.locks import assert_unlocked
@@ -96,8 +96,7 @@ def test_what_cannot_be_gone_on_from_is_refused_before_anything_is_touched(
     folder.metrics.write_text("0123456789", encoding="utf-8")
     path = checkpoint_path(folder.checkpoints, 1)
     path.mkdir(parents=True)
-    rank_file(path, 0).touch()
-    (path / FACTS).write_text(facts_of(1, 16, 1, 4, "", kept(config), {}), encoding="utf-8")
+    (path / FACTS).write_text(facts_of(1, 16, 0, 4, "", kept(config), {}), encoding="utf-8")
     with pytest.raises(UsageError, match="seed is 77 and was "):
         train._open_log(config.model_copy(update={"seed": 77}), folder, False)
     assert folder.metrics.read_text(encoding="utf-8") == "0123456789" and not folder.restarts

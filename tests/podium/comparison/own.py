@@ -13,6 +13,7 @@ import yaml
 from podium.comparison.ab.operands import Home
 from podium.mllog.read import read_log
 from podium.mllog.run import Run
+from podium.run.set_record import SetRecord, write_set
 from podium.run.source import Source, write_source
 from tests.podium.comparison.conftest import log_text
 
@@ -33,9 +34,13 @@ def read(logs: Sequence[Path]) -> Mapping[Path, Run | str]:
 
 @dataclass
 class Workshop:
-    """Makes sets of runs as `podium run` does: a new set moves the results of the one before into its own folder."""
+    """Makes sets of runs as `podium run` did: a new set moves the results of the one before into its own folder.
+
+    With `kept` as it does now: a set keeps its logs and its record, and results/ has copies of the last one.
+    """
 
     top: Path
+    kept: bool = False
     sets: list[Path] = field(default_factory=list)
 
     @property
@@ -54,7 +59,9 @@ class Workshop:
         folder = self.home.runs / system / f"2026-11-21_10-00-00_{len(self.sets):06d}"
         results = self.home.results / system / "bert"
         folder.mkdir(parents=True)
-        if results.exists():
+        if results.exists() and self.kept:
+            shutil.rmtree(results)
+        elif results.exists():
             shutil.move(results, folder / "replaced_results")
         results.mkdir(parents=True)
         for number, time in enumerate(seconds):
@@ -69,5 +76,9 @@ class Workshop:
                 write_source(run / "source.json", source)
             text = log_text(time).replace(f'"value": {int(time * 1000)},', f'"value": {own_seed},')
             (results / f"result_{number}.txt").write_text(text, encoding="utf-8")
+            if self.kept:
+                shutil.copy(results / f"result_{number}.txt", folder)
+        if self.kept:
+            write_set(folder, SetRecord(system, len(seconds)))
         self.sets.append(folder)
         return folder

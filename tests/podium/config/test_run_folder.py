@@ -16,10 +16,13 @@ from podium.config.load import load_resolved, write_resolved
 from podium.config.run_data import RunData, read_run_data, write_run_data
 from podium.config.run_folder import (
     FACTS,
+    UNFINISHED,
     Checkpoint,
     RunFolder,
+    begin_checkpoint,
     checkpoint_path,
     facts_of,
+    finish_checkpoint,
     kept,
     newest_checkpoint,
     rank_file,
@@ -94,8 +97,29 @@ def test_what_is_not_whole_is_no_checkpoint(tmp_path: Path, spoil: Any) -> None:
     write(tmp_path, 1)
     spoil(write(tmp_path, 2))
     assert batches(tmp_path) == [1]
+    remove_unfinished_checkpoints(tmp_path)  # it was whole once
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["batch_00000001", "batch_00000002"]
+
+
+def test_a_checkpoint_is_unfinished_until_the_last_rank_has_written(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    path = begin_checkpoint(tmp_path, 2)
+    assert begin_checkpoint(tmp_path, 2) == path == checkpoint_path(tmp_path, 2)
+    (path / FACTS).write_text(facts_of(2, 20, 2, 7, "", {}, {}), encoding="utf-8")
+    rank_file(path, 0).touch()
+    finish_checkpoint(path)
+    assert (path / UNFINISHED).exists()
+    rank_file(path, 1).touch()
+    finish_checkpoint(path)
+    assert not (path / UNFINISHED).exists()
+    rank_file(path, 1).unlink()
+    for path in (begin_checkpoint(tmp_path, 3), checkpoint_path(tmp_path, 4)):
+        path.mkdir(exist_ok=True)  # of ranks that died at once
+    whole = begin_checkpoint(tmp_path, 5)  # of a rank that died before it could say that all is there
+    (whole / FACTS).write_text(facts_of(5, 50, 0, 7, "", {}, {}), encoding="utf-8")
     remove_unfinished_checkpoints(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["batch_00000001"]
+    assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["1", "2", "5"]
+    assert not (whole / UNFINISHED).exists()
 
 
 def test_only_whole_ones_are_counted_when_old_ones_are_removed(tmp_path: Path) -> None:

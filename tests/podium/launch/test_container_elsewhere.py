@@ -304,7 +304,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         checkpoint.mkdir(parents=True)
         rank_file(checkpoint, 0).touch()
         config = load_system(system, settings=[*DIRECT[1::2], *settings]).model_copy(update={"seed": 3})
-        facts = facts_of(3, 1234, 1, 0, "", kept(config), {})
+        facts = facts_of(3, 1234, 0, 0, "", kept(config), {})
         (checkpoint / "facts.json").write_text(facts, encoding="utf-8")
         write_resolved(config, run.config)
         return run.path, became

@@ -189,7 +189,9 @@ def test_an_end_without_words_is_told_by_its_exit_code(
 ) -> None:
     as_implementation("sys.stdout.buffer.write(b'\\xff not UTF-8'); sys.exit(7)")
     with pytest.raises(
-        WorkError, match=r"^torchrun ended with exit code 7, so the run was aborted; what it printed is in "
+        WorkError,
+        match=r"^torchrun ended with exit code 7 \(the last line that was printed: . not UTF-8\), so the run was "
+        r"aborted; what it printed is in ",
     ) as caught:
         start(open_config, run_folder)
     assert str(run_folder.output) in str(caught.value)

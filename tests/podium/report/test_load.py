@@ -150,3 +150,14 @@ def test_pipes_in_the_place_of_files_are_not_waited_for(make_run: MakeRun) -> No
     (path / "output.txt").touch()
     notes = read(path).notes
     assert all(any(note.startswith(f"{name}: ") for note in notes) for name in names[:-2]), notes
+
+
+def test_a_run_that_was_resumed_by_other_code_says_so(make_run: MakeRun) -> None:
+    later = [{"code": letter * 64, "commit": None} for letter in "cee"]
+    source = json.dumps({"code": "c" * 64, "commit": "d" * 40, "resumed": later})
+    run = read(make_run(source__json=source))
+    assert run.notes[-1] == (
+        f"source.json: begun by code {'c' * 12}, then by {'e' * 12}: the code was changed before the run was resumed"
+    )
+    same = json.dumps({"code": "c" * 64, "commit": None, "resumed": later[:1]})
+    assert not [note for note in read(make_run(1, source__json=same)).notes if "source" in note]

@@ -61,6 +61,12 @@ def test_a_log_among_the_results_is_known_by_seed_and_accuracies(make_run: MakeR
     assert rates(folder) == RATES
 
 
+def test_a_log_in_its_set_s_folder(make_run: MakeRun) -> None:
+    folder = make_run(totals=summary())
+    place(folder.parent / "result_0.txt", log())
+    assert rates(folder) == RATES
+
+
 def test_a_log_that_a_later_set_has_moved(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run(totals=summary())
     (tmp_path / "runs/mine" / LATER[0]).mkdir()  # a set that left no result moves none

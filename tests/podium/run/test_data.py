@@ -1,6 +1,8 @@
 """Data for a run: prepared once, found again, and refused in a sentence where it is missing or damaged."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,51 @@ def test_the_embedded_text_is_prepared_once_and_found_again(folder: Path, open_c
     assert not [note for note in notes if note.startswith("Making samples")]
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.h5")} == before
     assert config.model_copy(update={"data": open_config.data}) == open_config
+
+
+def states(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """What any write, and any file that is made or removed, changes: also one that is removed again."""
+    found = {str(path): path.stat() for path in (folder, *folder.rglob("*"))}
+    return {name: (state.st_ino, state.st_mtime_ns, state.st_ctime_ns) for name, state in found.items()}
+
+
+def test_nothing_is_written_where_all_is_prepared(folder: Path, open_config: RunConfig) -> None:
+    """The text here is not the one of which the digest is known, as with another version of the tokenizer's library."""
+    prepared(open_config)
+    before = states(folder)
+    prepared(open_config)
+    assert states(folder) == before
+
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 77
+exec "$2" -c '
+import sys
+from pathlib import Path
+import benchmarks.bert.demo_text as text, podium.run.data as data
+from podium.config.load import load_system
+data.DATA, text.ARTICLES_A_PART, text.EVALUATION_ARTICLES = Path(sys.argv[1]), 3, 2
+try:
+    (data.DATA / "probe").touch()
+except OSError:
+    config = load_system("laptop", settings=["evaluation.samples=20"])
+    print(data.with_data(config, lambda _: None).data.store)
+' "$1"
+"""
+
+
+def test_prepared_data_in_a_read_only_folder_is_used(folder: Path, open_config: RunConfig) -> None:
+    config, _ = prepared(open_config)
+    command = ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", str(folder), sys.executable]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*command[:2], "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("this user may not mount")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 77:
+        pytest.skip("this user may not mount")
+    assert (done.returncode, done.stdout) == (0, f"{config.data.store}\n"), done.stderr
 
 
 def test_a_shard_that_is_missing_is_made_again(open_config: RunConfig) -> None:

@@ -1,5 +1,7 @@
-"""Results in MLPerf's layout, one set of runs at a time, and no result is ever lost."""
+"""The place of a run's log in its set, and copies of the last whole set under results/: nothing is ever lost."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,26 +9,34 @@ import pytest
 
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import UsageError, WorkError
+from podium.core.errors import Interrupted, UsageError, WorkError
+from podium.core.files import sha256_of, write_whole
+from podium.core.locks import shared_lock
 from podium.mllog.read import read_log
-from podium.run.results import ResultSet
+from podium.run import results as results_module
+from podium.run.results import check_place, close_left, held_set, publish, published_folder, record_saved, settle
+from podium.run.set_record import EndedRun, SetRecord, read_set, write_set
+
+SYSTEM = "laptop"
 
 
-@pytest.fixture
-def set_of(tmp_path: Path) -> Any:
-    def make(name: str) -> ResultSet:
-        return ResultSet("laptop", replaced=tmp_path / "runs" / name / "replaced", root=tmp_path / "results")
-
-    return make
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("podium.run.results.RESULTS", tmp_path / "results")
+    return tmp_path / "results" / SYSTEM
 
 
 @pytest.fixture
 def ended(tmp_path: Path, write_log: Any, open_config: RunConfig) -> Any:
-    """The folder of a run whose log holds `name` as its submitter."""
+    """The folder of a run of the set `name` whose log holds the name of set and run as its submitter."""
 
-    def make(name: str) -> RunFolder:
-        named = open_config.description.model_copy(update={"submitter": name})
-        path = write_log(open_config.model_copy(update={"description": named}), name=f"{name}/result.partial.txt")
+    def make(name: str, number: int = 0, recorded: bool = True) -> RunFolder:
+        named = open_config.description.model_copy(update={"submitter": f"{name}{number}"})
+        place = f"runs/{SYSTEM}/{name}/run_{number}/result.partial.txt"
+        path = write_log(open_config.model_copy(update={"description": named}), name=place)
+        folder = path.parents[1]
+        if recorded and read_set(folder) is None:
+            write_set(folder, SetRecord(SYSTEM, 2))
         return RunFolder(path.parent)
 
     return make
@@ -40,121 +50,220 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): submitter(p) for p in sorted(folder.rglob("*.txt"))} if folder.is_dir() else {}
 
 
-def test_results_are_numbered_in_mlperf_s_layout(tmp_path: Path, set_of: Any, ended: Any) -> None:
-    results = set_of("one")
-    for number in range(11):
-        run = ended(f"a{number}")
-        assert results.add(run) == tmp_path / "results" / "laptop" / "bert" / f"result_{number}.txt"
+def entries(run: RunFolder) -> tuple[EndedRun, ...]:
+    record = read_set(run.path.parent)
+    assert record is not None
+    return record.ended
+
+
+def make_whole(ended: Any, name: str, count: int = 2) -> Path:
+    runs = [ended(name, number) for number in range(count)]
+    for run in runs:
+        settle(run)
+    return Path(runs[0].path.parent)
+
+
+def test_a_log_is_named_for_its_run_and_its_hash_is_recorded(ended: Any) -> None:
+    for number in (0, 1, 10):
+        run = ended("one", number)
+        assert settle(run) == run.path.parent / f"result_{number}.txt"
         assert not run.log.exists()
-    assert tree(tmp_path / "results") == {f"laptop/bert/result_{n}.txt": f"a{n}" for n in range(11)}
-    assert not (tmp_path / "runs").exists()
+        log = f"result_{number}.txt"
+        assert entries(run)[-1] == EndedRun(number, "success", log, sha256_of(run.path.parent / log))
 
 
-def test_the_first_result_of_a_set_moves_the_earlier_set_away(tmp_path: Path, set_of: Any, ended: Any) -> None:
-    one, two, three = set_of("one"), set_of("two"), set_of("three")
-    for number in range(3):
-        one.add(ended(f"a{number}"))
-    for number in range(2):
-        two.add(ended(f"b{number}"))
-    assert tree(tmp_path / "results") == {"laptop/bert/result_0.txt": "b0", "laptop/bert/result_1.txt": "b1"}
-    assert tree(tmp_path / "runs") == {f"two/replaced/result_{n}.txt": f"a{n}" for n in range(3)}
-    three.add(ended("c0"))
-    assert tree(tmp_path / "results") == {"laptop/bert/result_0.txt": "c0"}
-    assert len(tree(tmp_path / "runs")) == 5
+def test_copies_of_a_whole_set_are_replaced_by_those_of_the_next_which_stays_too(
+    tmp_path: Path, results: Path, ended: Any
+) -> None:
+    one = make_whole(ended, "one", 3)
+    publish(one)
+    first = {f"bert/result_{n}.txt": f"one{n}" for n in range(3)}
+    assert tree(results) == first and published_folder(one) == results / "bert"
+    two = make_whole(ended, "two")
+    publish(two)
+    assert tree(results) == {f"bert/result_{n}.txt": f"two{n}" for n in range(2)}
+    assert sorted(path.name for path in results.iterdir()) == ["bert", "set.json"]
+    held = held_set(results)
+    assert held is not None and held.folder == str(two) and held.logs["result_1.txt"] == sha256_of(two / "result_1.txt")
+    assert published_folder(one) is None and published_folder(two) == results / "bert"
+    assert tree(tmp_path / "runs") == {
+        f"laptop/{name}/result_{n}.txt": f"{name}{n}" for name, count in (("one", 3), ("two", 2)) for n in range(count)
+    }
+    publish(one)  # what is chosen last counts
+    assert tree(results) == first
 
 
-def test_a_run_that_had_not_begun_is_no_result_and_moves_nothing(tmp_path: Path, set_of: Any, ended: Any) -> None:
-    set_of("one").add(ended("a0"))
-    results, run = set_of("two"), ended("b0")
+@pytest.mark.parametrize("state", ["other file", "edited", "set is gone", "layout before", "link"])
+def test_what_is_in_results_and_is_no_copy_of_a_set_is_kept(
+    tmp_path: Path, results: Path, ended: Any, state: str
+) -> None:
+    one, two = make_whole(ended, "one"), make_whole(ended, "two")
+    publish(one)
+    log = results / "bert" / "result_1.txt"
+    if state == "other file":
+        (results / "bert" / "scaling.json").touch()
+    elif state == "edited":
+        log.write_text(log.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    elif state == "set is gone":
+        (one / "result_1.txt").unlink()
+    elif state == "layout before":
+        (results / "set.json").unlink()
+    else:
+        (results / "bert").rename(tmp_path / "elsewhere")
+        (results / "bert").symlink_to(tmp_path / "elsewhere")
+    before = {path.name: path.read_bytes() for path in (results / "bert").iterdir()}
+    publish(two)
+    assert {path.name: path.read_bytes() for path in (two / "replaced_results").iterdir()} == before
+    assert tree(results) == {f"bert/result_{n}.txt": f"two{n}" for n in range(2)}
+
+
+@pytest.mark.parametrize("renames", [1, 2])
+def test_a_change_of_results_that_is_broken_off_is_none(
+    results: Path, ended: Any, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Interrupted, nothing has changed; killed, the next command puts back what was there."""
+    one, two, three = (make_whole(ended, name) for name in ("one", "two", "three"))
+    publish(one)
+    rename, left = Path.rename, [renames]
+
+    def broken(path: Path, target: Path) -> Path:
+        left[0] -= path.parent == results
+        if not left[0]:
+            raise Interrupted("interrupted")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", broken)
+        with pytest.raises(Interrupted):
+            publish(two)
+    assert tree(results / "bert") == {f"result_{n}.txt": f"one{n}" for n in range(2)}
+    assert published_folder(one)
+    (results / "bert").rename(results / ".bert.replaced")
+    publish(three)
+    assert tree(results) == {f"bert/result_{n}.txt": f"three{n}" for n in range(2)}
+    assert [path.name for path in results.glob(".*")] == []
+
+
+def test_a_run_that_had_not_begun_has_no_log(tmp_path: Path, ended: Any) -> None:
+    run = ended("one")
     text = run.log.read_text(encoding="utf-8")
     run.log.write_text(text[: text.index('"key": "run_start"')], encoding="utf-8")
-    assert results.add(run) is None
-    assert results.add(RunFolder(tmp_path / "nothing")) is None
-    assert results.files == []
-    assert tree(tmp_path / "results") == {"laptop/bert/result_0.txt": "a0"}
-    assert run.log.is_file()
-    assert results.add(ended("b1")) == tmp_path / "results" / "laptop" / "bert" / "result_0.txt"
+    assert settle(run) is None and run.log.is_file()
+    assert entries(run) == (EndedRun(0, None, None, None),)
+    assert settle(RunFolder(tmp_path / "nothing")) is None
 
 
-def test_a_run_that_broke_off_is_a_result_that_says_aborted(set_of: Any, ended: Any) -> None:
-    run = ended("a0")
+def test_a_run_that_broke_off_says_aborted(ended: Any) -> None:
+    run = ended("one")
     text = run.log.read_text(encoding="utf-8")
     run.log.write_text(text[: text.rindex('"key": "run_stop"')], encoding="utf-8")
-    path = set_of("one").add(run)
+    path = settle(run)
+    assert path is not None
     assert [e.metadata["status"] for e in read_log(path).events if e.key == "run_stop"] == ["aborted"]
+    assert entries(run)[0].status == "aborted" and entries(run)[0].is_result
 
 
-def test_a_run_that_was_restarted_is_no_result_and_moves_nothing(tmp_path: Path, set_of: Any, ended: Any) -> None:
-    set_of("one").add(ended("a0"))
-    results, run = set_of("two"), ended("b0")
+@pytest.mark.parametrize("marked", ["restarted", "resumed"])
+def test_a_run_that_was_restarted_or_resumed_is_no_result(ended: Any, marked: str) -> None:
+    """Even if it died before its log could say so."""
+    run = ended("one")
     content = run.log.read_text(encoding="utf-8")
-    run.begin_again(None)
+    run.begin_again(None) if marked == "restarted" else run.mark_resumed()
     run.log.write_text(content, encoding="utf-8")
-    assert results.add(run) == run.restarted_result == run.path / "result.restarted.txt"
-    assert submitter(run.restarted_result) == "b0" and not run.log.exists()
-    assert results.files == []
-    assert tree(tmp_path / "results") == {"laptop/bert/result_0.txt": "a0"}
-    assert results.add(ended("b1")) == tmp_path / "results" / "laptop" / "bert" / "result_0.txt"
+    assert settle(run) == run.restarted_result == run.path / "result.restarted.txt"
+    assert submitter(run.restarted_result) == "one0" and not run.log.exists()
+    assert [(entry.log, entry.is_result) for entry in entries(run)] == [("run_0/result.restarted.txt", False)]
+    assert not (run.path.parent / "result_0.txt").exists()
 
 
-def test_other_systems_and_other_files_stay_where_they_are(tmp_path: Path, set_of: Any, ended: Any) -> None:
-    folder = tmp_path / "results" / "laptop" / "bert"
-    folder.mkdir(parents=True)
-    (folder / "package_checker_params").touch()
-    (tmp_path / "results" / "other").mkdir()
-    (tmp_path / "results" / "other" / "result_0.txt").touch()
-    set_of("one").add(ended("a0"))
-    set_of("two").add(ended("b0"))
-    assert sorted(path.name for path in folder.iterdir()) == ["package_checker_params", "result_0.txt"]
-    assert (tmp_path / "results" / "other" / "result_0.txt").exists()
-
-
-def test_a_result_that_finds_no_place_is_a_sentence_and_the_log_is_kept(
-    tmp_path: Path, write_log: Any, open_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.path.mkdir()
-    write_log(open_config, name="sample.txt").rename(run.log)
-    results = ResultSet("mine", replaced=tmp_path / "replaced", root=tmp_path / "results")
-    results.check_place()
+def test_a_log_that_finds_no_place_is_kept_and_named(ended: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ended("one")
 
     def full(*_: object) -> None:
         raise WorkError("no space")
 
     monkeypatch.setattr("podium.run.results.write_whole", full)
     with pytest.raises(WorkError, match=f"no space; the run's log is kept: {run.log}"):
-        results.add(run)
-    assert run.log.is_file() and not list(results.folder.iterdir())
+        settle(run)
+    assert run.log.is_file() and entries(run) == ()
+
+
+def test_a_record_that_finds_no_place_names_the_log_and_is_written_by_the_next_command(
+    ended: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = ended("one"), list[str]()
+    moved = run.path.parent / "result_0.txt"
+
+    def full(*_: object) -> None:
+        raise WorkError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("podium.run.results.add_ended", full)
+        with pytest.raises(WorkError, match=f"no space; the run's log is kept: {moved}"):
+            settle(run)
+    close_left(run.path.parents[1], said.append)
+    assert entries(run)[0].sha256 == sha256_of(moved) and not entries(run)[0].is_result
+    assert said == [f"{run.path}: was left open when its `podium run` was killed; its log says success: {moved}"]
+
+
+def test_runs_at_work_and_runs_that_were_left_to_be_resumed_are_not_closed(ended: Any) -> None:
+    working, saved, said = ended("one"), ended("two"), list[str]()
+    record_saved(saved)
+    (working.path.parents[1] / "three").mkdir()
+    (working.path.parents[1] / "three" / "set.json").write_text("{", encoding="utf-8")
+    with shared_lock(working.lock):
+        close_left(working.path.parents[1], said.append)
+    assert entries(working) == () and working.log.is_file() and saved.log.is_file()
+    assert "processes of this run are still at work" in said[0] and "three/set.json: cannot be used" in said[1]
+    shutil.rmtree(working.path.parents[1] / "three")
+    close_left(working.path.parents[1], said.append, but=working)
+    assert entries(working) == () and len(said) == 2
+    close_left(working.path.parents[1], said.append)
+    assert entries(working)[0].status == "success"
+    assert entries(saved) == (EndedRun(0, None, None, None, fault="it was stopped before its end, to be resumed"),)
+
+
+def test_where_locks_are_not_known_a_run_that_may_be_at_work_is_not_closed(
+    ended: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = ended("one"), list[str]()
+    run.lock.touch()
+    monkeypatch.setattr("podium.run.results.is_locked", lambda path: None)
+    close_left(run.path.parents[1], said.append)
+    assert entries(run) == () and run.log.is_file() and "still at work is not known; it is not closed" in said[0]
 
 
 def test_a_file_in_the_way_of_results_is_said_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "results").touch()
     with pytest.raises(UsageError, match="a file is in the way"):
-        ResultSet("mine", replaced=tmp_path / "replaced", root=tmp_path / "results").check_place()
+        check_place(SYSTEM)
 
 
-def test_samples_of_an_aborted_run_are_those_of_its_last_step(
-    tmp_path: Path, write_log: Any, open_config: RunConfig
-) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.path.mkdir()
-    whole = write_log(open_config, name="sample.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+def test_samples_of_an_aborted_run_are_those_of_its_last_step(ended: Any) -> None:
+    run = ended("one")
+    whole = run.log.read_text(encoding="utf-8").splitlines(keepends=True)
     stop = next(number for number, line in enumerate(whole) if '"run_stop"' in line)
     run.log.write_text("".join(whole[:stop]), encoding="utf-8")
     run.metrics.write_text('{"event": "step", "samples": 77777777}\n{"event": "st', encoding="utf-8")
-    path = ResultSet("mine", replaced=tmp_path / "replaced", root=tmp_path / "results").add(run)
+    path = settle(run)
     assert path is not None
     samples = [event.value for event in read_log(path).events if event.key == "train_samples"]
     assert samples == [77777777]
 
 
-def test_the_log_of_a_resumed_run_is_no_result_even_if_it_died_before_it_could_say_so(
-    tmp_path: Path, set_of: Any, ended: Any
+def test_a_set_whose_copies_cannot_be_written_names_its_own_logs(
+    results: Path, ended: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_of("one").add(ended("a"))
-    run = ended("b")
-    run.mark_resumed()
-    assert not run.restarts
-    assert set_of("two").add(run) == run.restarted_result == tmp_path / "b" / "result.restarted.txt"
-    assert tree(tmp_path / "results") == {"laptop/bert/result_0.txt": "a"}
-    assert not (tmp_path / "runs").exists()
+    one, two = make_whole(ended, "one"), make_whole(ended, "two")
+    publish(one)
+
+    def refuse(path: Path, content: bytes | str) -> None:
+        if path.is_relative_to(results):
+            raise WorkError(f"{path}: cannot be written (Read-only file system)")
+        write_whole(path, content)
+
+    monkeypatch.setattr(results_module, "write_whole", refuse)
+    with pytest.raises(WorkError, match=rf"Read-only.*: the set is whole, and its logs are {two}/result_\*\.txt, by"):
+        publish(two)
+    assert tree(results / "bert") == {f"result_{n}.txt": f"one{n}" for n in range(2)}
+    assert json.loads((results / "set.json").read_text(encoding="utf-8"))["set"] == str(one)

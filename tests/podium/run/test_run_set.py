@@ -1,9 +1,12 @@
 """A set of runs, from data to verdict, with a script in the place of the implementation."""
 
+import fcntl
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -29,6 +32,7 @@ from podium.config.run_data import read_run_data
 from podium.config.run_folder import FACTS, RunFolder, facts_of, kept
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError
+from podium.core.files import sha256_of
 from podium.core.locks import shared_lock
 from podium.launch import launch, page_cache
 from podium.launch.node_group import NodeGroup
@@ -38,9 +42,10 @@ from podium.mllog.read import read_log
 from podium.run.collect import FinishedRun
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord
-from podium.run.results import ResultSet
+from podium.run.results import close_left
 from podium.run.run_set import RunRequest, execute, resume, run_set
-from podium.run.source import read_source, source_here
+from podium.run.set_record import EndedRun, SetRecord, read_set, write_set
+from podium.run.source import Source, read_source, source_here
 
 QUIET = Progress(Console(quiet=True))
 
@@ -70,10 +75,7 @@ def place(small_text: None, data: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("podium.run.data.DATA", data)
     monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)
 
-    def result_set(system: str, replaced: Path) -> ResultSet:
-        return ResultSet(system, replaced, root=tmp_path / "results")
-
-    monkeypatch.setattr("podium.run.run_set.ResultSet", result_set)
+    monkeypatch.setattr("podium.run.results.RESULTS", tmp_path / "results")
     monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": ""})
     return tmp_path
 
@@ -118,7 +120,7 @@ def implementation(
             made_with = kept(load_resolved(folder.config))
             for batches, samples in CHECKPOINTS:
                 data = read_run_data(folder.data)
-                facts = facts_of(batches, samples, 1, 0, "", made_with, {}, data and data.digests)
+                facts = facts_of(batches, samples, 0, 0, "", made_with, {}, data and data.digests)
                 (folder.path / f"facts_of_{samples}").write_text(facts, encoding="utf-8")
             return started(config, folder, *others)
 
@@ -130,10 +132,13 @@ def implementation(
 def test_runs_become_results_with_seeds_of_their_own(
     place: Path, open_config: RunConfig, implementation: Any, request: pytest.FixtureRequest
 ) -> None:
+    """A set stays where it was made, whatever is run afterwards; results/ has copies of the last one and names it."""
     implementation()
-    config = open_config.model_copy(update={"seed": None})
+    config, results = open_config.model_copy(update={"seed": None}), place / "results" / "laptop"
     runs = list(run_set(config, 2, QUIET))
-    assert [run.result for run in runs] == [place / "results/laptop/bert" / f"result_{n}.txt" for n in (0, 1)]
+    folder = runs[0].folder.parent
+    assert [run.result for run in runs] == [folder / f"result_{n}.txt" for n in (0, 1)]
+    assert [run.published for run in runs] == [results / "bert" / f"result_{n}.txt" for n in (0, 1)]
     assert all(run.reached_target and run.compliant for run in runs)
     seeds = [load_resolved(run.folder / "config.yaml").seed for run in runs]
     assert seeds == [run.seed for run in runs]
@@ -142,11 +147,20 @@ def test_runs_become_results_with_seeds_of_their_own(
     assert runs[0].folder.parent == runs[1].folder.parent
     assert all(read_source(RunFolder(run.folder).source) == source_here() for run in runs)
     assert not (runs[0].folder / "result.partial.txt").exists()
+    record = read_set(folder)
+    assert record is not None and record.whole and (record.system, record.runs) == ("laptop", 2)
+    assert [(run.status, run.sha256) for run in record.ended] == [
+        ("success", sha256_of(folder / f"result_{number}.txt")) for number in (0, 1)
+    ]
+    logs = {path: path.read_bytes() for path in folder.glob("result_*.txt")}
     request.getfixturevalue("official_verdict")
     (run,) = run_set(config, 1, QUIET)
-    assert run.compliant
-    assert [path.name for path in (place / "results/laptop/bert").iterdir()] == ["result_0.txt"]
-    assert len(list((place / "runs").rglob("replaced_results/result_*.txt"))) == 2
+    assert run.compliant and run.published and not runs[0].published
+    assert [path.name for path in (results / "bert").iterdir()] == ["result_0.txt"]
+    assert str(run.folder.parent) in (results / "set.json").read_text(encoding="utf-8")
+    assert {path: path.read_bytes() for path in folder.glob("result_*.txt")} == logs and len(logs) == 2
+    assert sorted(path.name for path in results.iterdir()) == ["bert", "set.json"]
+    assert not list((place / "runs").rglob("replaced_results"))  # they were copies
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -156,14 +170,171 @@ def test_a_fixed_seed_is_used(open_config: RunConfig, implementation: Any, seed:
     assert run.seed == load_resolved(run.folder / "config.yaml").seed == seed
 
 
-def test_a_run_that_breaks_off_is_among_the_results_as_aborted(
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_breaks_off_is_in_its_set_as_aborted(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And results/ stays as it was."""
+    implementation()
+    list(run_set(open_config, 2, QUIET))
+    before, said = content(place / "results"), list[str]()
+    (place / "sample.txt").unlink()
+    implementation("block_start", then="sys.exit(3)", summarise=False)
+    monkeypatch.setattr(QUIET, "note", said.append)
+    with pytest.raises(
+        WorkError, match=r"ended with exit code 3, .*; its log says aborted: .*/result_0\.txt$"
+    ) as caught:
+        list(run_set(open_config, 3, QUIET))
+    result = Path(str(caught.value).rpartition(": ")[2])
+    assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["aborted"]
+    assert said[-1] == f"The set broke off: its logs are in {result.parent}, and {place}/results/laptop is as it was"
+    assert content(place / "results") == before
+    record = read_set(result.parent)
+    assert record is not None and not record.whole
+    assert record.ended == (EndedRun(0, "aborted", "result_0.txt", sha256_of(result)),)
+
+
+def test_ctrl_c_and_a_set_without_a_success_leave_the_results_alone(
+    place: Path, open_config: RunConfig, implementation: Any, summary: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    implementation()
+    list(run_set(open_config, 1, QUIET))
+    before, said = content(place / "results"), list[str]()
+    (place / "sample.txt").unlink()
+    implementation("block_start", then="os.kill(os.getppid(), signal.SIGINT); time.sleep(60)")
+    with pytest.raises(Interrupted, match=r"its log says aborted: .*/runs/laptop/.*/result_0\.txt$"):
+        list(run_set(open_config, 1, QUIET))
+    (place / "sample.txt").unlink()
+    summary["reached_target"] = False  # as with a mistyped learning rate
+    implementation()
+    monkeypatch.setattr(QUIET, "note", said.append)
+    (run,) = run_set(open_config, 1, QUIET)
+    assert said[-1].startswith(f"No run succeeded: the logs are in {run.folder.parent}, and ")
+    assert content(place / "results") == before and run.published is None and run.result.is_file()
+
+
+def test_a_results_folder_that_cannot_be_written_at_the_end_is_a_sentence_with_the_place_of_the_logs(
     place: Path, open_config: RunConfig, implementation: Any
 ) -> None:
-    implementation("block_start", then="sys.exit(3)", summarise=False)
-    result = place / "results/laptop/bert/result_0.txt"
-    with pytest.raises(WorkError, match=f"ended with exit code 3, .*; its log says aborted: {result}$"):
-        list(run_set(open_config, 3, QUIET))
-    assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["aborted"]
+    """As where results/ became read-only while a run was at work."""
+    results = place / "results" / "laptop"
+    implementation(then=f"import shutil; shutil.rmtree({str(results)!r}); Path({str(results)!r}).touch()")
+    runs = run_set(open_config, 1, QUIET)
+    run = next(runs)
+    with pytest.raises(WorkError) as caught:
+        next(runs)
+    assert f"no run is lost: the set is whole, and its logs are {run.folder.parent}/result_*.txt" in str(caught.value)
+    assert read_log(run.result).status == "success" and caught.value.exit_code == 1
+
+
+def killed(place: Path, config: RunConfig, implementation: Any, then: str = "", runs: int = 2) -> RunFolder:
+    """A run whose `podium run` was killed by SIGKILL while it was at work; with a checkpoint it has saved itself."""
+    if then:
+        failure = json.dumps({"exit_code": 143, "message": "asked to stop"})
+        then += f"(folder / 'failure.json').write_text({failure!r})"
+    implementation("block_start", then=f"{then}\nos.kill(os.getppid(), signal.SIGKILL)", summarise=False)
+    before = set((place / "runs").rglob("run_0"))
+    make_killed(place, lambda: list(run_set(config, runs, QUIET)))
+    (path,) = set((place / "runs").rglob("run_0")) - before
+    return RunFolder(path)
+
+
+def make_killed(place: Path, command: Callable[[], object]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=command)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    for path in (place / "runs").rglob("run_0/.lock"):
+        with path.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until its processes have ended too
+    (place / "sample.txt").unlink()
+
+
+def test_a_run_that_was_left_when_podium_run_was_killed_is_closed_by_the_next(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = killed(place, open_config, implementation)
+    result, said = left.path.parent / "result_0.txt", list[str]()
+    assert left.log.is_file() and not result.exists()
+    implementation()
+    monkeypatch.setattr(QUIET, "note", said.append)
+    (run,) = run_set(open_config, 1, QUIET)
+    assert said[0] == f"{left.path}: was left open when its `podium run` was killed; its log says aborted: {result}"
+    assert read_log(result).status == "aborted" and not left.log.exists()
+    record = read_set(left.path.parent)
+    assert record is not None and not record.whole
+    assert record.ended == (EndedRun(0, "aborted", "result_0.txt", sha256_of(result)),)
+    assert run.published is not None
+    said.clear()
+    list(run_set(open_config, 1, QUIET))
+    assert not [line for line in said if "killed" in line]
+
+
+def test_a_run_that_was_killed_with_a_checkpoint_is_closed_and_can_still_be_resumed(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, said = killed(place, open_config, implementation, then=CHECKPOINT), list[str]()
+    implementation()
+    monkeypatch.setattr(QUIET, "note", said.append)
+    list(run_set(open_config, 1, QUIET))
+    assert said[0].endswith(f"result_0.txt; `podium run laptop --resume {left.path}` can still resume it")
+    aborted = left.path.parent / "result_0.txt"
+    assert aborted.is_file()
+    run = resume(left, "laptop", QUIET)
+    assert run.reached_target and run.result == left.restarted_result and aborted.is_file()
+    record = read_set(left.path.parent)
+    assert record is not None
+    assert [(one.log, one.restarted, one.status) for one in record.ended if one.log] == [
+        ("result_0.txt", False, "aborted"),
+        ("run_0/result.restarted.txt", True, "success"),
+    ]
+    assert record.by_number[0].restarted
+
+
+def test_a_resumed_run_whose_podium_run_was_killed_is_closed_as_restarted(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    stopped = saved(place, open_config, implementation)
+    implementation("block_start", then="os.kill(os.getppid(), signal.SIGKILL)", summarise=False)
+    make_killed(place, lambda: resume(stopped, "laptop", QUIET))
+    assert stopped.log.is_file() and not stopped.restarted_result.exists()
+    implementation()
+    list(run_set(open_config, 1, QUIET))
+    assert read_log(stopped.restarted_result).status == "aborted" and not stopped.log.exists()
+    assert resume(stopped, "laptop", QUIET).reached_target
+    record = read_set(stopped.path.parent)
+    assert record is not None
+    assert [(one.status, one.restarted) for one in record.ended if one.log] == [("aborted", True), ("success", True)]
+
+
+def test_resuming_a_run_closes_others_that_were_left_and_not_itself(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    left = killed(place, open_config, implementation, then=CHECKPOINT)
+    other = RunFolder(shutil.copytree(left.path.parent, left.path.parents[1] / "other") / "run_0")
+    implementation()
+    assert resume(left, "laptop", QUIET).reached_target
+    records = [read_set(folder.path.parent) for folder in (left, other)]
+    assert [[one.restarted for one in record.ended if one.log] for record in records if record] == [[True], [False]]
+    assert not (left.path.parent / "result_0.txt").exists() and (other.path.parent / "result_0.txt").is_file()
+
+
+def test_a_run_that_had_ended_when_podium_run_was_killed_is_no_result_by_itself(
+    place: Path, open_config: RunConfig, implementation: Any
+) -> None:
+    """No process has compared its data after it."""
+    left = killed(place, open_config, implementation)
+    implementation()
+    (whole,) = run_set(open_config, 1, QUIET)
+    write_set(left.path.parent, SetRecord("laptop", 1))
+    (left.path.parent / "result_0.txt").unlink()
+    shutil.copy(whole.result, left.log)
+    close_left(left.path.parents[1], lambda text: None)
+    record = read_set(left.path.parent)
+    assert record is not None and record.ended[0].status == "success" and not record.ended[0].is_result
 
 
 def test_a_run_that_had_not_begun_leaves_the_results_alone(
@@ -181,9 +352,10 @@ def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
     implementation(then="sys.exit(3)", summarise=False)
     with pytest.raises(WorkError) as caught:
         list(run_set(open_config, 1, QUIET))
-    (result,) = (place / "results").rglob("result_0.txt")
+    (result,) = (place / "runs").rglob("result_0.txt")
     assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["success"]
     assert str(caught.value).endswith(f"; its log says success: {result}")
+    assert not list((place / "results").rglob("*.txt"))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +409,6 @@ def checkpointed(batches: int, samples: int) -> str:
     return f"""
 path = folder / "checkpoints" / "batch_{batches:08}"
 path.mkdir(parents=True, exist_ok=True)
-(path / "rank_0.safetensors").touch()
 (path / {FACTS!r}).write_text((folder / "facts_of_{samples}").read_text())
 """
 
@@ -527,15 +698,15 @@ def test_a_resume_that_fails_early_leaves_the_results_of_another_set(
     stopped = saved(place, open_config, implementation)
     implementation()
     (other,) = run_set(open_config, 1, QUIET)
-    result = other.result.read_bytes()
+    result, held = other.result.read_bytes(), content(place / "results")
+    assert stopped.log.is_file()  # open, as it was left to be resumed
     (place / "sample.txt").unlink()
     implementation("block_start", then="os.kill(os.getpid(), signal.SIGKILL)", summarise=False)
     with pytest.raises(WorkError, match=rf"killed by SIGKILL.*; its log says aborted: {stopped.restarted_result}; "):
         resume(stopped, "laptop", QUIET)
     assert not stopped.restarts
     assert other.result.read_bytes() == result
-    assert [path.name for path in (place / "results").rglob("*.txt")] == ["result_0.txt"]
-    assert not (stopped.path / "replaced_results").exists()
+    assert content(place / "results") == held and other.published
 
 
 def test_a_run_whose_processes_still_live_is_not_gone_on_with(
@@ -612,7 +783,7 @@ def test_data_that_is_changed_between_two_runs_of_a_set_is_not_trained_on(
     change(shard_of(no_data))
     with pytest.raises(WorkError, match=said):
         next(runs)
-    assert len(list((place / "results").rglob("result_*.txt"))) == 1
+    assert len(list((place / "runs").rglob("result_*.txt"))) == 1
 
 
 def test_a_run_whose_data_was_changed_meanwhile_is_no_result(
@@ -630,8 +801,11 @@ def test_a_run_whose_data_was_changed_meanwhile_is_no_result(
     implementation(then=f"os.utime({str(shard)!r})")
     with pytest.raises(WorkError, match=r"^the data was changed during the run: .*part-00001\.h5 is not the file.*: "):
         next(runs)
-    assert len(list((place / "results").rglob("result_*.txt"))) == 2
-    assert len(list((place / "runs").rglob("run_2/result.changed_data.txt"))) == 1
+    assert len(list((place / "runs").rglob("result_*.txt"))) == 2
+    (aside,) = (place / "runs").rglob("run_2/result.changed_data.txt")
+    record = read_set(aside.parents[1])
+    assert record is not None and record.whole and [one.is_result for one in record.ended] == [True, True, False]
+    assert not list((place / "results").rglob("*.txt"))
 
 
 def test_a_run_resumes_on_the_data_that_it_began_with(
@@ -672,6 +846,31 @@ def test_a_run_of_an_older_version_resumes_and_says_that_its_data_is_not_known(
     assert resume(stopped, "laptop", QUIET).reached_target
     note = f"{stopped.data} is not there, as with runs of older versions: the data is whole, and compared with nothing"
     assert note in said and not stopped.data.exists()
+
+
+def test_a_run_that_is_resumed_by_other_code_says_so_and_names_both(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, said = saved(place, open_config, implementation), list[str]()
+    began, now = source_here(), Source("1" * 64, None)
+    implementation()
+    monkeypatch.setattr("podium.run.prepare.source_here", lambda: now)
+    monkeypatch.setattr(QUIET, "note", said.append)
+    assert resume(stopped, "laptop", QUIET).reached_target
+    assert read_source(stopped.source) == replace(began, resumed=(now,))
+    (line,) = [line for line in said if "code was changed" in line]
+    assert began.code[:12] in line and "resumed by code 111111111111" in line and str(stopped.source) in line
+
+
+def test_a_run_of_the_layout_before_resumes(place: Path, open_config: RunConfig, implementation: Any) -> None:
+    """It has no record of its set, and perhaps none of its code."""
+    stopped = saved(place, open_config, implementation)
+    (stopped.path.parent / "set.json").unlink()
+    stopped.source.unlink()
+    implementation()
+    run = resume(stopped, "laptop", QUIET)
+    assert run.result == stopped.restarted_result and run.reached_target
+    assert not (stopped.path.parent / "set.json").exists() and not stopped.source.exists()
 
 
 def test_nothing_reads_samples_once_the_caches_are_cleared(

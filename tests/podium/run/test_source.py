@@ -91,12 +91,26 @@ def test_a_commit_is_that_of_the_folders_own_repository(tree: Path) -> None:
 
 def test_it_is_kept_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "source.json"
-    for source in (Source("ab", "cd"), Source("ab", None)):
+    later = (Source("ab", "cd"), Source("ef", None), Source("ef", None))
+    for source in (Source("ab", "cd"), Source("ab", None), Source("ab", None, later)):
         write_source(path, source)
         assert read_source(path) == source
+    assert source.codes == ("ab", "ef")
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"code": 1, "commit": null}', '{"code": "a", "commit": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        '{"code": 1, "commit": null}',
+        '{"code": "a", "commit": 3}',
+        '{"code": "a", "commit": null, "resumed": 3}',
+        '{"code": "a", "commit": null, "resumed": ["b"]}',
+    ],
+)
 def test_what_is_nothing_of_the_kind_is_none(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "source.json"
     if content is not None:

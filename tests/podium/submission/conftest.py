@@ -16,10 +16,12 @@ import pytest
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.files import make_folder
+from podium.core.files import make_folder, sha256_of
 from podium.core.paths import CODE_FOLDER
+from podium.mllog.read import read_log
 from podium.mllog.rulesets import ruleset
 from podium.run import records
+from podium.run.set_record import EndedRun, SetRecord, write_set
 from podium.run.source import Source, code_hash, commit_of, write_source
 from podium.submission import rcp
 from podium.submission.official import runner
@@ -119,8 +121,42 @@ class MadeSet:
         folder = self.results / self.name / "bert"
         return sorted(folder.glob("result_*.txt"), key=lambda path: int(path.stem.rpartition("_")[2]))
 
+    @property
+    def set_folder(self) -> Path:
+        return self.runs / self.name / "set"
+
     def folder(self, number: int) -> Path:
-        return self.runs / self.name / "set" / f"run_{number}"
+        return self.set_folder / f"run_{number}"
+
+    def make_older(self) -> None:
+        """Leave what versions left that kept no record of a set and its logs under results/ alone."""
+        for path in (self.set_folder / "set.json", *self.set_folder.glob("result_*.txt")):
+            path.unlink()
+
+    def record(self) -> list[Path]:
+        """Have runs and set keep what the logs say now, as if the runs had written them; the files written."""
+        written, ended = list[Path](), []
+        for log in self.logs:
+            number = int(log.stem.rpartition("_")[2])
+            run, folder = read_log(log), RunFolder(self.folder(number))
+            totals = {
+                "reached_target": run.status == "success",
+                "seconds": run.elapsed_seconds,
+                "samples": run.train_samples,
+                "accuracy": run.evaluations[-1].accuracy if run.evaluations else None,
+                "restarts": 0,
+            }
+            folder.summary.write_text(json.dumps(totals), encoding="utf-8")
+            lines = [
+                {"event": "evaluation", "samples": event.metadata["epoch_num"], "accuracy": event.value}
+                for event in run.all("eval_accuracy")
+            ]
+            folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            shutil.copy(log, self.set_folder / log.name)
+            written += [folder.summary, folder.metrics, self.set_folder / log.name]
+            ended.append(EndedRun(number, run.status, log.name, sha256_of(log)))
+        write_set(self.set_folder, SetRecord(self.name, len(ended), tuple(ended)))
+        return [*written, self.set_folder / "set.json"]
 
 
 def edit(log: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -197,8 +233,9 @@ def make_set(
             edit(log, set_times(START_MS + GAP_MS * number, duration))
             folder = RunFolder(make_folder(made.folder(number)))
             write_resolved(seeded, folder.config)
-            folder.summary.write_text(json.dumps({"seconds": duration}), encoding="utf-8")
-            yield from (log, folder.config, folder.summary)
+            yield from (log, folder.config)
+        if seconds:
+            yield from made.record()
 
     def make(
         seconds: Sequence[float] = tuple(range(100, 110)),

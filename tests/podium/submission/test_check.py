@@ -21,12 +21,14 @@ from typer.testing import CliRunner
 
 from podium.cli.main import app
 from podium.core.errors import UsageError
+from podium.core.files import sha256_of
 from podium.core.finding import Finding
 from podium.mllog.rulesets import ruleset
 from podium.submission.archive import Limits
 from podium.submission.check import FileVerdict, Report, as_json, check, natural, print_report, summary
 from podium.submission.official import runner
 from podium.submission.official.runner import Score, ToolProcess
+from tests.podium.submission.conftest import edit, set_value
 
 LOG = "results/laptop/bert/result_{}.txt"
 
@@ -91,6 +93,32 @@ def test_one_log_is_checked_alone(write_package: Any) -> None:
     report = check(log, ruleset("5.0.0"))
     assert logs_of(report) == ["result_3.txt"] and report.files[0].official == "passed"
     assert report.scores == ()
+
+
+def test_a_set_of_one_s_own_runs_is_checked_by_its_folder(make_set: Any) -> None:
+    made = make_set([60.5 + 3 * number for number in range(10)])
+    report = check(made.set_folder, ruleset("5.0.0"), runs=made.runs / "mine")
+    assert logs_of(report) == [f"result_{number}.txt" for number in range(10)]
+    assert report.accepted and not [finding for finding in report.findings if finding.rule == "unknown_file"]
+    edit(made.set_folder / "result_3.txt", set_value("train_samples", 16))
+    report = check(made.set_folder, ruleset("5.0.0"))
+    (finding,) = [finding for finding in report.findings if finding.rule == "as_recorded"]
+    assert finding.path == "result_3.txt" and not report.accepted
+    (made.set_folder / "set.json").write_text("{", encoding="utf-8")
+    report = check(made.set_folder, ruleset("5.0.0"))
+    assert [f.message for f in report.findings if "set.json: cannot be used" in f.message]
+
+
+def test_copies_under_results_are_compared_with_what_the_set_recorded(make_set: Any) -> None:
+    made = make_set([60.5 + 3 * number for number in range(10)])
+    held = {"set": "runs/mine/set", "logs": {log.name: sha256_of(log) for log in made.logs}}
+    (made.results / "mine" / "set.json").write_text(json.dumps(held), encoding="utf-8")
+    for folder in (made.results / "mine", made.results / "mine" / "bert"):
+        report = check(folder, ruleset("5.0.0"))
+        assert report.accepted and not [one for one in report.findings if one.rule in ("as_recorded", "unknown_file")]
+    edit(made.logs[3], set_value("train_samples", 16))
+    report = check(made.results / "mine", ruleset("5.0.0"))
+    assert [one.path for one in report.findings if one.rule == "as_recorded"] == ["bert/result_3.txt"]
 
 
 def test_results_without_a_description_are_checked_log_by_log(write_package: Any, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_package(podium: Any, make_set: Any, tmp_path: Path, as_json: bool) -> N
         assert document["package"] == str(folder)
         (one,) = document["systems"]
         assert one["window"] == 1 and one["score_seconds"] == 105.5 and len(one["window_scores"]) == 3
-        assert one["convergence"] is None and not one["scaled"]
+        assert one["convergence"] is None and not one["scaled"] and len(one["compared"]) == 2
     else:
         assert "3 windows of 10 consecutive runs" in shown and "105.500 s" in shown and str(folder) in shown
         assert shown.count("taken") == 2  # of the window, and in the caption

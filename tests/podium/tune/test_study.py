@@ -1,7 +1,9 @@
 """The journal of a search, damaged or of another: a sentence, and no trial is trusted that lacks its figures."""
 
+import errno
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,37 @@ def test_a_complete_trial_has_its_figures(tmp_path: Path, space: SearchSpace, la
         return
     with pytest.raises(WorkError, match="has a trial that ended without its samples or its accuracy"):
         open_study(tmp_path, space)
+
+
+@pytest.mark.parametrize("room", [0, 40])
+def test_a_journal_that_the_disk_does_not_take_stays_readable(tmp_path: Path, space: SearchSpace, room: int) -> None:
+    """A limit on the size of files lets through the first bytes of a line, as a disk does that is full after them."""
+    study = open_study(tmp_path, space)
+    study.ask(fixed_distributions=space.distributions())
+    before = (tmp_path / JOURNAL).read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + room, hard))
+    try:
+        with pytest.raises(WorkError, match=r"journal\.log: cannot be written \(File too large\)") as caught:
+            study.ask(fixed_distributions=space.distributions())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.exit_code == 1
+    assert (tmp_path / JOURNAL).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == [JOURNAL], "it is not locked any more"
+    study.ask(fixed_distributions=space.distributions())  # there is room again
+    assert len(open_study(tmp_path, space).get_trials()) == 2
+
+
+@pytest.mark.parametrize("what", ["opened", "made"])
+def test_a_disk_that_is_full_is_called_that(
+    tmp_path: Path, space: SearchSpace, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if what == "opened":
+        open_study(tmp_path, space)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WorkError, match=r"journal\.log: the disk is full \(No space left on device\); make room on it"):
+        open_study(tmp_path, space).ask()

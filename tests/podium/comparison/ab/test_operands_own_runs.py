@@ -22,8 +22,10 @@ def seconds_of(workshop: Workshop, folder: Path) -> list[float | None]:
     return [run.seconds for run in with_logs(own, home_of(own[0].folder.path), read).runs]
 
 
-def test_every_set_finds_its_own_logs(workshop: Workshop) -> None:
-    """Of the set before the last, they are in the last one's folder, and its own holds those of the set before it."""
+@pytest.mark.parametrize("kept", [True, False])
+def test_every_set_finds_its_own_logs(workshop: Workshop, kept: bool) -> None:
+    """In the layout before, those of the set before the last are in the last one's folder."""
+    workshop.kept = kept
     times = ([100.0, 101.0, 102.0], [110.0, 111.0], [120.0 + n for n in range(11)])
     for one in times:
         workshop.make(one)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podium.comparison.ab.operands import Readers, Side, find_side
+from podium.comparison.ab.operands import Readers, Side, find_side, place_of
 from podium.comparison.load import RunCache, gather
 from podium.comparison.result import Result
 from podium.core.errors import UsageError
@@ -101,6 +101,18 @@ def test_several_sets_by_a_pattern(workshop: Workshop) -> None:
     workshop.make([300.0], recipe="padded")
     assert "differ in recipe" in refusal(workshop, first.parent / "2026-*")
     assert [run.seconds for run in side(workshop, other.parent / "*0*").runs] == [200.0]
+
+
+def test_a_set_that_keeps_its_logs_is_one_of_the_same_system(workshop: Workshop) -> None:
+    """Named by its folder, as a result of it is that was read."""
+    workshop.kept = True
+    first = workshop.make([100.0, 101.0], size="tiny")
+    workshop.make([110.0, 111.0])
+    assert place_of(first) == ("mine", workshop.home)
+    (result,) = gather([first], RunCache(None)).results
+    assert result.system == "mine" and len(result.runs) == 2
+    found = side(workshop, str(first), [result])
+    assert [run.seconds for run in found.runs] == [100.0, 101.0] and found.name == f"set {first.name}, mine"
 
 
 def test_results_that_a_later_set_moved_away(workshop: Workshop) -> None:

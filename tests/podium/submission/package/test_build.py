@@ -191,6 +191,22 @@ def test_the_description_is_the_files_own_of_today(make_set: Any, wish: Any) -> 
     assert described["cooling"] == "liquid" and len(described) == 33
 
 
+@pytest.mark.parametrize("later", [True, False])
+def test_a_set_is_packaged_by_its_folder_whatever_results_hold_now(make_set: Any, wish: Any, later: bool) -> None:
+    made_set = make_set(name="laptop")
+    if later:
+        shutil.rmtree(made_set.results)
+        make_set([55.0], name="mine")
+    asked = str(made_set.set_folder if later else made_set.logs[0].parent)
+    more = {} if later else {"runs": made_set.runs}
+    made = make(wish(made_set, systems=(asked,), **({"results": None, "runs": None} | more)))
+    assert made.systems[0].choice.score == 104.5 and made.systems[0].system == "laptop"
+    assert "compared: laptop: runs/laptop/set: 10 runs were requested and 10 have ended" in shown(made)
+    readme = (made.folder / "benchmarks/bert/laptop/README.md").read_text(encoding="utf-8")
+    assert "What was compared when this package was made:\n\n- runs/laptop/set: 10 runs were requested" in readme
+    assert "What could not be:\n\n- data not compared" in readme
+
+
 def refused(wish: Wish, error: type[PodiumError], words: str, *findings: Finding) -> None:
     """And nothing is left behind."""
     before = files_of(wish.out.parent)
@@ -257,6 +273,7 @@ def test_a_log_that_tells_other_settings_than_the_run_had_is_refused(make_set: A
     made_set = make_set()
     for log in made_set.logs:
         edit(log, set_value("opt_adamw_weight_decay", 0.0))
+    made_set.record()
     refused(wish(made_set), WorkError, r"not_as_configured: result_9.txt: opt_adamw_weight_decay is 0.0, .* 0\.01")
 
 
@@ -289,12 +306,15 @@ def test_settings_that_no_log_tells_must_be_alike_too(make_set: Any, wish: Any) 
 
 def test_a_restarted_run_between_them_is_refused(make_set: Any, wish: Any) -> None:
     made_set = make_set([100] * 11)
+    made_set.make_older()
     made_set.logs[6].rename(made_set.folder(6) / "result.restarted.txt")
     refused(wish(made_set), WorkError, "no restarted run: .*run_6/result.restarted.txt began between these runs")
 
 
 def test_a_restarted_run_after_them_does_no_harm(make_set: Any, wish: Any) -> None:
+    """In a set that does not say how many runs were requested."""
     made_set = make_set([100] * 11)
+    made_set.make_older()
     made_set.logs[10].rename(made_set.folder(10) / "result.restarted.txt")
     assert make(wish(made_set)).folder.is_dir()
 
@@ -309,8 +329,10 @@ def test_deleted_runs_cannot_make_the_rest_consecutive(make_set: Any, wish: Any)
 @pytest.mark.parametrize("kept", ["summary", "metrics", "log"])
 def test_a_run_that_broke_off_counts_as_one_of_the_set(make_set: Any, wish: Any, kept: str) -> None:
     made_set = make_set([100] * 11)
+    made_set.make_older()
     folder, log = RunFolder(made_set.folder(10)), made_set.logs[10].read_text(encoding="utf-8")
     made_set.logs[10].unlink()
+    folder.metrics.unlink()
     if kept != "summary":
         folder.summary.unlink()
         assert make(wish(made_set, out=made_set.runs.parent / "never_began")).folder.is_dir()
@@ -339,10 +361,13 @@ def test_a_run_of_no_known_set_is_refused(make_set: Any, wish: Any) -> None:
 
 
 def test_times_that_the_run_did_not_have_are_refused(make_set: Any, wish: Any, tmp_path: Path) -> None:
+    """A log may say more than the run's own clock, which begins after a barrier of all ranks, and hardly less."""
     made_set = make_set([100] * 10)
-    edit(made_set.logs[3], set_times(START_MS + 3 * GAP_MS, 100.9))
-    assert make(wish(made_set, out=tmp_path / "near")).folder.is_dir()
-    for seconds in (50, 98.9, 101.1):
+    made_set.make_older()
+    for seconds in (100.9, 99.95):
+        edit(made_set.logs[3], set_times(START_MS + 3 * GAP_MS, seconds))
+        assert make(wish(made_set, out=tmp_path / f"near_{seconds}")).folder.is_dir()
+    for seconds in (50, 98.9, 99.1, 101.1):
         edit(made_set.logs[3], set_times(START_MS + 3 * GAP_MS, seconds))
         refused(wish(made_set), WorkError, "logs as written: result_3.txt .* 100.00 s; logs are not edited")
 
@@ -446,7 +471,8 @@ def test_runs_of_changed_files_are_refused(make_set: Any, wish: Any, repository:
 def test_runs_of_two_codes_are_refused(make_set: Any, wish: Any, repository: Path) -> None:
     made_set = make_set()
     (made_set.folder(3) / "source.json").write_text(json.dumps({"code": "0" * 64, "commit": None}), encoding="utf-8")
-    refused(wish(made_set), UsageError, "not all made by the same code")
+    for allow in (False, True):
+        refused(wish(made_set, allow_other_code=allow), WorkError, "same code: result_0.txt .* result_3.txt by 0000000")
 
 
 def test_the_commit_that_made_the_runs_is_packaged_and_not_the_present_one(

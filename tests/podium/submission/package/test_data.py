@@ -129,6 +129,7 @@ def test_a_package_says_what_was_not_compared_and_is_not_made_of_different_data(
     made = make_set()
     packaged = package(wish(made), lambda path, rules: [], lambda words: None)
     assert packaged.systems[0].notes[0].startswith("data not compared: these runs keep no record of it")
+    assert len(packaged.systems[0].compared) == 2
     for number in range(10):
         shutil.copy(records[0].folder.data, made.folder(number))
     write_run_data(RunFolder(made.folder(4)).data, RunData({}))

@@ -16,7 +16,8 @@ from podium.config.load import load_system
 from podium.mllog.read import read_log
 from podium.mllog.score import median_window, window_scores
 from podium.mllog.write import RESTARTED
-from podium.submission.package.select_runs import SET_RULES, choose, read_runs, refusals, scored_seconds
+from podium.submission.package.find_runs import read_runs
+from podium.submission.package.select_runs import SET_RULES, choose, refusals, scored_seconds
 from tests.podium.submission.conftest import edit, set_times, set_value
 
 SECONDS = st.one_of(st.floats(1, 1e5), st.just(math.inf))
