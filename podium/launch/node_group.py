@@ -18,7 +18,7 @@ from podium.config.load import load_resolved
 from podium.config.run_data import read_run_data
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import PodiumError, UsageError, WorkError, attempt
+from podium.core.errors import Interrupted, PodiumError, Saved, UsageError, WorkError, attempt
 from podium.core.files import allow_open_files
 from podium.core.text import quoted
 from podium.launch.addresses import host_and_port, listen_at_rendezvous, resolve_rendezvous
@@ -344,10 +344,10 @@ class _Worker:
             message = self._run(config, folder, order)
             _, changed = attempt(self._data.require_unchanged)
             return Answer(message=message, changed=str(changed or ""))
-        except PodiumError as error:
-            if type(error) in (UsageError, WorkError):
-                return Answer(failure=str(error))
+        except (Interrupted, Saved, LostError):  # this node ends, and node 0 notices
             raise
+        except PodiumError as error:
+            return Answer(failure=str(error))
 
     def _folder(self, name: str) -> RunFolder:
         """The folder of a run below runs/, wherever links in it lead. WorkError for any other."""

@@ -159,6 +159,12 @@ def test_every_node_verifies_what_it_opens_and_compares_it_with_the_first(
         renew_manifest(shard.parent)
         with pytest.raises(WorkError, match=r"^node 1 .*: data\.store: .*its tokens is 60, node 0 has 50; put the"):
             nodes.verify_data(stored, run)
+        manifest = shard.parent / "manifest.json"
+        kept = manifest.read_bytes()
+        manifest.write_bytes(b"{")
+        with pytest.raises(WorkError, match=r"^node 1 .*manifest\.json: "):
+            nodes.verify_data(stored, run)
+        manifest.write_bytes(kept)
         run.data.unlink()
         nodes.verify_data(stored, run)  # the run of an older version, that is resumed
 
