@@ -146,6 +146,12 @@ def test_every_node_verifies_what_it_opens_and_compares_it_with_the_first(
     shard = stored.data.store / "one.h5"
     with node_group(stored, tmp_path, quiet) as nodes:
         run = write_run(stored, tmp_path / "run_0")
+        manifest = shard.parent / "manifest.json"
+        kept = manifest.read_bytes()
+        manifest.write_bytes(b"{")
+        with pytest.raises(WorkError, match=r"^node 1 .*manifest\.json: "):
+            nodes.verify_data(stored, run)
+        manifest.write_bytes(kept)
         nodes.verify_data(stored, run)
         whole = shard.read_bytes()
         overwrite_tokens(shard)  # after the first node has verified it
@@ -159,12 +165,6 @@ def test_every_node_verifies_what_it_opens_and_compares_it_with_the_first(
         renew_manifest(shard.parent)
         with pytest.raises(WorkError, match=r"^node 1 .*: data\.store: .*its tokens is 60, node 0 has 50; put the"):
             nodes.verify_data(stored, run)
-        manifest = shard.parent / "manifest.json"
-        kept = manifest.read_bytes()
-        manifest.write_bytes(b"{")
-        with pytest.raises(WorkError, match=r"^node 1 .*manifest\.json: "):
-            nodes.verify_data(stored, run)
-        manifest.write_bytes(kept)
         run.data.unlink()
         nodes.verify_data(stored, run)  # the run of an older version, that is resumed
 
