@@ -21,6 +21,7 @@ import pytest
 
 from podium.config.run_folder import RunFolder
 from podium.core.paths import CODE_FOLDER
+from tests.podium.launch.conftest import free_port
 
 SETTINGS = (
     "target_accuracy=null",
@@ -92,11 +93,6 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
                 assert one[key] == pytest.approx(other[key], rel=1e-4)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1]) - 1
-
-
 @contextmanager
 def two_nodes(
     home: Path,
@@ -140,7 +136,7 @@ def test_two_nodes_are_examined_together(home: Path) -> None:
     assert_examined(json.loads(outputs[0]))
 
 
-def in_training(home: Path, samples: int) -> Path:
+def in_training(home: Path, samples: int, *processes: subprocess.Popen[str]) -> Path:
     """The folder of a run that has just been trained on so many samples and has not ended."""
     deadline = time.monotonic() + SECONDS
     before = set((home / "runs").rglob("metrics.jsonl"))
@@ -148,6 +144,8 @@ def in_training(home: Path, samples: int) -> Path:
         for path in set((home / "runs").rglob("metrics.jsonl")) - before:
             if f'"samples": {samples}' in path.read_text(encoding="utf-8"):
                 return path.parent
+        ended = [process for process in processes if process.poll() is not None]
+        assert not ended, [process.communicate() for process in ended]
         time.sleep(0.005)
     raise AssertionError("the run has not begun")
 
@@ -172,7 +170,7 @@ def test_two_nodes_go_on_by_the_same_command_on_each(home: Path, one_host: list[
     results = home / "results" / "laptop" / "bert"
     before = {path.name: path.read_bytes() for path in results.glob("*")}
     with two_nodes(home, settings=(*LONG, "launch.nodes=2")) as nodes:
-        folder = in_training(home, 48)
+        folder = in_training(home, 48, *nodes)
         nodes[0].send_signal(signal.SIGTERM)
         words = [node.communicate(timeout=SECONDS)[1] for node in nodes]
         assert [node.returncode for node in nodes] == [143, 143], words
@@ -319,10 +317,11 @@ def test_a_slurm_jobs_nodes_are_examined(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("slurm")
+@pytest.mark.exhaustive  # 90 s; test_a_slurm_job_makes_the_same_run goes through the same job
 def test_a_job_that_was_cancelled_goes_on_in_another(home: Path, one_host: list[dict[str, Any]]) -> None:
     waiting = start(home, settings=(*LONG, *SLURM))
     try:
-        folder = in_training(home, 48)
+        folder = in_training(home, 48, waiting)
         subprocess.run(["scancel", "--name=podium-laptop"], check=True)
         _, words = waiting.communicate(timeout=SECONDS)
         assert waiting.returncode
@@ -362,7 +361,7 @@ def test_a_job_that_requeues_itself_resumes_its_run_until_it_ends(
     before = set((home / "runs" / "laptop").glob("slurm-*.txt"))
     waiting = start(home, "--json", settings=(*LONG, *SLURM, "launch.requeue={}"))
     try:
-        folder = in_training(home, 48)
+        folder = in_training(home, 48, waiting)
         subprocess.run([*command, *jobs()], check=True)
         found = json.loads(finished(waiting))
     finally:
