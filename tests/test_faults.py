@@ -21,7 +21,7 @@ import sys
 import tarfile
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ import numpy as np
 import pytest
 
 from tests.fault_harness import LONG, SECONDS, SHORT, Ended, Project, copy, flip, overwrite_tokens, rehash, status_of
+from tests.podium.launch.conftest import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSION = Path(os.environ.get("PODIUM_FAULTS_PROJECT", ROOT))
@@ -686,19 +687,6 @@ def test_processes_there_is_not_enough_memory_for_the_ranks(project: Project) ->
 # --- Several nodes -------------------------------------------------------------------------------------------------
 
 
-def _port() -> int:
-    """A free port whose neighbour is free too: torchrun's rendezvous, and the one at which nodes meet."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port: int = one.getsockname()[1]
-            try:
-                other.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 def _node(
     project: Project, rank: int, port: int, *settings: str, base: Sequence[str] = SHORT, wrapper: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
@@ -718,7 +706,7 @@ def _wait_for_listener(port: int) -> None:
 
 def _with_strangers(project: Project, *messages: bytes) -> None:
     """Strangers connect before the second node does and send these messages, a byte every so often the last one."""
-    port = _port()
+    port = free_port()
     first = _node(project, 0, port)
     _wait_for_listener(port + 1)
     strangers = [socket.create_connection(("127.0.0.1", port + 1)) for _ in messages]
@@ -741,7 +729,7 @@ def test_several_nodes_strangers_connect_first_and_are_silent_or_say_something_e
 
 @whole
 def test_several_nodes_something_else_answers_as_the_first_node(project: Project) -> None:
-    port = _port()
+    port = free_port()
     order = {"do": "run", "folder": "/tmp", "entry": "os", "options": []}
     with socket.create_server(("127.0.0.1", port + 1)) as server:
         second = _node(project, 1, port)
@@ -758,7 +746,7 @@ def test_several_nodes_something_else_answers_as_the_first_node(project: Project
 @whole
 @root
 def test_several_nodes_a_shard_is_missing_on_one_node_of_two(project: Project) -> None:
-    port, elsewhere = _port(), project.tmp / "data_of_node_1"
+    port, elsewhere = free_port(), project.tmp / "data_of_node_1"
     shutil.copytree(project.home / "data", elsewhere)
     next(elsewhere.rglob("training/part-00001.h5")).unlink()
     mount = f'mount --bind {elsewhere} {project.home}/data && exec "$@"'
@@ -773,7 +761,7 @@ def test_several_nodes_a_shard_is_missing_on_one_node_of_two(project: Project) -
 @whole
 @root
 def test_several_nodes_a_shard_is_another_on_one_node_of_two(project: Project) -> None:
-    port, elsewhere = _port(), project.tmp / "data_of_node_1"
+    port, elsewhere = free_port(), project.tmp / "data_of_node_1"
     shutil.copytree(project.home / "data", elsewhere)
     with h5py.File(next(elsewhere.rglob("training/part-00001.h5")), "r+", locking=False) as file:
         file["token_ids"][1000] = int(file["token_ids"][1001])
@@ -789,7 +777,7 @@ def test_several_nodes_a_shard_is_another_on_one_node_of_two(project: Project) -
 
 @whole
 def test_several_nodes_podium_run_is_killed_on_one_of_two(project: Project) -> None:
-    port = _port()
+    port = free_port()
     first, second = (_node(project, rank, port, "launch.timeout_seconds=10", base=LONG) for rank in range(2))
     folder = project.trained(first, 64)
     second.kill()
@@ -934,6 +922,172 @@ def test_results_a_set_of_one_run_follows_a_set_of_two(project: Project) -> None
     project.run(0)
     (other,) = {path.parent for path in project.runs()} - first
     assert [len(list(folder.glob("result_*.txt"))) for folder in (*first, other)] == [2, 1]
+
+
+# --- Packages ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ten_runs(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in a repository of its own with a set of ten runs that reached a target of nearly nothing.
+
+    A package of it is refused for that target alone, so that what else is refused is due to the fault.
+    """
+    folder = tmp_path_factory.mktemp("ten")
+    home = folder / "project"
+    home.mkdir()
+    copy(prepared, home, "data")
+    for name in ("README.md", "setup.py", "setup.sh", "run_and_time.sh", ".gitignore"):
+        shutil.copy(ROOT / name, home / name)
+    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=All"]):
+        identity = ["-c", "user.name=Tester", "-c", "user.email=tester@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *command], cwd=home, check=True)
+    Project(home, folder).run(0, "--runs", 10, settings=REACHED)
+    return home
+
+
+REACHED = ("target_accuracy=1.0e-6", "max_samples=32", "evaluation.interval_samples=16")
+
+
+class Packaged:
+    """A copy of a project with ten runs, and what `podium submit package` says of it after a fault."""
+
+    def __init__(self, home: Path, tmp: Path) -> None:
+        self.project = Project(home, tmp)
+        (self.set,) = {path.parent for path in self.project.runs()}
+
+    def refused(self, *match: str, folder: str = "laptop") -> None:
+        out = self.project.tmp / "package"
+        arguments = ("submit", "package", folder, "--out", out, "--org", "Podium")
+        self.project.podium((1, 2), *arguments, match=match)
+        assert not out.exists() or not list(out.iterdir())
+
+    def edit(self, number: int, change: Callable[[list[dict[str, Any]]], None]) -> None:
+        """Change the events of a log in both places where it is."""
+        for log in (self.set / f"result_{number}.txt", self.project.home / f"results/laptop/bert/result_{number}.txt"):
+            events = [json.loads(line.removeprefix(":::MLLOG ")) for line in log.read_text().splitlines()]
+            change(events)
+            log.write_text("".join(f":::MLLOG {json.dumps(event)}\n" for event in events))
+
+
+@pytest.fixture
+def packaged(ten_runs: Path, tmp_path: Path) -> Iterator[Packaged]:
+    home = tmp_path / "project"
+    shutil.copytree(ten_runs, home, symlinks=True)
+    packaged = Packaged(home, tmp_path)
+    try:
+        yield packaged
+    finally:
+        packaged.project.kill_all()
+
+
+def _shortened(share: float) -> Callable[[list[dict[str, Any]]], None]:
+    def change(events: list[dict[str, Any]]) -> None:
+        start = next(event["time_ms"] for event in events if event["key"] == "run_start")
+        for event in events:
+            if event["time_ms"] > start:
+                event["time_ms"] = round(start + share * (event["time_ms"] - start))
+
+    return change
+
+
+@whole
+@pytest.mark.parametrize("share", [0.991, 0.5])
+def test_packages_the_times_of_a_log_are_edited_by_0_9_or_by_half(packaged: Packaged, share: float) -> None:
+    packaged.edit(3, _shortened(share))
+    packaged.refused("result_3.*SHA-256")
+
+
+@whole
+def test_packages_a_failed_run_is_edited_to_success(packaged: Packaged) -> None:
+    def fail(events: list[dict[str, Any]]) -> None:
+        next(event for event in events if event["key"] == "run_stop")["metadata"]["status"] = "aborted"
+
+    packaged.edit(4, fail)  # as good as the other way round: the log is not what the run wrote
+    packaged.refused("result_4.*SHA-256")
+
+
+@whole
+def test_packages_a_log_is_copied_with_another_seed(packaged: Packaged) -> None:
+    logs = packaged.project.home / "results/laptop/bert"
+    for folder in (packaged.set, logs):
+        shutil.copy(folder / "result_1.txt", folder / "result_2.txt")
+
+    def seed(events: list[dict[str, Any]]) -> None:
+        next(event for event in events if event["key"] == "seed")["value"] = 12345
+
+    packaged.edit(2, seed)
+    packaged.refused("result_2.*SHA-256|seed")
+
+
+@whole
+def test_packages_a_slow_run_is_deleted_with_its_folder(packaged: Packaged) -> None:
+    project = packaged.project
+    shutil.rmtree(packaged.set / "run_9")
+    for log in (packaged.set / "result_9.txt", project.home / "results/laptop/bert/result_9.txt"):
+        log.unlink()
+    packaged.refused("run_9|10 runs|9 runs")
+
+
+@whole
+def test_packages_the_summary_of_a_run_disagrees_with_its_log(packaged: Packaged) -> None:
+    summary = packaged.set / "run_5" / "summary.json"
+    content = json.loads(summary.read_text())
+    summary.write_text(json.dumps(content | {"seconds": 0.5 * content["seconds"]}))
+    packaged.refused("result_5.*summary|run_5.*summary")
+
+
+@whole
+def test_packages_a_run_was_made_by_other_code(packaged: Packaged) -> None:
+    source = packaged.set / "run_6" / "source.json"
+    source.write_text(re.sub(r'"code": "[0-9a-f]{4}', '"code": "0000', source.read_text()))
+    packaged.refused("code")
+
+
+@whole
+def test_packages_the_record_of_the_set_is_lost(packaged: Packaged) -> None:
+    (packaged.set / "set.json").unlink()
+    packaged.edit(3, _shortened(0.5))
+    packaged.refused("result_3")
+
+
+@whole
+def test_packages_a_run_was_trained_on_other_data(packaged: Packaged) -> None:
+    data = packaged.set / "run_7" / "data.json"
+    data.write_text(re.sub(r'"content_sha256": "[0-9a-f]{4}', '"content_sha256": "0000', data.read_text(), count=1))
+    packaged.refused("run_7|data")
+
+
+@whole
+def test_packages_the_store_was_changed_since_the_runs(packaged: Packaged) -> None:
+    overwrite_tokens(packaged.project.shard)
+    packaged.refused(r"part-00001\.h5")
+
+
+@whole
+def test_packages_the_command_is_killed_at_any_moment(packaged: Packaged) -> None:
+    out = packaged.project.tmp / "package"
+    for seconds in (0.6, 1.5, 2.5, 3.5, 4.5):
+        arguments = ("submit", "package", "laptop", "--out", out, "--org", "Podium")
+        process = packaged.project.start(*arguments)
+        try:
+            process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        assert not (out / "Podium").exists(), "a part of a package by its final name"
+    packaged.project.assert_nothing_left()
+    packaged.refused("0.72")
+
+
+@whole
+def test_packages_a_run_of_the_system_is_at_work(packaged: Packaged) -> None:
+    process, _ = _while_training(packaged.project)
+    logs = {log: log.read_bytes() for log in packaged.set.glob("result_*.txt")}
+    packaged.refused("0.72", folder=str(packaged.set))
+    assert process.poll() is None and logs == {log: log.read_bytes() for log in packaged.set.glob("result_*.txt")}
+    process.send_signal(signal.SIGTERM)
+    packaged.project.end(process, 130)
 
 
 # --- Files of others -----------------------------------------------------------------------------------------------
