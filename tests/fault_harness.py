@@ -36,6 +36,12 @@ class Ended:
     text: str
 
 
+def _as_in_a_terminal() -> None:
+    """Take the signals that a closed terminal or Ctrl-C sends, which nohup and background jobs of a shell ignore."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Project:
     """A copy of the project with the embedded text prepared, in which `podium` is started as a user does."""
 
@@ -67,6 +73,7 @@ class Project:
             text=True,
             errors="replace",
             start_new_session=True,
+            preexec_fn=_as_in_a_terminal,
             **options,
         )
 
