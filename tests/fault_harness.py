@@ -127,7 +127,7 @@ class Project:
         return sorted({*self.home.glob("results/*/bert/result_*.txt"), *self.home.glob("runs/*/*/result_*.txt")})
 
     def statuses(self) -> list[str]:
-        return [status_of(log) for log in sorted(self.home.glob("results/*/bert/result_*.txt"))]
+        return [status_of(log) for log in sorted(self.home.glob("runs/*/*/result_*.txt"))]
 
     def trained(self, process: subprocess.Popen[str], samples: int, number: int = 0) -> Path:
         """The folder of the newest set's run `number`, as soon as it was trained on so many samples."""

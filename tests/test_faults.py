@@ -38,6 +38,8 @@ SAVING = ("checkpoint.every_samples=64", "checkpoint.keep=9")
 TWO = "launch.processes_per_node=2"
 TRIAL = ("max_samples=32", "evaluation.samples=32", "evaluation.interval_samples=32", SHORT[-1])
 
+REACHED = ("target_accuracy=1.0e-6", "max_samples=32", "evaluation.interval_samples=16", "evaluation.samples=256")
+
 pytestmark = pytest.mark.slow
 whole = pytest.mark.exhaustive
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -341,7 +343,7 @@ def _logged(log: Path, key: str) -> list[Any]:
 
 
 def _only_log(project: Project) -> Path:
-    return sorted(project.home.glob("results/laptop/bert/result_*.txt"))[-1]
+    return sorted(project.home.glob("runs/laptop/*/result_*.txt"))[-1]
 
 
 @whole
@@ -899,7 +901,7 @@ def test_checkpoints_the_configuration_in_the_run_s_folder_was_edited(project: P
 
 
 def test_results_a_later_run_is_stopped_by_ctrl_c(project: Project) -> None:
-    project.run(0)
+    project.run(0, settings=REACHED)
     before = {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
     process, _ = _while_training(project)
     process.send_signal(signal.SIGINT)
@@ -908,8 +910,23 @@ def test_results_a_later_run_is_stopped_by_ctrl_c(project: Project) -> None:
 
 
 @whole
+def test_results_a_later_run_is_restarted_or_has_no_target(project: Project) -> None:
+    project.run(0, settings=REACHED)
+    before = {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
+    project.run(0, match="No run succeeded")
+    settings = ("target_accuracy=1.0e-6", "max_samples=3200", "evaluation.samples=256", *SAVING)
+    process = project.start(
+        "run", "laptop", settings=(*settings, "launch.max_restarts=1", "evaluation.interval_samples=3200")
+    )
+    project.trained(process, 144)
+    os.kill(project.ranks()[0], signal.SIGKILL)
+    project.end(process, 0, "no result")
+    assert before and before == {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
+
+
+@whole
 def test_results_a_setting_of_a_later_run_is_misspelt(project: Project) -> None:
-    project.run(0)
+    project.run(0, settings=REACHED)
     before = {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
     project.run(2, settings=("optimizer.lerning_rate=1",), match="lerning_rate")
     assert before == {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
@@ -944,9 +961,6 @@ def ten_runs(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["git", *identity, *command], cwd=home, check=True)
     Project(home, folder).run(0, "--runs", 10, settings=REACHED)
     return home
-
-
-REACHED = ("target_accuracy=1.0e-6", "max_samples=32", "evaluation.interval_samples=16", "evaluation.samples=256")
 
 
 class Packaged:
@@ -1045,10 +1059,14 @@ def test_packages_a_run_was_made_by_other_code(packaged: Packaged) -> None:
 
 
 @whole
-def test_packages_the_record_of_the_set_is_lost(packaged: Packaged) -> None:
-    (packaged.set / "set.json").unlink()
-    packaged.edit(3, _shortened(0.5))
-    packaged.refused("result_3")
+def test_packages_the_record_of_the_set_is_lost_or_has_fewer_runs(packaged: Packaged) -> None:
+    record = packaged.set / "set.json"
+    content = record.read_text()
+    record.write_text(content.replace('"runs": 10', '"runs": 9'))
+    packaged.refused("9 runs were requested, and 10 have ended")
+    record.unlink()
+    for folder in ("laptop", str(packaged.set)):
+        packaged.refused(r"set\.json is missing|set\.json: is missing", folder=folder)
 
 
 @whole

@@ -58,6 +58,11 @@ def likely_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
+def faults_of(folder: Path) -> list[str]:
+    """Why each checkpoint that cannot be used cannot, as far as the facts show, the newest first. Changes nothing."""
+    return list(filter(None, (fault_of(path, tensors=False) for path in reversed(checkpoint_folders(folder)))))
+
+
 def fault_of(path: Path, tensors: bool) -> str | None:
     """Why the run cannot resume from this checkpoint, or None. UsageError for one of a newer version.
 

@@ -175,7 +175,8 @@ def run_processes(
     node: Node = ALONE,
 ) -> int:
     """`launch` on this node, without a verdict: torchrun's exit code. Raises Interrupted, unless the run has saved
-    itself then, WorkError where nothing can be written into the folder, and what `on_tick` raises.
+    itself then, WorkError where nothing can be written into the folder or torchrun was killed from outside while the
+    run saved itself, and what `on_tick` raises.
 
     torchrun holds the run's folder too, so that it is held while any of its processes lives, should this one be killed.
     Ranks that stand still are killed, which torchrun answers as it does when one dies. Whatever happens, nothing that
@@ -206,14 +207,20 @@ def run_processes(
         )
         started = StartedProcesses(process.pid, (HEARTBEATS, str(private / BEATS)))
         watch = ProgressWatch(started, private / BEATS, config.launch.timeout_seconds)
+        killed_by = 0
         try:
             while process.poll() is None and not interrupted.wait(0.2):
                 on_tick()
                 if not _moves(watch, folder):
                     break
+            if not interrupted.is_set():
+                killed_by = max(0, -(process.poll() or 0))
         finally:
             _end(process, started, saving_seconds + GRACE_SECONDS, output)
     on_tick()
+    if killed_by and isinstance(saved := folder.told_failure(), Saved):
+        # The ranks were asked to stop by the kernel, since their parent was gone, and not by a user or a scheduler.
+        raise WorkError(f"torchrun was killed by {_signal_name(killed_by)}, so the run was aborted ({saved})")
     if interrupted.is_set() and not isinstance(folder.told_failure(), Saved):
         raise Interrupted("interrupted: stopped before the end")
     return process.returncode

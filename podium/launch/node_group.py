@@ -295,7 +295,7 @@ def _join(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None])
     """A connection to node 0, which has admitted this node."""
     host, port = rendezvous_address(config)
     resolve_rendezvous(host)
-    note(f"Node {rank} takes part in the runs of {host_and_port(host, port)}")
+    note(f"Node {rank} takes part in the runs of {host_and_port(host, port)}, with the settings given there")
     hello, file = Hello(rank=rank, host=socket.gethostname()), secret_file(config, runs)
     deadline, noted = time.monotonic() + JOIN_SECONDS, ""
     while True:
@@ -305,7 +305,7 @@ def _join(config: RunConfig, rank: int, runs: Path, note: Callable[[str], None])
         except OSError as error:
             why = (
                 f"launch.rendezvous: no process answers at {host_and_port(host, port)} "
-                f"({error.strerror or error}); start the same command on that node"
+                f"({error.strerror or error}); start the same command on that node, unless all its nodes have joined"
             )
         except LostError as error:
             why = f"launch.rendezvous: {error}"

@@ -14,7 +14,7 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import FORMAT_VERSION, SampleStore, repeats
 from podium.config.schema import DataSettings, RunConfig
-from podium.core.errors import UsageError, WorkError
+from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.node_data import NodeData
 
@@ -64,6 +64,8 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
             if config.division == "closed":
                 opened.require_whole()
             node.verify(opened)
+        except Interrupted:
+            raise
         except WorkError as error:
             hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
             raise type(error)(f"{error}{hint}") from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.bert.checkpoint.podium import PodiumCheckpoint
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.rules import LARGEST_SEED
-from podium.config.checkpoint_choice import likely_checkpoint, usable_checkpoint
+from podium.config.checkpoint_choice import faults_of, likely_checkpoint, usable_checkpoint
 from podium.config.load import load_resumed, write_resolved
 from podium.config.run_data import RunData, read_run_data, write_run_data
 from podium.config.run_folder import RunFolder, require_kept, require_same_data
@@ -101,6 +101,8 @@ def resumable(run: RunFolder, system: str, settings: Sequence[str] = (), from_st
     checkpoint = likely_checkpoint(run.checkpoints)
     if checkpoint is None and from_start:
         return config
+    if checkpoint is None and (faults := faults_of(run.checkpoints)):
+        raise UsageError(f"{'; '.join(faults)}; no checkpoint is left to resume from: put back what is missing")
     if checkpoint is None:
         raise UsageError(
             f"{run.path}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"

@@ -19,13 +19,14 @@ from podium.launch.container import become, resume_options, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
 from podium.launch.node_group import NodeGroup, follow, node_group
+from podium.mllog.write import SUCCESS
 from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord, settings_to_resume
 from podium.run.results import check_place, close_left, publish, record_resumed, results_of
-from podium.run.set_record import SetRecord, write_set
+from podium.run.set_record import SetRecord, read_set, write_set
 
 RUNS = WORKING_FOLDER / "runs"
 
@@ -128,10 +129,20 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
         except PodiumError:
             progress.note(f"The set broke off: its logs are in {folder}, and {results_of(config.system)} is as it was")
             raise
-        if all(shortfalls):
-            progress.note(f"No run succeeded: the logs are in {folder}, and {results_of(config.system)} is as it was")
+        if why := why_unpublished(folder, shortfalls):
+            progress.note(f"{why}: the logs are in {folder}, and {results_of(config.system)} is as it was")
         else:
             publish(folder)
+
+
+def why_unpublished(folder: Path, shortfalls: Sequence[str]) -> str:
+    """Why the logs of a set of which all runs have ended are not copied to results/; nothing where they are."""
+    record = read_set(folder)
+    assert record is not None
+    if others := [str(number) for number, run in record.by_number.items() if not run.is_result]:
+        return f"The log of run {', '.join(others)} is no result"
+    succeeded = any(run.status == SUCCESS for run in record.by_number.values())
+    return "" if succeeded and not all(shortfalls) else "No run succeeded"
 
 
 def resume(

@@ -21,7 +21,7 @@ from podium.core.files import sha256_of
 from podium.mllog.read import read_log
 from podium.mllog.run import RunLog, as_number
 from podium.mllog.write import SUCCESS
-from podium.run.records import RunRecord, runs_of_set
+from podium.run.records import RunRecord, logs_in, runs_of_set
 from podium.run.set_record import SET, SetRecord, read_set
 
 # What a log may say less than the run's own clock, and more, as seconds or as a share where that is greater. A log's
@@ -101,6 +101,13 @@ def _one_set(recorded: Recorded) -> Iterator[str]:
 
 def _whole_set(recorded: Recorded) -> Iterator[str]:
     for folder, one in recorded.sets.items():
+        if one is None and logs_in(folder):
+            yield f"{folder / SET} is missing, which `podium run` wrote beside the set's logs; put it back"
+        if one is not None and one.runs < len(one.by_number):
+            yield (
+                f"{folder / SET}: {one.runs} runs were requested, and {len(one.by_number)} have ended; "
+                "put back the file that `podium run` wrote"
+            )
         if one is not None and not one.whole:
             yield (
                 f"{folder / SET}: {one.runs} runs were requested, and {len(one.by_number)} have ended; how many are "

@@ -22,7 +22,7 @@ from podium.run.records import (
     runs_of_system,
 )
 from podium.run.results import BENCHMARK
-from podium.run.set_record import SET
+from podium.run.set_record import SET, read_set
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,10 @@ def find_place(asked: str) -> Place:
         return Place(asked)
     folder = folder.resolve()
     if (folder / SET).is_file() and runs_of_set(folder):
-        return Place(folder.parent.name, folder)
+        record = read_set(folder)  # a copy may have another parent
+        return Place(
+            record.system if record is not None and record.system in system_names() else folder.parent.name, folder
+        )
     if folder.name.startswith(REPLACED):
         return Place(folder.parents[1].name, folder)
     if folder.name == BENCHMARK and logs_in(folder):
@@ -51,6 +54,10 @@ def find_place(asked: str) -> Place:
     if logs_in(folder / BENCHMARK):
         return Place(folder.name, folder / BENCHMARK)
     if runs_of_set(folder):
+        if logs_in(folder):
+            raise UsageError(
+                f"{folder / SET}: is missing; put back the file that `podium run` wrote beside the set's logs"
+            )
         return Place(folder.parent.name, _logs_of_older(folder))
     raise UsageError(
         f"{asked}: is no set of runs; name a system, a set (runs/SYSTEM/DATE_TIME) or what results/ holds "
@@ -93,7 +100,10 @@ def read_runs(results: Path) -> list[RunLog]:
     """All result_*.txt of a folder, the earliest run first; UsageError for none, and for what is no plain file."""
     logs = sorted(results.glob("result_*.txt"))
     if not logs:
-        raise UsageError(f"{results}: holds no result_*.txt; make ten runs with `podium run SYSTEM --runs 10`")
+        raise UsageError(
+            f"{results}: holds no result_*.txt; name a set of runs (runs/SYSTEM/DATE_TIME), or make ten runs with "
+            "`podium run SYSTEM --runs 10`"
+        )
     for path in logs:
         if path.is_symlink() or not path.is_file():
             kind = "a link" if path.is_symlink() else "no file"

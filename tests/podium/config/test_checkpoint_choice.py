@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from podium.config.checkpoint_choice import fault_of, likely_checkpoint, usable_checkpoint
+from podium.config.checkpoint_choice import fault_of, faults_of, likely_checkpoint, usable_checkpoint
 from podium.config.run_folder import FACTS, UNFINISHED, checkpoint_path, facts_of, rank_file
 from podium.config.tensor_files import stamp_of
 from podium.core.errors import UsageError, WorkError
@@ -152,3 +152,14 @@ def test_looking_alone_changes_nothing(tmp_path: Path) -> None:
     assert checkpoint_path(tmp_path, 2).is_dir()
     assert likely_checkpoint(tmp_path / "nothing") is None
     assert fault_of(checkpoint_path(tmp_path, 1), tensors=True) is None
+
+
+def test_why_no_checkpoint_can_be_used_is_known_before_anything_is_changed(tmp_path: Path) -> None:
+    assert faults_of(tmp_path) == []
+    older, newer = write(tmp_path, 1), write(tmp_path, 2)
+    (older / FACTS).write_bytes(b"")
+    rank_file(newer, 0).unlink()
+    before = contents(tmp_path)
+    missing, unreadable = faults_of(tmp_path)
+    assert "rank_0.safetensors is missing" in missing and f"{older / FACTS}: cannot be read" in unreadable
+    assert contents(tmp_path) == before

@@ -305,7 +305,7 @@ def test_a_slurm_job_makes_the_same_run(home: Path, one_host: list[dict[str, Any
     """`podium run` submits docker/slurm.sub, waits for the job and prints what it printed: a compliant result."""
     found = json.loads(finished(start(home, "--json", settings=(*SHORT, *SLURM))))
     assert all(found["compliance"].values()) and found["compliance"]
-    assert Path(found["published"]) == home / "results" / "laptop" / "bert" / "result_0.txt"
+    assert Path(found["result_file"]) == Path(found["run_folder"]).parent / "result_0.txt"
     assert_same(metrics(Path(found["run_folder"])), one_host)
 
 

@@ -244,6 +244,15 @@ def test_ranks_of_a_torchrun_that_was_killed_are_killed(
         run(lambda: os.kill(run.torchrun, signal.SIGKILL))
 
 
+def test_a_run_that_saves_itself_when_torchrun_was_killed_was_not_asked_to(run: Run) -> None:
+    def kill() -> None:
+        run.folder.tell_failure(Saved("saved after 32 samples"))
+        os.kill(run.torchrun, signal.SIGKILL)
+
+    with pytest.raises(WorkError, match=r"^torchrun was killed by SIGKILL, .* \(saved after 32 samples\)$"):
+        run(kill)
+
+
 class Suspension:
     """Stands for the clock of a launcher that was suspended for an hour."""
 

@@ -43,7 +43,7 @@ from podium.run.collect import FinishedRun
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord
 from podium.run.results import close_left
-from podium.run.run_set import RunRequest, execute, resume, run_set
+from podium.run.run_set import RunRequest, execute, resume, run_set, why_unpublished
 from podium.run.set_record import EndedRun, SetRecord, read_set, write_set
 from podium.run.source import Source, read_source, source_here
 
@@ -214,6 +214,32 @@ def test_ctrl_c_and_a_set_without_a_success_leave_the_results_alone(
     (run,) = run_set(open_config, 1, QUIET)
     assert said[-1].startswith(f"No run succeeded: the logs are in {run.folder.parent}, and ")
     assert content(place / "results") == before and run.published is None and run.result.is_file()
+
+
+DONE = EndedRun(0, "success", "result_0.txt", "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("ended", "shortfalls", "why"),
+    [
+        ([DONE], [""], ""),
+        ([DONE, replace(DONE, number=1, status="aborted")], ["", "missed"], ""),
+        ([replace(DONE, status="aborted")], [""], "No run succeeded"),  # without a target nothing falls short
+        ([DONE], ["the checker finds errors"], "No run succeeded"),
+        (
+            [DONE, replace(DONE, number=1, log="run_1/result.restarted.txt", restarted=True)],
+            ["", ""],
+            "The log of run 1",
+        ),
+        ([DONE, replace(DONE, number=1, fault="its data was changed")], ["", ""], "The log of run 1 is no result"),
+    ],
+)
+def test_results_are_replaced_by_a_set_of_results_of_which_one_succeeded(
+    tmp_path: Path, ended: list[EndedRun], shortfalls: list[str], why: str
+) -> None:
+    write_set(tmp_path, SetRecord("laptop", len(ended), tuple(ended)))
+    assert why_unpublished(tmp_path, shortfalls).startswith(why)
+    assert bool(why_unpublished(tmp_path, shortfalls)) == bool(why)
 
 
 def test_a_results_folder_that_cannot_be_written_at_the_end_is_a_sentence_with_the_place_of_the_logs(

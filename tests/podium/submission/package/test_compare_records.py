@@ -146,6 +146,16 @@ def test_every_tampering_is_refused(make_set: Any, name: str) -> None:
     assert bool(reasons(made)) == without_record
 
 
+def test_a_record_that_is_lost_or_has_fewer_runs_than_ended_is_refused(make_set: Any) -> None:
+    made: MadeSet = make_set()
+    record = made.set_folder / "set.json"
+    content = record.read_text(encoding="utf-8")
+    record.write_text(content.replace('"runs": 10', '"runs": 9'), encoding="utf-8")
+    assert any("9 runs were requested, and 10 have ended" in one for one in reasons(made))
+    record.unlink()
+    assert any(one.startswith("whole set: ") and "set.json is missing" in one for one in reasons(made))
+
+
 def test_no_rule_is_without_a_tampering() -> None:
     elsewhere = {"one set", "whole set", "described machine"}  # below, and in test_build.py
     assert {rule for _, rule, _, _ in TAMPERINGS.values()} | elsewhere == set(RECORD_RULES)

@@ -34,6 +34,16 @@ def test_a_set_and_its_copies_under_results(make_set: Any, older: bool) -> None:
     assert runs_folder(logs, "mine", made.runs.parent / "elsewhere") == made.runs.parent / "elsewhere" / "mine"
 
 
+def test_a_copy_of_a_set_is_of_the_system_that_it_says(make_set: Any, tmp_path: Path) -> None:
+    made: MadeSet = make_set()
+    copy = shutil.copytree(made.set_folder, tmp_path / "backup" / "set")
+    (copy / "set.json").write_text((copy / "set.json").read_text().replace('"mine"', '"laptop"'))
+    assert find_place(str(copy)) == Place("laptop", copy)
+    (copy / "set.json").unlink()
+    with pytest.raises(UsageError, match=r"set\.json: is missing; put back the file"):
+        find_place(str(copy))
+
+
 def test_results_may_be_a_folder_of_systems_or_of_logs(make_set: Any, tmp_path: Path) -> None:
     made: MadeSet = make_set()
     place = Place(str(made.system))
