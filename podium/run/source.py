@@ -6,6 +6,7 @@ so that a submission can be made of exactly the code that was run.
 
 import hashlib
 import json
+import os
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from podium.core.paths import CODE_FOLDER
 
 # What a run depends on. systems/ is not among them: the resolved configuration holds what a system says.
 CODE = ("benchmarks", "implementations", "podium", "pyproject.toml")
+BASE_IMAGE = "PODIUM_BASE_IMAGE"  # docker/Dockerfile sets it
 SHIPPED = ("systems", "docker", "pyproject.toml")  # in the package podium of an installation, beside it in a clone
 
 
@@ -29,6 +31,7 @@ class Source:
     code: str  # `code_hash` of its files
     commit: str | None  # what was checked out, changed or not; None where git could not tell
     resumed: tuple["Source", ...] = ()  # the code of each time that the run was resumed, the first first
+    base_image: str | None = None  # of the container, as docker/Dockerfile was given it; None outside of such a one
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -38,7 +41,8 @@ class Source:
 
 def source_here() -> Source:
     """The code that runs now. The hash in an installation is that of the repository that it was built from."""
-    return Source(code_hash(CODE_FOLDER), commit_of(CODE_FOLDER))
+    base_image = os.environ.get(BASE_IMAGE) or None
+    return Source(code_hash(CODE_FOLDER), commit_of(CODE_FOLDER), base_image=base_image)
 
 
 def code_hash(root: Path) -> str:
@@ -84,9 +88,16 @@ def git(root: Path, *words: str) -> bytes | None:
 
 def write_source(path: Path, source: Source) -> None:
     """Keep with a run what code made it."""
-    document = {"code": source.code, "commit": source.commit}
-    resumed = {"resumed": [{"code": one.code, "commit": one.commit} for one in source.resumed]}
-    write_whole(path, json.dumps({**document, **(resumed if source.resumed else {})}, indent=2) + "\n")
+    write_whole(path, json.dumps(_document(source), indent=2) + "\n")
+
+
+def _document(source: Source) -> dict[str, Any]:
+    document: dict[str, Any] = {"code": source.code, "commit": source.commit}
+    if source.base_image is not None:
+        document["base_image"] = source.base_image
+    if source.resumed:
+        document["resumed"] = [_document(one) for one in source.resumed]
+    return document
 
 
 def read_source(path: Path) -> Source | None:
@@ -99,10 +110,10 @@ def read_source(path: Path) -> Source | None:
 
 
 def _source(found: Any) -> Source:
-    code, commit = found["code"], found["commit"]
-    if not (isinstance(code, str) and isinstance(commit, str | None)):
-        raise ValueError("the hash or the commit is no text")
-    return Source(code, commit)
+    code, commit, image = found["code"], found["commit"], found.get("base_image")
+    if not (isinstance(code, str) and isinstance(commit, str | None) and isinstance(image, str | None)):
+        raise ValueError("the hash, the commit or the image is no text")
+    return Source(code, commit, base_image=image)
 
 
 def add_resumed_code(path: Path, here: Source, note: Callable[[str], None]) -> None:

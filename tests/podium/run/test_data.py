@@ -17,8 +17,9 @@ from benchmarks.bert.samples import Samples
 from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shard
 from podium.config.load import load_system
 from podium.config.schema import DataSettings, Evaluation, RunConfig
-from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
 from podium.launch import page_cache
+from podium.launch.node_data import NodeData
 from podium.run.data import is_prepared, verify, with_data
 
 
@@ -226,6 +227,19 @@ def test_a_damaged_shard_is_named_with_what_to_do(open_config: RunConfig, which:
     words = str(caught.value)
     assert words.startswith(f"{shard}: the shard cannot be used: its content has the SHA-256 ")
     assert words.endswith(f"(or remove {store.parent}: it is then made again)")
+
+
+def test_an_interruption_while_data_is_checked_is_no_reason_to_remove_it(
+    open_config: RunConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(open_config)
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(NodeData, "verify", interrupted)
+    with pytest.raises(Interrupted, match=r"^interrupted$"):
+        prepared(open_config)
 
 
 def test_a_damaged_shard_of_the_user_s_own_is_not_to_be_removed(

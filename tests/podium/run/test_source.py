@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from podium.run.source import Source, code_hash, commit_of, read_source, source_here, write_source
+from podium.core.paths import CODE_FOLDER
+from podium.run.source import BASE_IMAGE, Source, code_hash, commit_of, read_source, source_here, write_source
 
 
 @pytest.fixture
@@ -92,7 +93,8 @@ def test_a_commit_is_that_of_the_folders_own_repository(tree: Path) -> None:
 def test_it_is_kept_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "source.json"
     later = (Source("ab", "cd"), Source("ef", None), Source("ef", None))
-    for source in (Source("ab", "cd"), Source("ab", None), Source("ab", None, later)):
+    pinned = Source("ab", None, later, f"nvcr.io/nvidia/pytorch@sha256:{'5' * 64}")
+    for source in (Source("ab", "cd"), Source("ab", None), Source("ab", None, later), pinned):
         write_source(path, source)
         assert read_source(path) == source
     assert source.codes == ("ab", "ef")
@@ -120,3 +122,12 @@ def test_what_is_nothing_of_the_kind_is_none(tmp_path: Path, content: str | None
 
 def test_this_code_has_a_hash() -> None:
     assert source_here() == source_here() and len(source_here().code) == 64
+
+
+def test_a_run_in_a_container_records_what_its_image_was_built_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docker/Dockerfile sets the variable to FROM_IMAGE, which docker/build.sh pins by its digest."""
+    assert source_here().base_image is None
+    dockerfile = (CODE_FOLDER / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    assert f"ENV {BASE_IMAGE}=${{FROM_IMAGE}}" in dockerfile
+    monkeypatch.setenv(BASE_IMAGE, "registry.example/torch@sha256:12")
+    assert source_here().base_image == "registry.example/torch@sha256:12"
