@@ -69,10 +69,10 @@ def run(
 ) -> None:
     """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
 
-    The logs stay in runs/SYSTEM/DATE_TIME, and results/SYSTEM holds copies of the last set of which all runs are results
-    and one succeeded. What an earlier `podium run` left open when it was killed is closed first. Exit code 1 if a run
-    did not reach its target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it has saved itself
-    then, where `checkpoint` is set.
+    The logs stay in runs/SYSTEM/DATE_TIME, and results/SYSTEM holds copies of the last set of which all runs are
+    results and one succeeded. What an earlier `podium run` left open when it was killed is closed first. Exit code 1 if
+    a run did not reach its target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it has saved
+    itself then, where `checkpoint` is set.
     """
     from podium.run.collect import FinishedRun
     from podium.run.progress import Progress
