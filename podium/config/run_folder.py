@@ -93,7 +93,9 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 def checkpoint_folders(folder: Path) -> list[Path]:
     """The folders of all checkpoints of a run, whole or not, the oldest first."""
-    return sorted((path for path in folder.glob("batch_*") if path.name[6:].isdecimal()), key=_batches)
+    return sorted(
+        (path for path in folder.glob("batch_*") if path.name[6:].isdecimal() and path.is_dir()), key=_batches
+    )
 
 
 def _batches(path: Path) -> int:

@@ -155,7 +155,8 @@ def test_looking_alone_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_why_no_checkpoint_can_be_used_is_known_before_anything_is_changed(tmp_path: Path) -> None:
-    assert faults_of(tmp_path) == []
+    checkpoint_path(tmp_path, 3).write_text("a file of that name is no checkpoint")
+    assert faults_of(tmp_path) == [] and usable_checkpoint(tmp_path, print) is None
     older, newer = write(tmp_path, 1), write(tmp_path, 2)
     (older / FACTS).write_bytes(b"")
     rank_file(newer, 0).unlink()
