@@ -39,6 +39,8 @@ def find_place(asked: str) -> Place:
     A folder is one of the current folder, else of the working folder.
     """
     folder = next((path for path in (Path(asked), WORKING_FOLDER / asked) if path.is_dir()), None)
+    if folder is None and asked.startswith((f"{run_set.RUNS.name}/", f"{results_module.RESULTS.name}/")):
+        raise UsageError(f"{asked}: there is no such folder; name a set (runs/SYSTEM/DATE_TIME) or a system")
     if asked in system_names() or folder is None:
         return Place(asked)
     folder = folder.resolve()

@@ -18,6 +18,9 @@ def test_a_name_and_a_file_are_a_system_whatever_folders_there_are(
     (tmp_path / "laptop").mkdir()
     for asked in ("laptop", "mine.yaml", "no_such_system"):
         assert find_place(asked) == Place(asked)
+    for asked in ("runs/laptop/nowhere", "results/nowhere"):
+        with pytest.raises(UsageError, match=f"^{asked}: there is no such folder; name a set"):
+            find_place(asked)
 
 
 @pytest.mark.parametrize("older", [False, True])
