@@ -722,7 +722,7 @@ def _with_strangers(project: Project, *messages: bytes) -> None:
 
 
 @whole
-def test_several_nodes_strangers_connect_first_and_are_silent_or_say_something_else(project: Project) -> None:
+def test_several_nodes_strangers_connect_first_and_are_silent_or_send_something_else(project: Project) -> None:
     hello = json.dumps({"node": 1, "host": "x", "system": "laptop"}).encode() + b"\n"
     _with_strangers(
         project, b"", b"GET / HTTP/1.0\r\n\r\n", hello, b'{"failed": "no"}\n', b"\xff" * 70_000, b"\0\0\0\x08x"
