@@ -27,7 +27,8 @@ from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.reference import generate_literally
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.store import Origin, SampleStore, write_shard
+from benchmarks.bert.shard import Origin, write_shard
+from benchmarks.bert.store import SampleStore
 from podium.core.errors import PodiumError
 from podium.core.files import sha256_of
 

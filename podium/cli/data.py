@@ -176,13 +176,31 @@ def export(
     Nothing is lost: `podium data import` makes the same shards of the files, to the byte.
     """
     from benchmarks.bert.formats.convert import export_store
-    from benchmarks.bert.store import SUFFIX
+    from benchmarks.bert.shard import SUFFIX
 
     with progress_bar() as bar:
         task = bar.add_task("Exporting shards", total=len([*store.glob(f"*{SUFFIX}")]))
         written = export_store(store, format_name, out, processes, lambda _: bar.advance(task))
     for file in written:
         print_text(file)
+
+
+@data.command(epilog="Example: [bold]podium data upgrade data/wikipedia[/bold]")
+def upgrade(
+    store: Annotated[Path, typer.Argument(help="The folder of shards.")], processes: Processes = os.cpu_count() or 1
+) -> None:
+    """Convert the shards of an older version of Podium in place, and write the length index of the store anew.
+
+    Every shard is verified on the way. The samples stay the same, and so does the digest of the store: runs that were
+    made with it can be resumed. What is converted is kept: give the same command again after an interruption.
+    """
+    from benchmarks.bert.store import shard_paths
+    from benchmarks.bert.upgrade import upgrade as upgrade_store
+
+    with progress_bar() as bar:
+        task = bar.add_task("Converting shards", total=len(shard_paths(store)))
+        converted, others = upgrade_store(store, processes, lambda: bar.advance(task))
+    print_text(f"{store}: {len(converted)} shards converted, {len(others)} were of this version; all verified")
 
 
 @data.command(
