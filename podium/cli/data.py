@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from podium.cli.options import AsJson, Processes, show
+from podium.cli.options import AsJson, Processes, Recipe, Settings, show
 from podium.core.console import print_findings, print_text, progress_bar, tell
 from podium.core.errors import UsageError
 
@@ -226,6 +226,53 @@ def verify(
     show(as_json, found.as_json(), lambda to: print_findings(to, found.findings, found.verdict))
     if not found.sound:
         raise typer.Exit(1)
+
+
+@data.command(
+    epilog="Example, on every node of a Slurm job: [bold]srun --ntasks-per-node=1 podium data stage data/wikipedia "
+    "/local/wikipedia[/bold]",
+)
+def stage(
+    store: Annotated[Path, typer.Argument(help="A folder of shards, such as one on a disk that all nodes share.")],
+    target: Annotated[Path, typer.Argument(help="The folder to copy to, on a disk of this node.")],
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="Of a system with shards: per_rank, copy only what ranks of this node draw."),
+    ] = None,
+    recipe: Recipe = None,
+    settings: Settings = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option("--node-rank", min=0, help="With --system: this node's number; in a Slurm step SLURM_NODEID."),
+    ] = None,
+    files: Annotated[int, typer.Option("--files", min=1, help="Files to copy at a time.")] = 4,
+) -> None:
+    """Copy a store to a disk of this node, verified: what the copy holds is read back and compared with the manifest.
+
+    Give the same command again to resume a copy that was broken off. With --system only the shards with samples of this
+    node's ranks are copied, where each rank draws from a part of its own; a store to evaluate on is copied whole.
+    """
+    from benchmarks.bert.staging import is_evaluation, stage_store
+    from podium.planning.node_part import node_ranges
+
+    if system is None and (recipe is not None or settings or node_rank is not None):
+        raise UsageError("--recipe, --set and --node-rank say what a system's node needs; give --system too")
+    ranges = None if system is None else node_ranges(store, system, recipe, settings or [], node_rank)
+    with progress_bar() as bar:
+        task = bar.add_task("Copying files", total=None)
+        staged = stage_store(
+            store,
+            target,
+            ranges,
+            files,
+            on_start=lambda size: bar.update(task, total=size),
+            on_bytes=lambda size: bar.advance(task, size),
+        )
+    left_out = f", {staged.left_out:,} shards left out that this node does not need" if staged.left_out else ""
+    tell(f"{len(staged.copied):,} files copied and verified, {len(staged.kept):,} were there already, whole{left_out}")
+    key = "data.evaluation_store" if is_evaluation(store) else "data.store"
+    tell(f"train with it: podium run {system or 'SYSTEM'} --set {key}={target}")
+    print_text(target)
 
 
 def _size(name: str) -> "Size":
