@@ -29,8 +29,9 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples, offsets_of
 from benchmarks.bert.store import SUFFIX, Origin, SampleStore, write_shard
 from benchmarks.bert.store_reader import BulkReader, byte_ranges
-from podium.core.errors import WorkError
+from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder, whole_file, write_whole
+from podium.core.text import quoted
 
 VOCABULARY = 30_522  # words, of which ids are drawn
 SECTOR = 512  # bytes, the unit of Linux's block statistics on any device
@@ -248,6 +249,8 @@ def layouts_of(store: SampleStore, folder: Path, chosen: Sequence[str] = ()) -> 
         "hdf5-variable, row by row": lambda folder: _row_by_row(store, folder),
         "hdf5-fixed": lambda folder: _exported(store, folder, "hdf5-fixed", FIXED_KEYS),
     }
+    if unknown := [name for name in chosen if name not in makers]:
+        raise UsageError(f"--layout: found {quoted(unknown[0])}, allowed is {', '.join(map(repr, makers))}")
     return {name: make(folder) for name, make in makers.items() if not chosen or name in chosen}
 
 

@@ -143,16 +143,8 @@ def _files(source: Path, target: Path, entries: Sequence[ShardEntry]) -> list[_F
 def _require_apart(source: Path, target: Path) -> None:
     """UsageError for a target that is the source, is inside it, or has it inside."""
     here, there = source.resolve(), target.resolve()
-    if here == there or here in there.parents or there in here.parents or _same_folder(source, target):
+    if here == there or here in there.parents or there in here.parents:
         raise UsageError(f"{target}: is the store {source}, or one lies in the other; name a folder outside of it")
-
-
-def _same_folder(one: Path, other: Path) -> bool:
-    """Whether two paths are one folder, which may be mounted twice."""
-    try:
-        return one.samefile(other)
-    except OSError:  # one is not there yet
-        return False
 
 
 def _require_own(target: Path, manifest: Manifest) -> None:
@@ -190,8 +182,8 @@ def _in_threads(workers: int, work: Callable[[_File, Event], None], files: Seque
             for future in (one for one in futures if one in done):
                 future.result()
         except BaseException:
-            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            stopped.set()
             raise
 
 

@@ -11,7 +11,7 @@ from benchmarks.bert import bench_reads
 from benchmarks.bert.bench_reads import Counters, drop, layouts_of, random_samples, random_store, resident_bytes
 from benchmarks.bert.samples import value_fault
 from benchmarks.bert.store import SampleStore
-from podium.core.errors import WorkError
+from podium.core.errors import UsageError, WorkError
 
 SHARDS, SAMPLES = 2, 30
 
@@ -55,6 +55,11 @@ def test_all_layouts_read_the_same_samples(folder: Path, store: SampleStore) -> 
                 assert read(np.array([index])) == expected + one.next_sentence_label, name
             total = read(np.arange(len(store)))
             assert total == sum(read(np.array([index])) for index in range(len(store))), name
+
+
+def test_an_unknown_layout_is_refused(folder: Path, store: SampleStore) -> None:
+    with pytest.raises(UsageError, match=r"--layout: found 'zarr', allowed is .*'hdf5-fixed'"):
+        layouts_of(store, folder / "layouts", ["zarr"])
 
 
 def test_dropped_pages_are_out_of_memory_and_read_ones_in_it(folder: Path) -> None:

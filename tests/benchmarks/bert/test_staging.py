@@ -3,9 +3,11 @@
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -213,6 +215,39 @@ def test_a_shard_that_is_gone_is_copied_again(source: Path, target: Path) -> Non
     (target / "c.h5").unlink()
     assert stage_store(source, target).copied == ("c.h5",)
     assert_is_copy(target, source)
+
+
+def test_a_copy_with_a_manifest_is_refused_while_it_is_completed(source: Path, target: Path) -> None:
+    stage_store(source, target)
+    (target / "c.h5").unlink()
+    seen: list[bool] = []
+    stage_store(source, target, workers=1, on_bytes=lambda _: seen.append((target / MARKER).exists()))
+    assert set(seen) == {True}
+    assert_is_copy(target, source)
+
+
+def test_shards_that_were_copied_otherwise_become_a_store(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(MANIFEST, "notes.txt"))
+    assert stage_store(source, target).copied == ()
+    assert_is_copy(target, source)
+
+
+def test_nothing_more_is_copied_after_a_failure(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One shard fails; those that were begun beside it are left, and the last one is not begun."""
+    flip(source / "a.h5")
+    asked: dict[str, bool] = {}
+    copy = staging._copy
+
+    def copy_later(file: Any, stopped: Event, *rest: Any) -> None:
+        if file.source.name != "a.h5":
+            asked[file.source.name] = stopped.wait(20)
+        copy(file, stopped, *rest)
+
+    monkeypatch.setattr(staging, "_copy", copy_later)
+    with pytest.raises(WorkError, match=r"source/a\.h5"):
+        stage_store(source, target, workers=2)
+    assert set(asked.values()) == {True} and "d.h5" not in asked
+    assert contents(target).keys() == {MARKER}
 
 
 def test_a_foreign_file_of_a_shards_name_stays(source: Path, target: Path) -> None:
