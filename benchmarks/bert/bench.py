@@ -23,7 +23,7 @@ from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.reference import generate_literally
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.store import Origin, write_shard
+from benchmarks.bert.shard import Origin, write_shard
 from podium.core.errors import PodiumError
 from podium.core.files import make_folder, sha256_of
 

@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 from benchmarks.bert.formats.convert import EXPORTED_SUFFIX, export_store
 from benchmarks.bert.formats.rows import FIXED_DTYPES, LABELS, segment_ids
 from benchmarks.bert.lengths import usual_masked_counts, wikipedia_histogram
+from benchmarks.bert.manifest import has_manifest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples, offsets_of
-from benchmarks.bert.store import SUFFIX, Origin, SampleStore, write_shard
+from benchmarks.bert.shard import SUFFIX, Origin, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest
 from benchmarks.bert.store_reader import BulkReader, byte_ranges
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder, whole_file, write_whole
@@ -275,7 +277,7 @@ def _sum(*arrays: NDArray[Any]) -> int:
 def _flat(store: SampleStore, folder: Path, *, ahead: bool) -> Layout:
     """Format version 2: in each shard one array after another, so that a sample lies in five places."""
     files = [make_folder(folder / "flat") / f"{path.name}.bin" for path in store.paths]
-    starts = offsets_of([len(shard) for shard in store.shards])
+    starts = np.array(store.shard_starts)
     with BulkReader(store) as reader:
         for number, file in enumerate(files):
             if not file.exists():
@@ -329,7 +331,7 @@ def _exported(store: SampleStore, folder: Path, format_name: str, keys: Sequence
     for path, file in zip(store.paths, files, strict=True):
         if not file.exists():
             export_store([path], format_name, file.parent)
-    starts = offsets_of([len(shard) for shard in store.shards])
+    starts = np.array(store.shard_starts)
     return Layout(files, lambda: _hdf5_reads(files, starts, keys))
 
 
@@ -339,7 +341,7 @@ def _row_by_row(store: SampleStore, folder: Path) -> Layout:
     A sample's rows are then neighbours in the file, while an export has all rows of a dataset together.
     """
     files = [make_folder(folder / "row_by_row") / f"{path.name}{EXPORTED_SUFFIX}" for path in store.paths]
-    starts = offsets_of([len(shard) for shard in store.shards])
+    starts = np.array(store.shard_starts)
     with BulkReader(store) as reader:
         for number, file in enumerate(files):
             if not file.exists():
@@ -395,6 +397,8 @@ def random_store(folder: Path, shards: int, samples: int) -> Path:
         if not path.exists():
             origin = Origin.of_text(path.name.removesuffix(SUFFIX), "00" * 32, "00" * 32, GenerationSettings())
             write_shard(path, random_samples(samples, seed=number), origin)
+    if not has_manifest(folder):
+        renew_manifest(folder)
     return folder
 
 

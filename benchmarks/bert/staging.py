@@ -19,7 +19,9 @@ from benchmarks.bert import length_index
 from benchmarks.bert.manifest import (
     MANIFEST,
     MARKER,
+    WHOLE_STORE,
     Manifest,
+    NodePart,
     ShardEntry,
     has_manifest,
     mark_unfinished,
@@ -27,7 +29,8 @@ from benchmarks.bert.manifest import (
     require_finished,
     write_manifest,
 )
-from benchmarks.bert.store import EVALUATION, SUFFIX, SampleStore, Shard, shard_paths
+from benchmarks.bert.shard import SUFFIX, Shard
+from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
 from podium.core.files import make_folder, open_regular, remove_unfinished, sha256_of, unwritable, whole_file
 from podium.core.locks import folder_lock
@@ -56,27 +59,31 @@ class _File:
     source: Path
     target: Path
     size: int
-    entry: ShardEntry | None  # None of the length index
+    listed: ShardEntry | str  # of a shard, or the SHA-256 of the length index
 
 
 def store_manifest(source: Path) -> Manifest:
-    """The manifest of a finished store; of one without a manifest by its shards, which are opened for it."""
+    """The manifest of a finished store; where it lists no length index, that of the shards, which are opened for it."""
     shard_paths(source)
     require_finished(source)
-    return read_manifest(source) or SampleStore(source).manifest
+    manifest = read_manifest(source)
+    return SampleStore(source).manifest if manifest is None or manifest.lengths_sha256 is None else manifest
 
 
-def is_evaluation(source: Path) -> bool:
-    """Whether a store has samples to evaluate on: every rank may need each of them."""
-    return bool(Shard(shard_paths(source)[0]).attributes["selection"] == EVALUATION)
-
-
-def needed_shards(manifest: Manifest, ranges: Sequence[tuple[int, int]]) -> list[ShardEntry]:
-    """The shards that have a sample of the ranges first … end − 1 of the store's samples, in the store's order."""
+def needed_shards(source: Path, manifest: Manifest, part: NodePart) -> Sequence[ShardEntry]:
+    """The shards that have a sample of a node's part, in the store's order."""
+    if part == WHOLE_STORE:
+        return manifest.shards
+    if manifest.lengths_sha256 is None:
+        raise UsageError(
+            f"{source}: the store has no length index, without which no part of it can be used; write it with `podium "
+            f"data upgrade {source}`, or copy all of the store, without --system"
+        )
+    start, stop = part.range_of(manifest.samples)
     needed, first = [], 0
     for shard in manifest.shards:
         end = first + shard.samples
-        if any(max(first, start) < min(end, stop) for start, stop in ranges):
+        if max(first, start) < min(end, stop):
             needed.append(shard)
         first = end
     return needed
@@ -85,12 +92,12 @@ def needed_shards(manifest: Manifest, ranges: Sequence[tuple[int, int]]) -> list
 def stage_store(
     source: Path,
     target: Path,
-    ranges: Sequence[tuple[int, int]] | None = None,
+    part: NodePart = WHOLE_STORE,
     workers: int = 4,
     on_start: Callable[[int], None] = lambda _: None,
     on_bytes: Advance = lambda _: None,
 ) -> Staged:
-    """Copy a store into the folder `target`, all of it or the shards with samples of these ranges (`needed_shards`).
+    """Copy a store into the folder `target`, all of it or the shards with samples of a node's part.
 
     `on_start` is called with the bytes of all needed files, `on_bytes` as they are copied or found whole, from several
     threads.
@@ -101,8 +108,8 @@ def stage_store(
     """
     manifest = store_manifest(source)
     _require_apart(source, target)
-    entries = manifest.shards if ranges is None else needed_shards(manifest, ranges)
-    files = _files(source, target, entries)
+    entries = needed_shards(source, manifest, part)
+    files = _files(source, target, manifest, entries)
     with folder_lock(make_folder(target), COMMAND):
         _require_own(target, manifest)
         for name in (MANIFEST, length_index.FILE, *(shard.name for shard in manifest.shards)):
@@ -121,22 +128,22 @@ def stage_store(
     return Staged(target, copied, kept, len(manifest.shards) - len(entries))
 
 
-def _files(source: Path, target: Path, entries: Sequence[ShardEntry]) -> list[_File]:
-    """The files to copy, with their sizes; WorkError for a shard that is missing in the source."""
-    named: dict[str, ShardEntry | None] = {entry.name: entry for entry in entries}
-    if (source / length_index.FILE).exists():
-        named[length_index.FILE] = None
+def _files(source: Path, target: Path, manifest: Manifest, entries: Sequence[ShardEntry]) -> list[_File]:
+    """The files to copy, with their sizes; WorkError for one that is missing in the source."""
+    named: dict[str, ShardEntry | str] = {entry.name: entry for entry in entries}
+    if manifest.lengths_sha256 is not None:
+        named[length_index.FILE] = manifest.lengths_sha256
     files = []
-    for name, entry in named.items():
+    for name, listed in named.items():
         try:
             with open_regular(source / name) as file:
                 size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise WorkError(
-                f"{source / name}: {MANIFEST} lists this shard, and it cannot be read ({error.strerror}); see "
+                f"{source / name}: {MANIFEST} lists this file, and it cannot be read ({error.strerror}); see "
                 f"`podium data verify {source}`"
             ) from None
-        files.append(_File(source / name, target / name, size, entry))
+        files.append(_File(source / name, target / name, size, listed))
     return files
 
 
@@ -202,7 +209,7 @@ def _copy(file: _File, stopped: Event, on_bytes: Advance) -> None:
     """Copy a file and compare what the disk then has with the manifest; it has its name when that is right."""
     with whole_file(file.target) as temporary:
         copied = _copy_bytes(file, temporary, stopped, on_bytes)
-        if fault := _fault(file, temporary, copied):
+        if fault := _fault(file, temporary):
             if sha256_of(temporary) != copied:
                 raise WorkError(f"{file.target}: reads otherwise than it was written; see that this disk is sound")
             raise WorkError(f"{file.source}: cannot be copied: {fault}; see `podium data verify {file.source.parent}`")
@@ -210,16 +217,13 @@ def _copy(file: _File, stopped: Event, on_bytes: Advance) -> None:
             raise WorkError(f"{file.target}: another process made it at the same time; remove it, and start again")
 
 
-def _fault(file: _File, path: Path, copied: str | None = None) -> str:
-    """Why the file at `path` is not the one that the manifest lists, read from the disk; empty where it is.
-
-    `copied` is the SHA-256 of what was read of the source, None where it was not read yet.
-    """
-    if file.entry is None:
-        return "" if sha256_of(path) == (copied or sha256_of(file.source)) else "its content is another one"
+def _fault(file: _File, path: Path) -> str:
+    """Why the file at `path` is not the one that the manifest lists, all of it read; empty where it is."""
     try:
+        if isinstance(file.listed, str):
+            return "" if sha256_of(path) == file.listed else f"its SHA-256 is not the one that {MANIFEST} lists"
         shard = Shard(path)
-        for what, expected in asdict(file.entry).items():
+        for what, expected in asdict(file.listed).items():
             if what != "name" and shard.attributes[what] != expected:
                 return f"its {what} is {shard.attributes[what]}, and {MANIFEST} lists {expected}"
         shard.verify()

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from podium.cli.options import AsJson, Processes, Recipe, Settings, show
+from podium.cli.options import AsJson, Processes, show
+from podium.cli.stage import stage
 from podium.core.console import print_findings, print_text, progress_bar, tell
 from podium.core.errors import UsageError
 
@@ -25,6 +26,10 @@ MostMasked = Annotated[
 ]
 
 data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
+data.command(
+    epilog="Example, on every node of a Slurm job: [bold]srun --ntasks-per-node=1 podium data stage data/wikipedia "
+    "/local/wikipedia[/bold]",
+)(stage)
 
 
 @data.command(epilog="Example: [bold]podium data prepare --text part-* --vocab vocab.txt --out data/wikipedia[/bold]")
@@ -176,13 +181,31 @@ def export(
     Nothing is lost: `podium data import` makes the same shards of the files, to the byte.
     """
     from benchmarks.bert.formats.convert import export_store
-    from benchmarks.bert.store import SUFFIX
+    from benchmarks.bert.shard import SUFFIX
 
     with progress_bar() as bar:
         task = bar.add_task("Exporting shards", total=len([*store.glob(f"*{SUFFIX}")]))
         written = export_store(store, format_name, out, processes, lambda _: bar.advance(task))
     for file in written:
         print_text(file)
+
+
+@data.command(epilog="Example: [bold]podium data upgrade data/wikipedia[/bold]")
+def upgrade(
+    store: Annotated[Path, typer.Argument(help="The folder of shards.")], processes: Processes = os.cpu_count() or 1
+) -> None:
+    """Convert the shards of an older version of Podium in place, and write the length index of the store anew.
+
+    Every shard is verified on the way. The samples stay the same, and so does the digest of the store: runs that were
+    made with it can be resumed. What is converted is kept: give the same command again after an interruption.
+    """
+    from benchmarks.bert.store import shard_paths
+    from benchmarks.bert.upgrade import upgrade as upgrade_store
+
+    with progress_bar() as bar:
+        task = bar.add_task("Converting shards", total=len(shard_paths(store)))
+        converted, others = upgrade_store(store, processes, lambda: bar.advance(task))
+    print_text(f"{store}: {len(converted)} shards converted, {len(others)} were of this version; all verified")
 
 
 @data.command(
@@ -226,53 +249,6 @@ def verify(
     show(as_json, found.as_json(), lambda to: print_findings(to, found.findings, found.verdict))
     if not found.sound:
         raise typer.Exit(1)
-
-
-@data.command(
-    epilog="Example, on every node of a Slurm job: [bold]srun --ntasks-per-node=1 podium data stage data/wikipedia "
-    "/local/wikipedia[/bold]",
-)
-def stage(
-    store: Annotated[Path, typer.Argument(help="A folder of shards, such as one on a disk that all nodes share.")],
-    target: Annotated[Path, typer.Argument(help="The folder to copy to, on a disk of this node.")],
-    system: Annotated[
-        str | None,
-        typer.Option("--system", help="Of a system with shards: per_rank, copy only what ranks of this node draw."),
-    ] = None,
-    recipe: Recipe = None,
-    settings: Settings = None,
-    node_rank: Annotated[
-        int | None,
-        typer.Option("--node-rank", min=0, help="With --system: this node's number; in a Slurm step SLURM_NODEID."),
-    ] = None,
-    files: Annotated[int, typer.Option("--files", min=1, help="Files to copy at a time.")] = 4,
-) -> None:
-    """Copy a store to a disk of this node, verified: what the copy holds is read back and compared with the manifest.
-
-    Give the same command again to resume a copy that was broken off. With --system only the shards with samples of this
-    node's ranks are copied, where each rank draws from a part of its own; a store to evaluate on is copied whole.
-    """
-    from benchmarks.bert.staging import is_evaluation, stage_store
-    from podium.planning.node_part import node_ranges
-
-    if system is None and (recipe is not None or settings or node_rank is not None):
-        raise UsageError("--recipe, --set and --node-rank say what a system's node needs; give --system too")
-    ranges = None if system is None else node_ranges(store, system, recipe, settings or [], node_rank)
-    with progress_bar() as bar:
-        task = bar.add_task("Copying files", total=None)
-        staged = stage_store(
-            store,
-            target,
-            ranges,
-            files,
-            on_start=lambda size: bar.update(task, total=size),
-            on_bytes=lambda size: bar.advance(task, size),
-        )
-    left_out = f", {staged.left_out:,} shards left out that this node does not need" if staged.left_out else ""
-    tell(f"{len(staged.copied):,} files copied and verified, {len(staged.kept):,} were there already, whole{left_out}")
-    key = "data.evaluation_store" if is_evaluation(store) else "data.store"
-    tell(f"train with it: podium run {system or 'SYSTEM'} --set {key}={target}")
-    print_text(target)
 
 
 def _size(name: str) -> "Size":

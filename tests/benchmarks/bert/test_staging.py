@@ -18,13 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.bert import length_index, staging
-from benchmarks.bert.manifest import MANIFEST, MARKER, Manifest, ManifestError, ShardEntry, mark_unfinished
+from benchmarks.bert.manifest import MANIFEST, MARKER, Manifest, ManifestError, NodePart, ShardEntry, mark_unfinished
 from benchmarks.bert.staging import needed_shards, stage_store
-from benchmarks.bert.store import SampleStore, Shard, renew_manifest
+from benchmarks.bert.store import SampleStore, renew_manifest
 from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
 from tests.benchmarks.bert.test_store import make_samples, write
 
 NAMES = ("a.h5", "b.h5", "c.h5", "d.h5")
+FILES = (*NAMES, length_index.FILE)  # in the order in which they are copied
 Change = Callable[[Path], None]
 
 
@@ -52,10 +53,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 def flip(path: Path) -> None:
     """Change one token."""
     with h5py.File(path, "r") as file:
-        place = next(dataset.id.get_offset() for dataset in file.values() if dataset.dtype == np.uint16)
+        place = file["records"].id.get_offset()
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
+
+
+def flip_last(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
 def assert_is_copy(target: Path, source: Path) -> None:
@@ -70,28 +76,29 @@ def assert_is_copy(target: Path, source: Path) -> None:
 def test_a_copy_is_the_store(source: Path, target: Path, workers: int) -> None:
     sizes: list[int] = []
     read: list[int] = []
-    staged = stage_store(source, target, None, workers, sizes.append, read.append)
+    staged = stage_store(source, target, workers=workers, on_start=sizes.append, on_bytes=read.append)
     assert_is_copy(target, source)
-    assert set(NAMES) <= set(staged.copied) and (staged.kept, staged.left_out) == ((), 0)
+    assert (staged.copied, staged.kept, staged.left_out) == (FILES, (), 0)
     assert sizes == [sum(read)] == [sum((source / name).stat().st_size for name in staged.copied)]
     before = {path: path.stat().st_mtime_ns for path in target.iterdir()}
     again = stage_store(source, target)
-    assert (again.copied, set(again.kept)) == ((), set(staged.copied))
+    assert (again.copied, again.kept) == ((), FILES)
     assert {path: path.stat().st_mtime_ns for path in target.iterdir()} == before
 
 
-def test_the_length_index_is_copied_too(source: Path, target: Path) -> None:
-    index = SampleStore(source)
-    lengths, masked = (np.asarray(counts[:]) for counts in (index.lengths, index.masked_counts))
-    (source / length_index.FILE).write_bytes(length_index.StoredLengths.of(lengths, masked, 512, 76).entries.tobytes())
+def test_a_length_index_of_other_samples_is_named(source: Path, target: Path) -> None:
+    flip_last(source / length_index.FILE)
+    with pytest.raises(WorkError, match=rf"source/{length_index.FILE}: cannot be copied: its SHA-256 is not the one"):
+        stage_store(source, target)
+    flip_last(source / length_index.FILE)
     stage_store(source, target)
     assert_is_copy(target, source)
-    (target / length_index.FILE).write_bytes(b"other")
-    with pytest.raises(WorkError, match=rf"{length_index.FILE}: is there already .* its content is another one"):
+    flip_last(target / length_index.FILE)
+    with pytest.raises(WorkError, match=rf"target/{length_index.FILE}: is there already .* its SHA-256 is not"):
         stage_store(source, target)
 
 
-@pytest.mark.parametrize("number", range(len(NAMES)))
+@pytest.mark.parametrize("number", range(len(FILES)))
 def test_a_copy_that_was_killed_is_refused_and_resumed(source: Path, target: Path, number: int) -> None:
     """Killed in the middle of file `number`, for each of the files."""
 
@@ -117,7 +124,7 @@ def test_a_copy_that_was_killed_is_refused_and_resumed(source: Path, target: Pat
     with pytest.raises(PodiumError):
         SampleStore(target)
     staged = stage_store(source, target)
-    assert staged.kept == NAMES[:number]
+    assert staged.kept == FILES[:number]
     assert_is_copy(target, source)
 
 
@@ -296,7 +303,7 @@ def test_a_target_with_another_store_is_refused(source: Path, target: Path, tmp_
     (other / "a.h5").rename(other / "z.h5")
     with pytest.raises(UsageError, match=r"other: holds another store, with z\.h5"):
         stage_store(source, other)
-    assert contents(other) == {"z.h5": before["a.h5"]}
+    assert contents(other) == {"z.h5": before["a.h5"], length_index.FILE: before[length_index.FILE]}
 
 
 def test_the_target_is_not_the_source(source: Path, tmp_path: Path) -> None:
@@ -326,23 +333,37 @@ def test_an_interruption_leaves_no_half_file(source: Path, target: Path) -> None
     assert_is_copy(target, source)
 
 
-def test_a_part_of_the_store_has_the_shards_with_its_samples(source: Path, target: Path) -> None:
-    staged = stage_store(source, target, [(4, 7)])  # of 12, three a shard
-    assert (staged.copied, staged.left_out) == (("b.h5", "c.h5"), 2)
-    assert contents(target).keys() == {"b.h5", "c.h5", MANIFEST}
-    for name in staged.copied:
-        Shard(target / name).verify()
+def test_a_part_of_a_store_is_what_a_node_reads(source: Path, target: Path) -> None:
+    part = NodePart(1, 3)  # samples 4 to 7 of 12, three a shard
+    staged = stage_store(source, target, part)
+    assert (staged.copied, staged.left_out) == (("b.h5", "c.h5", length_index.FILE), 2)
+    assert contents(target).keys() == {*staged.copied, MANIFEST}
+    store, whole = SampleStore(target, part), SampleStore(source)
+    store.verify()
+    for index in range(*part.range_of(12)):
+        assert np.array_equal(store.read(index).token_ids, whole.read(index).token_ids)
+    with pytest.raises(ManifestError, match=r"a\.h5 is missing"):
+        SampleStore(target)
     more = stage_store(source, target)
-    assert (more.copied, more.kept) == (("a.h5", "d.h5"), ("b.h5", "c.h5"))
+    assert (more.copied, more.kept) == (("a.h5", "d.h5"), staged.copied)
     assert_is_copy(target, source)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_needed_shards_are_those_that_have_a_sample(sizes: list[int], data: st.DataObject) -> None:
+def test_no_part_is_copied_of_a_store_without_a_length_index(source: Path, target: Path) -> None:
+    for name in (MANIFEST, length_index.FILE):
+        (source / name).unlink()
+    with pytest.raises(UsageError, match=r"source: the store has no length index.*`podium data upgrade .*source`"):
+        stage_store(source, target, NodePart(0, 2))
+    assert not target.exists()
+    stage_store(source, target)
+    assert SampleStore(target).manifest == SampleStore(source).manifest
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 6), st.data())
+def test_needed_shards_are_those_that_have_a_sample(sizes: list[int], nodes: int, data: st.DataObject) -> None:
     shards = tuple(ShardEntry(f"{number}.h5", size, 1, 1, "") for number, size in enumerate(sizes))
-    places = st.integers(0, sum(sizes))
-    ranges = data.draw(st.lists(st.tuples(places, places), max_size=3))
+    part = NodePart(data.draw(st.integers(0, nodes - 1)), nodes)
     shard_of = [number for number, size in enumerate(sizes) for _ in range(size)]
-    expected = {shard_of[index] for first, end in ranges for index in range(first, end)}
-    found = needed_shards(Manifest("", 512, shards), ranges)
+    expected = {shard_of[index] for index in range(*part.range_of(sum(sizes)))}
+    found = needed_shards(Path("store"), Manifest("", 512, shards, lengths_sha256="ab"), part)
     assert [shard.name for shard in found] == [f"{number}.h5" for number in sorted(expected)]
