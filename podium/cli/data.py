@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from podium.cli.options import AsJson, Processes, show
+from podium.cli.stage import stage
 from podium.core.console import print_findings, print_text, progress_bar, tell
 from podium.core.errors import UsageError
 
@@ -25,6 +26,10 @@ MostMasked = Annotated[
 ]
 
 data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
+data.command(
+    epilog="Example, on every node of a Slurm job: [bold]srun --ntasks-per-node=1 podium data stage data/wikipedia "
+    "/local/wikipedia[/bold]",
+)(stage)
 
 
 @data.command(epilog="Example: [bold]podium data prepare --text part-* --vocab vocab.txt --out data/wikipedia[/bold]")
