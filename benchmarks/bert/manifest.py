@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,10 @@ LONGEST_SHOWN = 20  # characters of a value in an error message
 MISSING, EXTRA = "missing", "extra"
 
 
+class ManifestError(WorkError):
+    """The manifest of a store cannot be read, or the shards are not those that it lists."""
+
+
 class NodePart(NamedTuple):
     """The part of a store that one of several nodes reads: a consecutive range of its samples."""
 
@@ -47,10 +51,6 @@ class NodePart(NamedTuple):
 
 
 WHOLE_STORE = NodePart(0, 1)
-
-
-class ManifestError(WorkError):
-    """The manifest of a store cannot be read, or the shards are not those that it lists."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,18 @@ class Manifest:
     def samples(self) -> int:
         """Samples of all shards."""
         return sum(shard.samples for shard in self.shards)
+
+    @cached_property
+    def shard_starts(self) -> list[int]:
+        """The index of the first sample of each shard, and the one after the last of all."""
+        return [0, *accumulate(shard.samples for shard in self.shards)]
+
+    def shards_of(self, part: NodePart) -> list[int]:
+        """The numbers of the shards that have a sample of a node's part."""
+        first, end = part.range_of(self.samples)
+        return [
+            number for number, (start, stop) in enumerate(pairwise(self.shard_starts)) if start < end and first < stop
+        ]
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -79,14 +79,7 @@ def needed_shards(source: Path, manifest: Manifest, part: NodePart) -> Sequence[
             f"{source}: the store has no length index, without which no part of it can be used; write it with `podium "
             f"data upgrade {source}`, or copy all of the store, without --system"
         )
-    start, stop = part.range_of(manifest.samples)
-    needed, first = [], 0
-    for shard in manifest.shards:
-        end = first + shard.samples
-        if max(first, start) < min(end, stop):
-            needed.append(shard)
-        first = end
-    return needed
+    return [manifest.shards[number] for number in manifest.shards_of(part)]
 
 
 def stage_store(

@@ -100,12 +100,7 @@ class SampleStore:
         assert manifest.lengths_sha256 is not None and manifest.max_predictions is not None
         self.manifest, self._opened = manifest, dict[int, Shard]()
         self.paths = [folder / entry.name for entry in manifest.shards]
-        first, end = self.part.range_of(manifest.samples)
-        self.present = [
-            number
-            for number, (start, stop) in enumerate(zip(self.shard_starts, self.shard_starts[1:], strict=False))
-            if start < end and first < stop
-        ]
+        self.present = manifest.shards_of(self.part)
         odd = [Difference(self.paths[number].name, MISSING) for number in self.present]
         odd = [difference for difference in odd if difference.shard not in found]
         odd += [Difference(name, EXTRA) for name in sorted(found - {entry.name for entry in manifest.shards})]
@@ -142,10 +137,10 @@ class SampleStore:
         """Masked tokens of each sample [N]."""
         return self.index.masked_counts
 
-    @cached_property
+    @property
     def shard_starts(self) -> list[int]:
-        """The index of the first sample of each shard, and after the last one's last."""
-        return [0, *np.cumsum([entry.samples for entry in self.manifest.shards]).tolist()]
+        """The index of the first sample of each shard, and the one after the last of all."""
+        return self.manifest.shard_starts
 
     def __len__(self) -> int:
         return self.manifest.samples
