@@ -279,13 +279,15 @@ def dataset_place(path: Path, file: h5py.File, name: str, dtype: np.dtype[Any]) 
     return slice(offset, offset + size)
 
 
-def mapped_file(path: Path) -> NDArray[np.uint8]:
-    """The bytes of a shard's file, memory-mapped for reading at random places."""
+def mapped_file(path: Path, *, in_order: bool) -> NDArray[np.uint8]:
+    """The bytes of a shard's file, memory-mapped: all of it is read in order, or some of it at random places."""
     try:
         mapped = np.memmap(path, dtype=np.uint8, mode="r")
     except (OSError, ValueError) as error:
         raise WorkError(f"{path}: the shard cannot be memory-mapped ({error})") from error
-    mapped._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]  # else a fault reads 128 KiB around it
+    # A fault at a random place would read 128 KiB around it; in order, without that, each page would be a request.
+    if not in_order:
+        mapped._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]
     return mapped.view(np.ndarray)
 
 
@@ -314,8 +316,12 @@ class Shard:
 
     @cached_property
     def records(self) -> NDArray[np.uint16]:
-        """The records of all samples, end to end: a read-only view of the file, mapped at the first call."""
-        return mapped_file(self.path)[self.places[RECORDS]].view(STORED_DTYPE)
+        """The records of all samples, end to end, to be read here and there: a read-only view of the file, mapped at
+        the first call."""
+        return self._records(in_order=False)
+
+    def _records(self, *, in_order: bool) -> NDArray[np.uint16]:
+        return mapped_file(self.path, in_order=in_order)[self.places[RECORDS]].view(STORED_DTYPE)
 
     @cached_property
     def lengths(self) -> NDArray[np.uint16]:
@@ -371,7 +377,7 @@ class Shard:
     @property
     def samples(self) -> Samples:
         """All samples of the shard, copied out of their records."""
-        return unpack(self.records, self.lengths, self.masked_counts)
+        return unpack(self._records(in_order=True), self.lengths, self.masked_counts)
 
     @property
     def origin(self) -> Origin:

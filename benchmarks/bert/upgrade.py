@@ -77,7 +77,7 @@ def read_older(path: Path) -> tuple[Samples, Origin]:
     """The samples of a shard of version 2, views of the mapped file, verified. Raises WorkError for a damaged one."""
     with opened_shard(path, OLDER_VERSION) as (file, attributes):
         places = {name: dataset_place(path, file, name, dtype) for name, dtype in SAMPLE_DTYPES.items()}
-    content = mapped_file(path)
+    content = mapped_file(path, in_order=True)
     arrays: dict[str, Any] = {name: content[place].view(SAMPLE_DTYPES[name]) for name, place in places.items()}
     count, tokens, masked = (attributes[name] for name in ("samples", "tokens", "masked_tokens"))
     expected = (tokens, count + 1, count, masked, masked, count + 1, count)

@@ -1,6 +1,7 @@
 """The sample store: what is written is read, and what is broken is refused in a sentence."""
 
 import os
+import re
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from benchmarks.bert import shard as shard_module
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
 from benchmarks.bert.shard import Origin, Shard, write_shard
@@ -126,6 +129,32 @@ def test_the_samples_are_mapped_when_the_first_is_read(tmp_path: Path, monkeypat
     assert mapped == [tmp_path / "a.h5"]
     assert not sample.token_ids.flags.writeable
     assert not sample.token_ids.flags.owndata
+
+
+def test_one_sample_is_read_without_its_neighbours_and_a_whole_shard_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel sees it: what is mapped for random reads gets a request for each page that is missing."""
+    path = write(tmp_path / "a.h5")
+
+    def for_random_reads(records: NDArray[np.uint16]) -> bool:
+        place, found = records.ctypes.data, False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) .*a\.h5$", line):
+                found = int(bounds[1], 16) <= place < int(bounds[2], 16)
+            elif found and line.startswith("VmFlags:"):
+                return "rr" in line.split()
+        raise AssertionError("the records are not mapped")
+
+    seen = []
+    unpack = shard_module.unpack
+    monkeypatch.setattr(
+        shard_module, "unpack", lambda records, *rest: seen.append(for_random_reads(records)) or unpack(records, *rest)
+    )
+    shard = Shard(path)
+    assert for_random_reads(shard.records)
+    shard.verify()
+    assert seen == [False]
 
 
 def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
