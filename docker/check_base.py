@@ -1,4 +1,4 @@
-"""docker/check_base.py BASE: check and record what the image takes from its base image, during docker/Dockerfile's build.
+"""docker/check_base.py BASE: check and record what docker/Dockerfile takes from its base image, while it is built.
 
 torch must be there in a supported version. NVIDIA's apex and DALI may be missing: what that makes unavailable is said,
 with a warning where the base is NVIDIA's, which is known to have them. Prints the record, which the image keeps.
@@ -31,7 +31,8 @@ def check(base: str) -> list[str]:
     allowed = " to ".join(".".join(map(str, end)) for end in (OLDEST_TORCH, NEWEST_TORCH))
     if not OLDEST_TORCH <= version <= NEWEST_TORCH:
         raise SystemExit(f"FROM_IMAGE: {base} has torch {torch.__version__}; {allowed} is needed, take another base")
-    lines = [f"base: {base}", f"torch: {torch.__version__}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"]
+    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
+    lines = [f"base: {base}", f"torch: {torch.__version__}, built for {built_for}"]
     for name, (distribution, load, without) in OPTIONAL.items():
         try:
             load()

@@ -9,7 +9,7 @@
 # user 12345, whom no system knows. The logs are given to MLPerf's checker once more. At the end it is said what was
 # built and what was not checked.
 #
-# buildah (with debootstrap, iproute2 and util-linux) builds and runs in tests/container/docker_by_buildah.py, on Debian
+# buildah (with debootstrap, iproute2 and util-linux) builds and runs in tests/docker/docker_by_buildah.py, on Debian
 # with its Python and the CPU build of torch that pyproject.toml names, without apex and DALI, with an entry point and
 # pip constraints as NVIDIA's base has. The CPU build is found by pip: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
 # FOLDER keeps the images and what was run (default: a new one, removed at the end); the base that is in it is used again.
@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
 done
 case "$engine" in
     docker) needed=(docker) ;;
-    buildah) needed=(buildah debootstrap unshare prlimit ip) ;;
+    buildah) needed=(buildah debootstrap unshare setpriv ip) ;;
     *) echo "check_image.sh: --engine: found $engine; allowed are docker and buildah" >&2 && exit 2 ;;
 esac
 for program in "${needed[@]}"; do
@@ -86,7 +86,7 @@ if [ "$engine" = buildah ]; then
     fi
     rm -rf "$folder/overlay"
     export STORAGE_DRIVER
-    printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$python" "$repository/tests/container/docker_by_buildah.py" >"$folder/bin/docker"
+    printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$python" "$repository/tests/docker/docker_by_buildah.py" >"$folder/bin/docker"
     chmod +x "$folder/bin/docker"
     export PATH="$folder/bin:$PATH"
     docker images --quiet "$stand_in" >/dev/null 2>&1 || make_stand_in
@@ -126,7 +126,7 @@ echo "user $(id -un) ($(id -u))"
 python -m mlperf_logging.compliance_checker --usage training --ruleset 5.0.0 --log_output /tmp/log \
     results/laptop/bert/result_0.txt 2>&1
 cat results/laptop/bert/result_0.txt' >"$folder/inside.txt" 2> >(tee "$folder/inside.err" >&2)
-grep -qx SUCCESS "$folder/inside.txt" || { say "MLPerf's checker did not accept the log" && cat "$folder/inside.txt" >&2 && exit 1; }
+grep -q 'SUCCESS$' "$folder/inside.txt" || { say "MLPerf's checker did not accept the log" && cat "$folder/inside.txt" >&2 && exit 1; }
 
 # --- From outside, by `podium run` ---------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ from_outside run laptop --json >"$folder/run.json"
 log="$home/results/laptop/bert/result_0.txt"
 "$python" -m mlperf_logging.compliance_checker --usage training --ruleset 5.0.0 --log_output "$folder/checker.txt" "$log" \
     >"$folder/outside.txt" 2>&1 || true
-grep -qx SUCCESS "$folder/outside.txt" || { say "MLPerf's checker did not accept $log" && cat "$folder/outside.txt" >&2 && exit 1; }
+grep -q 'SUCCESS$' "$folder/outside.txt" || { say "MLPerf's checker did not accept $log" && cat "$folder/outside.txt" >&2 && exit 1; }
 
 # --- What was done -------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ member of the group `docker` can have the engine do anything.
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ from typing import Any
 STORE = "PODIUM_BUILDAH_STORE"
 REFUSED = 125  # with which `docker` ends where it could not start anything
 # In the new namespaces, as their first process, which reaps what has lost its parent as `docker run --init` does.
-PREPARE = 'mount -t tmpfs -o "size=$0" shm /dev/shm && { ! [ "$1" = none ] || ip link set lo up; } && shift && "$@"; exit'
+PREPARE = """
+mount -t tmpfs -o "size=$0" shm /dev/shm && { [ "$1" != none ] || ip link set lo up; } && shift && "$@"
+exit
+"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -57,35 +61,44 @@ def buildah() -> list[str]:
     return ["buildah", "--root", f"{store}/store", "--runroot", f"{store}/run", "--storage-driver", driver()]
 
 
-def limits(ulimits: Sequence[str]) -> list[str]:
-    """`docker run --ulimit` as options of prlimit; -1 is no limit."""
-    named = [limit.partition("=") for limit in ulimits]
-    return [f"--{name}={'unlimited' if value == '-1' else value}" for name, _, value in named]
+def set_limits(ulimits: Sequence[str]) -> None:
+    """`docker run --ulimit` for the processes that this one starts, as far as the machine lets root raise them."""
+    for name, _, value in (limit.partition("=") for limit in ulimits):
+        which = getattr(resource, f"RLIMIT_{name.upper()}")
+        try:
+            resource.setrlimit(which, (int(value), int(value)))
+        except ValueError:
+            hard = resource.getrlimit(which)[1]
+            resource.setrlimit(which, (hard, hard))
+            print(f"docker (by buildah): {name} is {hard}, which this machine does not let root raise", file=sys.stderr)
 
 
 def container_command(options: argparse.Namespace, config: dict[str, Any], container: str) -> list[str]:
     """What is executed for `docker run`, given the image's configuration and a container of it."""
     namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc"]
     namespaces += ["--net"] if options.network == "none" else []
-    words = [*buildah(), "run", "--isolation", "chroot", "--workingdir", options.workdir or config.get("WorkingDir", "/")]
+    words = [*buildah(), "run", "--isolation=chroot", "--workingdir", options.workdir or config.get("WorkingDir", "/")]
     words += ["--user", options.user] if options.user else []
-    for name in ("cap-add", "env", "volume"):
-        words += [word for value in getattr(options, name.replace("-", "_")) for word in (f"--{name}", value)]
+    given = [("cap-add", f"CAP_{name}") for name in options.cap_add]
+    given += [("env", value) for value in options.env] + [("volume", value) for value in options.volume]
+    words += [word for name, value in given for word in (f"--{name}", value)]
     entry = [options.entrypoint] if options.entrypoint else config.get("Entrypoint") or []
     command = options.command or config.get("Cmd") or []
     words += [container, "--", *entry, *command]
     first = ["bash", "-c", PREPARE, options.shm_size, options.network, *words]
-    return ["unshare", *namespaces, "prlimit", *limits(options.ulimit), *first]
+    return ["unshare", *namespaces, *first]
 
 
 def run(words: Sequence[str]) -> int:
     options = run_options(words)
-    inspected = subprocess.run([*buildah(), "inspect", "--type=image", options.image], stdout=subprocess.PIPE, check=False)
+    inspect = [*buildah(), "inspect", "--type=image", options.image]
+    inspected = subprocess.run(inspect, stdout=subprocess.PIPE, check=False)
     if inspected.returncode:
         return REFUSED
     config = json.loads(inspected.stdout)["Docker"]["config"]
     made = subprocess.run([*buildah(), "from", options.image], stdout=subprocess.PIPE, text=True, check=True)
     container = made.stdout.strip()
+    set_limits(options.ulimit)
     try:
         return subprocess.run(container_command(options, config, container), check=False).returncode
     finally:
