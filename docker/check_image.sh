@@ -12,7 +12,8 @@
 # buildah (with debootstrap, iproute2 and util-linux) builds and runs in tests/docker/docker_by_buildah.py, on Debian
 # with its Python and the CPU build of torch that pyproject.toml names, without apex and DALI, with an entry point and
 # pip constraints as NVIDIA's base has. The CPU build is found by pip: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
-# FOLDER keeps the images and what was run (default: a new one, removed at the end); the base that is in it is used again.
+# FOLDER keeps the images, a command bin/docker for them and what was run (default: a new one, removed at the end); the
+# base that is in it is used again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 repository="$PWD"
@@ -77,7 +78,6 @@ make_stand_in() {
 
 if [ "$engine" = buildah ]; then
     mkdir -p "$folder/bin" "$folder/overlay"/{lower,upper,work,merged}
-    export PODIUM_BUILDAH_STORE="$folder"
     if [ -z "${STORAGE_DRIVER:-}" ]; then
         STORAGE_DRIVER=vfs # which copies every layer
         if (cd "$folder/overlay" && mount -t overlay -o lowerdir=lower,upperdir=upper,workdir=work overlay merged) 2>/dev/null; then
@@ -85,8 +85,8 @@ if [ "$engine" = buildah ]; then
         fi
     fi
     rm -rf "$folder/overlay"
-    export STORAGE_DRIVER
-    printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$python" "$repository/tests/docker/docker_by_buildah.py" >"$folder/bin/docker"
+    printf '#!/bin/sh\nPODIUM_BUILDAH_STORE="%s" STORAGE_DRIVER=%s exec "%s" "%s" "$@"\n' "$folder" "$STORAGE_DRIVER" "$python" \
+        "$repository/tests/docker/docker_by_buildah.py" >"$folder/bin/docker"
     chmod +x "$folder/bin/docker"
     export PATH="$folder/bin:$PATH"
     docker images --quiet "$stand_in" >/dev/null 2>&1 || make_stand_in
@@ -178,7 +178,7 @@ at = {key: float(re.search(rf'"time_ms": ([0-9.]+)[^\n]*"key": "{key}"', text)[1
 PYTHON
 read -r seconds_inside seconds_outside findings <"$folder/seconds.txt"
 
-cat <<END
+cat <<END | tee "$folder/summary.txt"
 
 built      podium:latest, $size, in $build_seconds s, by $engine
 on         $FROM_IMAGE

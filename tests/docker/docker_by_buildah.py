@@ -3,6 +3,7 @@
     docker build OPTIONS FOLDER         buildah bud
     docker run OPTIONS IMAGE COMMAND    a new container of the image, removed when it ends
     docker images OPTIONS               buildah images
+    docker save --output FILE IMAGE     buildah push IMAGE oci-archive:FILE
 
 A container has mounts, processes, shared memory and (--network=none) a network apart from the machine's, the image's
 entry point, user and environment, and Docker's default capabilities. Unlike Docker it has no limits by cgroups, no
@@ -117,6 +118,8 @@ def main(words: Sequence[str]) -> int:
         return subprocess.run([*buildah(), *build, *words[1:]], check=False).returncode
     if words[:1] == ["images"]:
         return subprocess.run([*buildah(), *words], check=False).returncode
+    if words[:2] == ["save", "--output"]:
+        return subprocess.run([*buildah(), "push", words[3], f"oci-archive:{words[2]}"], check=False).returncode
     print(f"docker (by buildah): there is no `docker {' '.join(words[:1])}` here", file=sys.stderr)
     return REFUSED
 

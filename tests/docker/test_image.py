@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from podium.core.paths import CODE_FOLDER
+from tests.conftest import copy_project
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -34,7 +35,10 @@ RUN = (
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """The folder of the built image, and what the script has printed. PODIUM_IMAGE_FOLDER keeps the folder."""
+    """The folder of the built image, and what the script has printed.
+
+    PODIUM_IMAGE_FOLDER keeps the folder, or names one in which the script has built and checked the image before.
+    """
     missing = [name for name in ("buildah", "debootstrap", "unshare", "ip") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"there is no {', '.join(missing)} here; install buildah, debootstrap, util-linux and iproute2")
@@ -42,11 +46,13 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
         pytest.skip("buildah makes namespaces and debootstrap devices, which needs root here")
     kept = os.environ.get("PODIUM_IMAGE_FOLDER")
     folder = Path(kept) if kept else tmp_path_factory.mktemp("image")
+    summary = folder / "summary.txt"
     try:
-        words = ["docker/check_image.sh", "--engine", "buildah", "--folder", str(folder)]
-        done = subprocess.run(words, cwd=CODE_FOLDER, stdout=subprocess.PIPE, text=True, check=False)
-        assert done.returncode == 0, f"see standard error, and {folder}"
-        yield folder, done.stdout
+        if not summary.exists():
+            words = ["docker/check_image.sh", "--engine", "buildah", "--folder", str(folder)]
+            done = subprocess.run(words, cwd=CODE_FOLDER, check=False)
+            assert done.returncode == 0, f"see standard error, and {folder}"
+        yield folder, summary.read_text(encoding="utf-8")
     finally:
         if not kept:
             shutil.rmtree(folder)
@@ -60,54 +66,54 @@ def test_the_image_is_built_and_times_bert(image: tuple[Path, str]) -> None:
 
 
 @pytest.fixture
-def slurm_run(image: tuple[Path, str], slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`podium run laptop` on both nodes of a Slurm, in a container of this runtime."""
+def slurm_run(image: tuple[Path, str], slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`podium run laptop` on both nodes of a Slurm, in a container of this runtime; gives the run's folder too."""
     folder, _ = image
-    srun = shutil.which("srun")
-    script = f'#!/bin/sh\nexec "{sys.executable}" "{CODE_FOLDER}/tests/docker/pyxis_by_docker.py" "{srun}" "$@"\n'
-    (folder / "bin" / "srun").write_text(script, encoding="utf-8")
-    (folder / "bin" / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
-    monkeypatch.setenv("PODIUM_BUILDAH_STORE", str(folder))
-    home = folder / "repository"
-    assert (home / "docker" / "slurm.sub").is_file()
-    shutil.rmtree(home / "runs")
-    for path in (home, home / "results", home / "data"):
-        shutil.chown(path, 0, 0)
+    home, programs = tmp_path / "home", tmp_path / "bin"
+    copy_project(CODE_FOLDER, home, "docker")
+    programs.mkdir()
+    (programs / "docker").symlink_to(folder / "bin" / "docker")
+    stand_in = f'exec "{sys.executable}" "{CODE_FOLDER}/tests/docker/pyxis_by_docker.py" "{shutil.which("srun")}" "$@"'
+    (programs / "srun").write_text(f"#!/bin/sh\n{stand_in}\n", encoding="utf-8")
+    (programs / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
 
-    def run(runtime: str, name: str) -> dict[str, Any]:
+    def run(runtime: str, name: str) -> tuple[dict[str, Any], Path]:
         settings = (*RUN, f"launch.container={{runtime: {runtime}, image: '{name}'}}")
         words = [sys.executable, "-m", "podium.cli", "run", "laptop", "--json"]
         words += [word for setting in settings for word in ("--set", setting)]
         environment = os.environ | {"PYTHONPATH": str(home)}
         done = subprocess.run(words, cwd=home, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        (run_folder,) = (home / "runs" / "laptop").glob("*/run_0")
+        return json.loads(done.stdout), run_folder
 
     return run
 
 
-def assert_made_in_the_image(found: dict[str, Any], folder: Path) -> None:
+def assert_made_in_the_image(found: dict[str, Any], run_folder: Path) -> None:
     assert found["samples"] == 160 and found["compliance"] and all(found["compliance"].values())
-    (source,) = (folder / "repository" / "runs" / "laptop").glob("*/run_0/source.json")
-    base = json.loads(source.read_text(encoding="utf-8"))["base_image"]
-    assert base.startswith("localhost/podium-stand-in@sha256:")
-    assert (source.parent / "output_1.txt").is_file()
+    source = json.loads((run_folder / "source.json").read_text(encoding="utf-8"))
+    assert source["base_image"].startswith("localhost/podium-stand-in@sha256:")
+    assert (run_folder / "output_1.txt").is_file()
 
 
-def test_a_slurm_job_with_pyxis_runs_in_the_image_on_two_nodes(image: tuple[Path, str], slurm_run: Any) -> None:
-    assert_made_in_the_image(slurm_run("pyxis", "podium:latest"), image[0])
+def test_a_slurm_job_with_pyxis_runs_in_the_image_on_two_nodes(slurm_run: Any) -> None:
+    """With a stand-in for pyxis, on Slurm's own srun."""
+    assert_made_in_the_image(*slurm_run("pyxis", "podium:latest"))
 
 
 def test_a_slurm_job_with_apptainer_runs_in_the_image_on_two_nodes(image: tuple[Path, str], slurm_run: Any) -> None:
     if shutil.which("apptainer") is None:
         pytest.skip("there is no apptainer here; install it (Debian has it in sid)")
     folder, _ = image
-    buildah = ["buildah", "--root", f"{folder}/store", "--runroot", f"{folder}/run"]
-    subprocess.run([*buildah, "push", "podium:latest", f"oci-archive:{folder}/podium.tar"], check=True)
-    definition = (CODE_FOLDER / "docker" / "apptainer.def").read_text(encoding="utf-8")
-    definition = definition.replace("docker-daemon", "oci-archive").replace("podium:latest", f"{folder}/podium.tar")
-    (folder / "podium.def").write_text(definition, encoding="utf-8")
-    subprocess.run(["apptainer", "build", "--force", f"{folder}/podium.sif", f"{folder}/podium.def"], check=True)
-    assert_made_in_the_image(slurm_run("apptainer", f"{folder}/podium.sif"), folder)
+    sif = folder / "podium.sif"
+    if not sif.exists():
+        subprocess.run(
+            [folder / "bin" / "docker", "save", "--output", f"{folder}/podium.tar", "podium:latest"], check=True
+        )
+        definition = (CODE_FOLDER / "docker" / "apptainer.def").read_text(encoding="utf-8")
+        definition = definition.replace("docker-daemon", "oci-archive").replace("podium:latest", f"{folder}/podium.tar")
+        (folder / "podium.def").write_text(definition, encoding="utf-8")
+        subprocess.run(["apptainer", "build", str(sif), f"{folder}/podium.def"], check=True)
+    assert_made_in_the_image(*slurm_run("apptainer", str(sif)))
