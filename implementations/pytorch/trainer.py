@@ -118,7 +118,8 @@ class Trainer:
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
         assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
-        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, processes, self.folder.data)
+        parts = config.store_parts(processes.rank // config.launch.processes_per_node)
+        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, processes, self.folder.data, parts)
         *stores, self.evaluation_store = opened
         if self.folder.data.exists():
             self.digests = {key: store.manifest.digest for key, store in zip(config.every_store, opened, strict=True)}

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from benchmarks.bert.length_index import Counts
 from podium.core.errors import UsageError
 from podium.planning.balancing.interface import Assignment, Deal, offsets_of
 from podium.planning.balancing.strategies import STRATEGIES, assign
@@ -98,11 +99,11 @@ class LengthIndex(Protocol):
     """What is known of every sample without reading it."""
 
     @property
-    def lengths(self) -> np.ndarray:
+    def lengths(self) -> Counts:
         """Tokens of each sample."""
 
     @property
-    def masked_counts(self) -> np.ndarray:
+    def masked_counts(self) -> Counts:
         """Masked tokens of each sample."""
 
     @property
@@ -212,7 +213,7 @@ class TrainingOrder:
         if STRATEGIES[strategy].strata:
             assert shards == "shared" and not phases, "strata are drawn from the whole dataset"
             self.sampler = StratifiedSampler(
-                store.lengths,
+                np.asarray(store.lengths),
                 batch=local_batch // accumulation_steps,
                 seed=seed,
                 max_length=store.max_sequence_length,

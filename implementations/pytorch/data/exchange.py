@@ -19,9 +19,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, gather
+from benchmarks.bert.records import pack, record_lengths, unpack
+from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.shard import STORED_DTYPE
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.store_reader import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN, BulkReader
+from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.reader import Step
 from podium.core.errors import PodiumError, UsageError, WorkError
@@ -217,26 +219,22 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         """Send each sample that was read to its rank; this rank's samples, as they arrive."""
         began = perf_counter()
         lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
-        sent = _elements(samples.sample_offsets, samples.masked_offsets, plan.read_counts)
-        sample_offsets, masked_offsets = offsets_of(lengths), offsets_of(masked_counts)
-        arriving = _elements(sample_offsets, masked_offsets, plan.arriving_counts)
-        received = {}
-        for name, unit in ARRAYS.items():
-            size = SAMPLE_DTYPES[name].itemsize
-            out = np.empty(int(arriving[unit].sum()), dtype=SAMPLE_DTYPES[name])
-            dist.all_to_all_single(
-                torch.from_numpy(out.view(np.uint8)),
-                torch.from_numpy(getattr(samples, name).view(np.uint8)),
-                (arriving[unit] * size).tolist(),
-                (sent[unit] * size).tolist(),
-                group=self._group,
-            )
-            received[name] = out
-            self.measured.sent_bytes += int(sent[unit].sum() - sent[unit][self._rank]) * size
+        own = record_lengths(np.diff(samples.sample_offsets), np.diff(samples.masked_offsets))
+        sent = _bytes_of(own, plan.read_counts)
+        arriving = _bytes_of(record_lengths(lengths, masked_counts), plan.arriving_counts)
+        records = np.empty(int(arriving.sum()) // STORED_DTYPE.itemsize, dtype=STORED_DTYPE)
+        dist.all_to_all_single(
+            torch.from_numpy(records.view(np.uint8)),
+            torch.from_numpy(pack(samples).view(np.uint8)),
+            arriving.tolist(),
+            sent.tolist(),
+            group=self._group,
+        )
+        self.measured.sent_bytes += int(sent.sum() - sent[self._rank])
         self.measured.pieces += 1
         self.measured.samples += len(plan.arriving)
         self.measured.sending_seconds += perf_counter() - began
-        return Samples(sample_offsets=sample_offsets, masked_offsets=masked_offsets, **received)
+        return unpack(records, lengths, masked_counts)
 
 
 def _owners(whole: GlobalBatch, ranks: int) -> np.ndarray:
@@ -246,7 +244,7 @@ def _owners(whole: GlobalBatch, ranks: int) -> np.ndarray:
     return owners
 
 
-def _elements(sample_offsets: np.ndarray, masked_offsets: np.ndarray, counts: np.ndarray) -> dict[int, np.ndarray]:
-    """How many elements of each kind of array belong to runs of so many samples [W]."""
-    ends = offsets_of(counts)
-    return {BY_TOKEN: np.diff(sample_offsets[ends]), BY_SAMPLE: np.diff(ends), BY_MASK: np.diff(masked_offsets[ends])}
+def _bytes_of(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Bytes [W] of runs of so many records [W], of so many numbers each [n]."""
+    found: np.ndarray = np.diff(offsets_of(numbers)[offsets_of(counts)]) * STORED_DTYPE.itemsize
+    return found
