@@ -39,7 +39,7 @@ if [ "$engine" = buildah ] && [ "$EUID" != 0 ]; then
 fi
 if [ -z "$folder" ]; then
     folder="$(mktemp -d "${TMPDIR:-/tmp}/podium-image.XXXXXX")"
-    trap 'rm -rf "$folder"' EXIT
+    trap '! mountpoint --quiet "$folder/store/overlay" || umount --recursive "$folder/store/overlay"; rm -rf "$folder"' EXIT
 fi
 chmod 755 "$folder" # for the user who makes the runs
 
@@ -142,9 +142,11 @@ if [ "$user" = 0 ]; then
     as_user=(setpriv --reuid "$user" --regid "$user" "${groups[@]}" --inh-caps "$capabilities" --ambient-caps "$capabilities")
     chown -R "$user:$user" "$home" "$folder/home"
 fi
+framework="PyTorch $(sed -n 's/^torch: \([0-9.]*[0-9]\).*/\1/p' "$folder/base.txt")" # the base's, which `podium doctor` asks for
 from_outside() {
     (cd "$home" && HOME="$folder/home" PYTHONPATH="$home" "${as_user[@]}" "$python" -m podium.cli "$@" \
-        --set launch.launcher=docker --set 'launch.container={runtime: docker, image: "podium:latest"}')
+        --set launch.launcher=docker --set 'launch.container={runtime: docker, image: "podium:latest"}' \
+        --set "description.framework=$framework")
 }
 
 say "podium doctor laptop, by Docker, as user $user"

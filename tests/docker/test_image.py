@@ -55,6 +55,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
         yield folder, summary.read_text(encoding="utf-8")
     finally:
         if not kept:
+            subprocess.run(["umount", "--recursive", f"{folder}/store/overlay"], check=False)  # buildah's own mount
             shutil.rmtree(folder)
 
 
