@@ -47,7 +47,7 @@ def check(base: str) -> list[str]:
 
 
 def _version(name: str, distribution: str) -> str:
-    """Its version by itself, else by its distribution, whose name has the CUDA version in it."""
+    """The module's own version, else that of its distribution, whose name has the CUDA version in it."""
     found = getattr(sys.modules.get(name), "__version__", None)
     try:
         return str(found or metadata.version(distribution))
