@@ -6,9 +6,12 @@ import multiprocessing
 import multiprocessing.forkserver
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -238,3 +241,73 @@ def train(
         return folder
 
     return run
+
+
+CONFIGURATION = """\
+ClusterName=podium
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+FirstJobId={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+MpiDefault=none
+ReturnToService=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmdPidFile={folder}/%n.pid
+SlurmctldPidFile={folder}/slurmctld.pid
+NodeName=pn1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} State=UNKNOWN
+NodeName=pn2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs={cpus} State=UNKNOWN
+PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A Slurm with two nodes on this machine: munged, slurmctld and two slurmd. Gives the daemons' folder."""
+    missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"there is no {', '.join(missing)} here; install slurm-wlm and munge")
+    if os.geteuid():
+        pytest.skip("Slurm's daemons need root here")
+    folder = tmp_path_factory.mktemp("slurm")
+    for above in (folder, folder.parent, folder.parent.parent):
+        above.chmod(0o755)  # munged takes no folder that others may not pass through
+    for name in ("state", "spool.pn1", "spool.pn2"):
+        (folder / name).mkdir()
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o600)
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    text = CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=ports, cpus=os.cpu_count())
+    (folder / "slurm.conf").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    munge = [f"--{name}={folder}/munge.{end}" for name, end in (("socket", "socket"), ("key-file", "key"))]
+    munge += [f"--{name}-file={folder}/munge.{name}" for name in ("pid", "log", "seed")]
+    daemons = [["munged", "--foreground", "--force", *munge], ["slurmctld", "-D", "-f", f"{folder}/slurm.conf"]]
+    daemons += [["slurmd", "-D", "-N", name, "-f", f"{folder}/slurm.conf"] for name in ("pn1", "pn2")]
+    started = []
+    try:
+        for words in daemons:
+            with (folder / f"{words[0]}.{len(started)}.txt").open("wb") as output:
+                started.append(subprocess.Popen(words, stdout=output, stderr=output))
+            time.sleep(1)
+        deadline = time.monotonic() + 60
+        asked = ["sinfo", "--noheader", "--format=%D %t"]
+        while subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != "2 idle":
+            words = "\n".join(path.read_text(encoding="utf-8")[-500:] for path in sorted(folder.glob("*.txt")))
+            assert time.monotonic() < deadline, words
+            time.sleep(0.5)
+        yield folder
+    finally:
+        for process in reversed(started):
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.wait(30)
