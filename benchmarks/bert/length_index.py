@@ -128,7 +128,7 @@ class StoredLengths:
     @property
     def lengths(self) -> Column:
         """Tokens of each sample [N]."""
-        return Column(self.entries, self.masked_bits, 2**32 - 1)
+        return Column(self.entries, self.masked_bits, int(np.iinfo(self.entries.dtype).max))
 
     @property
     def masked_counts(self) -> Column:

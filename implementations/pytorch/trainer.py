@@ -53,13 +53,13 @@ class Totals:
 
     def add(self, whole: GlobalBatch, config: RunConfig, words: int, times: int = 1) -> None:
         """Count a step, or with -1 no longer count it."""
-        size, lengths = config.model_size, whole.lengths
+        size, sums = config.model_size, (whole.samples, whole.tokens, whole.token_pairs, whole.masked)
         self.steps += times
         self.samples += times * whole.samples
         self.tokens += times * whole.tokens
         self.slots += times * whole.slots
-        self.useful_flops += times * size.training_flops(lengths, whole.masked, words, config.last_layer)
-        self.model_flops += times * size.training_flops(lengths, whole.masked, words)
+        self.useful_flops += times * size.flops_of(*sums, words, config.last_layer)
+        self.model_flops += times * size.flops_of(*sums, words)
         self.max_over_mean_tokens += times * whole.max_over_mean_tokens
         self.moved += times * whole.moved
 

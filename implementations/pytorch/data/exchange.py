@@ -60,21 +60,26 @@ class Plan:
     @classmethod
     def of(cls, wholes: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":
         """The plan of a piece: a sample is read by the rank in whose local batch it was drawn."""
-        indices = np.concatenate([whole.indices for whole in wholes])
-        home = np.concatenate([whole.positions // (whole.samples // ranks) for whole in wholes])
-        owner = np.concatenate([_owners(whole, ranks) for whole in wholes])
-        mine, own = home == rank, owner == rank
-        by_owner = np.argsort(owner[mine], kind="stable")
-        by_home = np.argsort(home[own], kind="stable")
-        places = np.empty(len(by_home), dtype=np.int64)
-        places[by_home] = np.arange(len(by_home))
+        mine, home, read, owner = [], [], [], []  # dataset indices of each step, and the ranks at the other end
+        for whole in wholes:
+            local, starts = whole.samples // ranks, whole.starts[:: whole.micro_batch_slots.shape[1]]
+            own = slice(starts[rank], starts[rank + 1])
+            mine.append(whole.indices[own])
+            home.append(whole.positions[own] // local)
+            places = np.flatnonzero((whole.positions >= rank * local) & (whole.positions < (rank + 1) * local))
+            read.append(whole.indices[places])
+            owner.append(np.searchsorted(starts, places, side="right") - 1)
+        homes, owners = np.concatenate(home), np.concatenate(owner)
+        by_owner, by_home = np.argsort(owners, kind="stable"), np.argsort(homes, kind="stable")
+        arrived = np.empty(len(by_home), dtype=np.int64)
+        arrived[by_home] = np.arange(len(by_home))
         return cls(
             wholes,
-            indices[mine][by_owner],
-            np.bincount(owner[mine], minlength=ranks),
-            indices[own][by_home],
-            np.bincount(home[own], minlength=ranks),
-            places,
+            np.concatenate(read)[by_owner],
+            np.bincount(owners, minlength=ranks),
+            np.concatenate(mine)[by_home],
+            np.bincount(homes, minlength=ranks),
+            arrived,
         )
 
 
@@ -237,13 +242,6 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self.measured.samples += len(plan.arriving)
         self.measured.sending_seconds += perf_counter() - began
         return Samples(sample_offsets=sample_offsets, masked_offsets=masked_offsets, **received)
-
-
-def _owners(whole: GlobalBatch, ranks: int) -> np.ndarray:
-    """The rank that trains on each sample of a global batch [samples]."""
-    starts = whole.starts[:: whole.micro_batch_slots.shape[1]]
-    owners: np.ndarray = np.repeat(np.arange(ranks), np.diff(starts))
-    return owners
 
 
 def _elements(sample_offsets: np.ndarray, masked_offsets: np.ndarray, counts: np.ndarray) -> dict[int, np.ndarray]:
