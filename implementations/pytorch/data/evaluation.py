@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.bert.preparation.prepare import evaluation_pick
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import RaggedBatch, collate
+from implementations.pytorch.data.synthetic_store import sample_reader
 from podium.planning.balancing.interface import Deal
 from podium.planning.balancing.strategies import assign
 from podium.planning.batch_plan import SHAPE_STEP
@@ -27,7 +27,7 @@ def evaluation_batches(
     computed = lengths if slot_width is None else np.full_like(lengths, slot_width)
     mine = evaluation_share(computed, rank, replace(deal, counts="free"))
     mine = mine[np.argsort(-lengths[mine], kind="stable")]
-    with BulkReader(store) as reader:
+    with sample_reader(store) as reader:
         return [
             collate(reader.gather(picked[mine[first : first + local_batch_size]]), slot_width, SHAPE_STEP)
             for first in range(0, len(mine), local_batch_size)

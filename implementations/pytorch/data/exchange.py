@@ -21,9 +21,11 @@ import torch.distributed as dist
 
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, gather
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.store_reader import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN, BulkReader
+from benchmarks.bert.store_reader import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.reader import Step
+from implementations.pytorch.data.synthetic_store import sample_reader
+from implementations.pytorch.distributed.process_group import cpu_group
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.planning.balancing.interface import offsets_of
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
@@ -105,8 +107,8 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         assert order.capacity is None, "a sample that comes late was drawn in the step before"
         self.measured = Exchanged()
         self._order, self._rank, self._masked_slots, self._piece_steps = order, rank, masked_slots, piece_steps
-        self._store, self._bulk = order.store, BulkReader(order.store)
-        self._group = dist.new_group(backend="gloo")  # a GPU's backend is another, and the threads' calls interleave
+        self._store, self.samples = order.store, sample_reader(order.store)
+        self._group = cpu_group()  # a GPU's backend is another, and the threads' calls interleave
         self._pieces: queue.Queue[Piece | BaseException | None] = queue.Queue()
         self._room = threading.Semaphore(1)
         self._closed = threading.Event()
@@ -131,7 +133,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             self._thread.join(GRACE_SECONDS)
             if self._thread.is_alive():
                 return  # it ends with the process, and so do its files
-        self._bulk.close()
+        self.samples.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
         """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
@@ -141,7 +143,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         while (piece := self._next_piece()) is not None:
             first = 0
             for whole in piece[0].wholes:
-                yield self._lay_out(piece, whole, first)
+                yield self.lay_out(piece, whole, first)
                 first += sum(part.stop - part.start for part in whole.micro_batches(self._rank))
 
     def _next_piece(self) -> Piece | None:
@@ -159,7 +161,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self._taken += 1
         return piece
 
-    def _lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
+    def lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
         """This rank's part of a global batch, which begins with its sample number `first` in the piece."""
         (plan, samples), batches = piece, []
         for part, layout in self._order.layouts(whole, self._rank, self._masked_slots):
@@ -174,8 +176,8 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         """Exchange piece after piece, one ahead of the one that is taken, until all ranks stop at the same one."""
         try:
             while wholes := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
-                plan = Plan.of(wholes, self._rank, self._order.ranks)
-                self._bulk.will_need(plan.read)
+                plan = self.plan(wholes)
+                self.samples.will_need(plan.read)
                 self._room.acquire()
                 samples = self._read(plan)
                 if samples is None:
@@ -184,6 +186,10 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             self._pieces.put(None)
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
             self._pieces.put(error)
+
+    def plan(self, wholes: Sequence[GlobalBatch]) -> Plan:
+        """What this rank reads, sends and gets of a piece."""
+        return Plan.of(wholes, self._rank, self._order.ranks)
 
     def _read(self, plan: Plan) -> Samples | None:
         """What this rank reads of a piece, when all ranks have read theirs; None if any of them stops before.
@@ -194,7 +200,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         began = perf_counter()
         if not self._closed.is_set():
             try:
-                samples = self._bulk.gather(plan.read)
+                samples = self.samples.gather(plan.read)
             except Exception as error:  # noqa: BLE001 — raised again, when all ranks know
                 failure = error
         read = perf_counter()
@@ -228,7 +234,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         received = {}
         for name, unit in ARRAYS.items():
             size = SAMPLE_DTYPES[name].itemsize
-            out = np.empty(int(arriving[unit].sum()), dtype=SAMPLE_DTYPES[name])
+            out = np.zeros(int(arriving[unit].sum()), dtype=SAMPLE_DTYPES[name])  # which a rehearsal leaves so
             dist.all_to_all_single(
                 torch.from_numpy(out.view(np.uint8)),
                 torch.from_numpy(getattr(samples, name).view(np.uint8)),
