@@ -58,16 +58,19 @@ def rehearsal_index(folder: Path, samples: int, longest: int = SEQUENCE_LENGTH) 
         return _read(record)
     make_folder(folder)
     path = record.with_suffix(".bin")
-    histogram = wikipedia_histogram()
-    lengths = np.minimum(np.repeat(np.arange(len(histogram)), histogram), longest)
+    lengths = np.minimum(np.arange(SEQUENCE_LENGTH + 1), longest)
     masked = np.minimum(usual_masked_counts(lengths), predictions)
-    entries = StoredLengths.of(lengths, masked, longest, predictions).entries  # of every published sample
-    del lengths, masked
+    entries = StoredLengths.of(np.maximum(lengths, 1), masked, longest, predictions).entries  # of each length
+    published = wikipedia_histogram().cumsum()
+    # of every published sample: it takes longer to make than a few million searches
+    table = np.repeat(entries, np.diff(published, prepend=0)) if samples > DRAWN_TOGETHER else None
     drawn = np.random.default_rng(samples)
     with whole_file(path) as temporary, temporary.open("xb") as file:
         for first in range(0, samples, DRAWN_TOGETHER):
             count = min(DRAWN_TOGETHER, samples - first)
-            file.write(entries[drawn.integers(0, len(entries), count, dtype=np.uint32)].data)
+            places = drawn.integers(0, published[-1], count, dtype=np.uint32)  # among the published samples
+            found = entries[np.searchsorted(published, places, side="right")] if table is None else table[places]
+            file.write(found.data)
     index = IndexFile(path, samples, sha256_of(path), longest, predictions)
     write_whole(record, json.dumps(asdict(index) | {"path": path.name}, indent=2) + "\n")
     return index

@@ -17,8 +17,8 @@ from podium.core.errors import UsageError
 FOLDER = "rehearsal"  # in the data folder: length indices, written once
 UNITS = {"G": 1e9, "T": 1e12}
 NOT_REHEARSED = (
-    "Not rehearsed: the model and its warm-up (the tiny one stands for it), reading of samples, communication. Times are "
-    "CPU time; a step's are medians over {calls} steps."
+    "Not rehearsed: the model and its warm-up (the tiny one stands for it), reading of samples, communication. Times "
+    "are CPU time; a step's are medians over {calls} steps."
 )
 
 
@@ -33,7 +33,7 @@ def rehearse(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one rank of a system at its real number of ranks, without the others: what its host computes, holds and reads.
+    """Run one rank of a system at its real number of ranks, alone: what its host computes, holds and reads.
 
     Sampling, balancing, layout, totals and metrics are the run's own, on a length index as long as Wikipedia's. Samples
     are synthetic, the model is the tiny one on this CPU, and nothing is sent. Exit code 1 if the processes of a node
