@@ -1,9 +1,8 @@
 """Benchmarks of data preparation and reading: `python -m benchmarks.bert.bench prepare|read --help`.
 
-Every figure is a ratio of two variants that take turns in one process. `prepare` times text to finished store with
-the compiled algorithm against the reference one, and several processes against one. `read` times random reads of a
-store against NVIDIA's variable-length HDF5 of the same samples, with a cold page cache (dropped on request) and a
-warm one.
+Variants take turns in one process. `prepare` times text to finished store with the compiled algorithm against the
+reference one, and several processes against one. `read` counts what one random sample costs in requests, bytes, pages
+and time, with a cold page cache, in a store and in other layouts (bench_reads.py).
 """
 
 import argparse
@@ -19,21 +18,16 @@ from statistics import median
 from time import perf_counter
 from typing import Any, TypeVar
 
-import h5py
-import numpy as np
-
-from benchmarks.bert.formats.convert import export_store
+from benchmarks.bert.bench_reads import bench_reads
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.reference import generate_literally
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.store import Origin, SampleStore, write_shard
+from benchmarks.bert.shard import Origin, write_shard
 from podium.core.errors import PodiumError
-from podium.core.files import sha256_of
+from podium.core.files import make_folder, sha256_of
 
 A = TypeVar("A")
-
-VARIABLE_KEYS = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels")
 
 
 def main() -> int:
@@ -46,11 +40,15 @@ def main() -> int:
     preparing.add_argument("--literal", action="store_true", help="against the literal algorithm too")
     preparing.add_argument("--repeat", type=int, default=5)
     preparing.set_defaults(function=bench_preparing)
-    reading = commands.add_parser("read", help="time random reads of a store")
-    reading.add_argument("--store", type=Path, required=True)
-    reading.add_argument("--samples", type=int, default=10_000)
+    reading = commands.add_parser("read", help="count and time cold random reads of each layout")
+    reading.add_argument("--store", type=Path, help="default: one of random samples is made")
+    reading.add_argument("--shards", type=int, default=6, help="of the store that is made")
+    reading.add_argument("--samples-a-shard", type=int, default=313_453, help="as of Wikipedia in 500 texts")
+    reading.add_argument("--samples", type=int, default=128, help="read in a turn")
+    reading.add_argument("--batch", type=int, default=4, help="samples read at a time, between two clearings")
+    reading.add_argument("--layout", action="append", help="this one alone; may be given several times")
     reading.add_argument("--repeat", type=int, default=5)
-    reading.add_argument("--scratch", type=Path, help="folder for the exported copy; default: a temporary one")
+    reading.add_argument("--scratch", type=Path, help="folder for all layouts, kept; default: a temporary one")
     reading.set_defaults(function=bench_reading)
     arguments = parser.parse_args()
     try:
@@ -99,36 +97,19 @@ def bench_preparing(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def bench_reading(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seconds for whole samples at random places, opening included, and the ratios of the two formats."""
-    store = SampleStore(arguments.store)
-    with tempfile.TemporaryDirectory(dir=arguments.scratch) as folder:
-        files = export_store(store.paths, "hdf5-variable", Path(folder))
-        os.sync()
-        order = np.random.default_rng(0)
-        counts = [len(shard) for shard in store.shards]
-        formats: dict[str, tuple[Sequence[Path], Callable[[np.ndarray], int]]] = {
-            "store": (store.paths, partial(_read_store, store.paths)),
-            "variable": (files, partial(_read_variable, files, counts)),
-        }
-        seconds: dict[str, list[float]] = {}
-        for turn in range(arguments.repeat):
-            indices = order.integers(0, len(store), arguments.samples)
-            for state in ("cold", "warm"):
-                for name, (paths, read) in formats.items():
-                    if state == "cold":
-                        _forget(paths)
-                    seconds.setdefault(f"{state} {name}", []).append(_seconds(read, indices))
-            print(f"turn {turn + 1} of {arguments.repeat}", file=sys.stderr)
-        return {
-            "samples in the store": len(store),
-            "bytes": {name: sum(path.stat().st_size for path in paths) for name, (paths, _) in formats.items()},
-            "samples read": arguments.samples,
-            "seconds": seconds,
-            "variable ÷ store, median": {
-                state: _median_ratio(seconds[f"{state} variable"], seconds[f"{state} store"])
-                for state in ("cold", "warm")
-            },
-        }
+    """What one cold random sample costs in each layout; see bench_reads.py."""
+    with ExitStack() as stack:
+        scratch = arguments.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        return bench_reads(
+            arguments.store,
+            make_folder(scratch),
+            shards=arguments.shards,
+            samples_a_shard=arguments.samples_a_shard,
+            samples=arguments.samples,
+            batch=arguments.batch,
+            turns=arguments.repeat,
+            chosen=arguments.layout or (),
+        )
 
 
 def _seconds(work: Callable[[A], object], argument: A) -> float:
@@ -139,34 +120,6 @@ def _seconds(work: Callable[[A], object], argument: A) -> float:
 
 def _median_ratio(ones: Sequence[float], others: Sequence[float]) -> float:
     return median(one / other for one, other in zip(ones, others, strict=True))
-
-
-def _read_store(paths: Sequence[Path], indices: np.ndarray) -> int:
-    store = SampleStore(paths)
-    total = 0
-    for index in indices.tolist():
-        sample = store.read(index)
-        total += int(sample.token_ids.sum()) + int(sample.masked_token_ids.sum()) + int(sample.masked_positions.sum())
-    return total
-
-
-def _read_variable(paths: Sequence[Path], counts: Sequence[int], indices: np.ndarray) -> int:
-    starts = np.cumsum([0, *counts])
-    with ExitStack() as stack:
-        files = [stack.enter_context(h5py.File(path, "r")) for path in paths]
-        datasets = [[file[key] for key in VARIABLE_KEYS] for file in files]
-        total = 0
-        for index in indices.tolist():
-            shard = int(np.searchsorted(starts, index, side="right")) - 1
-            arrays = [dataset[index - starts[shard]] for dataset in datasets[shard]]
-            total += sum(int(array.sum()) for array in (arrays[0], arrays[3], arrays[2]))
-        return total
-
-
-def _forget(paths: Sequence[Path]) -> None:
-    for path in paths:
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -113,8 +114,8 @@ class StoredLengths:
         except (OSError, ValueError) as error:
             raise unfit(path, f"it cannot be read ({getattr(error, 'strerror', None) or error})") from None
         index = cls(entries, max_sequence_length, max_predictions)
-        if index.sha256() != sha256:
-            raise unfit(path, f"its SHA-256 is {index.sha256()[:20]}…, and manifest.json lists {sha256[:20]}…")
+        if index.sha256 != sha256:
+            raise unfit(path, f"its SHA-256 is {index.sha256[:20]}…, and manifest.json lists {sha256[:20]}…")
         return index
 
     def __len__(self) -> int:
@@ -135,9 +136,10 @@ class StoredLengths:
         """Masked tokens of each sample [N]."""
         return Column(self.entries, 0, 2**self.masked_bits - 1)
 
+    @cached_property
     def sha256(self) -> str:
         """Of the entries' bytes, in hexadecimal."""
-        return hashlib.sha256(self.entries).hexdigest()
+        return hashlib.sha256(self.entries.data).hexdigest()
 
     def sums(self, first: int, end: int) -> tuple[int, int]:
         """Tokens and masked tokens of the samples first … end − 1."""
@@ -157,6 +159,6 @@ def entry_dtype(max_sequence_length: int, max_predictions: int) -> np.dtype[Any]
 
 def unfit(path: Path, found: str) -> WorkError:
     return WorkError(
-        f"{path}: the length index does not fit its store: {found}; write it again with `podium data index "
-        f"{path.parent}`"
+        f"{path}: the length index does not fit its store: {found}; write it again with `podium data "
+        f"upgrade {path.parent}`"
     )

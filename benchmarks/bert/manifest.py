@@ -1,5 +1,8 @@
 """The manifest of a sample store: which shards it has and what they contain. Its digest identifies the store's data.
 
+It has the hash of the store's length index too (length_index.py), which with it is all that is read of a store before
+its samples are.
+
 It is the file manifest.json in the store's folder, written when all shards are there: until then the file
 manifest.unfinished is beside them, and a store that has it is refused. Its content hashes are those in the shards'
 attributes, which `SampleStore.verify` compares with the bytes: a manifest is made from metadata alone.
@@ -8,11 +11,11 @@ attributes, which `SampleStore.verify` compares with the bytes: a manifest is ma
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from podium.core.errors import WorkError
 from podium.core.files import unwritable, write_whole
@@ -22,7 +25,8 @@ from podium.core.text import cut, printable, quoted
 MANIFEST = "manifest.json"
 # Beside the shards from the first that is written until the manifest lists them all: such a store may lack some.
 MARKER = "manifest.unfinished"
-FORMAT, VERSION = "podium-manifest", 1
+FORMAT, VERSION = "podium-manifest", 2
+OLDER_VERSION = 1  # of stores without a length index
 LARGEST_BYTES = 2**23  # some 30,000 shards
 LONGEST_NAME = 255
 LARGEST_COUNT = 2**63 - 1
@@ -33,6 +37,20 @@ MISSING, EXTRA = "missing", "extra"
 
 class ManifestError(WorkError):
     """The manifest of a store cannot be read, or the shards are not those that it lists."""
+
+
+class NodePart(NamedTuple):
+    """The part of a store that one of several nodes reads: a consecutive range of its samples."""
+
+    node: int
+    nodes: int
+
+    def range_of(self, samples: int) -> tuple[int, int]:
+        """The first of so many samples, and the one after the last. It is the range of the node's ranks together."""
+        return self.node * samples // self.nodes, (self.node + 1) * samples // self.nodes
+
+
+WHOLE_STORE = NodePart(0, 1)
 
 
 @dataclass(frozen=True)
@@ -46,8 +64,10 @@ class ShardEntry:
     content_sha256: str
 
 
+# What a manifest has since version 2.
+OF_VERSION_2: Mapping[str, type] = {"max_predictions": int, "selection": str, "lengths_sha256": str}
 ENTRY_TYPES: Mapping[str, type] = {
-    field.name: str if field.name in ("name", "content_sha256") else int for field in fields(ShardEntry)
+    each.name: str if each.name in ("name", "content_sha256") else int for each in fields(ShardEntry)
 }
 
 
@@ -78,33 +98,50 @@ class Manifest:
     vocabulary_sha256: str
     max_sequence_length: int
     shards: tuple[ShardEntry, ...]
+    # Of the shards too, and of their length index; not in manifests of version 1. Two stores of the same samples are
+    # equal with them or without.
+    max_predictions: int | None = field(default=None, compare=False)
+    selection: str | None = field(default=None, compare=False)
+    lengths_sha256: str | None = field(default=None, compare=False)
 
     @classmethod
-    def of_attributes(cls, shards: Mapping[Path, Mapping[str, Any]]) -> "Manifest":
+    def of_attributes(cls, shards: Mapping[Path, Mapping[str, Any]], lengths_sha256: str | None = None) -> "Manifest":
         """Of shards by their attributes; what they have in common is taken from the first."""
         first = next(iter(shards.values()))
         entries = (
             ShardEntry(path.name, **{name: attributes[name] for name in ENTRY_TYPES if name != "name"})
             for path, attributes in shards.items()
         )
-        return cls(first["vocabulary_sha256"], first["max_sequence_length"], tuple(entries))
+        return cls(
+            first["vocabulary_sha256"],
+            first["max_sequence_length"],
+            tuple(entries),
+            first["max_predictions"],
+            first["selection"],
+            lengths_sha256,
+        )
 
     @classmethod
     def of_document(cls, document: Any) -> "Manifest":
         """From JSON of any origin. Raises ValueError with the reason where it is no manifest."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        if type(document.get("version")) is not int or document["version"] != VERSION:
-            raise ValueError(f"its version is {quoted(document.get('version'))}, not {VERSION}")
+        version = document.get("version")
+        if type(version) is not int or version not in (OLDER_VERSION, VERSION):
+            raise ValueError(f"its version is {quoted(version)}, not {VERSION} or {OLDER_VERSION}")
         _require(document, "vocabulary_sha256", str)
         _require(document, "max_sequence_length", int)
         _require(document, "samples", int)  # which == alone would take for 671.0, too
         if type(document.get("shards")) is not list:
             raise ValueError("its shards are no list")
+        if version == VERSION:
+            for name, kind in OF_VERSION_2.items():
+                _require(document, name, kind)
         manifest = cls(
             document["vocabulary_sha256"],
             document["max_sequence_length"],
             tuple(_entry(shard, number) for number, shard in enumerate(document["shards"])),
+            **({name: document[name] for name in OF_VERSION_2} if version == VERSION else {}),
         )
         names = [shard.name for shard in manifest.shards]
         if not names or any(after <= before for before, after in pairwise(names)):
@@ -118,21 +155,39 @@ class Manifest:
         """Samples of all shards."""
         return sum(shard.samples for shard in self.shards)
 
+    @cached_property
+    def shard_starts(self) -> list[int]:
+        """The index of the first sample of each shard, and the one after the last of all."""
+        return [0, *accumulate(shard.samples for shard in self.shards)]
+
+    def shards_of(self, part: NodePart) -> list[int]:
+        """The numbers of the shards that have a sample of a node's part."""
+        first, end = part.range_of(self.samples)
+        return [
+            number for number, (start, stop) in enumerate(pairwise(self.shard_starts)) if start < end and first < stop
+        ]
+
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
+        common = {"vocabulary_sha256": self.vocabulary_sha256, "max_sequence_length": self.max_sequence_length}
+        rest = {"samples": self.samples, "shards": [asdict(shard) for shard in self.shards]}
+        if self.lengths_sha256 is None:
+            return {"format": FORMAT, "version": OLDER_VERSION, **common, **rest}
         return {
             "format": FORMAT,
             "version": VERSION,
-            "vocabulary_sha256": self.vocabulary_sha256,
-            "max_sequence_length": self.max_sequence_length,
-            "samples": self.samples,
-            "shards": [asdict(shard) for shard in self.shards],
+            **common,
+            **{name: getattr(self, name) for name in OF_VERSION_2},
+            **rest,
         }
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 in hexadecimal; two stores that have the same hold the same samples in the same order."""
-        return digest_of(self.document())
+        """SHA-256 in hexadecimal; two stores that have the same hold the same samples in the same order.
+
+        It is that of a manifest of version 1, whatever the version: the samples are the same.
+        """
+        return digest_of(replace(self, lengths_sha256=None).document())
 
     def differences(self, expected: "Manifest") -> Iterator[Difference]:
         """Where this differs from what is expected, at most one difference of each shard."""
@@ -221,11 +276,22 @@ def require_listed(folder: Path, found: Manifest) -> None:
     """Raise ManifestError unless a store is finished and has the shards that its manifest lists, if there is one."""
     require_finished(folder)
     expected = read_manifest(folder)
-    if expected is None or found == expected:
+    if expected is not None:
+        require_equal(folder, found, expected)
+
+
+def require_equal(folder: Path, found: Manifest, expected: Manifest) -> None:
+    """Raise ManifestError unless the shards found in a folder are those that its manifest lists."""
+    if found == expected:
         return
     first, *rest = found.differences(expected)
-    more = f" ({len(rest):,} more {'difference' if len(rest) == 1 else 'differences'})" if rest else ""
-    raise ManifestError(
+    raise not_listed(folder, first, len(rest))
+
+
+def not_listed(folder: Path, first: Difference, others: int) -> ManifestError:
+    """That a folder has other shards than its manifest lists, by the first of the differences."""
+    more = f" ({others:,} more {'difference' if others == 1 else 'differences'})" if others else ""
+    return ManifestError(
         f"{first.sentence(folder, MANIFEST)}{more}; see `podium data verify {folder}`, make the shards again with "
         f"`podium data prepare`, or remove {folder / MANIFEST} if the shards are as intended"
     )

@@ -1,436 +1,200 @@
-"""The sample store: HDF5 shards of flat arrays with offsets, to be memory-mapped; no padding, no pickle.
+"""The sample store: a folder of shards, of which opening reads the manifest and the length index alone.
 
-A shard has one contiguous dataset for each array of `Samples`, and attributes that record what it was made from. Its
-offsets are metadata: opening a store reads them and no other part of the samples. A folder of shards has a manifest
-(manifest.py), which lists them: shards that are missing, added or replaced are an error when the store is opened.
+The manifest (manifest.py) lists the shards: some that are missing, added or replaced are an error. The length index
+(length_index.py) is a file that all processes of a node map. Shards are opened when their samples are read, and
+compared with the manifest then. A node that needs a part of the samples alone may lack the other shards.
 """
 
-import hashlib
-import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.bert.length_index import FILE, Counts, JoinedColumn, StoredLengths, unfit
 from benchmarks.bert.manifest import (
+    EXTRA,
     MANIFEST,
+    MISSING,
+    WHOLE_STORE,
+    Difference,
     Manifest,
+    NodePart,
     has_manifest,
+    not_listed,
+    read_manifest,
+    require_equal,
     require_finished,
-    require_listed,
     write_manifest,
 )
-from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
-from benchmarks.bert.samples import SAMPLE_DTYPES, Sample, Samples, value_fault
+from benchmarks.bert.samples import Sample
+from benchmarks.bert.shard import (
+    ADVICE,
+    FORMAT_VERSION,
+    LENGTHS,
+    MASKED_COUNTS,
+    NEVER_REPLACED,
+    RANDOM,
+    SUFFIX,
+    WHOLE,
+    Origin,
+    Shard,
+    differences,
+    misnamed,
+    opened_shard,
+    repeats,
+)
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import allow_open_files, remove_unfinished, write_whole
 from podium.core.locks import folder_lock
 from podium.core.processes import processors
 from podium.core.text import cut
 
-FORMAT = "podium-samples"
-FORMAT_VERSION = 2
-SUFFIX = ".h5"
-ADVICE = "prepare it again with `podium data prepare`"
-
-OFFSETS_A_BLOCK = 1 << 20  # that are read at a time
-
-TEXT = "text"  # `Origin.made_by` of samples that were generated here
-# `Origin.selection`: every sample there is, the reference's pick of evaluation samples, a random subset.
-WHOLE, EVALUATION, RANDOM = "whole", "evaluation", "random"
-
-# Attributes that all shards of a store have in common.
-NEVER_REPLACED = ("max_sequence_length", "max_predictions", "vocabulary_sha256")
-ALIKE = ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection", "selection_sha256")
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What the samples of a shard were made from, and how; all of it is kept in the shard."""
-
-    source: str  # name of the file that they were made from
-    source_sha256: str  # of that file's bytes, in hexadecimal
-    vocabulary_sha256: str
-    max_sequence_length: int
-    max_predictions: int
-    made_by: str = TEXT  # `text`, or the name of the format that they were imported from
-    selection: str = WHOLE
-    selected_from: int = 0  # samples of the whole that they were selected from; 0 where nothing was left out
-    # Of everything that decided what was selected: two shards belong to one selection if they agree.
-    selection_sha256: str = ""
-    # How they were generated; None for imported samples, whose maker does not say.
-    generation: GenerationSettings | None = None
-
-    @classmethod
-    def of_text(cls, source: str, source_sha256: str, vocabulary_sha256: str, settings: GenerationSettings) -> "Origin":
-        """Of all samples of one text."""
-        longest, most = settings.max_sequence_length, settings.max_predictions
-        return cls(source, source_sha256, vocabulary_sha256, longest, most, generation=settings)
-
-    @classmethod
-    def of_attributes(cls, kept: Mapping[str, Any]) -> "Origin":
-        """As a shard keeps it. UsageError for generation settings that cannot be."""
-        own = {name: kept[name] for name in ORIGIN_ATTRIBUTES}
-        if kept["made_by"] != TEXT:
-            return cls(**own)
-        return cls(**own, generation=GenerationSettings(**{name: kept[name] for name in GENERATION_ATTRIBUTES}))
-
-    def attributes(self) -> dict[str, Any]:
-        """As a shard keeps it."""
-        own = {name: getattr(self, name) for name in ORIGIN_ATTRIBUTES}
-        return own | (asdict(self.generation) if self.generation else {})
-
-
-ORIGIN_ATTRIBUTES: Mapping[str, type] = {
-    **dict.fromkeys(("source", "source_sha256", "vocabulary_sha256", "made_by", "selection", "selection_sha256"), str),
-    **dict.fromkeys(("max_sequence_length", "max_predictions", "selected_from"), int),
-}
-# Only in shards that were made by `text`.
-GENERATION_ATTRIBUTES: Mapping[str, type] = {name: type(value) for name, value in asdict(GenerationSettings()).items()}
-# The attributes of every shard and their types.
-ATTRIBUTES: Mapping[str, type] = {
-    **dict.fromkeys(("format", "content_sha256"), str),
-    **dict.fromkeys(("format_version", "samples", "tokens", "masked_tokens"), int),
-    **ORIGIN_ATTRIBUTES,
-}
-
-
-def stored_arrays(samples: Samples) -> dict[str, NDArray[Any]]:
-    """The arrays by name, as their bytes are stored."""
-    return {name: np.ascontiguousarray(getattr(samples, name), dtype) for name, dtype in SAMPLE_DTYPES.items()}
-
-
-def content_sha256(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 over name, dtype, length and bytes of every array, in the order of SAMPLE_DTYPES."""
-    digest = hashlib.sha256()
-    for name, dtype in SAMPLE_DTYPES.items():
-        digest.update(f"{name} {dtype.str} {len(arrays[name])}\n".encode())
-        digest.update(arrays[name].data)
-    return digest.hexdigest()
-
-
-def write_shard(path: Path, samples: Samples, origin: Origin) -> None:
-    """Write one shard, whole or not at all; the same samples and origin give the same bytes.
-
-    It replaces a shard of that name. Raises WorkError if the disk or the permissions do not allow it.
-    """
-    arrays = stored_arrays(samples)
-    assert len(samples) > 0, "a shard has at least one sample"
-    attributes = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "samples": len(samples),
-        "tokens": len(arrays["token_ids"]),
-        "masked_tokens": len(arrays["masked_token_ids"]),
-        "content_sha256": content_sha256(arrays),
-        **origin.attributes(),
-    }
-    with new_hdf5(path) as file:
-        for name, value in attributes.items():
-            set_attribute(file, name, {**ATTRIBUTES, **GENERATION_ATTRIBUTES}[name](value))
-        for name, array in arrays.items():
-            file.create_dataset(name, data=array, track_times=False)
-
-
-@contextmanager
-def new_hdf5(path: Path) -> Iterator[h5py.File]:
-    """A new HDF5 file, on the disk whole when the block ends; what is there is replaced.
-
-    Until then it is in memory, since HDF5 can crash where it meets a full disk. Its layout is that of HDF5 1.8, whose
-    metadata have checksums; no times are in it, so the same content gives the same bytes.
-    """
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_libver_bounds(h5py.h5f.LIBVER_V18, h5py.h5f.LIBVER_V18)
-    access.set_fapl_core(block_size=2**20, backing_store=False)
-    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    creation.set_obj_track_times(False)
-    with h5py.File(h5py.h5f.create(b"shard", h5py.h5f.ACC_TRUNC, creation, access)) as file:
-        yield file
-        file.flush()
-        image: bytes = file.id.get_file_image()
-    write_whole(path, image)
-
-
-def set_attribute(file: h5py.File, name: str, value: float | str) -> None:
-    """Text becomes a string of fixed length, so that all of an attribute lies under its checksum."""
-    if isinstance(value, str):
-        text = value.encode("utf-8", "backslashreplace")
-        file.attrs.create(name, text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
-    else:
-        file.attrs[name] = value
-
-
-def attributes_of(file: h5py.File, prefix: str = "") -> dict[str, Any]:
-    """A shard's attributes by their names without the prefix, as int, float or str; None for one of another type."""
-    found: dict[str, Any] = {}
-    for name in (*ATTRIBUTES, *GENERATION_ATTRIBUTES):
-        if prefix + name not in file.attrs:
-            continue
-        stored = file.attrs.get_id(prefix + name)
-        value = file.attrs[prefix + name].item() if stored.shape == () and stored.dtype.kind in "ifS" else None
-        if isinstance(value, bytes):
-            try:
-                value = value.decode("utf-8")
-            except UnicodeDecodeError:
-                value = None
-        found[name] = value
-    return found
-
-
-def attribute_fault(found: Mapping[str, Any]) -> str:
-    """Why a shard of this format cannot have these attributes; empty where it can."""
-    expected = {"format": FORMAT, "format_version": FORMAT_VERSION}
-    kinds = {**ATTRIBUTES, **(GENERATION_ATTRIBUTES if found.get("made_by") == TEXT else {})}
-    for name in (*expected, *kinds):
-        if name not in found:
-            return f"it has no attribute {name}"
-        if type(found[name]) is not kinds[name]:
-            return f"its attribute {name} is no {kinds[name].__name__}"
-        if found[name] != expected.get(name, found[name]):
-            return f"its {name} is {found[name]!r}, not {expected[name]!r}"
-    if found["selection"] not in (WHOLE, EVALUATION, RANDOM):
-        return f"its selection is {found['selection']!r}, not {WHOLE}, {EVALUATION} or {RANDOM}"
-    return ""
-
-
-def differences(shards: Mapping[Path, Mapping[str, Any]]) -> list[str]:
-    """Where a shard, given with its attributes, was made otherwise than the first one, a sentence each."""
-    first, expected = next(iter(shards.items()))
-    return [
-        f"{path}: its {name} is {attributes[name]!r}, that of {first} is {expected[name]!r}"
-        for path, attributes in shards.items()
-        for name in ALIKE
-        if attributes[name] != expected[name]
-    ]
-
-
-def repeats(shards: Iterable[tuple[Path, Mapping[str, Any]]]) -> list[str]:
-    """Where a shard, given with its attributes, has the content of one before it, a sentence each."""
-    first: dict[str, Path] = {}
-    found = []
-    for path, attributes in shards:
-        other = first.setdefault(attributes["content_sha256"], path)
-        if other is not path:
-            found.append(f"{path}: has the same samples as {other}, and samples are not to come twice")
-    return found
-
-
-def misnamed(shards: Mapping[Path, Mapping[str, Any]]) -> list[str]:
-    """Where a shard does not have the name of the file that it was made from, a sentence each."""
-    return [
-        f"{path}: was made from {attributes['source']}, and a shard has the name of that file"
-        for path, attributes in shards.items()
-        if path.name.encode("utf-8", "backslashreplace").decode() not in _shard_names(attributes["source"])
-    ]
-
-
-# What a shard's name drops of the name of the file that it is imported from.
-STRIPPED_SUFFIX = re.compile(r"(?<=.)\.(hdf5|h5|tfrecord)\Z")
-
-
-def _shard_names(source: str) -> tuple[str, str]:
-    """The names of the shards that are prepared and imported from a file of this name."""
-    return source + SUFFIX, STRIPPED_SUFFIX.sub("", source) + SUFFIX
-
-
-def _unusable(path: Path, found: str) -> WorkError:
-    return WorkError(f"{path}: the shard cannot be used: {found}; {ADVICE}")
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[h5py.File, dict[str, Any]]]:
-    """A shard's file and its attributes, checked. Raises UsageError if there is none, WorkError if it is no shard."""
-    if not path.is_file():
-        raise UsageError(f"{path}: there is no such shard; make it with `podium data prepare`")
-    try:
-        with h5py.File(path, "r", locking=False) as file:
-            attributes = attributes_of(file)
-            if fault := attribute_fault(attributes):
-                raise _unusable(path, fault)
-            yield file, attributes
-    except (OSError, RuntimeError, ValueError, KeyError) as error:
-        raise _unusable(path, f"it cannot be read as HDF5 ({error})") from error
-
-
-class Shard:
-    """One file of samples. Opening checks all but the content; `verify` checks that too.
-
-    Raises UsageError if there is no such file and WorkError if it is not a whole shard of this format.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._mapped: dict[str, NDArray[Any]] | None = None
-        with _opened(path) as (file, self.attributes):
-            # The bytes of the file in which each array lies.
-            self.places = {name: self._check_dataset(file, name) for name in SAMPLE_DTYPES}
-            self._check_counts()
-            longest, most = self.attributes["max_sequence_length"], self.attributes["max_predictions"]
-            # Tokens and masked tokens of each sample, u2 [N].
-            self.lengths = self._read_offsets(file["sample_offsets"], "tokens", longest)
-            self.masked_counts = self._read_offsets(file["masked_offsets"], "masked_tokens", most)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def read(self, index: int) -> Sample:
-        """Sample `index` of 0..N−1."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} of a shard of {len(self)}")
-        arrays = self.arrays()
-        start, end = arrays["sample_offsets"][index : index + 2]
-        masked_start, masked_end = arrays["masked_offsets"][index : index + 2]
-        return Sample(
-            token_ids=arrays["token_ids"][start:end],
-            first_segment_length=int(arrays["first_segment_lengths"][index]),
-            masked_positions=arrays["masked_positions"][masked_start:masked_end],
-            masked_token_ids=arrays["masked_token_ids"][masked_start:masked_end],
-            next_sentence_label=int(arrays["next_sentence_labels"][index]),
-        )
-
-    @property
-    def samples(self) -> Samples:
-        """All samples of the shard; the arrays are read-only views of the memory-mapped file."""
-        return Samples(**self.arrays())
-
-    @property
-    def origin(self) -> Origin:
-        """What `write_shard` was told."""
-        try:
-            return Origin.of_attributes(self.attributes)
-        except UsageError as error:
-            raise self._broken(str(error)) from None
-
-    def verify(self) -> None:
-        """Read everything and compare with the content hash; raises WorkError if they differ."""
-        found = content_sha256(self.arrays())
-        if found != self.attributes["content_sha256"]:
-            expected = self.attributes["content_sha256"]
-            raise self._broken(f"its content has the SHA-256 {found}, and it was written with {expected}")
-
-    def require_values(self, words: int | None) -> None:
-        """Read everything and raise WorkError for a value that no sample can have; `words`: of the vocabulary."""
-        if fault := value_fault(self.samples, words):
-            raise self._broken("sample {}: {}".format(*fault))
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """The arrays of `Samples` by name, read-only views of the memory-mapped file; mapped at the first call."""
-        if self._mapped is None:
-            try:
-                content = np.memmap(self.path, dtype=np.uint8, mode="r").view(np.ndarray)
-            except (OSError, ValueError) as error:
-                raise WorkError(f"{self.path}: the shard cannot be memory-mapped ({error})") from error
-            self._mapped = {name: content[place].view(SAMPLE_DTYPES[name]) for name, place in self.places.items()}
-        return self._mapped
-
-    def _broken(self, found: str) -> WorkError:
-        return _unusable(self.path, found)
-
-    def _check_dataset(self, file: h5py.File, name: str) -> slice:
-        """The bytes of the file in which a dataset lies."""
-        link = file.get(name, getlink=True)
-        if not isinstance(link, h5py.HardLink) or file.get(name, getclass=True) != h5py.Dataset:
-            raise self._broken(f"it has no dataset {name}")
-        dataset, dtype = file[name], SAMPLE_DTYPES[name]
-        if dataset.dtype != dtype or dataset.ndim != 1:
-            raise self._broken(f"{name} is {dataset.dtype} {list(dataset.shape)}, not {dtype} [n]")
-        offset, size = dataset.id.get_offset(), dataset.nbytes
-        if offset is None or dataset.id.get_storage_size() != size:
-            raise self._broken(f"{name} is not contiguous in the file")
-        if offset + size > self.path.stat().st_size:
-            raise self._broken(f"{name} goes beyond the end of the file")
-        return slice(offset, offset + size)
-
-    def _check_counts(self) -> None:
-        """Compare the length of every dataset with the attributes."""
-        samples, tokens, masked = (self.attributes[name] for name in ("samples", "tokens", "masked_tokens"))
-        expected = (tokens, samples + 1, samples, masked, masked, samples + 1, samples)
-        for (name, place), count in zip(self.places.items(), expected, strict=True):
-            found = (place.stop - place.start) // SAMPLE_DTYPES[name].itemsize
-            if found != count:
-                raise self._broken(f"{name} has {found} elements, not {count}")
-
-    def _read_offsets(self, dataset: h5py.Dataset, counted: str, longest: int) -> NDArray[np.uint16]:
-        """The differences of offsets that go from 0 to the number counted, in steps of 1 to `longest`.
-
-        They are checked as they are read, so that a file with holes instead of offsets takes no memory.
-        """
-        name, count = dataset.name.removeprefix("/"), self.attributes[counted]
-        first, last = (int(dataset[place]) if len(dataset) else 0 for place in (0, -1))
-        if first != 0 or last != count:
-            raise self._broken(f"{name} go from {first} to {last}, not from 0 to {count}")
-        steps: list[NDArray[np.uint16]] = []
-        for start in range(0, len(dataset) - 1, OFFSETS_A_BLOCK):
-            block = np.diff(dataset[start : start + OFFSETS_A_BLOCK + 1])
-            if block.min() < 1 or block.max() > min(longest, 65_535):
-                steps.clear()
-                break
-            steps.append(block.astype(np.uint16))
-        if not steps:
-            raise self._broken(f"{name} do not ascend in steps of 1 to {longest}")
-        return np.concatenate(steps)
+MOST_VERIFIED_AT_ONCE = 16  # shards, each of which is copied out of its records meanwhile
 
 
 class SampleStore:
     """The samples of several shards, one after another in the order of the shards' names.
 
-    `source` is a folder, of which every *.h5 is taken, or the paths of shards. Raises UsageError if there is none,
-    WorkError if a shard is unusable or two do not belong together, and ManifestError if a folder has a manifest that
-    does not list just these shards or is not finished.
+    `source` is a folder, of which every *.h5 is taken, or the paths of shards; of a folder with a length index, shards
+    outside of `part` may be missing. Raises UsageError if there is no shard, WorkError if the length index does not fit
+    or two shards do not belong together, and ManifestError if a folder has a manifest that does not list just these
+    shards or is not finished.
     """
 
     vocabulary_size: int | None = None  # words, once `require` has compared the vocabulary
 
-    def __init__(self, source: Path | Sequence[Path]) -> None:
+    def __init__(self, source: Path | Sequence[Path], part: NodePart = WHOLE_STORE) -> None:
         self.folder = source if isinstance(source, Path) else None  # the one that a manifest belongs to
-        paths = shard_paths(source)
-        allow_open_files(len(paths))
-        self._index([Shard(path) for path in paths])
+        self.part = part
+        found, listed = shard_paths(source), None
         if self.folder is not None:
-            require_listed(self.folder, self.manifest)
-            require_named(self._attributes)
-        require_alike(self._attributes)
+            require_finished(self.folder)
+            listed = read_manifest(self.folder)
+        if self.folder is None or listed is None or listed.lengths_sha256 is None:
+            self._open_all(found, listed)
+        else:
+            self._open_listed(self.folder, listed, {path.name for path in found})
+        allow_open_files(len(self.present))
 
-    def _index(self, shards: list[Shard]) -> None:
-        self.shards, self.paths = shards, [shard.path for shard in shards]
-        self.vocabulary_sha256: str = shards[0].attributes["vocabulary_sha256"]
-        self.max_sequence_length: int = max(shard.attributes["max_sequence_length"] for shard in shards)
-        self._starts = [0, *np.cumsum([len(shard) for shard in self.shards]).tolist()]
-        # Tokens and masked tokens of each sample, u2 [N]; metadata.
-        self.lengths: NDArray[np.uint16] = np.concatenate([shard.lengths for shard in self.shards])
-        self.masked_counts: NDArray[np.uint16] = np.concatenate([shard.masked_counts for shard in self.shards])
+    def _open_all(self, paths: list[Path], listed: Manifest | None) -> None:
+        """Without a length index: make one of all shards, in memory."""
+        shards = [Shard(path) for path in paths]
+        attributes = {shard.path: shard.attributes for shard in shards}
+        self.manifest = Manifest.of_attributes(attributes)
+        if self.folder is not None:
+            if listed is not None:
+                require_equal(self.folder, self.manifest, listed)
+            require_named(attributes)
+        require_alike(attributes)
+        self.index = index_of(shards)
+        self.paths, self.present = paths, [*range(len(paths))]
+        self._opened = dict(enumerate(shards))
+
+    def _open_listed(self, folder: Path, manifest: Manifest, found: set[str]) -> None:
+        assert manifest.lengths_sha256 is not None and manifest.max_predictions is not None
+        self.manifest, self._opened = manifest, dict[int, Shard]()
+        self.paths = [folder / entry.name for entry in manifest.shards]
+        self.present = manifest.shards_of(self.part)
+        odd = [Difference(self.paths[number].name, MISSING) for number in self.present]
+        odd = [difference for difference in odd if difference.shard not in found]
+        odd += [Difference(name, EXTRA) for name in sorted(found - {entry.name for entry in manifest.shards})]
+        if odd:
+            raise not_listed(folder, odd[0], len(odd) - 1)
+        lengths = manifest.max_sequence_length, manifest.max_predictions
+        self.index = StoredLengths.mapped(folder / FILE, manifest.samples, manifest.lengths_sha256, *lengths)
 
     @property
-    def _attributes(self) -> dict[Path, dict[str, Any]]:
-        return {shard.path: shard.attributes for shard in self.shards}
+    def stores(self) -> Sequence["SampleStore"]:
+        """The stores whose samples these are, one after another."""
+        return [self]
 
-    @cached_property
-    def manifest(self) -> Manifest:
-        """What the manifest of these shards is, whether or not it is in their folder."""
-        return Manifest.of_attributes(self._attributes)
+    @property
+    def max_sequence_length(self) -> int:
+        return self.manifest.max_sequence_length
+
+    @property
+    def max_predictions(self) -> int:
+        assert self.manifest.max_predictions is not None, "of shards, or of a manifest that lists a length index"
+        return self.manifest.max_predictions
+
+    @property
+    def vocabulary_sha256(self) -> str:
+        return self.manifest.vocabulary_sha256
+
+    @property
+    def lengths(self) -> Counts:
+        """Tokens of each sample [N]."""
+        return self.index.lengths
+
+    @property
+    def masked_counts(self) -> Counts:
+        """Masked tokens of each sample [N]."""
+        return self.index.masked_counts
+
+    @property
+    def shard_starts(self) -> list[int]:
+        """The index of the first sample of each shard, and the one after the last of all."""
+        return self.manifest.shard_starts
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self.manifest.samples
 
-    def __reduce__(self) -> tuple[type["SampleStore"], tuple[Any], dict[str, Any]]:
+    def __reduce__(self) -> tuple[type["SampleStore"], tuple[Any, ...], dict[str, Any]]:
         """Another process opens the same shards for itself."""
-        return SampleStore, (self.paths,), {"vocabulary_size": self.vocabulary_size}
+        return SampleStore, (self.folder or self.paths, self.part), {"vocabulary_size": self.vocabulary_size}
+
+    def shard(self, number: int) -> Shard:
+        """The shard with this number, counted from 0, opened at the first call.
+
+        Raises as `Shard` does, WorkError for a shard outside of this node's part, and ManifestError for one that is not
+        what the manifest lists.
+        """
+        if (opened := self._opened.get(number)) is not None:
+            return opened
+        if number not in self.present:
+            first, end = self.part.range_of(len(self))
+            raise WorkError(
+                f"{self.paths[number]}: the shard is outside of the samples {first:,} to {end - 1:,}, which are those "
+                f"of node {self.part.node} of {self.part.nodes}"
+            )
+        return self._opened.setdefault(number, self._open(number))
+
+    def _open(self, number: int) -> Shard:
+        """A shard, compared with what the manifest lists."""
+        shard = Shard(self.paths[number])
+        attributes = {shard.path: shard.attributes}
+        manifest, entry = Manifest.of_attributes(attributes), self.manifest.shards[number]
+        for name in ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection"):
+            if (found := getattr(manifest, name)) != (expected := getattr(self.manifest, name)):
+                raise not_listed(shard.path.parent, Difference(shard.path.name, name, found, expected), 0)
+        if manifest.shards[0] != entry:
+            require_equal(shard.path.parent, manifest, Manifest(*_common(manifest), (entry,)))
+        if self.folder is not None:
+            require_named(attributes)
+        return shard
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards that this node reads, all opened."""
+        return [self.shard(number) for number in self.present]
+
+    def place_of(self, index: int) -> tuple[int, int]:
+        """The number of the shard that has sample `index`, and the sample's number there."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of a store of {len(self)}")
+        number = bisect_right(self.shard_starts, index) - 1
+        return number, index - self.shard_starts[number]
 
     def read(self, index: int) -> Sample:
         """Sample `index` of 0..N−1; IndexError otherwise."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} of a store of {len(self)}")
-        shard = bisect_right(self._starts, index) - 1
-        return self.shards[shard].read(index - self._starts[shard])
+        number, place = self.place_of(index)
+        return self.shard(number).read(place)
 
     def require(self, vocabulary: Vocabulary, name: Path) -> None:
         """Raise UsageError unless the samples were made with this vocabulary; `name` is its file."""
@@ -442,12 +206,12 @@ class SampleStore:
 
     def require_whole(self) -> None:
         """Raise UsageError, by the rule's name, if samples were left out at random: closed trains on all of them."""
-        for shard in self.shards:
-            if shard.attributes["selection"] == RANDOM:
-                raise UsageError(
-                    f"{shard.path}: closed division, Data set: found a random subset of the "
-                    f"whole {shard.attributes['selected_from']:,} samples, allowed is all; prepare without --samples"
-                )
+        if self.manifest.selection == RANDOM:
+            shard = self.shard(self.present[0])
+            raise UsageError(
+                f"{shard.path}: closed division, Data set: found a random subset of the "
+                f"whole {shard.attributes['selected_from']:,} samples, allowed is all; prepare without --samples"
+            )
 
     def require_samples(self, count: int, key: str) -> None:
         """Raise UsageError unless there are `count` samples, which the setting `key` asks for."""
@@ -458,27 +222,47 @@ class SampleStore:
             )
 
     def verify(self) -> None:
-        """Read everything and compare with the content hashes, then look for values that cannot be.
+        """Read everything and compare with the content hashes and the length index; look for values that cannot be.
 
-        Raises WorkError for the first shard in which something is wrong. Each shard is read once, several at a time.
+        Raises WorkError for the first shard in which something is wrong. Each shard is read once, several at a time. Of
+        a part of a store it is the part that is read.
         """
 
-        def verify_shard(shard: Shard) -> None:
-            shard.verify()
-            shard.require_values(self.vocabulary_size)
+        def verify_shard(number: int) -> None:
+            shard = self._open(number)  # anew: what is read of it is not kept
+            samples = shard.samples
+            shard.verify(samples)
+            shard.require_values(self.vocabulary_size, samples)
+            here = slice(self.shard_starts[number], self.shard_starts[number + 1])
+            for name in ("lengths", "masked_counts"):
+                if not np.array_equal(getattr(self.index, name)[here], getattr(shard, name)):
+                    raise unfit(shard.path.parent / FILE, f"its {name} are not those of the samples in {shard.path}")
 
-        with ThreadPoolExecutor(min(len(self.shards), processors())) as pool:
+        with ThreadPoolExecutor(min(len(self.present), processors(), MOST_VERIFIED_AT_ONCE)) as pool:
             try:
-                for _ in pool.map(verify_shard, self.shards):
+                for _ in pool.map(verify_shard, self.present):
                     pass
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
     def keep_manifest(self) -> None:
-        """Write the manifest into the folder of a store that was verified, if it has none yet; see `keep_manifest`."""
+        """Write manifest and length index of a store that was verified, if it lacks them; see `keep_manifest`."""
         if self.folder is not None:
-            keep_manifest(self.folder, self._attributes)
+            keep_manifest(self.folder, self.paths)
+
+
+def _common(manifest: Manifest) -> tuple[str, int]:
+    return manifest.vocabulary_sha256, manifest.max_sequence_length
+
+
+def index_of(shards: Sequence[Shard]) -> StoredLengths:
+    """The length index of shards that are made alike, in memory."""
+    attributes = shards[0].attributes
+    longest, most = attributes["max_sequence_length"], attributes["max_predictions"]
+    counts = ((shard.read_counts(LENGTHS), shard.read_counts(MASKED_COUNTS)) for shard in shards)
+    parts = [StoredLengths.of(lengths, masked, longest, most).entries for lengths, masked in counts]
+    return StoredLengths(np.concatenate(parts), longest, most)
 
 
 def require_alike(shards: Mapping[Path, Mapping[str, Any]]) -> None:
@@ -500,10 +284,15 @@ def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
     wanted = origin.attributes()
     for path in sorted(paths):
         try:
-            with _opened(path) as (_, found):
+            with opened_shard(path, None) as (_, found):
                 pass
         except PodiumError:
             continue  # what cannot be used is no loss
+        if found["format_version"] != FORMAT_VERSION:
+            raise UsageError(
+                f"{path.parent}: holds shards of an older version, such as {path.name}; convert them with `podium data "
+                f"upgrade {path.parent}`, which keeps their samples, or give another --out"
+            )
         keys = [key for key in NEVER_REPLACED if found[key] != wanted[key]]
         if found["selection"] == WHOLE != wanted["selection"]:
             keys.append("selection")
@@ -516,30 +305,46 @@ def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
 
 
 def renew_manifest(folder: Path) -> None:
-    """Write the manifest of all shards in a folder after some were made. The caller has locked the folder.
+    """Write length index and manifest of all shards in a folder after some were made. The caller has locked the folder.
 
     Raises WorkError where another shard of the folder cannot be in one store with them.
     """
-    attributes = {}
-    for path in shard_paths(folder):
-        with _opened(path) as (_, attributes[path]):
-            pass
+    _write_manifest(folder, [Shard(path) for path in shard_paths(folder)])
+
+
+def _write_manifest(folder: Path, shards: Sequence[Shard]) -> None:
+    attributes = {shard.path: shard.attributes for shard in shards}
     require_named(attributes)
     require_alike(attributes)
-    remove_unfinished(folder / MANIFEST)
-    write_manifest(folder, Manifest.of_attributes(attributes))
+    index = index_of(shards)
+    for name in (FILE, MANIFEST):
+        remove_unfinished(folder / name)
+    write_whole(folder / FILE, index.entries.tobytes())
+    write_manifest(folder, Manifest.of_attributes(attributes, index.sha256))
 
 
-def keep_manifest(folder: Path, shards: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Write the manifest of the verified shards of a folder, given with their attributes, if it has none yet.
+def require_index(folder: Path) -> None:
+    """Raise WorkError unless the length index that a store's manifest lists, if it does, is that of the shards."""
+    manifest = read_manifest(folder)
+    if manifest is None or manifest.lengths_sha256 is None:
+        return
+    found = index_of([Shard(path) for path in shard_paths(folder)])
+    if found.sha256 != manifest.lengths_sha256:
+        raise unfit(folder / FILE, f"the hash in {MANIFEST} is not that of the shards' lengths")
+    lengths = manifest.max_sequence_length, found.max_predictions
+    StoredLengths.mapped(folder / FILE, manifest.samples, manifest.lengths_sha256, *lengths)
 
-    Where the folder cannot be written, or is being prepared, the store stays without one. That loses nothing but the
-    comparison with a later state of the folder: ranks compare what they have opened.
+
+def keep_manifest(folder: Path, paths: Sequence[Path]) -> None:
+    """Write length index and manifest into the folder of verified shards, these, if it has none yet.
+
+    Where the folder cannot be written, or is being prepared, the store stays without. That loses nothing but the
+    comparison with a later state of the folder, and time: ranks compare what they have opened.
     """
     with suppress(PodiumError), folder_lock(folder, "podium data prepare"):
         require_finished(folder)
-        if not has_manifest(folder) and shard_paths(folder) == [*shards]:
-            write_manifest(folder, Manifest.of_attributes(shards))
+        if not has_manifest(folder) and shard_paths(folder) == [*paths]:
+            _write_manifest(folder, [Shard(path) for path in paths])
 
 
 class JoinedStores(SampleStore):
@@ -558,15 +363,53 @@ class JoinedStores(SampleStore):
         self.folder, self.vocabulary_size = None, stores[0].vocabulary_size
         self._stores = [*stores]
         self._bounds: list[int] = [0, *np.cumsum([len(store) for store in stores]).tolist()]
-        self._index([shard for store in stores for shard in store.shards])
-        allow_open_files(len(self.paths))
+        self.paths = [path for store in stores for path in store.paths]
+        allow_open_files(sum(len(store.present) for store in stores))
+
+    @property
+    def stores(self) -> Sequence[SampleStore]:
+        return self._stores
+
+    @property
+    def max_sequence_length(self) -> int:
+        return max(store.max_sequence_length for store in self._stores)
+
+    @property
+    def vocabulary_sha256(self) -> str:
+        return self._stores[0].vocabulary_sha256
+
+    @cached_property
+    def lengths(self) -> Counts:
+        return JoinedColumn([store.lengths for store in self._stores], self._bounds)
+
+    @cached_property
+    def masked_counts(self) -> Counts:
+        return JoinedColumn([store.masked_counts for store in self._stores], self._bounds)
+
+    @cached_property
+    def shard_starts(self) -> list[int]:
+        return [0, *np.cumsum([entry.samples for store in self._stores for entry in store.manifest.shards]).tolist()]
+
+    def __len__(self) -> int:
+        return self._bounds[-1]
+
+    def __reduce__(self) -> tuple[type[SampleStore], tuple[Any, ...], dict[str, Any]]:
+        return JoinedStores, (self._stores,), {}
+
+    def shard(self, number: int) -> Shard:
+        for store in self._stores:
+            if number < len(store.paths):
+                return store.shard(number)
+            number -= len(store.paths)
+        raise IndexError(f"there is no shard {number} more")
+
+    @property
+    def shards(self) -> list[Shard]:
+        return [shard for store in self._stores for shard in store.shards]
 
     def range_of(self, number: int) -> tuple[int, int]:
         """The first index of the samples of a store, counted from 0, and the one after the last."""
         return self._bounds[number], self._bounds[number + 1]
-
-    def __reduce__(self) -> tuple[type[SampleStore], tuple[Any], dict[str, Any]]:
-        return JoinedStores, (self._stores,), {}
 
 
 def join_stores(stores: Sequence[SampleStore]) -> SampleStore:

@@ -1,20 +1,22 @@
 """Bulk reads of a store: prefetch many samples into the page cache, then copy them into flat arrays.
 
 Both work on a whole list of samples, wherever in the shards they lie, and neither holds the interpreter lock during
-disk reads: one thread may read while another one trains.
+disk reads: one thread may read while another one trains. The record of a sample is one run of bytes, and the length
+index says where it lies.
 """
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
-from numba import carray  # type: ignore[attr-defined]
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from benchmarks.bert.samples import SAMPLE_DTYPES, FlatArrays, Samples, offsets_of, value_fault
+from benchmarks.bert.length_index import FILE, StoredLengths, unfit
+from benchmarks.bert.records import TRAILER, record_lengths, unpack_at
+from benchmarks.bert.samples import Samples, value_fault
+from benchmarks.bert.shard import RECORDS, STORED_DTYPE
 from benchmarks.bert.store import SampleStore
 from podium.core.errors import WorkError
 from podium.core.jit import compiled
@@ -23,32 +25,47 @@ from podium.core.jit import compiled
 GAP = 64 * 2**10
 # Bytes of one request: Linux cuts a longer one off at the disk's read-ahead, which is this much by default.
 PIECE = 128 * 2**10
-BLOCK = 64  # every so many samples the place in the flat arrays is kept; what lies between is counted
-BY_TOKEN, BY_SAMPLE, BY_MASK = 0, 1, 2
-# What is read of a shard, and what there is an element of for. Offsets follow from the lengths, which are known.
-ARRAYS = {
-    "token_ids": BY_TOKEN,
-    "first_segment_lengths": BY_SAMPLE,
-    "masked_positions": BY_MASK,
-    "masked_token_ids": BY_MASK,
-    "next_sentence_labels": BY_SAMPLE,
-}
+BLOCK = 512  # every so many samples the place of the record is kept; what lies between is counted
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the records of some samples lie."""
+
+    shards: NDArray[np.int64]  # [n] number of the shard
+    starts: NDArray[np.int64]  # [n] first byte of the record among the shard's records
+    lengths: NDArray[np.uint16]  # [n] tokens
+    masked_counts: NDArray[np.uint16]  # [n] masked tokens
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """[n] bytes of each record."""
+        sizes: NDArray[np.int64] = STORED_DTYPE.itemsize * record_lengths(self.lengths, self.masked_counts)
+        return sizes
 
 
 class BulkReader:
     """Reads lists of samples of a store. Use as a context manager, or `close` it: it keeps files of shards open.
 
-    Holds 0.25 bytes a sample.
+    Holds 8 bytes for every BLOCK samples.
     """
 
     def __init__(self, store: SampleStore) -> None:
         self._store = store
-        self._starts = offsets_of([len(shard) for shard in store.shards])
-        self._token_blocks, self._masked_blocks = _blocks(store.lengths), _blocks(store.masked_counts)
-        # Elements in all shards before each shard.
-        self._first_tokens = offsets_of([shard.attributes["tokens"] for shard in store.shards])
-        self._first_masks = offsets_of([shard.attributes["masked_tokens"] for shard in store.shards])
-        self._addresses = np.zeros((len(store.shards), len(ARRAYS)), dtype=np.intp)
+        self._starts = np.array(store.shard_starts)
+        self._bounds = [0]  # of the samples of each of the stores
+        self._blocks: list[NDArray[np.int64]] = []  # numbers in the records of a store before sample 0, BLOCK, …
+        firsts, counts = [], []  # of each shard: numbers in the records of its store before, and in its own
+        for part in store.stores:
+            self._bounds.append(self._bounds[-1] + len(part))
+            self._blocks.append(_sums(part.index.entries, *_decoding(part.index), BLOCK))
+            before = 0
+            for entry in part.manifest.shards:
+                firsts.append(before)
+                counts.append(entry.tokens + 2 * entry.masked_tokens + TRAILER * entry.samples)
+                before += counts[-1]
+        self._firsts, self._counts = np.array(firsts), np.array(counts)
+        self._addresses = np.zeros(len(store.paths), dtype=np.intp)  # of each shard's records, once they are mapped
         self._files: dict[int, int] = {}
         self.gather(np.empty(0, dtype=np.int64))  # nothing is left to be compiled later
 
@@ -66,27 +83,17 @@ class BulkReader:
     def gather(self, indices: NDArray[np.int64]) -> Samples:
         """The samples with these indices [n], in this order, in arrays of their own.
 
-        Raises IndexError for an index outside of 0..N−1, and WorkError for a shard that cannot be mapped and for a
-        value that no sample can have.
+        Raises IndexError for an index outside of 0..N−1, and WorkError for a shard that is not here or cannot be mapped
+        and for a value that no sample can have.
         """
-        shard_of, first = self._find(indices)
-        for shard in np.unique(shard_of[self._addresses[shard_of, 0] == 0]).tolist():
-            arrays = self._store.shards[shard].arrays()
-            self._addresses[shard] = [arrays[name].ctypes.data for name in ARRAYS]
-        offsets = offsets_of(self._store.lengths[indices])
-        masked_offsets = offsets_of(self._store.masked_counts[indices])
-        samples = Samples(
-            token_ids=np.empty(offsets[-1], np.uint16),
-            sample_offsets=offsets,
-            first_segment_lengths=np.empty(len(indices), np.uint16),
-            masked_positions=np.empty(masked_offsets[-1], np.uint16),
-            masked_token_ids=np.empty(masked_offsets[-1], np.uint16),
-            masked_offsets=masked_offsets,
-            next_sentence_labels=np.empty(len(indices), np.uint8),
-        )
-        _copy(self._addresses, shard_of, first, samples.arrays)
+        places = self._find(indices)
+        for shard in np.unique(places.shards[self._addresses[places.shards] == 0]).tolist():
+            self._addresses[shard] = self._store.shard(shard).records.ctypes.data
+        addresses = self._addresses[places.shards] + places.starts
+        samples = unpack_at(addresses, places.lengths, places.masked_counts)
         if fault := value_fault(samples, self._store.vocabulary_size):
-            raise self._unusable(shard_of[fault[0]], first[fault[0], BY_SAMPLE], fault[1])
+            shard = int(places.shards[fault[0]])
+            raise self._unusable(shard, int(indices[fault[0]] - self._starts[shard]), fault[1])
         return samples
 
     def _unusable(self, shard: int, sample: int, what: str) -> WorkError:
@@ -104,13 +111,12 @@ class BulkReader:
         `gather` does.
         """
         asked = 0
-        shard_of, first = self._find(indices)
-        for shard in np.unique(shard_of).tolist():
-            file = self._file(shard)
-            here = shard_of == shard
-            counts = self._store.lengths[indices[here]], self._store.masked_counts[indices[here]]
-            starts, ends = self._byte_bounds(shard, first[here], *counts)
-            for start, length in byte_ranges(starts, ends):
+        places = self._find(indices)
+        sizes = places.sizes
+        for shard in np.unique(places.shards).tolist():
+            file, here = self._file(shard), places.shards == shard
+            starts = places.starts[here] + self._store.shard(shard).places[RECORDS].start
+            for start, length in byte_ranges(starts, starts + sizes[here]):
                 os.posix_fadvise(file, start, length, os.POSIX_FADV_WILLNEED)
                 asked += length
         return asked
@@ -127,30 +133,22 @@ class BulkReader:
                 ) from error
         return self._files[shard]
 
-    def _find(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The shard of each sample [n], and where in its arrays the sample begins [n, 3]: by token, sample and mask."""
+    def _find(self, indices: NDArray[np.int64]) -> _Places:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self._store)):
             raise IndexError(f"samples {indices.min()} to {indices.max()} of a store of {len(self._store)}")
-        shard_of = np.searchsorted(self._starts, indices, side="right") - 1
-        first = np.empty((len(indices), 3), dtype=np.int64)
-        _count(indices, self._store.lengths, self._token_blocks, first[:, BY_TOKEN])
-        _count(indices, self._store.masked_counts, self._masked_blocks, first[:, BY_MASK])
-        first[:, BY_TOKEN] -= self._first_tokens[shard_of]
-        first[:, BY_SAMPLE] = indices - self._starts[shard_of]
-        first[:, BY_MASK] -= self._first_masks[shard_of]
-        return shard_of, first
-
-    def _byte_bounds(
-        self, shard: int, first: NDArray[np.int64], lengths: NDArray[np.uint16], masked_counts: NDArray[np.uint16]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First byte and the one after the last, of every array's part of every sample [arrays · n] in the file."""
-        counts = {BY_TOKEN: lengths, BY_SAMPLE: np.ones_like(lengths), BY_MASK: masked_counts}
-        starts, ends = [], []
-        for name, unit in ARRAYS.items():
-            size, place = SAMPLE_DTYPES[name].itemsize, self._store.shards[shard].places[name].start
-            starts.append(place + first[:, unit] * size)
-            ends.append(starts[-1] + counts[unit].astype(np.int64) * size)
-        return np.concatenate(starts), np.concatenate(ends)
+        shards = np.searchsorted(self._starts, indices, side="right") - 1
+        first = np.empty(len(indices), dtype=np.int64)
+        for number, part in enumerate(self._store.stores):
+            here = (indices >= self._bounds[number]) & (indices < self._bounds[number + 1])
+            own = indices[here] - self._bounds[number]
+            first[here] = _before(own, part.index.entries, *_decoding(part.index), self._blocks[number], BLOCK)
+        first -= self._firsts[shards]
+        lengths, masked_counts = self._store.lengths[indices], self._store.masked_counts[indices]
+        beyond = (first < 0) | (first + record_lengths(lengths, masked_counts) > self._counts[shards])
+        if beyond.any():  # else memory would be read that is not the shard's
+            path = self._store.paths[int(shards[beyond.argmax()])]
+            raise unfit(path.parent / FILE, f"a sample lies outside of the records of {path}")
+        return _Places(shards, first * STORED_DTYPE.itemsize, lengths, masked_counts)
 
 
 def byte_ranges(
@@ -169,57 +167,38 @@ def byte_ranges(
             yield begin, min(piece, end - begin)
 
 
-def _blocks(counts: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Elements before sample 0, BLOCK, 2 · BLOCK … of samples with these counts [N]."""
-    sums = np.add.reduceat(counts, np.arange(0, len(counts), BLOCK), dtype=np.int64)
-    return np.cumsum(sums) - sums
+def _decoding(index: StoredLengths) -> tuple[int, int]:
+    """How many bits of an entry are the masked tokens, and which."""
+    return index.masked_bits, 2**index.masked_bits - 1
 
 
 @compiled
-def _count(
-    indices: NDArray[np.int64], counts: NDArray[np.uint16], blocks: NDArray[np.int64], before: NDArray[np.int64]
-) -> None:
-    """before[i]: elements of all samples before sample indices[i]."""
+def _sums(entries: NDArray[Any], bits: int, mask: int, block: int) -> NDArray[np.int64]:
+    """Numbers in all records before those of sample 0, block, 2 · block …"""
+    sums = np.zeros((len(entries) + block - 1) // block, np.int64)
+    total = 0
+    for number in range(len(sums)):
+        sums[number] = total
+        tokens = masked = 0
+        last = min((number + 1) * block, len(entries))
+        for k in range(number * block, last):
+            tokens += entries[k] >> bits
+            masked += entries[k] & mask
+        total += tokens + 2 * masked + (3 + TRAILER) * (last - number * block)  # entries count tokens from 1
+    return sums
+
+
+@compiled
+def _before(
+    indices: NDArray[np.int64], entries: NDArray[Any], bits: int, mask: int, blocks: NDArray[np.int64], block: int
+) -> NDArray[np.int64]:
+    """Numbers in all records before that of each of these samples [n]."""
+    before = np.empty(len(indices), np.int64)
     for i in range(len(indices)):
-        block = indices[i] // BLOCK
-        total = blocks[block]
-        for k in range(block * BLOCK, indices[i]):
-            total += counts[k]
-        before[i] = total
-
-
-@compiled
-def _copy(
-    addresses: NDArray[np.intp],
-    shard_of: NDArray[np.int64],
-    first: NDArray[np.int64],
-    arrays: FlatArrays,
-) -> None:
-    """Copy samples out of the mapped shards. `addresses` [shards, ARRAYS] of their arrays, `first` as `_find` gives."""
-    token_ids, sample_offsets, first_lengths, masked_positions, masked_token_ids, masked_offsets, labels = arrays
-    for i in range(len(shard_of)):
-        at = addresses[shard_of[i]]
-        token, sample, mask = first[i, BY_TOKEN], first[i, BY_SAMPLE], first[i, BY_MASK]
-        begin, end = sample_offsets[i], sample_offsets[i + 1]
-        token_ids[begin:end] = carray(_u2(at[0] + 2 * token), end - begin)
-        first_lengths[i] = carray(_u2(at[1] + 2 * sample), 1)[0]
-        begin, end = masked_offsets[i], masked_offsets[i + 1]
-        masked_positions[begin:end] = carray(_u2(at[2] + 2 * mask), end - begin)
-        masked_token_ids[begin:end] = carray(_u2(at[3] + 2 * mask), end - begin)
-        labels[i] = carray(_u1(at[4] + sample), 1)[0]
-
-
-def _pointer(kind: Any) -> Any:
-    """A compiled function that takes an address for that of elements of this type."""
-
-    @intrinsic
-    def pointer(typing: Any, address: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-        return numba.types.CPointer(kind)(numba.types.intp), code  # type: ignore[no-untyped-call]
-
-    return pointer
-
-
-_u1, _u2 = _pointer(numba.types.uint8), _pointer(numba.types.uint16)
+        number = indices[i] // block
+        tokens = masked = 0
+        for k in range(number * block, indices[i]):
+            tokens += entries[k] >> bits
+            masked += entries[k] & mask
+        before[i] = blocks[number] + tokens + 2 * masked + (3 + TRAILER) * (indices[i] - number * block)
+    return before

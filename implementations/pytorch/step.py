@@ -12,11 +12,9 @@
 
 import json
 import math
-from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -241,14 +239,13 @@ class NotFinite(WorkError):
 
 def with_samples(error: NotFinite, store: SampleStore, path: Path) -> WorkError:
     """The failure with the samples of the batch: all of them are written to `path`, by rank."""
-    starts = [0, *accumulate(len(shard) for shard in store.shards)]
     whole, ranks = error.whole, len(error.whole.micro_batch_slots)
     samples = []
     for rank in range(ranks):
         for micro_batch, part in enumerate(whole.micro_batches(rank)):
             for index in whole.indices[part].tolist():
-                shard = bisect_right(starts, index) - 1
-                place = {"shard": str(store.paths[shard]), "sample_of_shard": index - starts[shard]}
+                shard, number = store.place_of(index)
+                place = {"shard": str(store.paths[shard]), "sample_of_shard": number}
                 samples.append({"rank": rank, "micro_batch": micro_batch, "index": index, **place})
     write_whole(path, json.dumps({"step": error.step, "loss": str(error.loss), "samples": samples}, indent=1) + "\n")
     named = ", ".join(

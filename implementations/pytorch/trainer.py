@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.bert.store import SampleStore, join_stores
+from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.checkpointing import (
     RunState,
@@ -144,9 +145,10 @@ class Trainer:
 
     def _open_data(self) -> None:
         """Open the stores to train on and to evaluate on."""
-        config = self.config
+        config, processes = self.config, self.processes
         assert config.data.vocabulary is not None
-        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, self.processes, self.folder.data)
+        parts = config.store_parts(processes.rank // config.launch.processes_per_node)
+        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, processes, self.folder.data, parts)
         *stores, self.evaluation_store = opened
         if self.folder.data.exists():
             self.digests = {key: store.manifest.digest for key, store in zip(config.every_store, opened, strict=True)}
@@ -183,7 +185,7 @@ class Trainer:
             **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
         )
 
-    def _share_evaluation(self) -> list[RaggedBatch]:
+    def _share_evaluation(self, reader: Callable[[SampleStore], BulkReader] = BulkReader) -> list[RaggedBatch]:
         """This rank's evaluation samples."""
         return evaluation_batches(
             self.evaluation_store,
@@ -192,6 +194,7 @@ class Trainer:
             samples=self.config.evaluation_samples,
             local_batch_size=self.config.evaluation.local_batch_size,
             slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,
+            reader=reader,
         )
 
     # On the clock

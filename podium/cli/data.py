@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from podium.cli.options import AsJson, Processes, show
+from podium.cli.stage import stage
 from podium.core.console import print_findings, print_text, progress_bar, tell
 from podium.core.errors import UsageError
 
@@ -25,6 +26,10 @@ MostMasked = Annotated[
 ]
 
 data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
+data.command(
+    epilog="Example, on every node of a Slurm job: [bold]srun --ntasks-per-node=1 podium data stage data/wikipedia "
+    "/local/wikipedia[/bold]",
+)(stage)
 
 
 @data.command(epilog="Example: [bold]podium data prepare --text part-* --vocab vocab.txt --out data/wikipedia[/bold]")
@@ -176,13 +181,31 @@ def export(
     Nothing is lost: `podium data import` makes the same shards of the files, to the byte.
     """
     from benchmarks.bert.formats.convert import export_store
-    from benchmarks.bert.store import SUFFIX
+    from benchmarks.bert.shard import SUFFIX
 
     with progress_bar() as bar:
         task = bar.add_task("Exporting shards", total=len([*store.glob(f"*{SUFFIX}")]))
         written = export_store(store, format_name, out, processes, lambda _: bar.advance(task))
     for file in written:
         print_text(file)
+
+
+@data.command(epilog="Example: [bold]podium data upgrade data/wikipedia[/bold]")
+def upgrade(
+    store: Annotated[Path, typer.Argument(help="The folder of shards.")], processes: Processes = os.cpu_count() or 1
+) -> None:
+    """Convert the shards of an older version of Podium in place, and write the length index of the store anew.
+
+    Every shard is verified on the way. The samples stay the same, and so does the digest of the store: runs that were
+    made with it can be resumed. What is converted is kept: give the same command again after an interruption.
+    """
+    from benchmarks.bert.store import shard_paths
+    from benchmarks.bert.upgrade import upgrade as upgrade_store
+
+    with progress_bar() as bar:
+        task = bar.add_task("Converting shards", total=len(shard_paths(store)))
+        converted, others = upgrade_store(store, processes, lambda: bar.advance(task))
+    print_text(f"{store}: {len(converted)} shards converted, {len(others)} were of this version; all verified")
 
 
 @data.command(

@@ -1,9 +1,6 @@
 """`podium rehearse`: one rank's run at the system's number of ranks, on this machine alone."""
 
-import re
-import tempfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,10 +9,7 @@ from rich.console import Console as RichConsole
 from podium.cli.options import AsJson, Recipe, Settings, System, show
 from podium.config.schema import RunConfig
 from podium.core.console import errors, print_line, summary_table, tell
-from podium.core.errors import UsageError
 
-FOLDER = "rehearsal"  # in the data folder: length indices, written once
-UNITS = {"G": 1e9, "T": 1e12}
 NOT_REHEARSED = (
     "Not rehearsed: the model and its warm-up (the tiny one stands for it), reading of samples, communication. Times "
     "are CPU time; a step's are medians over {calls} steps."
@@ -40,61 +34,16 @@ def rehearse(
     take more memory than it has.
     """
     from podium.run.progress import Progress
+    from podium.run.rehearsal import memory_shortage
+    from podium.run.rehearsal import rehearse as rehearse_rank
     from podium.run.run_set import RunRequest
 
     config = RunRequest(system, settings or [], recipe).config
-    found = rehearsal(config, rank, steps, samples, Progress(errors).note)
+    found = rehearse_rank(config, rank, steps, samples, Progress(errors).note)
     show(as_json, found, lambda to: print_rehearsal(to, config, found))
     if shortage := memory_shortage(config, found):
         tell(shortage)
         raise typer.Exit(1)
-
-
-def rehearsal(
-    config: RunConfig, rank: int, steps: int, samples: int | None, note: Callable[[str], None]
-) -> dict[str, Any]:
-    """What the implementation's rehearsal of one rank found. UsageError for a rank that the system does not have, and
-    for whatever has the run itself refused."""
-    from benchmarks.bert.rehearsal_index import WIKIPEDIA_SAMPLES, has_index, rehearsal_index
-    from benchmarks.bert.sizes import SEQUENCE_LENGTH
-    from podium.config.load import write_resolved
-    from podium.planning.costs import with_measured_costs
-    from podium.run.data import DATA
-    from podium.run.implementation import ask
-
-    ranks = config.launch.ranks
-    if rank >= ranks:
-        raise UsageError(f"--rank: found {rank}, allowed is 0 to {ranks - 1:,}, the ranks of {config.system}")
-    config, count = with_measured_costs(config), WIKIPEDIA_SAMPLES if samples is None else samples
-    for length in {SEQUENCE_LENGTH, *(phase.max_sequence_length or SEQUENCE_LENGTH for phase in config.phases)}:
-        if not has_index(DATA / FOLDER, count, length):
-            note(f"Writing a length index of {count:,} samples of up to {length} tokens")
-            rehearsal_index(DATA / FOLDER, count, length)
-    note(f"Rehearsing rank {rank} of {ranks:,}")
-    with tempfile.TemporaryDirectory(prefix="podium_") as folder:
-        path = Path(folder) / "config.yaml"
-        write_resolved(config, path)
-        options = [str(path), "--rank", str(rank), "--steps", str(steps), "--samples", str(count)]
-        found = ask(config.implementation, "rehearse", [*options, "--indices", str(DATA / FOLDER)])
-    return {"system": config.system, "recipe": config.recipe, "global_batch_size": config.global_batch_size, **found}
-
-
-def memory_shortage(config: RunConfig, found: Mapping[str, Any]) -> str:
-    """A sentence if a node has less memory than its processes take, as far as its description states it."""
-    needed, stated = found["memory"]["node_bytes"], config.description.host_memory_capacity
-    capacity = memory_of(stated)
-    if capacity is None or needed <= capacity:
-        return ""
-    return (
-        f"launch.processes_per_node: {config.launch.processes_per_node} processes take {_bytes(needed)} of a node's "
-        f"memory, and description.host_memory_capacity is {stated!r}; use fewer processes, or nodes with more memory"
-    )
-
-
-def memory_of(text: str) -> float | None:
-    """Bytes of a capacity such as `1 TB` or `192 GB`; None where none is stated."""
-    found = re.search(r"(\d+(?:\.\d+)?)\s*([GT])i?B", text[:200], re.IGNORECASE)
-    return float(found[1]) * UNITS[found[2].upper()] if found else None
 
 
 def print_rehearsal(console: RichConsole, config: RunConfig, found: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from benchmarks.bert.manifest import WHOLE_STORE, NodePart
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH, GenerationSettings
 from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, closed_breaches, evaluation_interval
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, SIZES, Size
@@ -388,6 +389,7 @@ class TrainingPhase(Settings):
         return self
 
 
+IN_ORDER = ("padded", "random")  # balancing strategies that leave every sample with the rank that it is drawn for
 STRATIFIED = ("stratified", "presorted")  # balancing strategies that draw a fixed count of each length stratum
 
 
@@ -518,6 +520,17 @@ class RunConfig(Settings):
         """Where all prepared samples are, by key: those to train on, then those to evaluate on."""
         evaluation = self.data.evaluation_store
         return self.named_stores | ({"data.evaluation_store": evaluation} if evaluation is not None else {})
+
+    @property
+    def reads_own_part(self) -> bool:
+        """Whether a rank reads no sample to train on but those of its own part: what others train on it is sent."""
+        in_order = self.balancing in IN_ORDER and self.capacity_overflow is None
+        return self.shards == "per_rank" and (in_order or self.loader == "exchange")
+
+    def store_parts(self, node: int) -> dict[str, NodePart]:
+        """The part of each store that a node's ranks read, by its key: all of it unless they read their own alone."""
+        own = NodePart(node, self.launch.nodes) if self.reads_own_part else WHOLE_STORE
+        return {key: own if key in self.named_stores else WHOLE_STORE for key in self.every_store}
 
     def phase_samples(self, phase: TrainingPhase) -> int | None:
         """Samples of a phase, whole global batches where it is a share of max_samples; None of the last one.

@@ -55,7 +55,8 @@ class Examination:
         """The training samples, where they are sound."""
         if self.prepared is None or self.prepared.data.store is None:
             return None
-        return join_stores([SampleStore(folder) for folder in self.prepared.stores])
+        parts = self.prepared.store_parts(0)
+        return join_stores([SampleStore(folder, parts[key]) for key, folder in self.prepared.named_stores.items()])
 
     @property
     def cuda(self) -> bool:

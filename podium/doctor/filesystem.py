@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.bert.manifest import ManifestError
+from benchmarks.bert.shard import RANDOM
 from benchmarks.bert.sizes import VOCABULARY_SIZE
-from benchmarks.bert.store import RANDOM
 from benchmarks.bert.verification.official_data import VOCABULARY, is_official_vocabulary
 from podium.config.schema import Container, RunConfig
 from podium.core.errors import PodiumError, WorkError
@@ -281,7 +281,7 @@ def check_closed_data(examination: Examination) -> Iterable[Finding]:
     except WorkError as error:
         yield Finding("closed data", "error", str(error), "MLPerf's vocabulary", "see who may read it")
         return
-    random = [shard.path.name for shard in store.shards if shard.attributes["selection"] == RANDOM]
+    random = [part.paths[0].parent for part in store.stores if part.manifest.selection == RANDOM]
     faults = ([] if official else [f"{config.data.vocabulary} is another vocabulary"]) + (
         [f"{random[0]} is a random subset"] if random else []
     )

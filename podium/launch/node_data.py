@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import Manifest
-from benchmarks.bert.store import SampleStore, Shard, shard_paths
+from benchmarks.bert.shard import Shard
+from benchmarks.bert.store import SampleStore, shard_paths
 from podium.config.run_data import RunData
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, WorkError
@@ -51,9 +53,10 @@ class VerifiedStore:
 
 
 class NodeData:
-    """The stores that this process has verified on this node."""
+    """The stores, or the parts of them that this node reads, that this process has verified on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: int = 0) -> None:
+        self.node = node
         self._stores: dict[Path, VerifiedStore] = {}
 
     def verify(self, store: SampleStore) -> Manifest:
@@ -61,18 +64,18 @@ class NodeData:
         assert store.folder is not None
         files = _states(store.folder)
         store.verify()
-        if [*files] != store.paths:
+        if not {store.paths[number] for number in store.present} <= {*files}:
             raise WorkError(f"{store.folder}: shards came or went while they were verified; start again")
         self._stores[store.folder] = VerifiedStore(store.manifest, files)
         return store.manifest
 
     def of(self, config: RunConfig) -> RunData:
         """What a run of this configuration is trained and evaluated on; a store that was changed is verified anew."""
-        manifests = {}
+        manifests, parts = {}, config.store_parts(self.node)
         for key, folder in config.every_store.items():
             known = self._stores.get(folder)
             unchanged = known is not None and known.files == _states(folder)
-            manifests[key] = known.manifest if known and unchanged else self.verify(SampleStore(folder))
+            manifests[key] = known.manifest if known and unchanged else self.verify(SampleStore(folder, parts[key]))
         return RunData(manifests)
 
     def require(self, config: RunConfig, expected: RunData, other: str) -> None:
@@ -107,7 +110,9 @@ def verification_seconds(config: RunConfig) -> float:
 
 
 def _states(folder: Path) -> dict[Path, FileState]:
-    return {path: FileState.of(path) for path in shard_paths(folder)}
+    """Of the shards, and of the length index where there is one."""
+    index = folder / FILE
+    return {path: FileState.of(path) for path in (*shard_paths(folder), *([index] if index.exists() else []))}
 
 
 def _changed(path: Path, before: Mapping[Path, FileState], now: Mapping[Path, FileState]) -> bool:
@@ -118,5 +123,6 @@ def _changed(path: Path, before: Mapping[Path, FileState], now: Mapping[Path, Fi
         return True
     if one.ctime_ns == other.ctime_ns:
         return False
-    Shard(path).verify()
+    if path.name != FILE:  # the index is compared with its hash by every rank that opens it
+        Shard(path).verify()
     return False

@@ -325,7 +325,7 @@ class _Worker:
 
     def __init__(self, node: Node, first: NodeConnection, runs: Path, note: Callable[[str], None]) -> None:
         self._node, self._first, self._runs, self._note = node, first, runs.resolve(), note
-        self._data = NodeData()
+        self._data = NodeData(node.rank)
 
     def execute(self, order: Order) -> Answer:
         """The answer to an order, once it is done."""

@@ -11,14 +11,17 @@ from benchmarks.bert.manifest import MARKER
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
+from benchmarks.bert.shard import repeats
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import FORMAT_VERSION, SampleStore, repeats
+from benchmarks.bert.store import SampleStore
+from benchmarks.bert.upgrade import is_older, upgrade
 from podium.config.schema import DataSettings, RunConfig
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.node_data import NodeData
 
 DATA = WORKING_FOLDER / "data"
+GENERATION_VERSION = 2  # another one where the same text is made into other samples
 
 
 def with_data(config: RunConfig, on_progress: Callable[[str], None], node: NodeData | None = None) -> RunConfig:
@@ -43,7 +46,7 @@ def with_data(config: RunConfig, on_progress: Callable[[str], None], node: NodeD
 
 
 def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[int, int]]:
-    """Check vocabulary, division's rules, composition, and every byte of all stores: UsageError or WorkError.
+    """Check vocabulary, division's rules, composition, and every byte that this node reads: UsageError or WorkError.
 
     No two shards of any of the stores have the same content, and evaluation samples are as long as training's. A store
     that has no manifest gets one then. Returns the most tokens and the most masked tokens of a sample that each store
@@ -57,9 +60,10 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
             f"data.evaluation_store: {data.evaluation_store} is trained on too; name samples that no run is trained on"
         )
     node, made_for, shards = node or NodeData(), {}, {}
-    for store in dict.fromkeys((data.store, data.evaluation_store, *config.stores)):
+    parts = config.store_parts(node.node)
+    for key, store in config.every_store.items():
         try:
-            opened = SampleStore(store)
+            opened = SampleStore(store, parts[key])
             opened.require(vocabulary, data.vocabulary)
             if config.division == "closed":
                 opened.require_whole()
@@ -70,8 +74,9 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
             hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
             raise type(error)(f"{error}{hint}") from None
         opened.keep_manifest()
-        shards[store] = [(shard.path, shard.attributes) for shard in opened.shards]
-        made_for[store] = opened.max_sequence_length, opened.shards[0].attributes["max_predictions"]
+        listed = zip(opened.paths, opened.manifest.shards, strict=True)
+        shards[store] = [(path, {"content_sha256": entry.content_sha256}) for path, entry in listed]
+        made_for[store] = opened.max_sequence_length, opened.max_predictions
         if opened.max_sequence_length > config.model_size.positions:
             raise UsageError(
                 f"{store}: has samples of up to {opened.max_sequence_length} tokens, and size {config.size} has "
@@ -156,6 +161,9 @@ def _from_text(
     wanted = _wanted(config, name, texts, evaluation, vocabulary)
     for store, sources, settings in wanted:
         if _is_made(store, sources):
+            if is_older(store):
+                on_progress(f"Converting the samples in {store}, which an older version has made")
+                upgrade(store, processes=min(len(sources), os.cpu_count() or 1))
             continue
         names = ", ".join(source.name for source in sources)
         length = settings.max_sequence_length
@@ -190,7 +198,7 @@ def _is_made(store: Path, sources: tuple[Path, ...]) -> bool:
 
 
 def _digest(files: tuple[Path, ...]) -> str:
-    digest = hashlib.sha256(repr((FORMAT_VERSION, astuple(GenerationSettings()))).encode())
+    digest = hashlib.sha256(repr((GENERATION_VERSION, astuple(GenerationSettings()))).encode())
     for path in files:
         digest.update(path.name.encode())
         with path.open("rb") as file:

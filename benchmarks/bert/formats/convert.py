@@ -14,15 +14,8 @@ from benchmarks.bert.formats.rows import AllowedTokens, Contents, origin_of, unu
 from benchmarks.bert.formats.tfrecord import COMPRESSED, begins_as_gzip, begins_as_tfrecord
 from benchmarks.bert.manifest import mark_unfinished
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.store import (
-    STRIPPED_SUFFIX,
-    SUFFIX,
-    SampleStore,
-    Shard,
-    renew_manifest,
-    require_replaceable,
-    write_shard,
-)
+from benchmarks.bert.shard import STRIPPED_SUFFIX, SUFFIX, Shard, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest, require_replaceable
 from podium.core.errors import UsageError
 from podium.core.files import make_folder, require_readable
 from podium.core.locks import folder_lock

@@ -42,7 +42,7 @@ from benchmarks.bert.formats.rows import (
     unusable,
 )
 from benchmarks.bert.samples import Samples, section
-from benchmarks.bert.store import SUFFIX, Shard, attributes_of, new_hdf5, set_attribute
+from benchmarks.bert.shard import SUFFIX, Shard, attributes_of, new_hdf5, set_attribute
 from podium.core.errors import PodiumError, UsageError, WorkError
 
 LARGEST = 32_767  # of the formats' i2
@@ -224,8 +224,9 @@ def notes_of(file: h5py.File, path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def exported(path: Path, shard: Shard) -> Iterator[h5py.File]:
-    """A new file to write the shard's samples to, with its attributes noted; it is on the disk when the block ends.
+def exported(path: Path, shard: Shard) -> Iterator[tuple[h5py.File, Samples]]:
+    """A new file, and the shard's samples to write to it; its attributes are noted. It is on the disk when the block
+    ends.
 
     Raises UsageError if a number of the samples is too large for the format, WorkError if a [CLS] is masked or the disk
     does not allow the file.
@@ -251,7 +252,7 @@ def exported(path: Path, shard: Shard) -> Iterator[h5py.File]:
     with new_hdf5(path) as file:
         for name, value in shard.attributes.items():
             set_attribute(file, NOTE + name, value)
-        yield file
+        yield file, samples
 
 
 def blocks_of(samples: Samples, step: int) -> Iterator[tuple[slice, Samples]]:
@@ -283,13 +284,13 @@ def write_fixed(path: Path, shard: Shard) -> None:
     count = len(shard)
     width, masked_width = shard.attributes["max_sequence_length"], shard.attributes["max_predictions"]
     columns = dict.fromkeys(WIDE, (width,)) | dict.fromkeys(MASKED, (masked_width,))
-    with exported(path, shard) as file:
+    with exported(path, shard) as (file, samples):
         for name, dtype in FIXED_DTYPES.items():
             rest = columns.get(name, ())
             chunk = (min(count, ROWS_A_CHUNK), *rest)
             packed = {"chunks": chunk, "compression": "gzip", "compression_opts": GZIP_LEVEL, "shuffle": True}
             file.create_dataset(name, (count, *rest), dtype, track_times=False, **packed)
-        for place, block in blocks_of(shard.samples, block_rows(width, masked_width)):
+        for place, block in blocks_of(samples, block_rows(width, masked_width)):
             for name, values in padded(block, width, masked_width).items():
                 file[name][place] = values
 
@@ -325,18 +326,18 @@ def write_variable(path: Path, shard: Shard) -> None:
     Raises UsageError for samples that the format cannot hold, and WorkError if the disk does not allow it.
     """
     count = len(shard)
-    with exported(path, shard) as file:
+    with exported(path, shard) as (file, samples):
         datasets = {
             name: file.create_dataset(name, (count,), h5py.vlen_dtype(dtype), track_times=False)
             for name, dtype in ROW_DTYPES.items()
         }
-        for place, block in blocks_of(shard.samples, ROWS_A_BLOCK):
+        for place, block in blocks_of(samples, ROWS_A_BLOCK):
             tokens, masked = block.sample_offsets, block.masked_offsets
             _write(datasets["input_ids"], place.start, block.token_ids, tokens)
             _write(datasets["segment_ids"], place.start, segment_ids(block), tokens)
             _write(datasets["masked_lm_positions"], place.start, block.masked_positions, masked)
             _write(datasets["masked_lm_ids"], place.start, block.masked_token_ids, masked)
-        labels = shard.samples.next_sentence_labels.astype(FIXED_DTYPES[LABELS])
+        labels = samples.next_sentence_labels.astype(FIXED_DTYPES[LABELS])
         file.create_dataset(LABELS, data=labels, track_times=False)
 
 

@@ -25,18 +25,9 @@ from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.shard import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, write_shard
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import (
-    EVALUATION,
-    RANDOM,
-    SUFFIX,
-    WHOLE,
-    Origin,
-    Shard,
-    renew_manifest,
-    require_replaceable,
-    write_shard,
-)
+from benchmarks.bert.store import renew_manifest, require_replaceable
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import make_folder, open_regular, remove_unfinished, require_readable, sha256_of
 from podium.core.locks import folder_lock

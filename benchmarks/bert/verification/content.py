@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.manifest import MANIFEST, Manifest, has_manifest, require_listed
+from benchmarks.bert.shard import ADVICE, RANDOM, differences, misnamed, repeats
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import ADVICE, RANDOM, differences, keep_manifest, misnamed, repeats
+from benchmarks.bert.store import keep_manifest, require_index
 from benchmarks.bert.verification.evidence import SIGMAS, Evidence, tolerance
 from benchmarks.bert.verification.shard_stats import FAULTS, WORD_FAULTS, Survey
 from podium.core.errors import attempt
@@ -61,7 +62,7 @@ def keep_manifests(evidence: Evidence) -> None:
         attributes = survey.attributes
         damaged = survey.unreadable or any(shard.damage for shard in survey.shards)
         if not (damaged or differences(attributes) or repeats(attributes.items()) or misnamed(attributes)):
-            keep_manifest(folder, attributes)
+            keep_manifest(folder, [*attributes])
 
 
 def check_manifest(evidence: Evidence) -> Iterator[Finding]:
@@ -71,6 +72,8 @@ def check_manifest(evidence: Evidence) -> Iterator[Finding]:
             continue
         manifest = Manifest.of_attributes(survey.attributes)
         _, fault = attempt(require_listed, folder, manifest)
+        if fault is None:
+            _, fault = attempt(require_index, folder)
         found = f"{'it lists these' if has_manifest(folder) else 'none; these are'} {counted(len(survey.shards))}, "
         found += f"digest {manifest.digest[:16]}…"
         advice = "make the shards again"

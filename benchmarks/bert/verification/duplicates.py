@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bert.samples import FlatArrays, Samples
-from benchmarks.bert.store import Shard
+from benchmarks.bert.shard import Shard
 from podium.core.jit import compiled
 
 PARTITION = 2**23  # hashes, about, that are sorted at once

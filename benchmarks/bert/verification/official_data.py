@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.bert.preparation.prepare import evaluation_pick
+from benchmarks.bert.shard import differences
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from benchmarks.bert.store import SampleStore, differences
+from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification.content import EVALUATION_SAMPLES
 from benchmarks.bert.verification.evidence import Evidence
 from podium.core.files import has_md5, sha256_of

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from benchmarks.bert.preparation.settings import SPECIAL_TOKENS, GenerationSettings, masked_counts
 from benchmarks.bert.preparation.tokenization import CLASSIFICATION, MASK, PAD, SEPARATOR, Vocabulary
 from benchmarks.bert.samples import FlatArrays, largest
-from benchmarks.bert.store import Origin, Shard, shard_paths
+from benchmarks.bert.shard import Origin, Shard
+from benchmarks.bert.store import shard_paths
 from benchmarks.bert.verification.duplicates import hash_samples
 from podium.core.errors import UsageError, WorkError
 from podium.core.jit import compiled
@@ -187,7 +188,7 @@ def survey_store(
 ) -> Survey:
     """Survey every shard of a folder, also where some cannot be read; `on_read` is told of bytes that were read.
 
-    Takes 8 bytes a sample (1.25 GB of 157 million), and for each of the `processors` the offsets of a shard and its
+    Takes 8 bytes a sample (1.25 GB of 157 million), and for each of the `processors` the samples of a shard, and their
     hashes once more. Raises UsageError where the folder has no shard.
     """
     paths = shard_paths(folder)
@@ -231,12 +232,12 @@ def survey_shard(path: Path, vocabulary: Vocabulary | None) -> ShardSurvey:
     shard = Shard(path)
     expected_masked = expected_masked_counts(shard.origin)
     damage = ""
+    samples = shard.samples
     try:
-        shard.verify()
+        shard.verify(samples)
     except WorkError as error:
         damage = str(error)
     own = vocabulary if vocabulary and vocabulary.sha256 == shard.attributes["vocabulary_sha256"] else None
-    samples = shard.samples
     # Without the vocabulary the words themselves are not looked at.
     special = np.array([own.ids[word] if own else 0 for word in SPECIAL], dtype=np.uint16)
     faults, first_offenders, as_mask, kept = _examine_flat(

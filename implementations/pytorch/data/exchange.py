@@ -19,12 +19,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, gather
+from benchmarks.bert.records import pack, record_lengths, unpack
+from benchmarks.bert.samples import Samples, gather
+from benchmarks.bert.shard import STORED_DTYPE
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.store_reader import ARRAYS, BY_MASK, BY_SAMPLE, BY_TOKEN
+from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.reader import Step
-from implementations.pytorch.data.synthetic_store import sample_reader
 from implementations.pytorch.distributed.process_group import cpu_group
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.planning.balancing.interface import offsets_of
@@ -107,7 +108,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         assert order.capacity is None, "a sample that comes late was drawn in the step before"
         self.measured = Exchanged()
         self._order, self._rank, self._masked_slots, self._piece_steps = order, rank, masked_slots, piece_steps
-        self._store, self.samples = order.store, sample_reader(order.store)
+        self._store, self.samples = order.store, BulkReader(order.store)
         self._group = cpu_group()  # a GPU's backend is another, and the threads' calls interleave
         self._pieces: queue.Queue[Piece | BaseException | None] = queue.Queue()
         self._room = threading.Semaphore(1)
@@ -228,29 +229,26 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         """Send each sample that was read to its rank; this rank's samples, as they arrive."""
         began = perf_counter()
         lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
-        sent = _elements(samples.sample_offsets, samples.masked_offsets, plan.read_counts)
-        sample_offsets, masked_offsets = offsets_of(lengths), offsets_of(masked_counts)
-        arriving = _elements(sample_offsets, masked_offsets, plan.arriving_counts)
-        received = {}
-        for name, unit in ARRAYS.items():
-            size = SAMPLE_DTYPES[name].itemsize
-            out = np.zeros(int(arriving[unit].sum()), dtype=SAMPLE_DTYPES[name])  # which a rehearsal leaves so
-            dist.all_to_all_single(
-                torch.from_numpy(out.view(np.uint8)),
-                torch.from_numpy(getattr(samples, name).view(np.uint8)),
-                (arriving[unit] * size).tolist(),
-                (sent[unit] * size).tolist(),
-                group=self._group,
-            )
-            received[name] = out
-            self.measured.sent_bytes += int(sent[unit].sum() - sent[unit][self._rank]) * size
+        own = record_lengths(np.diff(samples.sample_offsets), np.diff(samples.masked_offsets))
+        sent = _bytes_of(own, plan.read_counts)
+        arriving = _bytes_of(record_lengths(lengths, masked_counts), plan.arriving_counts)
+        # zeros, which a rehearsal leaves: in it nothing arrives
+        records = np.zeros(int(arriving.sum()) // STORED_DTYPE.itemsize, dtype=STORED_DTYPE)
+        dist.all_to_all_single(
+            torch.from_numpy(records.view(np.uint8)),
+            torch.from_numpy(pack(samples).view(np.uint8)),
+            arriving.tolist(),
+            sent.tolist(),
+            group=self._group,
+        )
+        self.measured.sent_bytes += int(sent.sum() - sent[self._rank])
         self.measured.pieces += 1
         self.measured.samples += len(plan.arriving)
         self.measured.sending_seconds += perf_counter() - began
-        return Samples(sample_offsets=sample_offsets, masked_offsets=masked_offsets, **received)
+        return unpack(records, lengths, masked_counts)
 
 
-def _elements(sample_offsets: np.ndarray, masked_offsets: np.ndarray, counts: np.ndarray) -> dict[int, np.ndarray]:
-    """How many elements of each kind of array belong to runs of so many samples [W]."""
-    ends = offsets_of(counts)
-    return {BY_TOKEN: np.diff(sample_offsets[ends]), BY_SAMPLE: np.diff(ends), BY_MASK: np.diff(masked_offsets[ends])}
+def _bytes_of(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Bytes [W] of runs of so many records [W], of so many numbers each [n]."""
+    found: np.ndarray = np.diff(offsets_of(numbers)[offsets_of(counts)]) * STORED_DTYPE.itemsize
+    return found

@@ -11,7 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bert.manifest import Manifest
+from benchmarks.bert.length_index import FILE
+from benchmarks.bert.manifest import WHOLE_STORE, Manifest, NodePart
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.distributed.process_group import Processes
@@ -24,9 +25,15 @@ MOST_NAMED = 4  # groups of ranks that are named
 
 
 def open_stores(
-    folders: Mapping[str, Path], vocabulary: Path, processes: Processes, listed: Path | None = None
+    folders: Mapping[str, Path],
+    vocabulary: Path,
+    processes: Processes,
+    listed: Path | None = None,
+    parts: Mapping[str, NodePart] | None = None,
 ) -> tuple[list[SampleStore], Vocabulary]:
     """Open the stores in these folders, given by their keys in the configuration, and the vocabulary they are made of.
+
+    `parts` are those of the stores that this node reads, all of each unless they are given.
 
     All ranks call it with the same keys. The first rank reads the file in which `podium run` has `listed` what it
     verified, if it is there, and every rank compares what it opens with that. Unless all can open theirs and have the
@@ -34,11 +41,13 @@ def open_stores(
     error.
     """
     verified = processes.broadcast(_listed(listed, processes), 0)
-    opened, failure = attempt(_open, folders, vocabulary, verified)
+    opened, failure = attempt(_open, folders, vocabulary, verified, parts or {})
     stores, words = opened or ([], None)
     digests = [store.manifest.digest for store in stores]
+    indices = [store.index.sha256 for store in stores]
     sentence = "" if failure is None else cut(str(failure), LONGEST_SENTENCE)
-    ranks = processes.gather({"host": socket.gethostname(), "digests": digests, "failure": sentence})
+    answer = {"host": socket.gethostname(), "digests": digests, "indices": indices, "failure": sentence}
+    ranks = processes.gather(answer)
     hosts, sentences = ([str(rank[key]) for rank in ranks] for key in ("host", "failure"))
     if failure is not None and len(set(sentences)) == 1:
         raise failure
@@ -48,6 +57,12 @@ def open_stores(
         everyone = [rank["digests"][number] for rank in ranks]
         if len(set(everyone)) > 1:
             raise _different(key, store, everyone, hosts, processes)
+        indices = [rank["indices"][number] for rank in ranks]
+        if (other := next((rank for rank, index in enumerate(indices) if index != indices[0]), None)) is not None:
+            raise WorkError(
+                f"{key}: {_by_ranks([f'{FILE} has the SHA-256 {index[:20]}…' for index in indices], hosts)}, and ranks "
+                f"{other} and 0 would draw samples in another order; write it again with `podium data upgrade FOLDER`"
+            )
     assert words is not None
     return stores, words
 
@@ -61,12 +76,12 @@ def _listed(path: Path | None, processes: Processes) -> dict[str, Any]:
 
 
 def _open(
-    folders: Mapping[str, Path], vocabulary: Path, verified: Mapping[str, Any]
+    folders: Mapping[str, Path], vocabulary: Path, verified: Mapping[str, Any], parts: Mapping[str, NodePart]
 ) -> tuple[list[SampleStore], Vocabulary]:
     if "failure" in verified:
         raise WorkError(verified["failure"])
     words = Vocabulary.read(vocabulary)
-    stores = {key: SampleStore(folder) for key, folder in folders.items()}
+    stores = {key: SampleStore(folder, parts.get(key, WHOLE_STORE)) for key, folder in folders.items()}
     for store in stores.values():
         store.require(words, vocabulary)
     if "data" in verified:

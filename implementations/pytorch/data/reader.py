@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import RaggedBatch, collate
-from implementations.pytorch.data.synthetic_store import sample_reader
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
 WINDOW = 32  # steps that are known ahead of the one that is read; they are asked for half as many at a time
@@ -42,7 +42,7 @@ class StepReader(AbstractContextManager["StepReader"]):
         """`masked_slots` is that of `TrainingOrder.layouts`. A window of 0 asks for nothing."""
         assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
         self._order, self._rank, self._masked_slots, self._window = order, rank, masked_slots, window
-        self.samples = sample_reader(order.store)
+        self.samples = BulkReader(order.store)
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,7 +1,7 @@
 """One rank of a run at its real number of ranks, alone: `python -m implementations.pytorch.rehearse CONFIG --help`.
 
-CONFIG is a resolved configuration; `podium rehearse SYSTEM` starts it. Prints one JSON object. Exit codes: 0 done, 1
-failed, 2 wrong usage: what is wrong is the last line on standard error.
+CONFIG is a resolved configuration with synthetic stores; `podium rehearse SYSTEM` starts it. Prints one JSON object.
+Exit codes: 0 done, 1 failed, 2 wrong usage: what is wrong is the last line on standard error.
 """
 
 import argparse
@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.bert.rehearsal_index import WIKIPEDIA_SAMPLES
+from benchmarks.bert.length_index import FILE
 from implementations.pytorch.bench.loader import forget
 from implementations.pytorch.distributed.process_group import keep_freed_memory, rehearsed
-from implementations.pytorch.rehearse.settings import rehearsed_run
 from implementations.pytorch.rehearse.trainer import (
     DEVICE_PARTS,
     EXCHANGE,
@@ -46,8 +45,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("config", type=Path, help="a resolved configuration, as `podium rehearse` writes it")
     parser.add_argument("--rank", type=int, default=0, help="the rank that is rehearsed")
     parser.add_argument("--steps", type=int, default=20, help="steps to take")
-    parser.add_argument("--samples", type=int, default=WIKIPEDIA_SAMPLES, help="samples to train on")
-    parser.add_argument("--indices", type=Path, required=True, help="folder of the synthetic length indices")
     arguments = parser.parse_args(given)
     end_with_parent()
     try:
@@ -57,7 +54,7 @@ def main(given: Sequence[str] | None = None) -> int:
             raise UsageError(
                 f"--rank: found {arguments.rank}, allowed is 0 to {ranks - 1}: {config.system} has {ranks}"
             )
-        found = rehearse(config, arguments.rank, arguments.steps, arguments.samples, arguments.indices, imports)
+        found = rehearse(config, arguments.rank, arguments.steps, imports)
     except PodiumError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -65,20 +62,18 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def rehearse(
-    config: RunConfig, rank: int, steps: int, samples: int, indices: Path, imports: dict[str, Any]
-) -> dict[str, Any]:
+def rehearse(config: RunConfig, rank: int, steps: int, imports: dict[str, Any]) -> dict[str, Any]:
     """Rehearse one rank in this process, which has imported what it needs, and what that took."""
-    run, launch = rehearsed_run(config, indices, samples), config.launch
-    files = {index.path: index.nbytes for index in run.indices.values()}
-    forget([*files])
-    torch.set_num_threads(run.config.launch.threads)
+    launch = config.launch
+    indices = {folder / FILE: (folder / FILE).stat().st_size for folder in config.every_store.values()}
+    forget([*indices])
+    torch.set_num_threads(launch.threads)
     keep_freed_memory()
     disk, requested = bytes_read()
     with tempfile.TemporaryDirectory(prefix="podium_") as folder, rehearsed(rank, launch.ranks) as processes:
-        trainer = RehearsedTrainer(run, processes, RunFolder(Path(folder)), steps)
+        trainer = RehearsedTrainer(config, processes, RunFolder(Path(folder)), steps)
         trainer.rehearse()
-        after, (disk_after, requested_after) = memory(frozenset(map(str, files))), bytes_read()
+        after, (disk_after, requested_after) = memory(frozenset(map(str, indices))), bytes_read()
         parts = {"interpreter and imports": imports} | {name: asdict(part) for name, part in trainer.start.items()}
         of_device = sum(parts[part]["own_bytes"] for part in DEVICE_PARTS)
         evaluation, shapes, sample_bytes = trainer.evaluation_batches, trainer.shapes, trainer.sample_bytes
@@ -88,7 +83,6 @@ def rehearse(
     return {
         "rank": rank,
         "ranks": launch.ranks,
-        "samples": samples,
         "steps": len(sample_bytes),
         "start": {
             "parts": parts,
@@ -109,7 +103,7 @@ def rehearse(
         "read": {
             "disk_bytes": disk_after - disk,
             "requested_bytes": requested_after - requested,
-            "index_bytes": sum(files.values()),
+            "index_bytes": sum(indices.values()),
             "sample_bytes_a_step": mean(sample_bytes),
         },
         "shapes": len(shapes.masked_slots) if shapes else None,

@@ -1,24 +1,30 @@
 """A rank's trainer in a rehearsal: the run's own, on synthetic samples and with the smallest model."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from benchmarks.bert.records import record_lengths
+from benchmarks.bert.shard import STORED_DTYPE
 from benchmarks.bert.sizes import TINY
-from implementations.pytorch.build_run import build_stepper, warm_up
+from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store_reader import BulkReader
+from implementations.pytorch.build_run import build_stepper, replays_graphs, warm_up
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.exchange import ExchangeReader
 from implementations.pytorch.data.loader import Loader, Prefetcher
 from implementations.pytorch.data.reader import Step
-from implementations.pytorch.data.synthetic_store import JoinedSyntheticStores, SyntheticStore
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.rehearse.settings import RehearsedRun
+from implementations.pytorch.rehearse.reader import WORDS, SyntheticReader
+from implementations.pytorch.rehearse.settings import on_cpu
 from implementations.pytorch.rehearse.stopwatch import Stopwatch
 from implementations.pytorch.rehearse.usage import memory
 from implementations.pytorch.trainer import Trainer
 from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
 from podium.planning.batch_plan import run_shapes
+from podium.planning.hardware import attention_of
 
 # Parts of a step, by what they are called in the report.
 PLAN, EXCHANGE, LAYOUT, TOTALS, METRICS, FLUSH = (
@@ -50,9 +56,11 @@ class Rehearsed(Exception):
 class RehearsedTrainer(Trainer):
     """Initialises as a run does, takes some steps, and leaves. Evaluations are prepared and not computed."""
 
-    def __init__(self, run: RehearsedRun, processes: Processes, folder: RunFolder, steps: int) -> None:
-        super().__init__(run.config, processes, folder, None)
-        self._run, self._steps = run, min(steps, run.config.steps)
+    def __init__(self, config: RunConfig, processes: Processes, folder: RunFolder, steps: int) -> None:
+        """`config` is the system's."""
+        super().__init__(on_cpu(config), processes, folder, None)
+        self._graphs = replays_graphs(config, config.launch.device, attention_of(config))
+        self._steps = min(steps, config.steps)
         self.stopwatch = Stopwatch()
         self.start: dict[str, Part] = {}  # in their order
         self.sample_bytes: list[int] = []  # of this rank's samples of each step, as a store holds them
@@ -70,13 +78,8 @@ class RehearsedTrainer(Trainer):
         self.start[part] = Part(seconds, cpu_seconds, memory().own - own)
 
     def _open_data(self) -> None:
-        with self._timed("length index"):
-            stores = [
-                SyntheticStore(index.path, index.mapped(), TINY.vocabulary_size) for index in self._run.indices.values()
-            ]
-            *training, self.evaluation_store = stores
-            self.store = JoinedSyntheticStores(training) if len(training) > 1 else training[0]
-            self.words = self.config.model_size.vocabulary_size
+        with self._timed("stores"):
+            super()._open_data()
 
     def _build_order(self) -> None:
         with self._timed("sampling order"):
@@ -84,15 +87,15 @@ class RehearsedTrainer(Trainer):
 
     def _build_model(self) -> None:
         with self._timed("model"):
-            self.stepper = build_stepper(self.config, self.processes, TINY.vocabulary_size, TINY)
+            self.stepper = build_stepper(self.config, self.processes, WORDS, TINY)
 
     def _find_shapes(self) -> None:
         with self._timed("shapes of all steps"):
-            self.shapes = run_shapes(self.order, self.processes.rank, self.last_step) if self._run.graphs else None
+            self.shapes = run_shapes(self.order, self.processes.rank, self.last_step) if self._graphs else None
 
     def _warm_up(self) -> None:
         with self._timed("warm-up"):
-            warm_up(self.stepper, self.order, TINY.vocabulary_size)
+            warm_up(self.stepper, self.order, WORDS)
         self.stopwatch.watch(self.order, "global_batch", PLAN)
 
     def _peak(self) -> float:
@@ -102,34 +105,31 @@ class RehearsedTrainer(Trainer):
     def _make_loader(self) -> Loader:
         with self._timed("loader"):
             loader = super()._make_loader()
-        assert isinstance(loader, Prefetcher)
+        assert isinstance(loader, Prefetcher), "DALI is left out"
         reader = loader.source
+        reader.samples = SyntheticReader(self.store)
+        self.stopwatch.watch(reader.samples, "gather", SAMPLES)
         if isinstance(reader, ExchangeReader):
             self.stopwatch.watch(reader, "plan", EXCHANGE)
             self.stopwatch.watch(reader, "lay_out", LAYOUT)
         else:
             self.stopwatch.watch(reader, "read", LAYOUT)
-        self.stopwatch.watch(reader.samples, "gather", SAMPLES)
         return loader
 
-    def _share_evaluation(self) -> list[RaggedBatch]:
+    def _share_evaluation(self, reader: Callable[[SampleStore], BulkReader] = SyntheticReader) -> list[RaggedBatch]:
         self.stopwatch.watch(self.totals, "add", TOTALS)
         self.stopwatch.watch(self.metrics, "step", METRICS)
         self.stopwatch.watch(self.metrics, "flush", FLUSH)
         with self._timed("evaluation samples"):
-            batches = super()._share_evaluation()
+            batches = super()._share_evaluation(reader)
         return batches
 
     def _step(self, step: Step) -> None:
         super()._step(step)
         whole = step.whole
-        here = 0
+        whole, here = step.whole, 0
         for part in whole.micro_batches(self.processes.rank):
-            here += (
-                2 * int(whole.lengths[part].sum())
-                + 4 * int(whole.masked_counts[part].sum())
-                + 3 * (part.stop - part.start)
-            )
+            here += int(record_lengths(whole.lengths[part], whole.masked_counts[part]).sum()) * STORED_DTYPE.itemsize
         self.sample_bytes.append(here)
         if len(self.sample_bytes) == self._steps:
             raise Rehearsed

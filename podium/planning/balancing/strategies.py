@@ -58,8 +58,8 @@ class Strategy:
     def bytes_per_step(self, lengths: np.ndarray, deal: Deal) -> float:
         """Bytes that a rank sends on average to pass on the samples of a global batch of these lengths [G].
 
-        Counted as an all-gather among the ranks that exchange: each rank's samples go to every other rank once, in the
-        store's format (2 bytes a token, 4 a masked token, 3 a sequence), without padding.
+        Counted as an all-gather among the ranks that exchange: each rank's samples go to every other rank once, as 2
+        bytes a token, 4 a masked token and 3 a sequence, without padding.
         """
         peers = {"none": 1, "node": deal.parts_per_node, "all": deal.parts}[self.exchange]
         if peers == 1:

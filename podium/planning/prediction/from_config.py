@@ -135,7 +135,9 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     path = config.data.store
     if path is not None and path.exists():
         store = SampleStore(path)
-        return Lengths(store.lengths.astype("int64"), store.masked_counts.astype("int64"), store.max_sequence_length)
+        return Lengths(
+            np.asarray(store.lengths, "int64"), np.asarray(store.masked_counts, "int64"), store.max_sequence_length
+        )
     if path is not None:
         unsure.append(f"data.store {path} is not on this machine, so lengths are taken to be Wikipedia's")
     elif config.size == "tiny" or config.data.kind == "text":
@@ -149,7 +151,7 @@ def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tupl
     for number, phase in enumerate(config.phases):
         if phase.store is not None and phase.store.exists():
             store = SampleStore(phase.store)
-            tokens, masked = store.lengths.astype("int64"), store.masked_counts.astype("int64")
+            tokens, masked = np.asarray(store.lengths, "int64"), np.asarray(store.masked_counts, "int64")
             own = Lengths(tokens, masked, store.max_sequence_length)
         elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.longest:
             unsure.append(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.bert.manifest import WHOLE_STORE, ManifestError
 from benchmarks.bert.store import SampleStore
 from podium.config.run_data import RunData, read_run_data
 from podium.config.schema import Launch
@@ -34,7 +35,7 @@ def compare_data(
         )
         return [others], []
     (name, first), *others_of_set = data.items()
-    folders = records[0].config.every_store
+    folders, parts = records[0].config.every_store, records[0].config.store_parts(0)
     reasons = [
         f"same data: {other}: {difference}; runs of a result have the same samples: make a new set"
         for other, one in others_of_set
@@ -47,14 +48,18 @@ def compare_data(
             notes.append(f"{key} not compared with what the runs were trained on: the store {folder} is not here")
             continue
         on_progress(f"Comparing {key} with what the runs were trained on")
-        reasons += _unlike(key, here, first)
+        store, failure = attempt(SampleStore, here)
+        if isinstance(failure, ManifestError) and parts[key] != WHOLE_STORE:
+            store, failure = attempt(SampleStore, here, parts[key])
+            notes.append(f"{key}: of {folder} only the part that node 0 reads is here and was compared")
+        reasons += [f"data as trained on: {failure}"] if store is None else _unlike(key, store, here, first)
     return reasons, notes
 
 
-def _unlike(key: str, folder: Path, expected: RunData) -> list[str]:
-    """Why a store, read in full, is not what the runs were trained on."""
+def _unlike(key: str, store: SampleStore, folder: Path, expected: RunData) -> list[str]:
+    """Why a store, of which all that was opened is read, is not what the runs were trained on."""
     try:
-        found = RunData({key: NodeData().verify(SampleStore(folder))})
+        found = RunData({key: NodeData().verify(store)})
     except PodiumError as error:
         return [f"data as trained on: {error}"]
     wanted = RunData({name: manifest for name, manifest in expected.manifests.items() if name == key})

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -42,9 +43,12 @@ def test_it_has_what_identifies_the_data(folder: Path) -> None:
     shards = document.pop("shards")
     assert document == {
         "format": "podium-manifest",
-        "version": 1,
+        "version": 2,
         "vocabulary_sha256": "ab" * 32,
         "max_sequence_length": 512,
+        "max_predictions": 76,
+        "selection": "whole",
+        "lengths_sha256": hashlib.sha256((folder / "lengths.bin").read_bytes()).hexdigest(),
         "samples": 9,
     }
     store = SampleStore(folder)
@@ -101,7 +105,7 @@ def another_length(folder: Path) -> None:
 def test_shards_that_it_does_not_list_are_an_error(folder: Path, change: Callable[[Path], Any], said: str) -> None:
     change(folder)
     with pytest.raises(ManifestError, match=said) as caught:
-        SampleStore(folder)
+        SampleStore(folder).verify()
     advice = f"see `podium data verify {folder}`, make the shards again with `podium data prepare`, or remove "
     assert str(caught.value).endswith(f"; {advice}{folder / MANIFEST} if the shards are as intended")
     SampleStore(sorted(folder.glob("*.h5")))  # of paths there is no manifest
@@ -142,7 +146,8 @@ def test_it_is_not_written_of_shards_that_have_changed_meanwhile(folder: Path) -
 @pytest.mark.parametrize("call", ["open", "replace"])
 def test_a_folder_that_cannot_be_written_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """Mounted read-only: permissions alone do not stop root."""
-    (folder / MANIFEST).unlink()
+    for name in (MANIFEST, "lengths.bin"):
+        (folder / name).unlink()
     really_open = Path.open
 
     def read_only(*arguments: Any) -> Any:
@@ -172,12 +177,18 @@ GOOD: dict[str, Any] = {
 }
 
 
+# What it has besides since version 2.
+NEWER = {"version": 2, "max_predictions": 1, "selection": "whole", "lengths_sha256": "ef"}
+
+
 def shard(**changes: Any) -> str:
     return json.dumps(GOOD | {"shards": [GOOD["shards"][0] | changes]})
 
 
 def test_what_the_hostile_ones_begin_from_is_good() -> None:
-    assert Manifest.of_document(GOOD).document() == GOOD
+    for document in (GOOD, GOOD | NEWER):
+        assert Manifest.of_document(document).document() == document
+    assert Manifest.of_document(GOOD).digest == Manifest.of_document(GOOD | NEWER).digest  # the samples are the same
 
 
 @pytest.mark.parametrize(
@@ -190,14 +201,18 @@ def test_what_the_hostile_ones_begin_from_is_good() -> None:
         (json.dumps(GOOD).replace("512", "1" * 5000), "it is no JSON document"),
         ("[]", "its format is not 'podium-manifest'"),
         ('{"format": []}', "its format is not 'podium-manifest'"),
-        (json.dumps(GOOD | {"version": 2}), "its version is 2, not 1"),
+        (json.dumps(GOOD | {"version": 3}), "its version is 3, not 2 or 1"),
+        (json.dumps(GOOD | {"version": 2}), "its max_predictions is no int"),
+        (json.dumps(GOOD | NEWER | {"max_predictions": 0}), "its max_predictions is 0, allowed is 1 to"),
+        (json.dumps(GOOD | NEWER | {"lengths_sha256": 7}), "its lengths_sha256 is no str"),
+        (json.dumps(GOOD | NEWER | {"version": 1}), "other keys than a manifest"),
         (json.dumps(GOOD | {"version": [[1]] * 1000}), "its version is "),
         (json.dumps(GOOD | {"vocabulary_sha256": None}), "its vocabulary_sha256 is no str"),
         (json.dumps(GOOD | {"max_sequence_length": True}), "its max_sequence_length is no int"),
         (json.dumps(GOOD | {"max_sequence_length": 512.0}), "its max_sequence_length is no int"),
         (json.dumps(GOOD | {"samples": 3.0}), "its samples is no int"),
-        (json.dumps(GOOD | {"version": True}), "its version is True, not 1"),
-        (json.dumps(GOOD | {"version": 1.0}), r"its version is 1\.0, not 1"),
+        (json.dumps(GOOD | {"version": True}), "its version is True, not 2 or 1"),
+        (json.dumps(GOOD | {"version": 1.0}), r"its version is 1\.0, not 2 or 1"),
         (json.dumps(GOOD | {"samples": 4}), "another sum of samples"),
         (json.dumps(GOOD | {"more": 4}), "other keys than a manifest"),
         (json.dumps(GOOD | {"shards": {}}), "its shards are no list"),

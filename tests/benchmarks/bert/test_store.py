@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.bert.preparation.settings import GenerationSettings
-from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
-from benchmarks.bert.store import Origin, SampleStore, Shard, renew_manifest, write_shard
+from benchmarks.bert.samples import Samples
+from benchmarks.bert.shard import Origin, Shard, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest
 from podium.core.errors import UsageError, WorkError
 from podium.core.files import remove_unfinished
 
@@ -98,9 +99,8 @@ def test_a_store_is_its_shards_in_the_order_of_their_names(tmp_path: Path) -> No
     for store in (SampleStore(tmp_path), SampleStore(paths)):
         assert store.paths == [tmp_path / "a.h5", tmp_path / "b.h5"]
         assert len(store) == 5
-        assert store.lengths.tolist() == [5, 6, 7, 8, 9]
-        assert store.masked_counts.tolist() == [1] * 5
-        assert store.lengths.dtype == store.masked_counts.dtype == np.uint16
+        assert np.asarray(store.lengths).tolist() == [5, 6, 7, 8, 9]
+        assert np.asarray(store.masked_counts).tolist() == [1] * 5
         assert (store.max_sequence_length, store.vocabulary_sha256) == (512, "ab" * 32)
         assert_holds(store, first)
         assert_holds(store, second, start=3)
@@ -218,22 +218,23 @@ def set_attribute(name: str, value: Any) -> Callable[[h5py.File], None]:
 
 
 def chunk(file: h5py.File) -> None:
-    data = file["token_ids"][:]
-    del file["token_ids"]
-    file.create_dataset("token_ids", data=data, chunks=(10,), compression="gzip")
+    data = file["records"][:]
+    del file["records"]
+    file.create_dataset("records", data=data, chunks=(10,), compression="gzip")
 
 
 def link_elsewhere(file: h5py.File) -> None:
-    del file["token_ids"]
-    file["token_ids"] = h5py.ExternalLink("other.h5", "/token_ids")
+    del file["records"]
+    file["records"] = h5py.ExternalLink("other.h5", "/records")
 
 
 def replace_by_group(file: h5py.File) -> None:
-    del file["token_ids"]
-    file.create_group("token_ids")
+    del file["records"]
+    file.create_group("records")
 
 
-OFFSETS = np.array([0, 5, 517, 594])
+# Numbers in the records of the samples of 5, 512 and 77 tokens, of which 1, 73 and 11 are masked.
+NUMBERS = 594 + 2 * 85 + 2 * 3
 
 
 @pytest.mark.parametrize(
@@ -241,26 +242,26 @@ OFFSETS = np.array([0, 5, 517, 594])
     [
         (set_attribute("format", np.bytes_("other")), "its format is 'other', not 'podium-samples'"),
         (set_attribute("format", "podium-samples"), "its attribute format is no str"),
-        (set_attribute("format_version", 1), "its format_version is 1, not 2"),
+        (set_attribute("format_version", 1), "its format_version is 1, not 3"),
         (set_attribute("tokens", 1.5), "its attribute tokens is no int"),
         (set_attribute("seed", [1, 2]), "its attribute seed is no int"),
         (set_attribute("source", np.bytes_(b"\xff")), "its attribute source is no str"),
         (lambda file: file.attrs.__delitem__("content_sha256"), "it has no attribute content_sha256"),
-        (lambda file: file.__delitem__("masked_positions"), "it has no dataset masked_positions"),
-        (replace_by_group, "it has no dataset token_ids"),
-        (link_elsewhere, "it has no dataset token_ids"),
-        (chunk, "token_ids is not contiguous"),
-        (change("token_ids", np.zeros(594, "<u4")), r"token_ids is uint32 \[594\], not uint16"),
-        (change("token_ids", np.zeros((297, 2), "<u2")), r"token_ids is uint16 \[297, 2\]"),
-        (change("token_ids", np.zeros(593, "<u2")), "token_ids has 593 elements, not 594"),
-        (change("token_ids", np.zeros(0, "<u2")), "token_ids is not contiguous"),
-        (change("next_sentence_labels", np.zeros(4, "u1")), "next_sentence_labels has 4 elements, not 3"),
-        (set_attribute("samples", 4), "elements, not 5"),
-        (change("sample_offsets", OFFSETS + 1), "sample_offsets go from 1 to 595, not from 0 to 594"),
-        (change("sample_offsets", OFFSETS[[0, 2, 1, 3]]), "sample_offsets do not ascend"),
-        (change("sample_offsets", np.array([0, 5, 5, 594])), "sample_offsets do not ascend"),
-        (change("sample_offsets", np.array([0, 5, 18, 594])), "do not ascend in steps of 1 to 512"),
-        (change("masked_offsets", np.array([0, 1, 2, 85])), "do not ascend in steps of 1 to 76"),
+        (lambda file: file.__delitem__("masked_counts"), "it has no dataset masked_counts"),
+        (replace_by_group, "it has no dataset records"),
+        (link_elsewhere, "it has no dataset records"),
+        (chunk, "records is not contiguous"),
+        (change("records", np.zeros(NUMBERS, "<u4")), rf"records is uint32 \[{NUMBERS}\], not uint16"),
+        (change("records", np.zeros((NUMBERS // 2, 2), "<u2")), rf"records is uint16 \[{NUMBERS // 2}, 2\]"),
+        (change("records", np.zeros(NUMBERS - 1, "<u2")), f"records has {NUMBERS - 1} elements, not {NUMBERS}"),
+        (change("records", np.zeros(0, "<u2")), "records is not contiguous"),
+        (change("lengths", np.zeros(4, "<u2")), "lengths has 4 elements, not 3"),
+        (set_attribute("samples", 4), f"records has {NUMBERS} elements, not {NUMBERS + 2}"),
+        (set_attribute("masked_tokens", 84), f"records has {NUMBERS} elements, not {NUMBERS - 2}"),
+        (change("lengths", np.array([5, 513, 76], "<u2")), "lengths has 5 to 513, allowed are 1 to 512"),
+        (change("lengths", np.array([0, 512, 82], "<u2")), "lengths has 0 to 512, allowed are 1 to 512"),
+        (change("lengths", np.array([5, 512, 78], "<u2")), "lengths has 595 in all, not 594"),
+        (change("masked_counts", np.array([1, 77, 7], "<u2")), "masked_counts has 1 to 77, allowed are 1 to 76"),
     ],
 )
 def test_a_shard_that_breaks_the_format_is_refused(
@@ -270,7 +271,7 @@ def test_a_shard_that_breaks_the_format_is_refused(
     with h5py.File(path, "r+") as file:
         edit(file)
     with pytest.raises(WorkError, match=said) as caught:
-        Shard(path)
+        SampleStore([path])
     assert str(caught.value).startswith(f"{path}: the shard cannot be used: ")
     assert str(caught.value).endswith("prepare it again with `podium data prepare`")
 
@@ -304,12 +305,22 @@ def test_flipped_bytes_are_found_or_do_no_harm(tmp_path: Path) -> None:
         assert_holds(shard, samples)
 
 
-@pytest.mark.parametrize("name", SAMPLE_DTYPES)
-def test_verify_finds_changed_content(tmp_path: Path, name: str) -> None:
-    path, samples = tmp_path / "a.h5", make_samples([5, 512, 77])
-    write(path, samples)
+# Of the record of the first sample, which has 5 tokens, one of them masked.
+@pytest.mark.parametrize("number", range(9))
+def test_verify_finds_changed_content(tmp_path: Path, number: int) -> None:
+    path = write(tmp_path / "a.h5", make_samples([5, 512, 77]))
     with h5py.File(path, "r+") as file:
-        file[name][1] += 1
+        file["records"][number] += 1
+    with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be used: its content has the SHA-256"):
+        SampleStore(tmp_path).verify()
+
+
+@pytest.mark.parametrize("name", ["lengths", "masked_counts"])
+def test_verify_finds_samples_cut_elsewhere(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "a.h5", make_samples([50, 512, 77]))
+    with h5py.File(path, "r+") as file:
+        file[name][0] += 1
+        file[name][2] -= 1
     with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be used: its content has the SHA-256"):
         SampleStore(tmp_path).verify()
 
@@ -350,33 +361,31 @@ def test_only_the_unfinished_files_of_a_shard_are_removed(tmp_path: Path) -> Non
 
 def test_samples_beyond_the_settings_are_refused_on_reading(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", make_samples([5, 6]), chosen=GenerationSettings(max_sequence_length=5))
-    with pytest.raises(WorkError, match="steps of 1 to 5"):
-        Shard(path)
+    with pytest.raises(WorkError, match="lengths has 5 to 6, allowed are 1 to 5"):
+        SampleStore([path])
 
 
 def test_a_file_of_holes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
-    """Kilobytes on the disk that claim 256 million samples: their offsets alone would take 4 GiB."""
+    """Kilobytes on the disk that claim 256 million samples: their records alone would take 5 GiB."""
     write(tmp_path / "whole.h5")
     count = 1 << 28
     with h5py.File(tmp_path / "whole.h5") as whole, h5py.File(tmp_path / "holes.h5", "w") as file:
         for name, value in whole.attrs.items():
             file.attrs.create(name, value, dtype=whole.attrs.get_id(name).dtype)
         file.attrs.update({"samples": count, "tokens": 5 * count, "masked_tokens": count})
-        for name, dtype in SAMPLE_DTYPES.items():
-            offsets = name.endswith("_offsets")
-            length = count + 1 if offsets else 5 * count if name == "token_ids" else count
+        for name, length in (("records", 9 * count), ("lengths", count), ("masked_counts", count)):
             properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
             properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
             space = h5py.h5s.create_simple((length,))
-            h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, properties)
-            if offsets:
-                file[name][-1] = 5 * count if name == "sample_offsets" else count
+            h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(np.dtype("<u2")), space, properties)
+            if name == "records":
+                file[name][-1] = 1
     assert (tmp_path / "holes.h5").stat().st_blocks * 512 < 1 << 20
     tracemalloc.start()
     try:
-        with pytest.raises(WorkError, match="sample_offsets do not ascend in steps of 1 to 512"):
-            Shard(tmp_path / "holes.h5")
+        with pytest.raises(WorkError, match="lengths has 0 to 0, allowed are 1 to 512"):
+            SampleStore([tmp_path / "holes.h5"])
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()

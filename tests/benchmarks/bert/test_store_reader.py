@@ -11,10 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.bert import store_reader
+from benchmarks.bert import records, store_reader
 from benchmarks.bert.preparation.settings import GenerationSettings
+from benchmarks.bert.records import record_lengths
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
-from benchmarks.bert.store import Origin, SampleStore, write_shard
+from benchmarks.bert.shard import Origin, write_shard
+from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BLOCK, BulkReader, byte_ranges
 from podium.core.errors import WorkError
 
@@ -102,23 +104,17 @@ def test_every_byte_that_is_read_was_asked_for(store: SampleStore, reader: BulkR
     for index in set(indices.tolist()):
         number = int(np.searchsorted(first, index, side="right")) - 1
         shard, inside = store.shards[number], index - first[number]
-        sample = shard.read(int(inside))
-        for name, array in shard.arrays().items():
-            if not name.endswith("offsets"):
-                held = {
-                    "token_ids": sample.token_ids,
-                    "masked_positions": sample.masked_positions,
-                    "masked_token_ids": sample.masked_token_ids,
-                }.get(name, array[inside : inside + 1])
-                start = shard.places[name].start + held.ctypes.data - array.ctypes.data
-                needed.setdefault(str(shard.path.resolve()), set()).update(range(start, start + held.nbytes))
+        before = record_lengths(shard.lengths[:inside], shard.masked_counts[:inside]).sum()
+        size = record_lengths(shard.lengths[inside : inside + 1], shard.masked_counts[inside : inside + 1])[0]
+        start = shard.places["records"].start + 2 * int(before)
+        needed.setdefault(str(shard.path.resolve()), set()).update(range(start, start + 2 * int(size)))
     assert covered == needed
 
 
 def test_neighbours_are_asked_for_together(reader: BulkReader, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, start, length, advice: asked.append((start, advice)))
-    reader.will_need(np.arange(3, 3 + COUNTS[1]))  # a shard of less than GAP between any two of its samples
+    reader.will_need(np.arange(3, 103, 2))  # less than GAP between any two of them, and less than PIECE in all
     assert len(asked) == 1
     assert asked[0][1] == os.POSIX_FADV_WILLNEED
 
@@ -216,5 +212,5 @@ def test_a_shard_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
 
 def test_copying_lets_go_of_the_interpreters_lock() -> None:
     """numba keeps to it if it was told so: another thread runs while a page comes from the disk."""
-    for function in (store_reader._copy, store_reader._count):
+    for function in (records._unpack_at, store_reader._before):
         assert function.targetoptions["nogil"]  # type: ignore[attr-defined]

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Sample, Samples
+from benchmarks.bert.shard import Origin, write_shard
 from benchmarks.bert.sizes import Size
-from benchmarks.bert.store import Origin, SampleStore, write_shard
+from benchmarks.bert.store import SampleStore
 from implementations.pytorch.distributed.gradient_sync import synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.cpu.common import use_torchs_threads

@@ -6,19 +6,22 @@ takes. Slurm's daemons and network namespaces need root; on Debian `apt-get inst
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.bert.preparation.prepare import prepare
+from benchmarks.bert.preparation.settings import GenerationSettings
 from podium.config.run_folder import RunFolder
 from podium.core.paths import CODE_FOLDER
 from tests.podium.launch.conftest import free_port
@@ -225,6 +228,76 @@ def test_two_hosts_make_the_same_run_over_the_network(
     assert found["samples"] == 160
     assert (Path(found["run_folder"]) / "output_1.txt").is_file()
     assert_same(metrics(Path(found["run_folder"])), one_host)
+
+
+@pytest.fixture
+def stores(home: Path, tmp_path: Path) -> dict[str, Path]:
+    """Stores of the embedded text by their keys, for 512 and for 128 tokens, with its vocabulary."""
+    start_of_run = start(home, settings=("target_accuracy=null", "max_samples=16", "evaluation.samples=16"))
+    finished(start_of_run)
+    (text,) = home.glob("data/embedded/text")
+    (made,) = home.glob("data/embedded/samples-*")
+    parts = sorted(path for path in text.glob("part-*"))
+    prepare(parts, text / "vocab.txt", tmp_path / "short", GenerationSettings.of_lengths(128, None))
+    evaluation = made / "evaluation"
+    return {
+        "data.store": made / "training",
+        "data.evaluation_store": evaluation,
+        "data.vocabulary": text / "vocab.txt",
+        "phases.0.store": tmp_path / "short",
+    }
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("recipe", ["exchanged", "academic"])
+def test_two_hosts_with_file_systems_of_their_own_follow_one_that_has_all_shards(
+    home: Path, stores: dict[str, Path], two_hosts: Hosts, tmp_path: Path, recipe: str
+) -> None:
+    """Each has a file system in memory, staged with its own shards alone, where the other one has its own."""
+    address, within = two_hosts
+    if not within[0]:
+        pytest.skip("network namespaces need root and iproute2")
+    trained = [key for key in stores if key.endswith("store") and "evaluation" not in key]
+    if recipe == "exchanged":
+        trained.remove("phases.0.store")
+    settings = (*SHORT, "launch.threads_per_process=1", "loss_scaling.initial=1024")
+
+    def of(places: Mapping[str, Path]) -> tuple[str, ...]:
+        named = [f"{key}={path}" for key, path in places.items() if key.startswith("data.")]
+        if recipe == "academic":
+            named.append(
+                f"phases=[{{store: {places['phases.0.store']}, share: 0.5, gradient_accumulation_steps: 1}}, {{}}]"
+            )
+        return (*settings, *named)
+
+    whole = start(home, "--json", "--recipe", recipe, settings=(*of(stores), "launch.processes_per_node=2"))
+    expected = metrics(Path(json.loads(finished(whole))["run_folder"]))
+
+    local = {key: tmp_path / "local" / str(number) for number, key in enumerate(trained)}
+    prefixes = []
+    for rank in (0, 1):
+        made = ["set -e"]
+        for key in trained:
+            local[key].mkdir(parents=True, exist_ok=True)
+            stage = [sys.executable, "-m", "podium.cli", "data", "stage", str(stores[key]), str(local[key])]
+            stage += ["--system", "laptop", "--recipe", recipe, "--node-rank", str(rank)]
+            stage += [part for setting in (*of(stores), "launch.nodes=2") for part in ("--set", setting)]
+            made += [f"mount -t tmpfs none {local[key]}", f"{shlex.join(stage)} >&2"]
+            made += [f"ls {local[key]} >{tmp_path}/{recipe}.{rank}.{local[key].name}"]
+        prefixes.append((*within[rank], "unshare", "--mount", "sh", "-c", "\n".join([*made, 'exec "$@"']), "sh"))
+    nodes_settings = (*of(stores | local), "launch.nodes=2")
+    with two_nodes(
+        home, "--json", "--recipe", recipe, settings=nodes_settings, address=address, within=tuple(prefixes)
+    ) as nodes:
+        outputs = [finished(node) for node in nodes]
+    found = json.loads(outputs[0])
+    for key in trained:
+        here = [set((tmp_path / f"{recipe}.{rank}.{local[key].name}").read_text().split()) for rank in (0, 1)]
+        assert here[0] - here[1] and here[1] - here[0], "each lacks shards that the other has"
+    assert all(found["compliance"].values()) and found["compliance"]
+    lines = metrics(Path(found["run_folder"]))
+    assert len(lines) == len(expected) >= 10
+    assert_same(lines, expected)
 
 
 CONFIGURATION = """\

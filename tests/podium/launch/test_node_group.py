@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bert.store import Shard, renew_manifest
+from benchmarks.bert.shard import Shard
+from benchmarks.bert.store import renew_manifest
 from podium.config.load import write_resolved
 from podium.config.run_data import write_run_data
 from podium.config.run_folder import RunFolder

@@ -14,7 +14,8 @@ from benchmarks.bert.manifest import MANIFEST, MARKER, ManifestError
 from benchmarks.bert.preparation.prepare import prepare, prepare_subset
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shard
+from benchmarks.bert.shard import Shard, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest
 from podium.config.load import load_system
 from podium.config.schema import DataSettings, Evaluation, RunConfig
 from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
@@ -366,7 +367,7 @@ def test_a_token_beyond_the_vocabulary_is_found_before_the_run(stores: dict[str,
     """Its hash is right: whoever made the shard made it wrongly."""
     path = stores["store"] / "one.h5"
     shard = Shard(path)
-    arrays = {name: np.array(array) for name, array in shard.arrays().items()}
+    arrays = {name: np.array(array) for name, array in vars(shard.samples).items()}
     arrays["masked_token_ids"][-1] = 12
     origin, number = shard.origin, len(shard) - 1
     write_shard(path, Samples(**arrays), origin)
@@ -400,7 +401,7 @@ def test_a_phase_has_samples_of_its_own_length_beside_those_of_the_text(texts: d
     assert (second.store, last.store, last.max_sequence_length) == (None, None, 512)
     assert config.stores == (config.data.store, first.store)
     opened = SampleStore(first.store)
-    assert (opened.max_sequence_length, opened.lengths.max()) == (16, 11)
+    assert (opened.max_sequence_length, np.asarray(opened.lengths).max()) == (16, 11)
     assert is_prepared(given)
     assert prepared(given) == (config, ["Checking the data"])
     assert prepared(config) == (config, ["Checking the data"])  # as a run that is resumed or searched with it

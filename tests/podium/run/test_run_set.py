@@ -25,8 +25,9 @@ from benchmarks.bert.demo_text import write_embedded_text
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import gather
+from benchmarks.bert.shard import Shard, write_shard
 from benchmarks.bert.sizes import LARGE, TINY, Size
-from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest
 from podium.config.load import load_resolved, write_resolved
 from podium.config.run_data import read_run_data
 from podium.config.run_folder import FACTS, RunFolder, facts_of, kept

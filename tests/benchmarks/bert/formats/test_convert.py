@@ -14,9 +14,11 @@ import pytest
 from benchmarks.bert.formats import convert
 from benchmarks.bert.formats.convert import FORMATS, detected_format, export_store, import_file, import_files
 from benchmarks.bert.formats.rows import AllowedTokens
+from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import Origin, SampleStore, Shard, shard_paths, write_shard
+from benchmarks.bert.shard import Origin, Shard, write_shard
+from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import UsageError, WorkError
 from podium.core.processes import WorkerDied
 
@@ -64,7 +66,7 @@ def test_files_of_several_formats_become_shards_in_their_order(
     shards = [out / name for name in ("part-2.h5", "part_1.h5", "part_0.h5")]
     (out / "part_1.h5").unlink()
     assert import_files([files[0], files[2]], "auto", vocabulary, out) == [shards[0], shards[2]]
-    assert sorted(path.name for path in out.iterdir()) == [MANIFEST, "part-2.h5", "part_0.h5"]
+    assert sorted(path.name for path in out.iterdir()) == [FILE, MANIFEST, "part-2.h5", "part_0.h5"]
     assert read_manifest(out) == SampleStore(out).manifest
     import_files([files[1]], "auto", vocabulary, tmp_path / "other")
     shards[1] = tmp_path / "other" / "part_1.h5"
@@ -231,7 +233,7 @@ def test_wrong_arguments_of_an_export_are_refused_before_anything_is_written(sto
 @pytest.mark.parametrize("format_name", HDF5)
 def test_a_damaged_shard_is_not_exported(store: Path, tmp_path: Path, format_name: str) -> None:
     with h5py.File(store / "part-1.h5", "r+") as file:
-        file["token_ids"][1] += 1
+        file["records"][1] += 1
     with pytest.raises(WorkError, match=r"part-1\.h5: the shard cannot be used: its content has the SHA-256"):
         export_store(store, format_name, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["part-0.hdf5"]

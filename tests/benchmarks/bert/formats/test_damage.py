@@ -16,7 +16,7 @@ from benchmarks.bert.formats.convert import FORMATS, export_shard, import_file
 from benchmarks.bert.formats.rows import AllowedTokens
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import Origin, Shard, write_shard
+from benchmarks.bert.shard import Origin, Shard, write_shard
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.bert.formats import hdf5
 from benchmarks.bert.formats.convert import import_file
 from benchmarks.bert.formats.rows import AllowedTokens
-from benchmarks.bert.store import Shard
+from benchmarks.bert.shard import Shard
 from podium.core.errors import PodiumError
 
 folder, allowed, jobs = Path(sys.argv[1]), AllowedTokens.of(Path(sys.argv[2])), json.loads(sys.argv[3])

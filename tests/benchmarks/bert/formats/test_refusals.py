@@ -13,7 +13,7 @@ from benchmarks.bert.formats import hdf5, rows, tfrecord
 from benchmarks.bert.formats.convert import FORMATS, export_shard, import_file
 from benchmarks.bert.formats.rows import AllowedTokens
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import Origin, write_shard
+from benchmarks.bert.shard import Origin, write_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
 
 Arrays = dict[str, Any]

@@ -18,7 +18,7 @@ from benchmarks.bert.formats.convert import FORMATS, export_shard, export_store,
 from benchmarks.bert.formats.rows import AllowedTokens, joined
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
-from benchmarks.bert.store import EVALUATION, Origin, Shard, write_shard
+from benchmarks.bert.shard import EVALUATION, Origin, Shard, write_shard
 from podium.core.errors import UsageError
 from podium.core.files import sha256_of
 
@@ -264,7 +264,7 @@ def relabel(file: h5py.File) -> None:
         note("content_sha256", b"00" * 32),
         note("content_sha256", "ab" * 32),
         note("format", b"podium-other"),
-        note("format_version", 3),
+        note("format_version", 4),
         note("selection", b"some"),
         note("max_sequence_length", 6),
         note("max_sequence_length", 512.0),

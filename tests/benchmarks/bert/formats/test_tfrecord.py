@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bert.formats.convert import import_file
 from benchmarks.bert.formats.rows import AllowedTokens
-from benchmarks.bert.store import Shard
+from benchmarks.bert.shard import Shard
 from podium.core.errors import WorkError
 
 FOUR = Path(__file__).with_name("four.tfrecord")

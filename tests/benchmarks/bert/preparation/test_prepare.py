@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, MARKER, read_manifest
 from benchmarks.bert.preparation.prepare import EvaluationPick, Prepared, prepare, prepare_subset
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
+from benchmarks.bert.shard import Shard
 from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import UsageError, WorkError
 
@@ -47,7 +49,7 @@ def test_each_text_becomes_a_shard_in_the_order_of_the_texts(
     assert [shard.name for shard in shards] == ["part-2.h5", "part-1.h5", "part-0.h5"]
     assert [prepared.shard for prepared in finished] == shards
     out = tmp_path / "new" / "out"
-    assert sorted(out.iterdir()) == sorted([*shards, out / MANIFEST])
+    assert sorted(out.iterdir()) == sorted([*shards, out / FILE, out / MANIFEST])
     SampleStore(shards).verify()
     assert read_manifest(out) == SampleStore(shards).manifest
 
@@ -125,7 +127,7 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
 
     shards[0].write_bytes(b"old")
     flipped = bytearray(whole[1])
-    flipped[-1] ^= 1
+    flipped[Shard(shards[1]).places["records"].stop - 1] ^= 1
     shards[1].write_bytes(flipped)
     shards[2].unlink()
     assert again() == [False] * 3
@@ -201,7 +203,7 @@ def test_killed_early_and_late_and_begun_again_the_bytes_are_the_same(
             assert shard.read_bytes() == expected[int(shard.stem[-1])]
             shard.unlink()  # so that there is work left
     prepare(texts, vocabulary, out)
-    assert sorted(path.name for path in out.iterdir()) == [MANIFEST, "part-0.h5", "part-1.h5", "part-2.h5"]
+    assert sorted(path.name for path in out.iterdir()) == [FILE, MANIFEST, "part-0.h5", "part-1.h5", "part-2.h5"]
     assert [(out / f"part-{number}.h5").read_bytes() for number in range(3)] == expected
 
 

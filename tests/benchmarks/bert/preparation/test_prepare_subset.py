@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, read_manifest
 from benchmarks.bert.preparation import prepare as prepare_module
 from benchmarks.bert.preparation.prepare import (
@@ -18,7 +19,8 @@ from benchmarks.bert.preparation.prepare import (
 )
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples, gather
-from benchmarks.bert.store import SampleStore, Shard
+from benchmarks.bert.shard import Shard
+from benchmarks.bert.store import SampleStore
 from podium.core.errors import UsageError, WorkError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -62,7 +64,9 @@ def test_a_subset_is_those_of_the_whole_with_the_smallest_keys(
     texts: list[Path], vocabulary: Path, whole: list[Path], tmp_path: Path
 ) -> None:
     shards = prepare_subset(texts, vocabulary, tmp_path / "out", 300, seed=7)
-    assert sorted((tmp_path / "out").iterdir()) == sorted([*shards, tmp_path / "out" / MANIFEST])
+    assert sorted((tmp_path / "out").iterdir()) == sorted(
+        [*shards, tmp_path / "out" / FILE, tmp_path / "out" / MANIFEST]
+    )
     assert read_manifest(tmp_path / "out") == SampleStore(shards).manifest
     keys = [SmallestKeys(7, 0).keys(text, len(Shard(shard))) for text, shard in zip(texts, whole, strict=True)]
     largest = np.sort(np.concatenate(keys))[299]
@@ -106,7 +110,7 @@ def test_the_number_of_processes_and_the_order_of_the_texts_do_not_change_a_byte
 def test_a_text_of_which_nothing_is_drawn_has_no_shard(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     (shard,) = prepare_subset(texts, vocabulary, tmp_path / "out", 1)
     assert len(Shard(shard)) == 1
-    assert sorted((tmp_path / "out").iterdir()) == [tmp_path / "out" / MANIFEST, shard]
+    assert sorted((tmp_path / "out").iterdir()) == [tmp_path / "out" / FILE, tmp_path / "out" / MANIFEST, shard]
 
 
 def test_a_wrong_guess_of_the_number_of_samples_changes_nothing(

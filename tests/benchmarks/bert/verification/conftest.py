@@ -13,7 +13,7 @@ from benchmarks.bert.lengths import WIKIPEDIA
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS, Vocabulary
 from benchmarks.bert.samples import Samples, gather, offsets_of
-from benchmarks.bert.store import Origin, write_shard
+from benchmarks.bert.shard import Origin, write_shard
 from benchmarks.bert.verification.checks import findings_of, gather_evidence
 from benchmarks.bert.verification.evidence import Subject
 from podium.core.finding import Finding

@@ -13,7 +13,8 @@ import pytest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import ALIKE, Origin, SampleStore, write_shard
+from benchmarks.bert.shard import ALIKE, Origin, write_shard
+from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification import content as content_module
 from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
 from benchmarks.bert.verification.evidence import Subject
@@ -58,10 +59,11 @@ def test_statistics_are_those_of_the_store(stores: Any, sound: Sound, vocabulary
     statistics = statistics_of(gather_evidence(Subject(folder, vocabulary=vocabulary)))
     store, training = SampleStore(folder), statistics["training"]
     assert training["samples"] == len(store) == sum(training["lengths"])
-    assert training["tokens"] == store.lengths.sum()
-    assert training["mean_length"] == pytest.approx(store.lengths.mean())
-    assert training["masked_share"] == pytest.approx(store.masked_counts.sum() / (store.lengths - 3.0).sum())
-    assert training["lengths"] == np.bincount(store.lengths, minlength=513).tolist()
+    lengths = np.asarray(store.lengths)
+    assert training["tokens"] == lengths.sum()
+    assert training["mean_length"] == pytest.approx(lengths.mean())
+    assert training["masked_share"] == pytest.approx(np.asarray(store.masked_counts).sum() / (lengths - 3.0).sum())
+    assert training["lengths"] == np.bincount(lengths, minlength=513).tolist()
     assert statistics["evaluation"] is None
     assert statistics["hash_collisions"] == 0
 
@@ -296,7 +298,7 @@ def test_every_broken_shard_is_named(stores: Any, sound: Sound, look: Look) -> N
     for name in ("b.h5", "e.h5"):
         content = bytearray((store / name).read_bytes())
         with h5py.File(store / name) as file:
-            content[file["token_ids"].id.get_offset() + 999] ^= 1
+            content[file["records"].id.get_offset() + 999] ^= 1
         (store / name).write_bytes(bytes(content))
     (store / "c.h5").write_bytes(b"no shard")
     os.truncate(store / "f.h5", 1000)

@@ -13,7 +13,8 @@ from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.samples import gather
-from benchmarks.bert.store import SampleStore, Shard, renew_manifest, write_shard
+from benchmarks.bert.shard import Shard, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest
 from implementations.pytorch.data.open_stores import _by_ranks, _ranks, open_stores
 from implementations.pytorch.distributed.process_group import Processes
 from podium.config.load import load_resolved, load_system, write_resolved
@@ -162,7 +163,7 @@ def test_no_sample_is_read_before_the_clock_starts(
     start_ranks(WORKER.parents[1] / "order_worker.py", arguments, rank_environments(1))
     noted = notes.read_text(encoding="utf-8").split()
     assert noted[:2] == ["submission", "run_starts"]
-    assert {"arrays", "will_need"} == set(noted[2:])
+    assert {"mapped_file", "will_need"} == set(noted[2:])
 
 
 def test_training_stops_before_the_clock_starts(

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.store import Origin, SampleStore, renew_manifest, write_shard
+from benchmarks.bert.shard import Origin, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest
 from podium.config.load import load_system, write_resolved
 from podium.config.run_data import RunData, write_run_data
 from podium.config.run_folder import RunFolder

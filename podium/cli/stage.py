@@ -1,0 +1,92 @@
+"""`podium data stage`: copy a store to a disk of this node, all of it or the part that the node's ranks read."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from podium.cli.options import Recipe, Settings
+from podium.core.console import print_text, progress_bar, tell
+from podium.core.errors import UsageError
+
+if TYPE_CHECKING:  # commands import what they need, so that others start without it
+    from benchmarks.bert.manifest import NodePart
+    from podium.config.schema import RunConfig
+
+SLURM_NODE = "SLURM_NODEID"
+
+
+def stage(
+    store: Annotated[Path, typer.Argument(help="A folder of shards, such as one on a disk that all nodes share.")],
+    target: Annotated[Path, typer.Argument(help="The folder to copy to, on a disk of this node.")],
+    system: Annotated[
+        str | None,
+        typer.Option("--system", help="Of a system with shards: per_rank, copy only what ranks of this node read."),
+    ] = None,
+    recipe: Recipe = None,
+    settings: Settings = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option("--node-rank", min=0, help="With --system: this node's number; in a Slurm step SLURM_NODEID."),
+    ] = None,
+    files: Annotated[int, typer.Option("--files", min=1, help="Files to copy at a time.")] = 4,
+) -> None:
+    """Copy a store to a disk of this node, verified: what the copy holds is read back and compared with the manifest.
+
+    Give the same command again to resume a copy that was broken off. With --system only the shards with samples of this
+    node's ranks are copied, where each rank reads a part of its own alone; a store to evaluate on is copied whole.
+    """
+    from benchmarks.bert.manifest import WHOLE_STORE
+    from benchmarks.bert.shard import EVALUATION
+    from benchmarks.bert.staging import stage_store, store_manifest
+    from podium.config.load import load_system
+
+    if system is None and (recipe is not None or settings or node_rank is not None):
+        raise UsageError("--recipe, --set and --node-rank say what a system's node needs; give --system too")
+    evaluation = store_manifest(store).selection == EVALUATION
+    part = WHOLE_STORE
+    if system is not None and not evaluation:
+        part = part_of(load_system(system, recipe, settings or []), node_rank)
+    with progress_bar() as bar:
+        task = bar.add_task("Copying files", total=None)
+        staged = stage_store(
+            store,
+            target,
+            part,
+            files,
+            on_start=lambda size: bar.update(task, total=size),
+            on_bytes=lambda size: bar.advance(task, size),
+        )
+    tell(f"{len(staged.copied):,} files copied and verified, {len(staged.kept):,} were there already, whole")
+    if staged.left_out:
+        tell(f"{staged.left_out:,} shards left out, which node {part.node} of {part.nodes} does not need")
+    key = "data.evaluation_store" if evaluation else "data.store"
+    tell(f"use it by: podium run {system or 'SYSTEM'} --set {key}={target.resolve()}")
+    print_text(target)
+
+
+def part_of(config: "RunConfig", node_rank: int | None) -> "NodePart":
+    """The part of a store to train on that a node reads: `node_rank`, or else that of the Slurm step.
+
+    UsageError for a node that the system does not have.
+    """
+    from benchmarks.bert.manifest import WHOLE_STORE, NodePart
+
+    nodes = config.launch.nodes
+    if node_rank is not None and node_rank >= nodes:
+        raise UsageError(
+            f"--node-rank: found {node_rank}, allowed is 0 to {nodes - 1} with the {nodes} nodes of {config.system}; "
+            "set launch.nodes as the run has it"
+        )
+    if not config.reads_own_part:
+        return WHOLE_STORE
+    if node_rank is not None:
+        return NodePart(node_rank, nodes)
+    given = os.environ.get(SLURM_NODE, "0" if nodes == 1 else "")
+    if not given.isdecimal() or int(given) >= nodes:
+        raise UsageError(
+            f"--node-rank: {config.system} has {nodes} nodes, and {SLURM_NODE} is {given or 'not set'}; give 0 to "
+            f"{nodes - 1}, or start it by srun with one task on each of {nodes} nodes"
+        )
+    return NodePart(int(given), nodes)

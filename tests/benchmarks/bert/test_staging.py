@@ -1,0 +1,369 @@
+"""Staging: a copy is the store or is refused, wherever it was broken off, and nothing foreign is replaced."""
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.bert import length_index, staging
+from benchmarks.bert.manifest import MANIFEST, MARKER, Manifest, ManifestError, NodePart, ShardEntry, mark_unfinished
+from benchmarks.bert.staging import needed_shards, stage_store
+from benchmarks.bert.store import SampleStore, renew_manifest
+from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
+from tests.benchmarks.bert.test_store import make_samples, write
+
+NAMES = ("a.h5", "b.h5", "c.h5", "d.h5")
+FILES = (*NAMES, length_index.FILE)  # in the order in which they are copied
+Change = Callable[[Path], None]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A store of four shards, and files that are none of its own."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        write(folder / name, make_samples([5, 60, 7 + number], seed=number))
+    renew_manifest(folder)
+    (folder / "notes.txt").write_text("foreign")
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "local" / "target"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def flip(path: Path) -> None:
+    """Change one token."""
+    with h5py.File(path, "r") as file:
+        place = file["records"].id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def flip_last(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def assert_is_copy(target: Path, source: Path) -> None:
+    """All of the store, whole, and no other file."""
+    assert contents(target) == {name: data for name, data in contents(source).items() if name != "notes.txt"}
+    copy = SampleStore(target)
+    copy.verify()
+    assert copy.manifest == SampleStore(source).manifest
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+def test_a_copy_is_the_store(source: Path, target: Path, workers: int) -> None:
+    sizes: list[int] = []
+    read: list[int] = []
+    staged = stage_store(source, target, workers=workers, on_start=sizes.append, on_bytes=read.append)
+    assert_is_copy(target, source)
+    assert (staged.copied, staged.kept, staged.left_out) == (FILES, (), 0)
+    assert sizes == [sum(read)] == [sum((source / name).stat().st_size for name in staged.copied)]
+    before = {path: path.stat().st_mtime_ns for path in target.iterdir()}
+    again = stage_store(source, target)
+    assert (again.copied, again.kept) == ((), FILES)
+    assert {path: path.stat().st_mtime_ns for path in target.iterdir()} == before
+
+
+def test_a_length_index_of_other_samples_is_named(source: Path, target: Path) -> None:
+    flip_last(source / length_index.FILE)
+    with pytest.raises(WorkError, match=rf"source/{length_index.FILE}: cannot be copied: its SHA-256 is not the one"):
+        stage_store(source, target)
+    flip_last(source / length_index.FILE)
+    stage_store(source, target)
+    assert_is_copy(target, source)
+    flip_last(target / length_index.FILE)
+    with pytest.raises(WorkError, match=rf"target/{length_index.FILE}: is there already .* its SHA-256 is not"):
+        stage_store(source, target)
+
+
+@pytest.mark.parametrize("number", range(len(FILES)))
+def test_a_copy_that_was_killed_is_refused_and_resumed(source: Path, target: Path, number: int) -> None:
+    """Killed in the middle of file `number`, for each of the files."""
+
+    def killed() -> None:
+        begun: list[object] = []
+        copy_bytes = staging._copy_bytes
+
+        def copy(*arguments: Any) -> str:
+            begun.append(arguments)
+            if len(begun) > number:
+                arguments[1].write_bytes(b"half")  # the temporary file
+                os.kill(os.getpid(), signal.SIGKILL)
+            return copy_bytes(*arguments)
+
+        staging._copy_bytes = copy
+        stage_store(source, target, workers=1)
+
+    process = multiprocessing.get_context("fork").Process(target=killed)
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert list(target.glob(".*.partial"))
+    with pytest.raises(PodiumError):
+        SampleStore(target)
+    staged = stage_store(source, target)
+    assert staged.kept == FILES[:number]
+    assert_is_copy(target, source)
+
+
+def test_a_copy_that_lacks_its_manifest_alone_is_refused_and_resumed(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupted("interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "write_manifest", interrupt)
+        with pytest.raises(Interrupted):
+            stage_store(source, target)
+    with pytest.raises(ManifestError):
+        SampleStore(target)
+    assert stage_store(source, target).copied == ()
+    assert_is_copy(target, source)
+
+
+def test_a_full_disk_is_noticed_before_the_copy(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    with pytest.raises(WorkError, match=r"the disk is full: the copy needs 1\.\d MB more, and it has 1\.0 MB free"):
+        stage_store(source, target)
+    assert contents(target) == {}
+
+
+def test_a_disk_that_gets_full_leaves_what_is_whole(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    write_some = os.write
+
+    def write_until_full(descriptor: int, data: Any) -> int:
+        written.append(descriptor)
+        if len(written) > 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_some(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write_until_full)
+        with pytest.raises(WorkError, match=r"target/c\.h5: the disk is full"):
+            stage_store(source, target, workers=1)
+    assert contents(target).keys() == {"a.h5", "b.h5", MARKER}
+    assert stage_store(source, target).kept == ("a.h5", "b.h5")
+    assert_is_copy(target, source)
+
+
+def test_what_the_disk_has_is_read_back(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_some = os.write
+
+    def write_wrongly(descriptor: int, data: Any) -> int:
+        changed = bytearray(data)
+        changed[len(changed) // 2 :] = bytes(len(changed) - len(changed) // 2)
+        return write_some(descriptor, changed)
+
+    monkeypatch.setattr(os, "write", write_wrongly)
+    with pytest.raises(WorkError, match=r"target/a\.h5: reads otherwise than it was written"):
+        stage_store(source, target, workers=1)
+    assert contents(target).keys() == {MARKER}
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def replace(path: Path) -> None:
+    write(path, make_samples([5, 60, 8], seed=77))
+
+
+@pytest.mark.parametrize("change", [flip, remove, cut, replace])
+def test_a_corrupt_source_is_named(source: Path, target: Path, change: Change) -> None:
+    change(source / "b.h5")
+    with pytest.raises(WorkError, match=r"source/b\.h5: .*podium data verify .*source`$") as raised:
+        stage_store(source, target)
+    assert raised.value.exit_code == 1 and ".partial" not in str(raised.value)
+    assert not (target / "b.h5").exists() and not (target / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("change", [flip, cut, replace])
+def test_a_target_that_was_changed_is_named_and_stays(source: Path, target: Path, change: Change) -> None:
+    stage_store(source, target)
+    change(target / "b.h5")
+    before = contents(target)
+    with pytest.raises(WorkError, match=r"target/b\.h5: is there already and is not that of .*source: .* not replaced"):
+        stage_store(source, target)
+    assert contents(target) == before
+
+
+def test_a_shard_that_is_gone_is_copied_again(source: Path, target: Path) -> None:
+    stage_store(source, target)
+    (target / "c.h5").unlink()
+    assert stage_store(source, target).copied == ("c.h5",)
+    assert_is_copy(target, source)
+
+
+def test_a_copy_with_a_manifest_is_refused_while_it_is_completed(source: Path, target: Path) -> None:
+    stage_store(source, target)
+    (target / "c.h5").unlink()
+    seen: list[bool] = []
+    stage_store(source, target, workers=1, on_bytes=lambda _: seen.append((target / MARKER).exists()))
+    assert set(seen) == {True}
+    assert_is_copy(target, source)
+
+
+def test_shards_that_were_copied_otherwise_become_a_store(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(MANIFEST, "notes.txt"))
+    assert stage_store(source, target).copied == ()
+    assert_is_copy(target, source)
+
+
+def test_nothing_more_is_copied_after_a_failure(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One shard fails; those that were begun beside it are left, and the last one is not begun."""
+    flip(source / "a.h5")
+    asked: dict[str, bool] = {}
+    copy = staging._copy
+
+    def copy_later(file: Any, stopped: Event, *rest: Any) -> None:
+        if file.source.name != "a.h5":
+            asked[file.source.name] = stopped.wait(20)
+        copy(file, stopped, *rest)
+
+    monkeypatch.setattr(staging, "_copy", copy_later)
+    with pytest.raises(WorkError, match=r"source/a\.h5"):
+        stage_store(source, target, workers=2)
+    assert set(asked.values()) == {True} and "d.h5" not in asked
+    assert contents(target).keys() == {MARKER}
+
+
+def test_a_foreign_file_of_a_shards_name_stays(source: Path, target: Path) -> None:
+    target.mkdir(parents=True)
+    (target / "c.h5").write_text("mine")
+    with pytest.raises(WorkError, match=r"target/c\.h5: is there already"):
+        stage_store(source, target)
+    assert (target / "c.h5").read_text() == "mine"
+    (target / "c.h5").unlink()
+    (target / "c.h5").symlink_to(source / "c.h5")
+    with pytest.raises(WorkError, match=r"target/c\.h5: is there already .*: it is a link"):
+        stage_store(source, target)
+
+
+def test_a_file_that_comes_during_the_copy_stays(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy_bytes = staging._copy_bytes
+
+    def copy(file: Any, *rest: Any) -> str:
+        file.target.write_text("mine")
+        return copy_bytes(file, *rest)
+
+    monkeypatch.setattr(staging, "_copy_bytes", copy)
+    with pytest.raises(WorkError, match=r"another process made it at the same time"):
+        stage_store(source, target, workers=1)
+    assert (target / "a.h5").read_text() == "mine"
+
+
+def test_files_beside_the_copy_stay(source: Path, target: Path) -> None:
+    target.mkdir(parents=True)
+    for name in ("notes.txt", ".other.0123abcd.partial"):
+        (target / name).write_text("mine")
+    stage_store(source, target)
+    assert [(target / name).read_text() for name in ("notes.txt", ".other.0123abcd.partial")] == ["mine"] * 2
+    SampleStore(target).verify()
+
+
+def test_a_target_with_another_store_is_refused(source: Path, target: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other / "a.h5", make_samples([9, 9], seed=9))
+    renew_manifest(other)
+    before = contents(other)
+    with pytest.raises(UsageError, match=r"other: holds another store \(.*a\.h5"):
+        stage_store(source, other)
+    (other / MANIFEST).unlink()
+    (other / "a.h5").rename(other / "z.h5")
+    with pytest.raises(UsageError, match=r"other: holds another store, with z\.h5"):
+        stage_store(source, other)
+    assert contents(other) == {"z.h5": before["a.h5"], length_index.FILE: before[length_index.FILE]}
+
+
+def test_the_target_is_not_the_source(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(source)
+    for wrong in (source, source / "inside", tmp_path, tmp_path / "link", tmp_path / "link" / "inside"):
+        before = contents(source)
+        with pytest.raises(UsageError, match=r"is the store .*, or one lies in the other"):
+            stage_store(source, wrong)
+        assert contents(source) == before
+
+
+def test_an_unfinished_source_is_refused(source: Path, target: Path) -> None:
+    mark_unfinished(source)
+    with pytest.raises(ManifestError, match=MARKER):
+        stage_store(source, target)
+    assert not target.exists()
+
+
+def test_an_interruption_leaves_no_half_file(source: Path, target: Path) -> None:
+    def interrupt(_: int) -> None:
+        raise Interrupted("interrupted")
+
+    with pytest.raises(Interrupted):
+        stage_store(source, target, on_bytes=interrupt)
+    assert contents(target).keys() == {MARKER}
+    stage_store(source, target)
+    assert_is_copy(target, source)
+
+
+def test_a_part_of_a_store_is_what_a_node_reads(source: Path, target: Path) -> None:
+    part = NodePart(1, 3)  # samples 4 to 7 of 12, three a shard
+    staged = stage_store(source, target, part)
+    assert (staged.copied, staged.left_out) == (("b.h5", "c.h5", length_index.FILE), 2)
+    assert contents(target).keys() == {*staged.copied, MANIFEST}
+    store, whole = SampleStore(target, part), SampleStore(source)
+    store.verify()
+    for index in range(*part.range_of(12)):
+        assert np.array_equal(store.read(index).token_ids, whole.read(index).token_ids)
+    with pytest.raises(ManifestError, match=r"a\.h5 is missing"):
+        SampleStore(target)
+    more = stage_store(source, target)
+    assert (more.copied, more.kept) == (("a.h5", "d.h5"), staged.copied)
+    assert_is_copy(target, source)
+
+
+def test_no_part_is_copied_of_a_store_without_a_length_index(source: Path, target: Path) -> None:
+    for name in (MANIFEST, length_index.FILE):
+        (source / name).unlink()
+    with pytest.raises(UsageError, match=r"source: the store has no length index.*`podium data upgrade .*source`"):
+        stage_store(source, target, NodePart(0, 2))
+    assert not target.exists()
+    stage_store(source, target)
+    assert SampleStore(target).manifest == SampleStore(source).manifest
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 6), st.data())
+def test_needed_shards_are_those_that_have_a_sample(sizes: list[int], nodes: int, data: st.DataObject) -> None:
+    shards = tuple(ShardEntry(f"{number}.h5", size, 1, 1, "") for number, size in enumerate(sizes))
+    part = NodePart(data.draw(st.integers(0, nodes - 1)), nodes)
+    shard_of = [number for number, size in enumerate(sizes) for _ in range(size)]
+    expected = {shard_of[index] for index in range(*part.range_of(sum(sizes)))}
+    found = needed_shards(Path("store"), Manifest("", 512, shards, lengths_sha256="ab"), part)
+    assert [shard.name for shard in found] == [f"{number}.h5" for number in sorted(expected)]

@@ -1,0 +1,124 @@
+"""Stores of version 2 are converted in place, with the same samples and the same digest."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from benchmarks.bert import upgrade as upgrade_module
+from benchmarks.bert.length_index import FILE
+from benchmarks.bert.manifest import MANIFEST, Manifest, ManifestError, read_manifest, write_manifest
+from benchmarks.bert.shard import OLDER_VERSION, Shard, new_hdf5, set_attribute, stored_arrays, write_shard
+from benchmarks.bert.store import SampleStore, renew_manifest, require_replaceable
+from benchmarks.bert.upgrade import is_older, upgrade
+from podium.core.errors import UsageError, WorkError
+from tests.benchmarks.bert.test_store import make_samples, write
+
+
+def write_older(path: Path, **changes: Any) -> None:
+    """Replace a shard by one of version 2 with the same samples, as that version wrote it."""
+    shard = Shard(path)
+    arrays = stored_arrays(shard.samples) | changes
+    with new_hdf5(path) as file:
+        for name, value in (shard.attributes | {"format_version": OLDER_VERSION}).items():
+            set_attribute(file, name, value)
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, track_times=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store of three shards of version 2, with the manifest of that time."""
+    for number, name in enumerate("abc"):
+        write(tmp_path / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
+    renew_manifest(tmp_path)
+    store = SampleStore(tmp_path)
+    for path in store.paths:
+        write_older(path)
+    (tmp_path / FILE).unlink()
+    older = Manifest(store.vocabulary_sha256, store.max_sequence_length, store.manifest.shards)
+    write_manifest(tmp_path, older)
+    assert '"version": 1' in (tmp_path / MANIFEST).read_text(encoding="utf-8")
+    return tmp_path
+
+
+def test_an_older_store_is_refused_with_the_command_that_converts_it(folder: Path) -> None:
+    with pytest.raises(WorkError, match="its format_version is 2, not 3; convert the store with `podium data upgrade"):
+        SampleStore(folder)
+    origin = Shard(write(folder / "new", make_samples([5]))).origin
+    with pytest.raises(UsageError, match=r"holds shards of an older version, such as a\.h5; convert them with `podi"):
+        require_replaceable([folder / "a.h5"], origin)
+    assert is_older(folder)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_samples_and_digest_stay_the_same(folder: Path, processes: int) -> None:
+    before = read_manifest(folder)
+    counted: list[None] = []
+    converted, others = upgrade(folder, processes, lambda: counted.append(None))
+    assert ([path.name for path in converted], others, len(counted)) == (["a.h5", "b.h5", "c.h5"], [], 3)
+    store = SampleStore(folder)
+    store.verify()
+    assert before is not None and store.manifest == before and store.manifest.digest == before.digest
+    assert (folder / FILE).exists() and not is_older(folder)
+    expected = folder / "expected"
+    expected.mkdir()
+    for number, name in enumerate("abc"):
+        whole = write(expected / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
+        assert whole.read_bytes() == (folder / f"{name}.h5").read_bytes()
+    assert upgrade(folder) == ([], store.paths)
+
+
+def test_an_interrupted_conversion_is_taken_up_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path, *rest: Any) -> None:
+        if path.name == "b.h5":
+            raise KeyboardInterrupt
+        write_shard(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upgrade_module, "write_shard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            upgrade(folder)
+    with pytest.raises(WorkError, match=r"b\.h5: .*`podium data upgrade"):
+        SampleStore(folder)
+    converted, others = upgrade(folder)
+    assert [path.name for path in converted] == ["b.h5", "c.h5"] and [path.name for path in others] == ["a.h5"]
+    SampleStore(folder).verify()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"token_ids": np.zeros(74, "<u2")}, "its content has the SHA-256"),
+        ({"token_ids": np.zeros(73, "<u2")}, "token_ids has 73 elements, not 74"),
+        ({"sample_offsets": np.array([0, 60, 5, 74], "<i8")}, "sample_offsets do not ascend from 0 to 74 in steps of"),
+        ({"masked_offsets": np.array([1, 2, 10, 11], "<i8")}, "masked_offsets do not ascend from 0 to"),
+        ({"next_sentence_labels": np.zeros(3, "<u2")}, r"next_sentence_labels is uint16 \[3\], not uint8"),
+    ],
+)
+def test_a_damaged_shard_is_not_converted(folder: Path, changes: dict[str, Any], said: str) -> None:
+    write(folder / "c.h5", make_samples([5, 60, 9], seed=2))
+    write_older(folder / "c.h5", **changes)
+    before = (folder / "c.h5").read_bytes()
+    with pytest.raises(WorkError, match=said):
+        upgrade(folder)
+    assert (folder / "c.h5").read_bytes() == before
+    with h5py.File(folder / "c.h5") as file:
+        assert file.attrs["format_version"] == OLDER_VERSION
+
+
+def test_a_store_that_lacks_a_shard_gets_no_index(folder: Path) -> None:
+    (folder / "c.h5").unlink()
+    with pytest.raises(ManifestError, match=r"c\.h5 is missing, manifest\.json has it"):
+        upgrade(folder)
+    assert not (folder / FILE).exists() and is_older(folder)
+
+
+def test_an_index_that_is_lost_is_written_again(folder: Path) -> None:
+    upgrade(folder)
+    content = (folder / FILE).read_bytes()
+    (folder / FILE).unlink()
+    assert upgrade(folder)[0] == []
+    assert (folder / FILE).read_bytes() == content
