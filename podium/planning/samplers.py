@@ -28,6 +28,7 @@ from podium.planning.strata import Strata
 ROUNDS = 6
 CHUNK = 4096  # values that are permuted together
 STRATA = 4
+KEPT_EPOCHS = 4  # of which the keys of all parts are kept
 _U64 = np.uint64
 
 
@@ -293,6 +294,7 @@ class ShardedSampler:
         if batch < 1 or not len(self.sizes) or not (np.diff(bounds) > 0).all():
             raise ValueError("per-rank parts need at least one sample each, and batches of at least one")
         self.bounds, self.batch, self.seed = bounds.astype(np.int64), batch, seed
+        self._kept: dict[int, np.ndarray] = {}
 
     def samples(self, first: int, count: int) -> np.ndarray:
         """Indices [count] int64, within the bounds, of the run's samples number first … first + count - 1."""
@@ -301,13 +303,26 @@ class ShardedSampler:
         batches, rank_of = np.divmod(local_batches, ranks)
         numbers = (batches * self.batch + slots).astype(np.uint64)
         epochs, positions = np.divmod(numbers, self.sizes[rank_of])
-        drawn, which = np.unique(np.stack([rank_of, epochs.astype(np.int64)]), axis=1, return_inverse=True)
-        # one rank alone has the order of `Sampler`
-        parts = [(epoch, 1 + rank) if ranks > 1 else (epoch,) for rank, epoch in drawn.T.tolist()]
-        keys = np.stack([_keys(self.seed, *part) for part in parts])
-        places = permute(positions, self.sizes[drawn[0]], int(self.sizes.max()), keys, which.reshape(-1))
+        if not count:
+            return np.empty(0, dtype=np.int64)
+        first_epoch, last_epoch = int(epochs.min()), int(epochs.max())
+        keys = np.concatenate([self._keys_of(epoch) for epoch in range(first_epoch, last_epoch + 1)])
+        sizes = np.tile(self.sizes, last_epoch + 1 - first_epoch)
+        which = (epochs.astype(np.int64) - first_epoch) * ranks + rank_of
+        places = permute(positions, sizes, int(self.sizes.max()), keys, which)
         indices: np.ndarray = self.bounds[rank_of] + places
         return indices
+
+    def _keys_of(self, epoch: int) -> np.ndarray:
+        """Keys [W, ROUNDS] of all parts in an epoch; those of the last few epochs are kept."""
+        if (keys := self._kept.get(epoch)) is None:
+            # one rank alone has the order of `Sampler`
+            parts = [(epoch, 1 + rank) if len(self.sizes) > 1 else (epoch,) for rank in range(len(self.sizes))]
+            keys = np.stack([_keys(self.seed, *part) for part in parts])
+            while len(self._kept) >= KEPT_EPOCHS:
+                self._kept.pop(min(self._kept))
+            self._kept[epoch] = keys
+        return keys
 
 
 @lru_cache(maxsize=4096)

@@ -183,7 +183,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
                 samples = self._read(plan)
                 if samples is None:
                     break
-                self._pieces.put((plan, self._pass_on(plan, samples)))
+                self._pieces.put((plan, self.pass_on(plan, samples)))
             self._pieces.put(None)
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
             self._pieces.put(error)
@@ -225,15 +225,14 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         dist.all_gather_object(sentences, own, group=self._group)
         return next(filter(None, sentences))
 
-    def _pass_on(self, plan: Plan, samples: Samples) -> Samples:
+    def pass_on(self, plan: Plan, samples: Samples) -> Samples:
         """Send each sample that was read to its rank; this rank's samples, as they arrive."""
         began = perf_counter()
         lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
         own = record_lengths(np.diff(samples.sample_offsets), np.diff(samples.masked_offsets))
         sent = _bytes_of(own, plan.read_counts)
         arriving = _bytes_of(record_lengths(lengths, masked_counts), plan.arriving_counts)
-        # zeros, which a rehearsal leaves: in it nothing arrives
-        records = np.zeros(int(arriving.sum()) // STORED_DTYPE.itemsize, dtype=STORED_DTYPE)
+        records = np.empty(int(arriving.sum()) // STORED_DTYPE.itemsize, dtype=STORED_DTYPE)
         dist.all_to_all_single(
             torch.from_numpy(records.view(np.uint8)),
             torch.from_numpy(pack(samples).view(np.uint8)),
