@@ -219,7 +219,7 @@ class TrainingOrder:
         if STRATEGIES[strategy].strata:
             assert shards == "shared" and not phases, "strata are drawn from the whole dataset"
             self.sampler = StratifiedSampler(
-                np.asarray(store.lengths),
+                store.lengths,
                 batch=local_batch // accumulation_steps,
                 seed=seed,
                 max_length=store.max_sequence_length,

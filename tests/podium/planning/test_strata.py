@@ -7,7 +7,9 @@ import pytest
 
 from benchmarks.bert.length_index import StoredLengths
 from podium.planning.balancing.indexed import _stable_order
-from podium.planning.samplers import stratum_bounds
+from podium.planning.balancing.interface import Deal
+from podium.planning.batch_plan import TrainingOrder
+from podium.planning.samplers import StratifiedSampler, stratum_bounds
 from podium.planning.strata import Strata
 
 RNG = np.random.default_rng(0)
@@ -49,6 +51,15 @@ def test_entries_of_an_index_are_scanned_as_they_are(longest: int, masked: int) 
     strata = Strata(index.lengths, stratum_bounds(longest))
     assert strata._values.base is index.entries
     assert_found(strata, lengths, stratum_bounds(longest))
+
+
+def test_an_order_with_strata_holds_no_copy_of_the_index() -> None:
+    index = StoredLengths.of(ARRANGED["mixed"](5000), np.ones(5000, dtype=np.int64), 512, 76)
+    order = TrainingOrder(
+        index, seed=0, strategy="presorted", global_batch_size=64, deal=Deal(4, 2), accumulation_steps=1
+    )
+    assert isinstance(order.sampler, StratifiedSampler)
+    assert np.shares_memory(order.sampler._strata._values, index.entries)
 
 
 def test_what_is_held_besides_the_index_is_a_fraction_of_a_byte_for_each_sample() -> None:
