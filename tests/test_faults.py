@@ -122,7 +122,7 @@ def test_data_token_ids_are_overwritten_before_a_run_resumes(project: Project) -
 def test_data_another_store_of_the_same_shape_is_put_in_its_place_before_a_run_resumes(project: Project) -> None:
     folder = _interrupted(project)
     with h5py.File(project.shard, "r+", locking=False) as file:
-        file["token_ids"][1000] = int(file["token_ids"][1001])
+        file["records"][1] = int(file["records"][2]) ^ 1  # a word of the first sample
     rehash(project, project.shard)
     _resume(project, folder, 1, r"part-00001\.h5.*content_sha256")
 
@@ -197,7 +197,8 @@ def test_data_the_doctor_looks_at_a_store_with_a_copied_shard(project: Project) 
 @whole
 def test_data_masked_token_ids_are_beyond_the_vocabulary_with_a_valid_hash(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
-        file["masked_token_ids"][7] = 65_000
+        tokens, masked = int(file["lengths"][0]), int(file["masked_counts"][0])
+        file["records"][tokens + masked] = 65_000  # the first word of the first sample that is masked
     rehash(project, project.shard)
     project.run(1, match=r"part-00001\.h5.*sample \d+.*65,?000", settings=_own_stores(project))
 
@@ -205,15 +206,16 @@ def test_data_masked_token_ids_are_beyond_the_vocabulary_with_a_valid_hash(proje
 @whole
 def test_data_a_first_segment_is_longer_than_its_sample_with_a_valid_hash(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
-        file["first_segment_lengths"][3] = 600
+        tokens, masked = int(file["lengths"][0]), int(file["masked_counts"][0])
+        file["records"][tokens + 2 * masked] = 600
     rehash(project, project.shard)
-    project.run(1, match=r"part-00001\.h5.*sample 3", settings=_own_stores(project))
+    project.run(1, match=r"part-00001\.h5.*sample 0", settings=_own_stores(project))
 
 
 @whole
 def test_data_a_masked_position_is_beyond_its_sample_with_a_valid_hash(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
-        file["masked_positions"][0] = 511
+        file["records"][int(file["lengths"][0])] = 511
     rehash(project, project.shard)
     project.run(1, match=r"part-00001\.h5.*sample 0", settings=_own_stores(project))
 
@@ -251,8 +253,8 @@ def test_data_a_shard_is_a_link_that_leads_nowhere(project: Project) -> None:
 @whole
 def test_data_a_shard_s_array_lies_in_another_file(project: Project) -> None:
     with h5py.File(project.shard, "r+", locking=False) as file:
-        del file["token_ids"]
-        file["token_ids"] = h5py.ExternalLink("part-00000.h5", "token_ids")
+        del file["records"]
+        file["records"] = h5py.ExternalLink("part-00000.h5", "records")
     project.run(1, match=r"part-00001\.h5", settings=_own_stores(project))
 
 
@@ -766,7 +768,7 @@ def test_several_nodes_a_shard_is_another_on_one_node_of_two(project: Project) -
     port, elsewhere = free_port(), project.tmp / "data_of_node_1"
     shutil.copytree(project.home / "data", elsewhere)
     with h5py.File(next(elsewhere.rglob("training/part-00001.h5")), "r+", locking=False) as file:
-        file["token_ids"][1000] = int(file["token_ids"][1001])
+        file["records"][1] = int(file["records"][2]) ^ 1  # a word of the first sample
         shard = Path(file.filename)
     rehash(project, shard)
     mount = f'mount --bind {elsewhere} {project.home}/data && exec "$@"'

@@ -339,7 +339,7 @@ def shards(data: Path, kind: str = "training") -> list[Path]:
 def test_a_damaged_shard(examine: Examine, data: Path) -> None:
     path = shards(data)[1]
     with h5py.File(path, "r+") as file:
-        file["token_ids"][7] ^= 1
+        file["records"][7] ^= 1
     found(examine(), "data", "error", str(path), "SHA-256")
 
 
