@@ -79,14 +79,26 @@ class Size:
         not counted. `last_layer` "needed" counts what follows the last layer's attention on masked and [CLS] tokens
         alone, as nothing reads the others; "all" is how published figures are counted.
         """
-        tokens = np.fromiter(lengths, dtype=np.float64)
+        n = np.asarray(lengths if isinstance(lengths, np.ndarray) else [*lengths], dtype=np.float64)
+        return self.flops_of(len(n), n.sum(), float(n @ n), masked, vocabulary, last_layer)
+
+    def flops_of(
+        self,
+        sequences: int,
+        tokens: float,
+        token_pairs: float,
+        masked: int,
+        vocabulary: int,
+        last_layer: Literal["all", "needed"] = "all",
+    ) -> float:
+        """`training_flops` of so many sequences with so many tokens and pairs of tokens in all."""
         h = self.hidden
-        encoder = 2 * self.layers * (4 * h * h + 2 * h * self.feed_forward) * tokens.sum()
+        encoder = 2 * self.layers * (4 * h * h + 2 * h * self.feed_forward) * float(tokens)
         if last_layer == "needed":
-            encoder -= 2 * (h * h + 2 * h * self.feed_forward) * (tokens.sum() - masked - len(tokens))
-        attention = 4 * self.layers * h * float((tokens**2).sum())
+            encoder -= 2 * (h * h + 2 * h * self.feed_forward) * (tokens - masked - sequences)
+        attention = 4 * self.layers * h * float(token_pairs)
         masked_head = 2 * (h * h + h * vocabulary) * masked
-        sequence_head = 2 * (h * h + 2 * h) * len(tokens)
+        sequence_head = 2 * (h * h + 2 * h) * sequences
         return 3.0 * float(encoder + attention + masked_head + sequence_head)
 
     def relative_costs(self, vocabulary: int) -> tuple[float, float]:

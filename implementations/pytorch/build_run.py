@@ -139,9 +139,14 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
     if attention == "auto":
         precision = resolve_precision(config.precision, device)
         attention = resolve_attention(attention, device, COMPUTE_TYPES[precision])
+    return replays_graphs(config, device.type, attention)
+
+
+def replays_graphs(config: RunConfig, device: str, attention: str) -> bool:
+    """`uses_graphs` on a kind of device, `cpu` or `cuda`, with resolved attention."""
     hindrance = (
-        f"launch.device is {device.type}, and CUDA graphs need cuda"
-        if device.type != "cuda"
+        f"launch.device is {device}, and CUDA graphs need cuda"
+        if device != "cuda"
         else f"attention is {attention}, and graphs need one of {', '.join(GRAPH_ATTENTION)}"
         if attention not in GRAPH_ATTENTION
         else f"shape_step is {config.shape_step}, and the longest length that graphs hold is that of {LENGTH_STEP}"

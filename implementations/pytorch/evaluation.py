@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from implementations.pytorch.data.batch import RaggedBatch
-from implementations.pytorch.distributed.process_group import Processes
+from implementations.pytorch.distributed.process_group import Processes, cpu_group
 from implementations.pytorch.kernels.cpu.common import use_torchs_threads
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.loss import correct_predictions, loss_sums
@@ -86,7 +86,7 @@ class OverlappedEvaluation:
         """The copy is run on `examples` once, so that nothing is left to be compiled on the clock."""
         self._model, self._processes, self._precision = model, processes, precision
         self._copy = copy.deepcopy(model).requires_grad_(False).eval()
-        self._group = dist.new_group(backend="gloo")
+        self._group = cpu_group()
         on_gpu = processes.device.type == "cuda"
         self._stream = torch.cuda.Stream(processes.device) if on_gpu else None  # type: ignore[no-untyped-call]
         self._thread: threading.Thread | None = None
@@ -144,9 +144,7 @@ class OverlappedEvaluation:
         elif found is not None:
             numbers[DONE] = 1
             numbers[SUMS:] = torch.tensor(found, dtype=torch.float64)
-        work = dist.all_reduce(numbers, group=self._group, async_op=True)
-        assert work is not None
-        self._told = numbers, work
+        self._told = numbers, self._processes.begin_total(numbers, self._group)
 
     def _heard(self) -> Accuracy | None:
         """The accuracy, if by what was told last all ranks have ended."""

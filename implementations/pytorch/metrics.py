@@ -102,8 +102,7 @@ class Metrics:
         sums = (result.masked_lm, result.next_sentence, *asked, result.finite)
         values = (*sums, result.gradient_norm, result.rate, result.taken)
         numbers = torch.stack([value.double() for value in values])
-        work = dist.all_reduce(numbers[: len(sums)], async_op=True)
-        assert work is not None
+        work = self._processes.begin_total(numbers[: len(sums)])
         if numbers.is_cuda:
             work.wait()  # the stream waits, not the host
             on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -132,7 +131,7 @@ class Metrics:
         if not taken:
             return self._skip(pending)
         self.skipped = 0
-        if not math.isfinite(line["loss"]) or finite < dist.get_world_size():
+        if not math.isfinite(line["loss"]) or finite < self._processes.ranks:
             raise NotFinite(line["step"], line["loss"], pending.whole)
         self.write(line)
         return None

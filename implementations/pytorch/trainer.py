@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.bert.store import join_stores
+from benchmarks.bert.store import SampleStore, join_stores
+from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.build_run import build_order, build_stepper, uses_graphs, warm_up
 from implementations.pytorch.checkpointing import (
     RunState,
@@ -16,8 +17,9 @@ from implementations.pytorch.checkpointing import (
     own_facts,
     verify_tensors,
 )
+from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.data.evaluation import evaluation_batches
-from implementations.pytorch.data.loader import LOADERS, ExchangePrefetcher
+from implementations.pytorch.data.loader import LOADERS, ExchangePrefetcher, Loader
 from implementations.pytorch.data.open_stores import open_stores
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_step
@@ -53,13 +55,13 @@ class Totals:
 
     def add(self, whole: GlobalBatch, config: RunConfig, words: int, times: int = 1) -> None:
         """Count a step, or with -1 no longer count it."""
-        size, lengths = config.model_size, whole.lengths
+        size, sums = config.model_size, (whole.samples, whole.tokens, whole.token_pairs, whole.masked)
         self.steps += times
         self.samples += times * whole.samples
         self.tokens += times * whole.tokens
         self.slots += times * whole.slots
-        self.useful_flops += times * size.training_flops(lengths, whole.masked, words, config.last_layer)
-        self.model_flops += times * size.training_flops(lengths, whole.masked, words)
+        self.useful_flops += times * size.flops_of(*sums, words, config.last_layer)
+        self.model_flops += times * size.flops_of(*sums, words)
         self.max_over_mean_tokens += times * whole.max_over_mean_tokens
         self.moved += times * whole.moved
 
@@ -118,24 +120,16 @@ class Trainer:
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
         assert config.seed is not None and config.data.store and config.data.evaluation_store and config.data.vocabulary
-        parts = config.store_parts(processes.rank // config.launch.processes_per_node)
-        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, processes, self.folder.data, parts)
-        *stores, self.evaluation_store = opened
-        if self.folder.data.exists():
-            self.digests = {key: store.manifest.digest for key, store in zip(config.every_store, opened, strict=True)}
-        self.store = join_stores(stores)
-        self.words = len(vocabulary.words)
-        self.order = build_order(config, self.store, self.words, processes.device)
-        self.stepper = build_stepper(config, processes, self.words)
+        self._open_data()
+        self._build_order()
+        self._build_model()
         self.precision = self.stepper.precision
         if self.log and not self.checkpoint:
             in_use = used(self.stepper.optimizer, config.optimizer)
             self.log.settings(config, in_use, config.model_size.tensors(self.words))
         self.last_step = config.steps
-        self.shapes = None
-        if uses_graphs(config, processes.device):
-            self.shapes = run_shapes(self.order, processes.rank, self.last_step)
-        warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+        self._find_shapes()
+        self._warm_up()
         if config.evaluation.overlap == "training":
             examples = synthetic_step(self.order, 0, processes.rank, self.words).micro_batches
             self.overlapped = OverlappedEvaluation(self.stepper.model.module, processes, self.precision, examples)
@@ -144,7 +138,44 @@ class Trainer:
         if self.checkpoint:
             verify_tensors(self.checkpoint, processes.rank)
             self.state.load(self.checkpoint.path)
-        self.loader = LOADERS[config.loader](
+        self.loader = self._make_loader()
+        processes.barrier()
+        (self.peak,) = processes.total([self._peak()])
+        processes.barrier()
+
+    def _open_data(self) -> None:
+        """Open the stores to train on and to evaluate on."""
+        config, processes = self.config, self.processes
+        assert config.data.vocabulary is not None
+        parts = config.store_parts(processes.rank // config.launch.processes_per_node)
+        opened, vocabulary = open_stores(config.every_store, config.data.vocabulary, processes, self.folder.data, parts)
+        *stores, self.evaluation_store = opened
+        if self.folder.data.exists():
+            self.digests = {key: store.manifest.digest for key, store in zip(config.every_store, opened, strict=True)}
+        self.store: SampleStore = join_stores(stores)
+        self.words = len(vocabulary.words)
+
+    def _build_order(self) -> None:
+        self.order = build_order(self.config, self.store, self.words, self.processes.device)
+
+    def _build_model(self) -> None:
+        self.stepper = build_stepper(self.config, self.processes, self.words)
+
+    def _find_shapes(self) -> None:
+        """The shapes of this rank's batches, where a graph is captured for each."""
+        graphs = uses_graphs(self.config, self.processes.device)
+        self.shapes = run_shapes(self.order, self.processes.rank, self.last_step) if graphs else None
+
+    def _warm_up(self) -> None:
+        warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+
+    def _peak(self) -> float:
+        """Floating-point operations a second of this rank's device in matrix products."""
+        return matmul_peak(self.precision, self.processes.device)
+
+    def _make_loader(self) -> Loader:
+        config, processes = self.config, self.processes
+        return LOADERS[config.loader](
             self.order,
             processes.rank,
             range(self.position.batches, self.last_step),
@@ -153,9 +184,18 @@ class Trainer:
             pins=processes.device.type == "cuda",
             **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
         )
-        processes.barrier()
-        (self.peak,) = processes.total([matmul_peak(self.precision, processes.device)])
-        processes.barrier()
+
+    def _share_evaluation(self, reader: Callable[[SampleStore], BulkReader] = BulkReader) -> list[RaggedBatch]:
+        """This rank's evaluation samples."""
+        return evaluation_batches(
+            self.evaluation_store,
+            self.processes.rank,
+            self.order.deal,
+            samples=self.config.evaluation_samples,
+            local_batch_size=self.config.evaluation.local_batch_size,
+            slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,
+            reader=reader,
+        )
 
     # On the clock
 
@@ -172,14 +212,7 @@ class Trainer:
                 saver = Saver(config.checkpoint, self.folder, processes, self.state, at, kept(config), self.digests)
                 self.saver = stack.enter_context(saver)
             steps: Iterable[Step] = stack.enter_context(self.loader)
-            self.evaluation_batches = evaluation_batches(
-                self.evaluation_store,
-                processes.rank,
-                self.order.deal,
-                samples=config.evaluation_samples,
-                local_batch_size=config.evaluation.local_batch_size,
-                slot_width=self.evaluation_store.max_sequence_length if self.order.pads else None,
-            )
+            self.evaluation_batches = self._share_evaluation()
             self.phases.restart()
             for number, step in enumerate(steps, start=position.batches + 1):
                 self.watch.batch = number

@@ -13,6 +13,7 @@ import typer
 from podium.cli.compare import compare
 from podium.cli.data import data
 from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, show
+from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
 from podium.cli.submit import submit
@@ -37,6 +38,9 @@ app.add_typer(submit, name="submit")
 app.command(
     epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
 )(compare)
+app.command(
+    epilog="Example: [bold]podium rehearse dgxa100_n128 --set launch.nodes=512 --set global_batch_size=16384[/bold]",
+)(rehearse)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)
 

@@ -8,6 +8,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from statistics import NormalDist
 from typing import Protocol
@@ -142,11 +143,16 @@ class GlobalBatch:
     def samples(self) -> int:
         return len(self.indices)
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         return int(self.lengths.sum())
 
-    @property
+    @cached_property
+    def token_pairs(self) -> int:
+        """Pairs of tokens within a sequence, over all sequences."""
+        return int(self.lengths @ self.lengths)
+
+    @cached_property
     def masked(self) -> int:
         return int(self.masked_counts.sum())
 
@@ -155,7 +161,7 @@ class GlobalBatch:
         """Token slots over all ranks, padding included."""
         return int(self.micro_batch_slots.sum())
 
-    @property
+    @cached_property
     def max_over_mean_tokens(self) -> float:
         """Tokens of the busiest rank over the mean rank's."""
         ranks, accumulation_steps = self.micro_batch_slots.shape
@@ -213,7 +219,7 @@ class TrainingOrder:
         if STRATEGIES[strategy].strata:
             assert shards == "shared" and not phases, "strata are drawn from the whole dataset"
             self.sampler = StratifiedSampler(
-                np.asarray(store.lengths),
+                store.lengths,
                 batch=local_batch // accumulation_steps,
                 seed=seed,
                 max_length=store.max_sequence_length,
@@ -238,29 +244,37 @@ class TrainingOrder:
         """The samples of a step, counted from 0, and who takes them."""
         first = step * self.global_batch_size
         drawn = self._drawn(step)
+        # of the samples in the order in which they were drawn: looked up once, as they lie all over the index
+        lengths, masked_counts = self._counts_of(drawn)
         accumulation_steps = self._phase(first).accumulation_steps or self.accumulation_steps
-        assignment = assign(self.strategy, self.store.lengths[drawn], self.deal, accumulation_steps)
+        assignment = assign(self.strategy, lengths, self.deal, accumulation_steps)
         moved = 0
         if self.capacity is not None:
             late = self._late_into(step)
             drawn = np.concatenate([drawn, late])
-            sizes = np.stack([self.store.lengths[drawn], self.store.masked_counts[drawn], np.ones_like(drawn)])
-            fitted = fit_in(assignment, sizes.astype(np.int64), len(late), self.capacity)
+            lengths, masked_counts = self._counts_of(drawn)
+            sizes = np.stack([lengths, masked_counts, np.ones_like(drawn)])
+            fitted = fit_in(assignment, sizes, len(late), self.capacity)
             assignment, moved = fitted.assignment, fitted.moved
             if step == len(self._late) - 1:
                 self._late.append(drawn[fitted.left])
-        indices = drawn[assignment.order]
-        slots = self._slots(first, self.store.lengths[drawn], assignment)
+        slots = self._slots(first, lengths, assignment)
+        order = assignment.order
         return GlobalBatch(
             first_sample=first,
-            indices=indices,
-            lengths=self.store.lengths[indices].astype(np.int64),
-            masked_counts=self.store.masked_counts[indices].astype(np.int64),
+            indices=drawn[order],
+            lengths=lengths[order],
+            masked_counts=masked_counts[order],
             starts=assignment.starts,
             micro_batch_slots=slots.reshape(self.ranks, accumulation_steps),
             moved=moved,
-            positions=assignment.order,
+            positions=order,
         )
+
+    def _counts_of(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens and masked tokens of samples, int64 of the shape of their dataset indices."""
+        lengths, masked_counts = self.store.lengths[indices], self.store.masked_counts[indices]
+        return lengths.astype(np.int64), masked_counts.astype(np.int64)
 
     def _drawn(self, step: int) -> np.ndarray:
         """Dataset indices of a step's own samples. Many steps are drawn at once, since a draw costs little beside its

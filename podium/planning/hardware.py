@@ -49,13 +49,25 @@ def require_hardware(config: RunConfig) -> None:
         raise refused("attention", found, "auto, padded, grouped, nested")
     if config.cuda_graph == "step" and on_cpu:
         raise refused("cuda_graph", "CUDA graphs need a GPU", "auto and none")
-    # The implementation's `auto` on a GPU without flash attention.
-    is_nested = config.attention == "auto" and not on_cpu and (lacks(FLASH_CAPABILITY) or config.precision == "fp32")
+    is_nested = config.attention == "auto" and attention_of(config) == "nested"
     without = "attention auto is nested where there is no flash attention"
     if config.cuda_graph == "step" and is_nested:
         raise refused("cuda_graph", f"{without}, and graphs need flash", "auto and none")
     if config.capacity_overflow is not None and is_nested:
         raise refused("capacity_overflow", without, "none, or any with attention grouped")
+
+
+def attention_of(config: RunConfig) -> str:
+    """The attention that `auto` is on the described hardware, as the implementation resolves it on the device; of an
+    accelerator that is not known, flash."""
+    if config.attention != "auto":
+        return config.attention
+    if config.launch.device == "cpu":
+        return "grouped"
+    kind = accelerator_named(config.description.accelerator_model_name)
+    capability = kind.compute_capability if kind else None
+    lacks_flash = capability is not None and capability < FLASH_CAPABILITY
+    return "nested" if lacks_flash or config.precision == "fp32" else "flash"
 
 
 def _version(capability: tuple[int, int]) -> str:

@@ -20,12 +20,15 @@ from typing import Protocol
 
 import numpy as np
 
+from benchmarks.bert.length_index import Counts
 from podium.core.errors import UsageError
 from podium.core.jit import compiled, compiled_inline
+from podium.planning.strata import Strata
 
 ROUNDS = 6
 CHUNK = 4096  # values that are permuted together
 STRATA = 4
+KEPT_EPOCHS = 4  # of which the keys of all parts are kept
 _U64 = np.uint64
 
 
@@ -71,34 +74,28 @@ class StratifiedSampler:
     """
 
     def __init__(
-        self, lengths: np.ndarray, *, batch: int, seed: int, max_length: int, counts: Sequence[int] | None = None
+        self, lengths: Counts, *, batch: int, seed: int, max_length: int, counts: Sequence[int] | None = None
     ) -> None:
         """`lengths` [N] of all samples, of 1 to `max_length` tokens; `batch` is B, the samples of a local batch.
 
-        `counts` are slots for each stratum in place of those that the lengths give. Holds one index of 4 bytes (8 from
-        2³² samples on) for each sample. Raises ValueError where there are no samples or no slots, or counts that are
-        not whole batches, and UsageError where a stratum that has samples gets no slot, as they would never be drawn,
-        or one that has none is given slots.
+        `counts` are slots for each stratum in place of those that the lengths give. Holds what `Strata` does. Raises
+        ValueError where there are no samples or no slots, or counts that are not whole batches, and UsageError where a
+        stratum that has samples gets no slot, as they would never be drawn, or one that has none is given slots.
         """
         if batch < 1 or not len(lengths):
             raise ValueError("a stratified sampler needs at least one sample, and batches of at least one")
-        if lengths.min() < 1 or lengths.max() > max_length:
-            raise ValueError(f"a stratified sampler needs samples of 1 to {max_length} tokens")
         self.batch = batch
         self.bounds = stratum_bounds(max_length)  # [strata] the longest length of each
-        stratum_of = np.searchsorted(self.bounds, np.arange(max_length + 1)).astype(np.uint8)[lengths]
-        sizes = np.bincount(stratum_of, minlength=len(self.bounds))
+        self._strata = Strata(lengths, self.bounds)
+        sizes = self._strata.sizes
         if counts is None:
             self.counts = shares(sizes, batch)  # [strata] slots
             self._require_slots(sizes)
         else:
             self.counts = np.array(counts, dtype=np.int64)
             self._require_fitting(sizes)
-        kind = np.uint32 if len(lengths) < 2**32 else np.int64
-        self._indices = [np.flatnonzero(stratum_of == stratum).astype(kind) for stratum in range(len(sizes))]
         self._samplers = [
-            Sampler(len(indices), _derived_seed(seed, stratum)) if len(indices) else None
-            for stratum, indices in enumerate(self._indices)
+            Sampler(int(size), _derived_seed(seed, stratum)) if size else None for stratum, size in enumerate(sizes)
         ]
 
     def samples(self, first: int, count: int) -> np.ndarray:
@@ -107,10 +104,10 @@ class StratifiedSampler:
         batches = -(-(skipped + count) // self.batch)
         drawn = np.empty((batches, self.batch), dtype=np.int64)
         slot = 0
-        for indices, sampler, slots in zip(self._indices, self._samplers, self.counts.tolist(), strict=True):
+        for stratum, (sampler, slots) in enumerate(zip(self._samplers, self.counts.tolist(), strict=True)):
             if sampler is not None:
-                places = sampler.samples(batch * slots, batches * slots)
-                drawn[:, slot : slot + slots] = indices[places].reshape(batches, slots)
+                numbers = sampler.samples(batch * slots, batches * slots)
+                drawn[:, slot : slot + slots] = self._strata.indices(stratum, numbers).reshape(batches, slots)
             slot += slots
         return drawn.reshape(-1)[skipped : skipped + count]
 
@@ -119,8 +116,9 @@ class StratifiedSampler:
 
         It is not their mean, since counts are whole: a stratum may come more often than its share of the samples.
         """
-        strata = [indices for indices in self._indices if len(indices)]
-        means = np.array([values[indices].mean() for indices in strata])
+        means = np.array(
+            [values[self._strata.members(int(stratum))].mean() for stratum in np.flatnonzero(self._strata.sizes)]
+        )
         return float(self.counts[self.counts > 0] @ means) / self.batch
 
     def _require_slots(self, sizes: np.ndarray) -> None:
@@ -296,6 +294,7 @@ class ShardedSampler:
         if batch < 1 or not len(self.sizes) or not (np.diff(bounds) > 0).all():
             raise ValueError("per-rank parts need at least one sample each, and batches of at least one")
         self.bounds, self.batch, self.seed = bounds.astype(np.int64), batch, seed
+        self._kept: dict[int, np.ndarray] = {}
 
     def samples(self, first: int, count: int) -> np.ndarray:
         """Indices [count] int64, within the bounds, of the run's samples number first … first + count - 1."""
@@ -304,13 +303,26 @@ class ShardedSampler:
         batches, rank_of = np.divmod(local_batches, ranks)
         numbers = (batches * self.batch + slots).astype(np.uint64)
         epochs, positions = np.divmod(numbers, self.sizes[rank_of])
-        drawn, which = np.unique(np.stack([rank_of, epochs.astype(np.int64)]), axis=1, return_inverse=True)
-        # one rank alone has the order of `Sampler`
-        parts = [(epoch, 1 + rank) if ranks > 1 else (epoch,) for rank, epoch in drawn.T.tolist()]
-        keys = np.stack([_keys(self.seed, *part) for part in parts])
-        places = permute(positions, self.sizes[drawn[0]], int(self.sizes.max()), keys, which.reshape(-1))
+        if not count:
+            return np.empty(0, dtype=np.int64)
+        first_epoch, last_epoch = int(epochs.min()), int(epochs.max())
+        keys = np.concatenate([self._keys_of(epoch) for epoch in range(first_epoch, last_epoch + 1)])
+        sizes = np.tile(self.sizes, last_epoch + 1 - first_epoch)
+        which = (epochs.astype(np.int64) - first_epoch) * ranks + rank_of
+        places = permute(positions, sizes, int(self.sizes.max()), keys, which)
         indices: np.ndarray = self.bounds[rank_of] + places
         return indices
+
+    def _keys_of(self, epoch: int) -> np.ndarray:
+        """Keys [W, ROUNDS] of all parts in an epoch; those of the last few epochs are kept."""
+        if (keys := self._kept.get(epoch)) is None:
+            # one rank alone has the order of `Sampler`
+            parts = [(epoch, 1 + rank) if len(self.sizes) > 1 else (epoch,) for rank in range(len(self.sizes))]
+            keys = np.stack([_keys(self.seed, *part) for part in parts])
+            while len(self._kept) >= KEPT_EPOCHS:
+                self._kept.pop(min(self._kept))
+            self._kept[epoch] = keys
+        return keys
 
 
 @lru_cache(maxsize=4096)

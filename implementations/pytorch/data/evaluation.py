@@ -1,5 +1,6 @@
 """The evaluation samples of one rank, in batches of similar length, which keeps padding and work imbalance small."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,14 @@ from podium.planning.batch_plan import SHAPE_STEP
 
 
 def evaluation_batches(
-    store: SampleStore, rank: int, deal: Deal, *, samples: int, local_batch_size: int, slot_width: int | None
+    store: SampleStore,
+    rank: int,
+    deal: Deal,
+    *,
+    samples: int,
+    local_batch_size: int,
+    slot_width: int | None,
+    reader: Callable[[SampleStore], BulkReader] = BulkReader,
 ) -> list[RaggedBatch]:
     """One rank's share of the `samples` that the reference picks, dealt out evenly by what they cost.
 
@@ -27,9 +35,9 @@ def evaluation_batches(
     computed = lengths if slot_width is None else np.full_like(lengths, slot_width)
     mine = evaluation_share(computed, rank, replace(deal, counts="free"))
     mine = mine[np.argsort(-lengths[mine], kind="stable")]
-    with BulkReader(store) as reader:
+    with reader(store) as bulk:
         return [
-            collate(reader.gather(picked[mine[first : first + local_batch_size]]), slot_width, SHAPE_STEP)
+            collate(bulk.gather(picked[mine[first : first + local_batch_size]]), slot_width, SHAPE_STEP)
             for first in range(0, len(mine), local_batch_size)
         ]
 

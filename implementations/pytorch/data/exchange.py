@@ -26,6 +26,7 @@ from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.reader import Step
+from implementations.pytorch.distributed.process_group import cpu_group
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.planning.balancing.interface import offsets_of
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
@@ -62,21 +63,26 @@ class Plan:
     @classmethod
     def of(cls, wholes: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":
         """The plan of a piece: a sample is read by the rank in whose local batch it was drawn."""
-        indices = np.concatenate([whole.indices for whole in wholes])
-        home = np.concatenate([whole.positions // (whole.samples // ranks) for whole in wholes])
-        owner = np.concatenate([_owners(whole, ranks) for whole in wholes])
-        mine, own = home == rank, owner == rank
-        by_owner = np.argsort(owner[mine], kind="stable")
-        by_home = np.argsort(home[own], kind="stable")
-        places = np.empty(len(by_home), dtype=np.int64)
-        places[by_home] = np.arange(len(by_home))
+        mine, home, read, owner = [], [], [], []  # dataset indices of each step, and the ranks at the other end
+        for whole in wholes:
+            local, starts = whole.samples // ranks, whole.starts[:: whole.micro_batch_slots.shape[1]]
+            own = slice(starts[rank], starts[rank + 1])
+            mine.append(whole.indices[own])
+            home.append(whole.positions[own] // local)
+            places = np.flatnonzero((whole.positions >= rank * local) & (whole.positions < (rank + 1) * local))
+            read.append(whole.indices[places])
+            owner.append(np.searchsorted(starts, places, side="right") - 1)
+        homes, owners = np.concatenate(home), np.concatenate(owner)
+        by_owner, by_home = np.argsort(owners, kind="stable"), np.argsort(homes, kind="stable")
+        arrived = np.empty(len(by_home), dtype=np.int64)
+        arrived[by_home] = np.arange(len(by_home))
         return cls(
             wholes,
-            indices[mine][by_owner],
-            np.bincount(owner[mine], minlength=ranks),
-            indices[own][by_home],
-            np.bincount(home[own], minlength=ranks),
-            places,
+            np.concatenate(read)[by_owner],
+            np.bincount(owners, minlength=ranks),
+            np.concatenate(mine)[by_home],
+            np.bincount(homes, minlength=ranks),
+            arrived,
         )
 
 
@@ -102,8 +108,8 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         assert order.capacity is None, "a sample that comes late was drawn in the step before"
         self.measured = Exchanged()
         self._order, self._rank, self._masked_slots, self._piece_steps = order, rank, masked_slots, piece_steps
-        self._store, self._bulk = order.store, BulkReader(order.store)
-        self._group = dist.new_group(backend="gloo")  # a GPU's backend is another, and the threads' calls interleave
+        self._store, self.samples = order.store, BulkReader(order.store)
+        self._group = cpu_group()  # a GPU's backend is another, and the threads' calls interleave
         self._pieces: queue.Queue[Piece | BaseException | None] = queue.Queue()
         self._room = threading.Semaphore(1)
         self._closed = threading.Event()
@@ -128,7 +134,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             self._thread.join(GRACE_SECONDS)
             if self._thread.is_alive():
                 return  # it ends with the process, and so do its files
-        self._bulk.close()
+        self.samples.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
         """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
@@ -138,7 +144,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         while (piece := self._next_piece()) is not None:
             first = 0
             for whole in piece[0].wholes:
-                yield self._lay_out(piece, whole, first)
+                yield self.lay_out(piece, whole, first)
                 first += sum(part.stop - part.start for part in whole.micro_batches(self._rank))
 
     def _next_piece(self) -> Piece | None:
@@ -156,7 +162,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self._taken += 1
         return piece
 
-    def _lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
+    def lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
         """This rank's part of a global batch, which begins with its sample number `first` in the piece."""
         (plan, samples), batches = piece, []
         for part, layout in self._order.layouts(whole, self._rank, self._masked_slots):
@@ -171,16 +177,20 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         """Exchange piece after piece, one ahead of the one that is taken, until all ranks stop at the same one."""
         try:
             while wholes := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
-                plan = Plan.of(wholes, self._rank, self._order.ranks)
-                self._bulk.will_need(plan.read)
+                plan = self.plan(wholes)
+                self.samples.will_need(plan.read)
                 self._room.acquire()
                 samples = self._read(plan)
                 if samples is None:
                     break
-                self._pieces.put((plan, self._pass_on(plan, samples)))
+                self._pieces.put((plan, self.pass_on(plan, samples)))
             self._pieces.put(None)
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
             self._pieces.put(error)
+
+    def plan(self, wholes: Sequence[GlobalBatch]) -> Plan:
+        """What this rank reads, sends and gets of a piece."""
+        return Plan.of(wholes, self._rank, self._order.ranks)
 
     def _read(self, plan: Plan) -> Samples | None:
         """What this rank reads of a piece, when all ranks have read theirs; None if any of them stops before.
@@ -191,7 +201,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         began = perf_counter()
         if not self._closed.is_set():
             try:
-                samples = self._bulk.gather(plan.read)
+                samples = self.samples.gather(plan.read)
             except Exception as error:  # noqa: BLE001 — raised again, when all ranks know
                 failure = error
         read = perf_counter()
@@ -215,7 +225,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         dist.all_gather_object(sentences, own, group=self._group)
         return next(filter(None, sentences))
 
-    def _pass_on(self, plan: Plan, samples: Samples) -> Samples:
+    def pass_on(self, plan: Plan, samples: Samples) -> Samples:
         """Send each sample that was read to its rank; this rank's samples, as they arrive."""
         began = perf_counter()
         lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
@@ -235,13 +245,6 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self.measured.samples += len(plan.arriving)
         self.measured.sending_seconds += perf_counter() - began
         return unpack(records, lengths, masked_counts)
-
-
-def _owners(whole: GlobalBatch, ranks: int) -> np.ndarray:
-    """The rank that trains on each sample of a global batch [samples]."""
-    starts = whole.starts[:: whole.micro_batch_slots.shape[1]]
-    owners: np.ndarray = np.repeat(np.arange(ranks), np.diff(starts))
-    return owners
 
 
 def _bytes_of(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ class Prefetcher:
         window: int = WINDOW,
     ) -> None:
         """`pins` batches in memory that a GPU reads by itself; the rest as in the reader."""
-        self._reader = self.reader(order, rank, masked_slots, window)
+        self.source = self.reader(order, rank, masked_slots, window)
         self._steps, self._pins = steps, pins
         self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
         self._closed = threading.Event()
@@ -65,8 +65,8 @@ class Prefetcher:
 
     def _read_ahead(self) -> None:
         try:
-            with self._reader:
-                for step in self._reader.steps(self._steps):
+            with self.source:
+                for step in self.source.steps(self._steps):
                     if self._pins:
                         step = Step(tuple(batch.pinned() for batch in step.micro_batches), step.whole)
                     if not self._put(step):
@@ -97,19 +97,20 @@ class ExchangePrefetcher(Prefetcher):
     """
 
     reader = ExchangeReader
-    _reader: ExchangeReader
+    source: ExchangeReader
 
     def __exit__(self, *error: object) -> None:
         if any(error):
-            self._reader.fails()
+            self.source.fails()
         self.close()
 
     @property
     def measured(self) -> Exchanged:
         """What passing samples on has taken so far."""
-        return self._reader.measured
+        return self.source.measured
 
 
+Loader = Prefetcher | DaliPrefetcher
 # By the configuration's `loader`.
 LOADERS: dict[str, type[Prefetcher] | type[DaliPrefetcher]] = {
     "own": Prefetcher,

@@ -42,13 +42,13 @@ class StepReader(AbstractContextManager["StepReader"]):
         """`masked_slots` is that of `TrainingOrder.layouts`. A window of 0 asks for nothing."""
         assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
         self._order, self._rank, self._masked_slots, self._window = order, rank, masked_slots, window
-        self._bulk = BulkReader(order.store)
+        self.samples = BulkReader(order.store)
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        self._bulk.close()
+        self.samples.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
         """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
@@ -71,11 +71,11 @@ class StepReader(AbstractContextManager["StepReader"]):
     def read(self, whole: GlobalBatch) -> Step:
         """This rank's part of a global batch."""
         layouts = self._order.layouts(whole, self._rank, self._masked_slots)
-        batches = (collate(self._bulk.gather(whole.indices[part]), *layout) for part, layout in layouts)
+        batches = (collate(self.samples.gather(whole.indices[part]), *layout) for part, layout in layouts)
         return Step(tuple(batches), whole)
 
     def _ask(self, wholes: Sequence[GlobalBatch]) -> None:
         rank = self._rank
-        self._bulk.will_need(
+        self.samples.will_need(
             np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
         )

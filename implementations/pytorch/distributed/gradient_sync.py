@@ -105,8 +105,8 @@ class GradientSync:
         assert work is not None
 
         def arrived(future: Future[list[Tensor]]) -> Tensor:
-            (received,) = future.value()
-            return buffer if sent is buffer else buffer.copy_(received)
+            future.value()  # raises what went wrong; the sum is in `sent`
+            return buffer if sent is buffer else buffer.copy_(sent)
 
         summed: Future[Tensor] = work.get_future().then(arrived)
         return summed

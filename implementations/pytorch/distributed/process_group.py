@@ -98,6 +98,12 @@ class Processes:
         dist.all_reduce(tensor)
         return [float(x) for x in tensor.tolist()]
 
+    def begin_total(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
+        """Begin to add up a tensor over all ranks, in place."""
+        work: dist.Work | None = dist.all_reduce(tensor, group=group, async_op=True)
+        assert work is not None
+        return work
+
     def most(self, number: int) -> int:
         """The greatest of all ranks' numbers."""
         tensor = torch.tensor(number, dtype=torch.int64, device=self.device)
@@ -124,6 +130,44 @@ class Processes:
 
     def barrier(self) -> None:
         dist.barrier()
+
+
+def cpu_group() -> dist.ProcessGroup:
+    """One more group of all ranks, for threads that communicate beside training, among the CPUs."""
+    group: dist.ProcessGroup = dist.new_group(backend="fake" if dist.get_backend() == "fake" else "gloo")
+    return group
+
+
+@contextmanager
+def rehearsed(rank: int, ranks: int) -> Iterator["RehearsedProcesses"]:
+    """A process group of so many ranks of which this process alone exists, on the CPU: nothing is sent."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # here: no run imports it
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        yield RehearsedProcesses(rank, ranks, torch.device("cpu"))
+    finally:
+        _leave()
+
+
+class RehearsedProcesses(Processes):
+    """The place of the only process among all ranks: every other rank has what this one has."""
+
+    def total(self, values: list[float]) -> list[float]:
+        return [value * self.ranks for value in values]
+
+    def begin_total(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
+        tensor.mul_(self.ranks)
+        return super().begin_total(tensor, group)  # which leaves the tensor as it is
+
+    def most(self, number: int) -> int:
+        return number
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * self.ranks
+
+    def broadcast(self, value: Any, source: int) -> Any:
+        return value
 
 
 @contextmanager

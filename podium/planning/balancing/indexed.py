@@ -23,6 +23,7 @@ from podium.planning.tensor_partition import owners
 ROUNDS, ROUND_SAMPLES = 32, 2**17  # most rounds, and most samples in all: 0.1 ms for 4,096
 ROWS = 64  # rows that are dealt out one by one, at most
 SWAPS, SWAP_CHOICES = 64, 2**13  # swaps of two samples at the end, at most, and among how many one is still chosen
+FEW = 32  # keys that are sorted by insertion, at most
 WHOLE = 2**40  # about what all samples cost together in whole-number costs
 _U64 = np.uint64
 
@@ -236,12 +237,20 @@ def _ascending_lengths(lengths: np.ndarray) -> np.ndarray:
 
 @compiled
 def _stable_order(keys: np.ndarray) -> np.ndarray:
-    """Sort keys [n] uint16 by counting: at once where they are small, else a byte at a time."""
+    """Sort keys [n] uint16: few by insertion, small ones by counting at once, else a byte at a time."""
     count = len(keys)
-    order, spare = np.empty(count, np.int64), np.empty(count, np.int64)
+    order = np.empty(count, np.int64)
+    if count <= FEW:
+        for place in range(count):
+            before = place
+            while before > 0 and keys[order[before - 1]] > keys[place]:
+                order[before] = order[before - 1]
+                before -= 1
+            order[before] = place
+        return order
     most = keys.max()
-    low, high = np.zeros(max(most + 2, 257), np.int64), np.zeros(257, np.int64)
     if most < count:
+        low = np.zeros(most + 2, np.int64)
         for key in keys:
             low[key + 1] += 1
         for key in range(1, most + 1):
@@ -250,6 +259,7 @@ def _stable_order(keys: np.ndarray) -> np.ndarray:
             order[low[keys[place]]] = place
             low[keys[place]] += 1
         return order
+    spare, low, high = np.empty(count, np.int64), np.zeros(257, np.int64), np.zeros(257, np.int64)
     for key in keys:
         low[(key & 255) + 1] += 1
         high[(key >> 8) + 1] += 1

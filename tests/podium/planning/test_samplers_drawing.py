@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podium.core.errors import UsageError
+from podium.planning import samplers as module
 from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 from podium.planning.samplers import (
@@ -15,6 +16,7 @@ from podium.planning.samplers import (
     StratifiedSampler,
     drawing_order,
     part_bounds,
+    permute,
 )
 
 MIXED = np.random.default_rng(0).choice([5, 100, 128, 129, 300, 512], 997).astype(np.uint16)
@@ -202,3 +204,21 @@ def test_a_batch_knows_where_its_samples_were_drawn(strategy: str) -> None:
     for step in (0, 5):
         whole = order.global_batch(step)
         assert np.array_equal(order.sampler.samples(step * 24, 24)[whole.positions], whole.indices)
+
+
+@pytest.mark.parametrize(("samples", "ranks", "batch"), [(57, 8, 5), (1000, 4, 3), (8, 8, 2), (20, 1, 4)])
+def test_each_rank_draws_by_keys_of_its_own_in_every_epoch(samples: int, ranks: int, batch: int) -> None:
+    bounds = part_bounds(samples, ranks)
+    drawn = ShardedSampler(bounds, batch=batch, seed=5).samples(3, 40 * ranks * batch)
+    for place, index in enumerate(drawn.tolist(), start=3):
+        local_batch, slot = divmod(place, batch)
+        number, rank = local_batch // ranks * batch + slot, local_batch % ranks
+        size = int(bounds[rank + 1] - bounds[rank])
+        epoch, position = divmod(number, size)
+        keys = module._keys(5, epoch, 1 + rank) if ranks > 1 else module._keys(5, epoch)
+        largest = int(np.diff(bounds).max())
+        place_in_part = permute(
+            np.array([position], np.uint64), np.array([size], np.uint64), largest, keys[None], np.zeros(1, np.uint64)
+        )
+        assert index == bounds[rank] + int(place_in_part[0])
+    assert len(ShardedSampler(bounds, batch=batch, seed=5).samples(9, 0)) == 0

@@ -131,6 +131,30 @@ def test_samples_are_sent_among_the_ranks_that_the_strategy_says(
         assert np.array_equal(plan.arriving[plan.places], mine)
 
 
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_a_plan_lists_what_goes_from_rank_to_rank(store: SampleStore, accumulation: int) -> None:
+    """Sample by sample: read where it was drawn, trained on where it was assigned, in the order of the steps."""
+    order = TrainingOrder(
+        store, seed=1, strategy="exchanged", global_batch_size=24, deal=Deal(4, 2), accumulation_steps=accumulation
+    )
+    wholes = [order.global_batch(number) for number in range(5)]
+    routes = []  # (index, home, owner)
+    for whole in wholes:
+        for rank in range(4):
+            for part in whole.micro_batches(rank):
+                homes = (whole.positions[part] // 6).tolist()
+                routes += [(index, home, rank) for index, home in zip(whole.indices[part].tolist(), homes, strict=True)]
+    for rank in range(4):
+        plan = Plan.of(wholes, rank, 4)
+        read = [[i for i, home, owner in routes if (home, owner) == (rank, other)] for other in range(4)]
+        came = [[i for i, home, owner in routes if (home, owner) == (other, rank)] for other in range(4)]
+        assert plan.read.tolist() == [index for part in read for index in part]
+        assert plan.arriving.tolist() == [index for part in came for index in part]
+        assert plan.read_counts.tolist() == [*map(len, read)]
+        assert plan.arriving_counts.tolist() == [*map(len, came)]
+        assert plan.arriving[plan.places].tolist() == [i for i, _, owner in routes if owner == rank]
+
+
 def test_selected_samples_are_those(store: SampleStore) -> None:
     from benchmarks.bert.store_reader import BulkReader
 

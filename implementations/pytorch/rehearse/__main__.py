@@ -1,0 +1,130 @@
+"""One rank of a run at its real number of ranks, alone: `python -m implementations.pytorch.rehearse CONFIG --help`.
+
+CONFIG is a resolved configuration with synthetic stores; `podium rehearse SYSTEM` starts it. Prints one JSON object.
+Exit codes: 0 done, 1 failed, 2 wrong usage: what is wrong is the last line on standard error.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from benchmarks.bert.length_index import FILE
+from implementations.pytorch.bench.loader import forget
+from implementations.pytorch.distributed.process_group import keep_freed_memory, rehearsed
+from implementations.pytorch.rehearse.trainer import (
+    DEVICE_PARTS,
+    EXCHANGE,
+    FLUSH,
+    LAYOUT,
+    METRICS,
+    PLAN,
+    TOTALS,
+    Part,
+    RehearsedTrainer,
+)
+from implementations.pytorch.rehearse.usage import bytes_read, memory, seconds_since_start
+from podium.config.load import load_resolved
+from podium.config.run_folder import RunFolder
+from podium.config.schema import RunConfig
+from podium.core.errors import PodiumError, UsageError
+from podium.core.processes import end_with_parent
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    imports = asdict(Part(seconds_since_start(), time.process_time(), memory().own))
+    parser = argparse.ArgumentParser(prog="implementations.pytorch.rehearse", description=__doc__)
+    parser.add_argument("config", type=Path, help="a resolved configuration, as `podium rehearse` writes it")
+    parser.add_argument("--rank", type=int, default=0, help="the rank that is rehearsed")
+    parser.add_argument("--steps", type=int, default=20, help="steps to take")
+    arguments = parser.parse_args(given)
+    end_with_parent()
+    try:
+        config = load_resolved(arguments.config)
+        ranks = config.launch.ranks
+        if not 0 <= arguments.rank < ranks:
+            raise UsageError(
+                f"--rank: found {arguments.rank}, allowed is 0 to {ranks - 1}: {config.system} has {ranks}"
+            )
+        found = rehearse(config, arguments.rank, arguments.steps, imports)
+    except PodiumError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(found))
+    return 0
+
+
+def rehearse(config: RunConfig, rank: int, steps: int, imports: dict[str, Any]) -> dict[str, Any]:
+    """Rehearse one rank in this process, which has imported what it needs, and what that took."""
+    launch = config.launch
+    indices = {folder / FILE: (folder / FILE).stat().st_size for folder in config.every_store.values()}
+    forget([*indices])
+    torch.set_num_threads(launch.threads)
+    keep_freed_memory()
+    disk, requested = bytes_read()
+    with tempfile.TemporaryDirectory(prefix="podium_") as folder, rehearsed(rank, launch.ranks) as processes:
+        trainer = RehearsedTrainer(config, processes, RunFolder(Path(folder)), steps)
+        trainer.rehearse()
+        after, (disk_after, requested_after) = memory(frozenset(map(str, indices))), bytes_read()
+        parts = {"interpreter and imports": imports} | {name: asdict(part) for name, part in trainer.start.items()}
+        of_device = sum(parts[part]["own_bytes"] for part in DEVICE_PARTS)
+        evaluation, shapes, sample_bytes = trainer.evaluation_batches, trainer.shapes, trainer.sample_bytes
+        host = _host(trainer, config)
+        del trainer
+    own = after.own - of_device
+    return {
+        "rank": rank,
+        "ranks": launch.ranks,
+        "steps": len(sample_bytes),
+        "start": {
+            "parts": parts,
+            "not_the_systems": list(DEVICE_PARTS),
+            **{
+                kind: sum(part[kind] for name, part in parts.items() if name not in DEVICE_PARTS)
+                for kind in ("seconds", "cpu_seconds")
+            },
+        },
+        "host": host,
+        "memory": {
+            "own_bytes": own,
+            "file_bytes": after.of_files,
+            "index_bytes": after.of_index,
+            "model_bytes": of_device,
+            "node_bytes": launch.processes_per_node * own + after.of_files,
+        },
+        "read": {
+            "disk_bytes": disk_after - disk,
+            "requested_bytes": requested_after - requested,
+            "index_bytes": sum(indices.values()),
+            "sample_bytes_a_step": mean(sample_bytes),
+        },
+        "shapes": len(shapes.masked_slots) if shapes else None,
+        "evaluation": {
+            "samples": sum(batch.sequences for batch in evaluation),
+            "batches": len(evaluation),
+            "ranks_without": max(0, launch.ranks - config.evaluation_samples),
+        },
+    }
+
+
+def _host(trainer: RehearsedTrainer, config: RunConfig) -> Mapping[str, Any]:
+    """Milliseconds of CPU time a step, by part; the sum is that of the medians."""
+    piece = {EXCHANGE: min(config.exchange_steps, config.steps)}
+    timed = {
+        part: trainer.stopwatch.milliseconds(part, piece.get(part, 1))
+        for part in (PLAN, EXCHANGE, LAYOUT, TOTALS, METRICS, FLUSH)
+    }
+    parts = {part: one for part, one in timed.items() if one is not None}
+    return {"parts": parts, "milliseconds": sum(one["median"] for one in parts.values())}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
