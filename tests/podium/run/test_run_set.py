@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.bert import shard as shard_module
 from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import write_podium
 from benchmarks.bert.checkpoint.weights import Weights
 from benchmarks.bert.demo_text import write_embedded_text
+from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import gather
@@ -839,14 +841,14 @@ def test_a_run_resumes_on_the_data_that_it_began_with(
     place: Path, no_data: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     stopped, shard = saved(place, open_config, implementation), shard_of(no_data)
-    content, manifest = shard.read_bytes(), (shard.parent / MANIFEST).read_bytes()
+    before = {name: (shard.parent / name).read_bytes() for name in (shard.name, MANIFEST, FILE)}
     for change, said in ((overwrite_tokens, "its content has the SHA-256"), (replace_shard, "the run has")):
         change(shard)
         with pytest.raises(WorkError, match=said):
             resume(stopped, "laptop", QUIET)
         assert not stopped.gone_on_with
-        shard.write_bytes(content)
-        (shard.parent / MANIFEST).write_bytes(manifest)
+        for name, whole in before.items():
+            (shard.parent / name).write_bytes(whole)
     kept = stopped.data.read_text(encoding="utf-8")
     stopped.data.write_text(kept.replace('"samples": ', '"samples": 1', 1), encoding="utf-8")
     with pytest.raises(WorkError, match=r"data\.json: cannot be used \(it has other keys than a manifest"):
@@ -908,11 +910,11 @@ def test_nothing_reads_samples_once_the_caches_are_cleared(
 
     def noted(owner: Any, name: str, event: str) -> None:
         really = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given: (events.append(event), really(*given))[1])
+        monkeypatch.setattr(owner, name, lambda *given, **more: (events.append(event), really(*given, **more))[1])
 
     implementation()
     noted(Shard, "verify", "verify")
-    noted(Shard, "arrays", "read")
+    noted(shard_module, "mapped_file", "read")
     noted(page_cache, "_write_back_and_drop", "write back and clear")
     noted(page_cache, "resident_bytes", "look")
     noted(launch, "run_processes", "start")
