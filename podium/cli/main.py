@@ -39,7 +39,7 @@ app.command(
     epilog="Example: [bold]podium compare training_results_v2.1 results --accelerator A100 --html page.html[/bold]",
 )(compare)
 app.command(
-    epilog="Example: [bold]podium rehearse dgxa100_n128 --set launch.nodes=512 --set global_batch_size=16384[/bold]",
+    epilog="Example: [bold]podium rehearse dgxa100_n128 --recipe indexed --set launch.nodes=512[/bold]",
 )(rehearse)
 app.command(epilog="Example: [bold]podium report runs/laptop --html laptop.html[/bold]")(report)
 app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bold]")(study)

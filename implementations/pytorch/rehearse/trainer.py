@@ -120,7 +120,7 @@ class RehearsedTrainer(Trainer):
 
     def _replace_what_arrives(self, reader: ExchangeReader) -> None:
         """No other rank sends anything, so samples that arrive are made up as those are that are read."""
-        samples, passed_on = SyntheticReader(self.store), reader.pass_on
+        samples, passed_on = reader.samples, reader.pass_on
 
         def pass_on(plan: Plan, read: Samples) -> Samples:
             passed_on(plan, read)
@@ -138,7 +138,6 @@ class RehearsedTrainer(Trainer):
 
     def _step(self, step: Step) -> None:
         super()._step(step)
-        whole = step.whole
         whole, here = step.whole, 0
         for part in whole.micro_batches(self.processes.rank):
             here += int(record_lengths(whole.lengths[part], whole.masked_counts[part]).sum()) * STORED_DTYPE.itemsize
