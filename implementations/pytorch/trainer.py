@@ -131,8 +131,7 @@ class Trainer:
         self._find_shapes()
         self._warm_up()
         if config.evaluation.overlap == "training":
-            examples = synthetic_step(self.order, 0, processes.rank, self.words).micro_batches
-            self.overlapped = OverlappedEvaluation(self.stepper.model.module, processes, self.precision, examples)
+            self._prepare_overlap(self.words)
         if config.checkpoint or self.checkpoint:
             self.state = RunState(self.stepper, processes)
         if self.checkpoint:
@@ -168,6 +167,11 @@ class Trainer:
 
     def _warm_up(self) -> None:
         warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+
+    def _prepare_overlap(self, words: int) -> None:
+        """A copy of the model, of so many words, to be evaluated beside training."""
+        examples = synthetic_step(self.order, 0, self.processes.rank, words).micro_batches
+        self.overlapped = OverlappedEvaluation(self.stepper.model.module, self.processes, self.precision, examples)
 
     def _peak(self) -> float:
         """Floating-point operations a second of this rank's device in matrix products."""

@@ -99,6 +99,9 @@ class RehearsedTrainer(Trainer):
             warm_up(self.stepper, self.order, WORDS)
         self.stopwatch.watch(self.order, "global_batch", PLAN)
 
+    def _prepare_overlap(self, words: int) -> None:
+        super()._prepare_overlap(WORDS)
+
     def _peak(self) -> float:
         with self._timed("matmul rate"):
             return super()._peak()

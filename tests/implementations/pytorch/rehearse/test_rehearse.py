@@ -79,6 +79,12 @@ def test_ranks_without_evaluation_samples_are_counted(make: Make) -> None:
     assert found["evaluation"] == {"samples": 0, "batches": 0, "ranks_without": 33}
 
 
+def test_an_evaluation_beside_training_is_prepared(make: Make) -> None:
+    """Of a model of fewer words than the system's, whose vocabulary is MLPerf's."""
+    config = make("h200_1x", "random", "evaluation.overlap=training", "cuda_graph=none", "evaluation.samples=50")
+    assert rehearse(config, 0, 1, IMPORTS)["steps"] == 1
+
+
 def test_a_rank_without_samples_of_its_own_is_refused(make: Make) -> None:
     settings = ("launch.processes_per_node=64", "global_batch_size=64")
     with pytest.raises(UsageError, match="64 ranks cannot each have a part of 50 samples"):
