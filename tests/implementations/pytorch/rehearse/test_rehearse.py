@@ -79,6 +79,7 @@ def test_ranks_without_evaluation_samples_are_counted(make: Make) -> None:
     assert found["evaluation"] == {"samples": 0, "batches": 0, "ranks_without": 33}
 
 
+@pytest.mark.slow
 def test_an_evaluation_beside_training_is_prepared(make: Make) -> None:
     """Of a model of fewer words than the system's, whose vocabulary is MLPerf's."""
     config = make("h200_1x", "random", "evaluation.overlap=training", "cuda_graph=none", "evaluation.samples=50")
