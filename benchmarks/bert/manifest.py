@@ -242,8 +242,7 @@ def require_finished(folder: Path) -> None:
     if os.path.lexists(folder / MARKER):
         raise ManifestError(
             f"{folder / MARKER}: the preparation of this store did not come to its end, so that shards may be missing; "
-            "give the same `podium data prepare`, `import` or `stage` again (prepare and stage keep the shards that are "
-            "whole)"
+            "give the same `podium data prepare`, `import` or `stage` again (prepare and stage keep what is whole)"
         )
 
 
