@@ -3,11 +3,13 @@
 import shlex
 
 from podium.config.hyperparameters import hyperparameters_note
+from podium.config.load import system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.addresses import address_towards
 from podium.launch.launch import ALONE, Node, command, environment
+from podium.launch.mounts import known_faults, unseen_paths
 from podium.launch.node_group import rendezvous_address
 from podium.launch.page_cache import Cleared
 from podium.run.prepare import PreparedRun
@@ -23,7 +25,11 @@ def commands(request: RunRequest) -> list[str]:
         f"precision {config.precision}, gradients sent as {config.wire}. {hyperparameters_note(config)}"
     ]
     if config.launch.launcher != "torchrun":
-        return [*lines, shlex.join(request.launcher_command())]
+        words, inside = request.launcher_command(), request.config_inside
+        lines += [f"# WARNING: `podium run` would refuse: {fault}" for fault in known_faults(inside)]
+        if unseen := unseen_paths(inside, system_path(request.system)):
+            lines.append(f"# WARNING: {unseen}")
+        return [*lines, shlex.join(words)]
     node = ALONE
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)

@@ -13,7 +13,8 @@ import pytest
 
 from podium.config.load import load_system
 from podium.core.paths import CODE_FOLDER, PACKAGES
-from podium.launch.container import INSIDE, SHARED, wrapped
+from podium.launch.container import wrapped
+from podium.launch.mounts import INSIDE, SHARED
 from tests.docker.docker_by_buildah import REFUSED, STORE, container_command, run_options
 from tests.docker.pyxis_by_docker import docker_command, srun_command
 

@@ -17,6 +17,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import container as container_module
+from podium.launch import mounts as mounts_module
 from podium.launch.container import become, run_options, seen_anywhere, wrapped
 from podium.launch.launch import TORCHRUN
 from podium.run.dry_run import commands
@@ -250,7 +251,7 @@ def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
 
 
 def test_a_dry_run_of_a_job_is_its_submission() -> None:
-    _, line = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
+    *_, line = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
     assert line.startswith("sbatch --wait ")
     assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
 
@@ -258,7 +259,18 @@ def test_a_dry_run_of_a_job_is_its_submission() -> None:
 # What `podium run` does by launcher and number
 
 
-def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_what_is_mounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository's folder with the images and the data of size large, as far as they are looked at from outside."""
+    monkeypatch.setattr(mounts_module, "WORKING_FOLDER", folder)
+    (folder / "data").mkdir()
+    for name in ("wikipedia", "wikipedia_128", "evaluation", "vocab.txt", "large.safetensors"):
+        (folder / "data" / name).touch()
+    for name in ("podium.sqsh", "podium.sif"):
+        (folder / name).touch()
+
+
+def test_run_becomes_the_launcher_of_its_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_what_is_mounted(tmp_path, monkeypatch)
     became: list[list[str]] = []
 
     def stop_there(config: RunConfig, words: list[str]) -> None:
@@ -287,6 +299,7 @@ def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The folder of a run on a system, under runs/, as it was made inside and has saved itself; and what is become."""
+    make_what_is_mounted(tmp_path, monkeypatch)
     monkeypatch.setattr(container_module, "WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
