@@ -7,6 +7,7 @@ from podium.config.load import system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import WORKING_FOLDER
+from podium.core.text import printable
 from podium.launch.addresses import address_towards
 from podium.launch.launch import ALONE, Node, command, environment
 from podium.launch.mounts import known_faults, unseen_paths
@@ -26,10 +27,9 @@ def commands(request: RunRequest) -> list[str]:
     ]
     if config.launch.launcher != "torchrun":
         words, inside = request.launcher_command(), request.config_inside
-        lines += [f"# WARNING: `podium run` would refuse: {fault}" for fault in known_faults(inside)]
-        if unseen := unseen_paths(inside, system_path(request.system)):
-            lines.append(f"# WARNING: {unseen}")
-        return [*lines, shlex.join(words)]
+        warnings = [f"`podium run` would refuse: {fault}" for fault in known_faults(inside)]
+        warnings += filter(None, [unseen_paths(inside, system_path(request.system))])
+        return [*lines, *(f"# WARNING: {printable(warning)}" for warning in warnings), shlex.join(words)]
     node = ALONE
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)

@@ -100,6 +100,11 @@ def test_what_is_known_to_be_missing_ends_a_run_before_it_is_started(root: Path,
     assert dry[3].startswith("sbatch ")
 
 
+def test_a_comment_of_a_dry_run_stays_one_whatever_a_path_has_in_it() -> None:
+    lines = commands(RunRequest("dgxa100_n8", ['data.store="/a\\nrm"']))
+    assert len(lines) == 3 and all("\n" not in line for line in lines[:2])
+
+
 def test_a_folder_that_is_to_be_mounted_and_is_not_there_is_not_made_by_docker() -> None:
     (fault,) = faults("dgxa100_n1", "launch.container.mounts=['/raid/no:/data:ro']")
     assert fault.startswith("launch.container.mounts: /raid/no does not exist; ")
