@@ -16,6 +16,7 @@ from typing import Any
 from podium.config.load import load_system, system_names, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
+from podium.core.console import tell
 from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
@@ -84,12 +85,18 @@ def findings_of(examination: Examination, checks: Iterable[Check] = CHECKS) -> l
 def go_on_elsewhere(
     config: RunConfig, places: Places, system: str, options: Sequence[str], node_rank: int
 ) -> list[Finding]:
-    """Be `podium doctor` there from now on; where that cannot be started, return why and what is found without it."""
+    """Be `podium doctor` there from now on; where that cannot be started, return why and what is found without it.
+
+    `config` has its paths as they are written, which is how they are read there.
+    """
     words = wrapped(config, system, options, node_rank, "doctor")
     found = findings_of(Examination(config, places, None, None, None, "", None, ""), CHECKS_HERE)
     if any((finding.rule, finding.severity) == ("mounts", "error") for finding in found):
         why = "what its container is given is not all there"
     else:
+        for finding in found:
+            if finding.rule == "paths in the container":
+                tell(f"warning: {finding.message}")
         why = str(attempt(become, config, words)[1])
     where = "in its container" if config.launch.launcher == "docker" else "on its nodes"
     message = f"{why}: nothing was examined {where}, only what is seen from here"
@@ -121,7 +128,8 @@ def diagnose(
     except UsageError as error:
         return [_refused(line) for line in str(error).splitlines()]
     if config.launch.launcher != "torchrun":
-        return go_on_elsewhere(config, places(), system, run_options(1, recipe, settings, as_json), node_rank)
+        inside = load_system(system, recipe, settings, paths_as_written=True)
+        return go_on_elsewhere(inside, places(), system, run_options(1, recipe, settings, as_json), node_rank)
     require_torch()
     if node_rank > 0:
         follow(config, node_rank, places().runs, on_progress)

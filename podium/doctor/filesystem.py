@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +13,12 @@ from benchmarks.bert.manifest import ManifestError
 from benchmarks.bert.shard import RANDOM
 from benchmarks.bert.sizes import VOCABULARY_SIZE
 from benchmarks.bert.verification.official_data import VOCABULARY, is_official_vocabulary
-from podium.config.schema import Container, RunConfig
 from podium.core.errors import PodiumError, WorkError
 from podium.core.files import FEW_FILES, make_folder, whole_file
 from podium.core.finding import Finding, check_result
-from podium.core.paths import WORKING_FOLDER
 from podium.doctor.context import Examination
 from podium.doctor.devices import GIB
+from podium.launch.mounts import known_faults, unseen_paths
 from podium.launch.page_cache import DROP_CACHES
 from podium.run.prepare import check_checkpoint
 
@@ -107,24 +106,9 @@ FASTEST_SAMPLES = {"cpu": 500, "cuda": 1_500}
 LEAST_WRITE = 10e6
 
 
-def named_paths(config: RunConfig) -> dict[str, Path]:
-    """Every file and folder that is read, by its key."""
-    data = config.data
-    named = {
-        "data.store": data.store,
-        "data.evaluation_store": data.evaluation_store,
-        "data.evaluation_text": data.evaluation_text,
-        "data.vocabulary": data.vocabulary,
-        "initial_checkpoint": config.initial_checkpoint,
-        **{f"data.text[{number}]": path for number, path in enumerate(data.text)},
-        **{f"phases.{number}.store": phase.store for number, phase in enumerate(config.phases)},
-    }
-    return {key: path for key, path in named.items() if path is not None}
-
-
 def check_paths(examination: Examination) -> Iterable[Finding]:
     """Every file and folder that the configuration names, on this machine and as the ranks see them."""
-    given = named_paths(examination.config)
+    given = examination.config.named_paths
     faults = [f"{key}: {path} {_fault(path)}" for key, path in given.items() if _fault(path)]
     for rank in examination.ranks["ranks"] if examination.ranks else ():
         faults += [f"rank {rank['rank']} on {rank['host']} cannot read {path}" for path in rank["missing_paths"]]
@@ -219,40 +203,17 @@ def _fault(path: Path) -> str:
     return "" if os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)) else "cannot be read"
 
 
-IMAGE_FILES = (".sqsh", ".sif")
-
-
 def check_mounts(examination: Examination) -> Iterable[Finding]:
-    """The image's file, what is mounted, and under it what the configuration names by its path in the container.
-
-    Of a Slurm job's nodes only the repository's folder is known to be shared: other places may be theirs alone.
-    """
-    config, container = examination.config, examination.config.launch.container
-    if container is None:
+    """What the container is given, and what the configuration, with its paths as written, names in it."""
+    config = examination.config
+    if config.launch.container is None:
         return
-    faults = list(_faults(config, container))
-    advice = "make what is missing (docker/ has the image's recipes, README, Data the data's), or mend launch.container"
-    found = "; ".join(faults) or f"{len(container.mounts)} named"
-    yield check_result("mounts", not faults, found, "image and mounts are there", advice)
-
-
-def _faults(config: RunConfig, container: Container) -> Iterator[str]:
-    if container.image.endswith(IMAGE_FILES) and _is_missing(container.image, config):
-        yield f"launch.container.image: {WORKING_FOLDER / container.image} does not exist"
-    for mount in container.mounts:
-        here, there = mount.split(":")[:2]
-        if _is_missing(here, config):
-            yield f"launch.container.mounts: {WORKING_FOLDER / here} does not exist"
-            continue
-        for key, path in named_paths(config).items():
-            if path.is_relative_to(there) and _is_missing(str(Path(here) / path.relative_to(there)), config):
-                yield f"{key}: {path} is {WORKING_FOLDER / here / path.relative_to(there)} here, which does not exist"
-
-
-def _is_missing(name: str, config: RunConfig) -> bool:
-    """Whether a path, relative to the repository or absolute, is known not to be there."""
-    is_seen = config.launch.launcher == "docker" or not Path(name).is_absolute()
-    return is_seen and not (WORKING_FOLDER / name).exists()
+    faults, wanted = known_faults(config), "image, mounts and what is named in them are there"
+    advice = "make what is missing (docker/ has the image's recipes, README, Data the data's) or change the setting"
+    found = "; ".join(faults) or f"{len(config.launch.container.mounts)} named"
+    yield check_result("mounts", not faults, found, wanted, advice)
+    if warning := unseen_paths(config, Path(f"{config.system}.yaml")):
+        yield Finding("paths in the container", "warning", warning, "each under a mount", "mount them")
 
 
 def check_data(examination: Examination) -> Iterable[Finding]:

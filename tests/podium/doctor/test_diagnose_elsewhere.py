@@ -34,7 +34,7 @@ def root(tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch) -> Pat
         (tmp_path / name).mkdir(parents=True)
     for name in ("podium.sqsh", "podium.sif"):
         (tmp_path / name).touch()
-    for module in ("podium.doctor.filesystem", "podium.launch.container", "podium.launch.container"):
+    for module in ("podium.launch.container", "podium.launch.mounts"):
         monkeypatch.setattr(f"{module}.WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.RUNS", places.runs)
     monkeypatch.setattr("podium.run.results.RESULTS", places.results)
@@ -120,10 +120,22 @@ def test_an_interruption_is_none_of_the_findings(monkeypatch: pytest.MonkeyPatch
     [
         ("dgxa100_n8", "podium.sqsh", "launch.container.image: {} does not exist"),
         ("academic_t4", "podium.sif", "launch.container.image: {} does not exist"),
-        ("dgxa100_n1", "data", "launch.container.mounts: {} does not exist"),
-        ("dgxa100_n1", "data/vocab.txt", "data.vocabulary: /data/vocab.txt is {} here, which does not exist"),
-        ("dgxa100_n8", "data/large.safetensors", "initial_checkpoint: /data/large.safetensors is {} here, which"),
-        ("academic_t4", "data/wikipedia_128", "phases.0.store: /data/wikipedia_128 is {} here, which does not exist"),
+        ("dgxa100_n1", "data", "data.store: /data/wikipedia in the container is {}/wikipedia here, which"),
+        (
+            "dgxa100_n1",
+            "data/vocab.txt",
+            "data.vocabulary: /data/vocab.txt in the container is {} here, which does not exist",
+        ),
+        (
+            "dgxa100_n8",
+            "data/large.safetensors",
+            "initial_checkpoint: /data/large.safetensors in the container is {} here, which",
+        ),
+        (
+            "academic_t4",
+            "data/wikipedia_128",
+            "phases.0.store: /data/wikipedia_128 in the container is {} here, which does not exist",
+        ),
     ],
 )
 def test_what_a_container_lacks_is_told_before_it_starts(root: Path, system: str, name: str, words: str) -> None:
@@ -146,10 +158,12 @@ def test_what_only_the_nodes_see_is_left_to_them(write_system: Any) -> None:
 
 
 @pytest.mark.usefixtures("caught")
-def test_a_path_that_is_under_no_mount_is_left_to_the_container() -> None:
+def test_a_path_that_is_under_no_mount_is_left_to_the_container(capsys: pytest.CaptureFixture[str]) -> None:
     """An image may hold it."""
     with pytest.raises(Became):
         found("dgxa100_n1", "data.store=/other/wikipedia", "data.vocabulary=/database/vocab.txt")
+    warning = " ".join(capsys.readouterr().err.split())
+    assert "data.store: /other/wikipedia and data.vocabulary: /database/vocab.txt are under no mount" in warning
 
 
 def test_a_number_where_slurm_numbers_is_wrong_use() -> None:
