@@ -23,7 +23,7 @@ from benchmarks.bert.shard import SUFFIX, WHOLE
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
 from podium.core.errors import PodiumError, WorkError
-from podium.core.files import UNFINISHED, make_folder, whole_file, write_changed
+from podium.core.files import UNFINISHED, make_folder, unwritable, whole_file, write_changed
 
 WIKIPEDIA_SAMPLES = 156_725_653  # of MLPerf's text, each document gone through ten times
 MOST_SAMPLES = 4 * WIKIPEDIA_SAMPLES
@@ -63,8 +63,10 @@ def rehearsal_store(
     try:
         _require_space(store, samples, longest)
         _write(store, samples, longest, words)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(store, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unwritable(store, error) from error
         raise
     return store
 

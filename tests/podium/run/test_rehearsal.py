@@ -1,5 +1,6 @@
 """`podium rehearse`: its data, what is refused, and what a user sees."""
 
+import errno
 import json
 import shutil
 import threading
@@ -146,6 +147,19 @@ def test_an_index_is_not_begun_on_a_disk_without_room(tmp_path: Path, monkeypatc
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5_000_000))
     with pytest.raises(WorkError, match=r"of 3,000,000 samples needs 6\.0 MB, and it has 5\.0 MB free; make room"):
         rehearsal_store(tmp_path, 3_000_000, words)
+    assert [path.name for path in tmp_path.iterdir()] == [words.name]
+
+
+def test_a_disk_that_fills_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = rehearsal_vocabulary(tmp_path, 512)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    monkeypatch.setattr(stores_of_rehearsals, "mark_unfinished", lambda _: None)
+    with pytest.raises(WorkError, match="v2: the disk is full"):
+        rehearsal_store(tmp_path, 700, words)
     assert [path.name for path in tmp_path.iterdir()] == [words.name]
 
 
