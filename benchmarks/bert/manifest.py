@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from podium.core.errors import WorkError
-from podium.core.files import unwritable, write_whole
+from podium.core.files import unwritable, write_changed
 from podium.core.json_files import digest_of, read_json
 from podium.core.text import cut, printable, quoted
 
@@ -128,7 +128,8 @@ class Manifest:
             raise ValueError(f"its format is not {FORMAT!r}")
         version = document.get("version")
         if type(version) is not int or version not in (OLDER_VERSION, VERSION):
-            raise ValueError(f"its version is {quoted(version)}, not {VERSION} or {OLDER_VERSION}")
+            newer = "; a newer version of Podium made it: update Podium" if version == VERSION + 1 else ""
+            raise ValueError(f"its version is {quoted(version)}, not {VERSION} or {OLDER_VERSION}{newer}")
         _require(document, "vocabulary_sha256", str)
         _require(document, "max_sequence_length", int)
         _require(document, "samples", int)  # which == alone would take for 671.0, too
@@ -146,6 +147,11 @@ class Manifest:
         names = [shard.name for shard in manifest.shards]
         if not names or any(after <= before for before, after in pairwise(names)):
             raise ValueError("its shards are none, or not in the order of their names")
+        for number, shard in enumerate(manifest.shards):
+            for name, most in (("tokens", manifest.max_sequence_length), ("masked_tokens", manifest.max_predictions)):
+                least, found = shard.samples, getattr(shard, name)
+                if found < least or (most is not None and found > least * most):
+                    raise ValueError(f"its shards[{number}] has {found:,} {name} in {least:,} samples")
         if manifest.document() != document:
             raise ValueError("it has other keys than a manifest, or another sum of samples than its shards")
         return manifest
@@ -267,7 +273,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
             f"{folder / MANIFEST}: would have {len(text):,} bytes for {len(manifest.shards):,} shards, allowed are "
             f"{LARGEST_BYTES:,}; make fewer and larger shards"
         )
-    write_whole(folder / MANIFEST, text)
+    write_changed(folder / MANIFEST, text)
     (folder / MARKER).unlink(missing_ok=True)
 
 

@@ -256,7 +256,8 @@ def opened_shard(path: Path, version: int | None = FORMAT_VERSION) -> Iterator[t
             if fault := attribute_fault(attributes, version or FORMAT_VERSION):
                 older = not attribute_fault(attributes, OLDER_VERSION)
                 if not older or version is not None:
-                    advice = f"convert the store with `podium data upgrade {path.parent}`" if older else ADVICE
+                    convert = f"convert the store, or a copy of it, with `podium data upgrade {path.parent}`"
+                    advice = convert if older else ADVICE
                     raise unusable(path, fault, advice)
             yield file, attributes
     except (OSError, RuntimeError, ValueError, KeyError) as error:

@@ -79,6 +79,12 @@ def needed_shards(source: Path, manifest: Manifest, part: NodePart) -> Sequence[
             f"{source}: the store has no length index, without which no part of it can be used; write it with `podium "
             f"data upgrade {source}`, or copy all of the store, without --system"
         )
+    first, end = part.range_of(manifest.samples)
+    if first == end:
+        raise UsageError(
+            f"{source}: has {manifest.samples:,} samples, of which node {part.node} of {part.nodes} reads none; train "
+            "on more samples, or on fewer nodes"
+        )
     return [manifest.shards[number] for number in manifest.shards_of(part)]
 
 

@@ -35,7 +35,6 @@ from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Sample
 from benchmarks.bert.shard import (
     ADVICE,
-    FORMAT_VERSION,
     LENGTHS,
     MASKED_COUNTS,
     NEVER_REPLACED,
@@ -50,7 +49,7 @@ from benchmarks.bert.shard import (
     repeats,
 )
 from podium.core.errors import PodiumError, UsageError, WorkError
-from podium.core.files import allow_open_files, remove_unfinished, write_whole
+from podium.core.files import allow_open_files, remove_unfinished, write_changed
 from podium.core.locks import folder_lock
 from podium.core.processes import processors
 from podium.core.text import cut
@@ -288,11 +287,6 @@ def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
                 pass
         except PodiumError:
             continue  # what cannot be used is no loss
-        if found["format_version"] != FORMAT_VERSION:
-            raise UsageError(
-                f"{path.parent}: holds shards of an older version, such as {path.name}; convert them with `podium data "
-                f"upgrade {path.parent}`, which keeps their samples, or give another --out"
-            )
         keys = [key for key in NEVER_REPLACED if found[key] != wanted[key]]
         if found["selection"] == WHOLE != wanted["selection"]:
             keys.append("selection")
@@ -305,9 +299,9 @@ def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
 
 
 def renew_manifest(folder: Path) -> None:
-    """Write length index and manifest of all shards in a folder after some were made. The caller has locked the folder.
+    """Write length index and manifest of all shards in a folder, where they are not as they should be already.
 
-    Raises WorkError where another shard of the folder cannot be in one store with them.
+    The caller has locked the folder. Raises WorkError where the shards cannot be in one store.
     """
     _write_manifest(folder, [Shard(path) for path in shard_paths(folder)])
 
@@ -319,7 +313,7 @@ def _write_manifest(folder: Path, shards: Sequence[Shard]) -> None:
     index = index_of(shards)
     for name in (FILE, MANIFEST):
         remove_unfinished(folder / name)
-    write_whole(folder / FILE, index.entries.tobytes())
+    write_changed(folder / FILE, index.entries.tobytes())
     write_manifest(folder, Manifest.of_attributes(attributes, index.sha256))
 
 

@@ -47,8 +47,6 @@ def upgrade(
         require_named(attributes)
         require_alike(attributes)
         older = [path for path in paths if attributes[path]["format_version"] == OLDER_VERSION]
-        for path in older:
-            remove_unfinished(path)
         with closing(results_of(_convert, {path: (path, path in older) for path in paths}, processes)) as results:
             for _ in results:
                 on_shard()
@@ -65,12 +63,18 @@ def _attributes(path: Path) -> dict[str, Any]:
 def _convert(path: Path, older: bool) -> None:
     """Convert one shard where it is of the older version; read what is there then, and verify it."""
     if older:
-        samples, origin = read_older(path)
-        write_shard(path, samples, origin)
+        convert_shard(path)
     shard = Shard(path)
     samples = shard.samples
     shard.verify(samples)
     shard.require_values(None, samples)
+
+
+def convert_shard(path: Path) -> None:
+    """Replace a shard of version 2 by one of the same samples. Raises WorkError for a damaged one, which stays."""
+    samples, origin = read_older(path)
+    remove_unfinished(path)
+    write_shard(path, samples, origin)
 
 
 def read_older(path: Path) -> tuple[Samples, Origin]:

@@ -1,6 +1,7 @@
 """`podium data stage`: copy a store to a disk of this node, all of it or the part that the node's ranks read."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,11 +59,15 @@ def stage(
             on_start=lambda size: bar.update(task, total=size),
             on_bytes=lambda size: bar.advance(task, size),
         )
-    tell(f"{len(staged.copied):,} files copied and verified, {len(staged.kept):,} were there already, whole")
+    tell(f"Files copied and verified: {len(staged.copied):,}; found whole: {len(staged.kept):,}")
     if staged.left_out:
-        tell(f"{staged.left_out:,} shards left out, which node {part.node} of {part.nodes} does not need")
+        tell(f"Shards left out, which node {part.node} of {part.nodes} does not need: {staged.left_out:,}")
     key = "data.evaluation_store" if evaluation else "data.store"
-    tell(f"use it by: podium run {system or 'SYSTEM'} --set {key}={target.resolve()}")
+    options = ["--recipe", recipe] if recipe else []
+    for setting in (*(settings or []), f"{key}={target.resolve()}"):
+        options += ["--set", setting]
+    tell(f"To train with it: {shlex.join(['podium', 'run', system or 'SYSTEM', *options])}")
+    tell("(data.store, data.evaluation_store and data.vocabulary are set together)")
     print_text(target)
 
 
@@ -75,9 +80,10 @@ def part_of(config: "RunConfig", node_rank: int | None) -> "NodePart":
 
     nodes = config.launch.nodes
     if node_rank is not None and node_rank >= nodes:
+        allowed = f"0 to {nodes - 1}" if nodes > 1 else "0"
         raise UsageError(
-            f"--node-rank: found {node_rank}, allowed is 0 to {nodes - 1} with the {nodes} nodes of {config.system}; "
-            "set launch.nodes as the run has it"
+            f"--node-rank: found {node_rank}, allowed is {allowed} with {config.system}'s launch.nodes {nodes}; set "
+            "that as the run has it"
         )
     if not config.reads_own_part:
         return WHOLE_STORE

@@ -55,15 +55,20 @@ def write_whole(path: Path, content: bytes | str) -> None:
         file.write(whole)
 
 
-def write_changed(path: Path, content: str) -> None:
-    """As `write_whole`, but a file that has this content is left as it is, so that it may be read-only."""
+def write_changed(path: Path, content: bytes | str) -> None:
+    """Write a file as `whole_file` does, text as UTF-8; one that has this content is left, so that it may be read-only.
+
+    Raises WorkError as `whole_file`.
+    """
+    whole = content.encode("utf-8") if isinstance(content, str) else content
     try:
         with open_regular(path) as file:
-            if file.read() == content.encode("utf-8"):
+            if os.fstat(file.fileno()).st_size == len(whole) and file.read() == whole:
                 return
     except OSError:
         pass
-    write_whole(path, content)
+    with whole_file(path) as temporary, temporary.open("xb") as file:
+        file.write(whole)
 
 
 def _is_special(path: Path) -> bool:

@@ -172,10 +172,11 @@ def check_read_speed(examination: Examination) -> Iterable[Finding]:
     store = examination.store
     if store is None:
         return
-    size = sum(path.stat().st_size for path in store.paths)
+    shards = store.shards  # those that this node reads
+    size = sum(shard.path.stat().st_size for shard in shards)
     launch = examination.config.launch
-    wanted = FASTEST_SAMPLES[launch.device] * launch.processes_per_node * size / len(store)
-    speed = read_speed(store.paths)
+    wanted = FASTEST_SAMPLES[launch.device] * launch.processes_per_node * size / sum(map(len, shards))
+    speed = read_speed([shard.path for shard in shards])
     source = {True: "from the disk", False: "from memory", None: "from disk or memory"}[speed.from_disk]
     found = f"{speed.rate / 1e6:,.0f} MB/s {source}"
     advice = "copy the shards to a faster disk of the node"
@@ -187,7 +188,7 @@ def check_caches(examination: Examination) -> Iterable[Finding]:
     all_caches = os.access(DROP_CACHES, os.W_OK)
     stays: bool | None = None
     if examination.store is not None:
-        first = examination.store.paths[:1]
+        first = [examination.store.shards[0].path]
         read_speed(first)
         again = read_speed(first)
         stays = None if again.from_disk is None else not again.from_disk
@@ -267,8 +268,11 @@ def check_data(examination: Examination) -> Iterable[Finding]:
         yield Finding("data", "warning", found, wanted, "make them now: `podium data prepare`, then name the store")
     else:
         store = examination.store
-        yield Finding("data", "ok", f"{len(store):,} samples in {len(store.paths)} shards, hashes agree", wanted)
-        yield Finding("manifest", "ok", f"digest {store.manifest.digest[:16]}…", "the same on all nodes")
+        here = f", of which node 0 reads {len(store.shards)}" if len(store.shards) < len(store.paths) else ""
+        found = f"{len(store):,} samples in {len(store.paths)} shards{here}, hashes agree"
+        yield Finding("data", "ok", found, wanted)
+        digests = ", ".join(f"{part.manifest.digest[:16]}…" for part in store.stores)
+        yield Finding("manifest", "ok", f"digest {digests}", "the same on all nodes")
 
 
 def check_closed_data(examination: Examination) -> Iterable[Finding]:

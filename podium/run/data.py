@@ -7,15 +7,15 @@ from dataclasses import astuple
 from pathlib import Path
 
 from benchmarks.bert.demo_text import EmbeddedText, write_embedded_text
-from benchmarks.bert.manifest import MARKER
+from benchmarks.bert.manifest import MARKER, ManifestError
 from benchmarks.bert.preparation.prepare import prepare
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.shard import repeats
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.upgrade import is_older, upgrade
-from podium.config.schema import DataSettings, RunConfig
+from benchmarks.bert.upgrade import is_older
+from podium.config.schema import IN_ORDER, DataSettings, RunConfig
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.node_data import NodeData
@@ -72,6 +72,13 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
             raise
         except WorkError as error:
             hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
+            if isinstance(error, ManifestError) and config.shards == "per_rank" and not config.reads_own_part:
+                moved = "balancing" if config.balancing not in IN_ORDER else "capacity_overflow"
+                instead = "set loader to exchange" if moved == "balancing" else "leave it out"
+                hint += (
+                    f" (every node needs all shards: with {moved} {getattr(config, moved)} a rank reads samples of the "
+                    f"other ranks' parts; {instead} to do with a node's own)"
+                )
             raise type(error)(f"{error}{hint}") from None
         opened.keep_manifest()
         listed = zip(opened.paths, opened.manifest.shards, strict=True)
@@ -161,14 +168,14 @@ def _from_text(
     wanted = _wanted(config, name, texts, evaluation, vocabulary)
     for store, sources, settings in wanted:
         if _is_made(store, sources):
-            if is_older(store):
-                on_progress(f"Converting the samples in {store}, which an older version has made")
-                upgrade(store, processes=min(len(sources), os.cpu_count() or 1))
-            continue
-        names = ", ".join(source.name for source in sources)
-        length = settings.max_sequence_length
-        of_length = f" of up to {length} tokens" if length != SEQUENCE_LENGTH else ""
-        on_progress(f"Making samples{of_length} from {names}")
+            if not is_older(store):
+                continue
+            on_progress(f"Converting the samples in {store}, which an older version has made")
+        else:
+            names = ", ".join(source.name for source in sources)
+            length = settings.max_sequence_length
+            of_length = f" of up to {length} tokens" if length != SEQUENCE_LENGTH else ""
+            on_progress(f"Making samples{of_length} from {names}")
         prepare(sources, vocabulary, store, settings, processes=min(len(sources), os.cpu_count() or 1))
     (training, _, usual), (evaluated, _, _), *_ = wanted
     made = {settings: store for store, sources, settings in wanted if sources == texts and settings != usual}

@@ -25,9 +25,20 @@ from benchmarks.bert.preparation.generation import generate_samples
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples, gather
-from benchmarks.bert.shard import EVALUATION, RANDOM, SUFFIX, WHOLE, Origin, Shard, write_shard
+from benchmarks.bert.shard import (
+    EVALUATION,
+    OLDER_VERSION,
+    RANDOM,
+    SUFFIX,
+    WHOLE,
+    Origin,
+    Shard,
+    opened_shard,
+    write_shard,
+)
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import renew_manifest, require_replaceable
+from benchmarks.bert.upgrade import convert_shard
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.files import make_folder, open_regular, remove_unfinished, require_readable, sha256_of
 from podium.core.locks import folder_lock
@@ -124,9 +135,9 @@ def prepare(
 ) -> list[Path]:
     """Make the shard out/NAME.h5 of each text file NAME and return the shards in the order of the texts.
 
-    A whole shard that was made from the same text, vocabulary, settings and selection is kept, any other of that name
-    is replaced; a folder with shards of another vocabulary or length is refused. At most `processes` worker processes
-    share the texts; the shards do not depend on their number.
+    A whole shard that was made from the same text, vocabulary, settings and selection is kept, or converted where it is
+    of an older version. Any other of that name is replaced; a folder with shards of another vocabulary or length is
+    refused. At most `processes` worker processes share the texts; the shards do not depend on their number.
     `on_finished` is called with each finished shard, in the order of finishing. At the end the folder's manifest is
     written, of all shards that are in it.
 
@@ -196,7 +207,7 @@ def prepare_text(
     note = None if content.endswith(b"\n") else "does not end with a line feed; was it cut off?"
     digest = hashlib.sha256(content).hexdigest()
     origin = selection.mark(Origin.of_text(text.name, digest, vocabulary_sha256, settings))
-    if is_whole(shard, origin):
+    if can_keep(shard, origin):
         return Prepared(text, shard, kept=True, note=note)
     words, reader = _reader(vocabulary, vocabulary_sha256)
     documents = reader.read(content, str(text))
@@ -210,15 +221,21 @@ def prepare_text(
     return Prepared(text, shard, kept=False, note=note)
 
 
-def is_whole(path: Path, origin: Origin) -> bool:
-    """Whether there is a shard of this origin whose content equals its hash; `selected_from` may differ."""
+def can_keep(path: Path, origin: Origin) -> bool:
+    """Whether there is a shard of this origin whose content equals its hash; `selected_from` may differ.
+
+    One of an older version is converted.
+    """
     if not path.is_file():
         return False
     try:
-        shard = Shard(path)
-        if replace(shard.origin, selected_from=origin.selected_from) != origin:
+        with opened_shard(path, None) as (_, attributes):
+            found = Origin.of_attributes(attributes)
+        if replace(found, selected_from=origin.selected_from) != origin:
             return False
-        shard.verify()
+        if attributes["format_version"] == OLDER_VERSION:
+            convert_shard(path)
+        Shard(path).verify()
     except PodiumError:
         return False
     return True
@@ -265,7 +282,7 @@ def prepare_subset(
     with folder_lock(make_folder(out), "podium data prepare"):
         shards = {out / f"{text.name}{SUFFIX}": origin for text, origin in marked.items()}
         require_replaceable(out.glob(f"*{SUFFIX}"), next(iter(marked.values())))
-        finished = [shard for shard, origin in shards.items() if is_whole(shard, origin)]
+        finished = [shard for shard, origin in shards.items() if can_keep(shard, origin)]
         if sum(len(Shard(shard)) for shard in finished) == samples:
             renew_manifest(out)
             return finished

@@ -134,7 +134,7 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
     path = config.data.store
     if path is not None and path.exists():
-        store = SampleStore(path)
+        store = SampleStore(path, config.store_parts(0)["data.store"])
         return Lengths(
             np.asarray(store.lengths, "int64"), np.asarray(store.masked_counts, "int64"), store.max_sequence_length
         )
@@ -147,10 +147,10 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
 
 def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tuple[int, Lengths]]:
     """Samples and lengths of each phase, by what it trains on; the last has 0 for its samples."""
-    found = []
+    found, parts, keys = [], config.store_parts(0), {store: key for key, store in config.named_stores.items()}
     for number, phase in enumerate(config.phases):
         if phase.store is not None and phase.store.exists():
-            store = SampleStore(phase.store)
+            store = SampleStore(phase.store, parts[keys[phase.store]])
             tokens, masked = np.asarray(store.lengths, "int64"), np.asarray(store.masked_counts, "int64")
             own = Lengths(tokens, masked, store.max_sequence_length)
         elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.longest:

@@ -368,3 +368,9 @@ def test_needed_shards_are_those_that_have_a_sample(sizes: list[int], data: st.D
     expected = {shard_of[index] for index in range(*part.range_of(sum(sizes)))}
     found = needed_shards(Path("store"), Manifest("", 512, shards, lengths_sha256="ab"), part)
     assert [shard.name for shard in found] == [f"{number}.h5" for number in sorted(expected)]
+
+
+def test_a_node_without_a_sample_is_refused(source: Path, target: Path) -> None:
+    with pytest.raises(UsageError, match="has 12 samples, of which node 0 of 13 reads none; train on more samples"):
+        stage_store(source, target, NodePart(0, 13))
+    assert not target.exists()

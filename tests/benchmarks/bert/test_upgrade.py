@@ -1,5 +1,7 @@
 """Stores of version 2 are converted in place, with the same samples and the same digest."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ from benchmarks.bert import upgrade as upgrade_module
 from benchmarks.bert.length_index import FILE
 from benchmarks.bert.manifest import MANIFEST, Manifest, ManifestError, read_manifest, write_manifest
 from benchmarks.bert.shard import OLDER_VERSION, Shard, new_hdf5, set_attribute, stored_arrays, write_shard
-from benchmarks.bert.store import SampleStore, renew_manifest, require_replaceable
+from benchmarks.bert.store import SampleStore, renew_manifest
 from benchmarks.bert.upgrade import is_older, upgrade
-from podium.core.errors import UsageError, WorkError
+from podium.core.errors import WorkError
 from tests.benchmarks.bert.test_store import make_samples, write
 
 
@@ -45,11 +47,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_older_store_is_refused_with_the_command_that_converts_it(folder: Path) -> None:
-    with pytest.raises(WorkError, match="its format_version is 2, not 3; convert the store with `podium data upgrade"):
+    with pytest.raises(
+        WorkError, match="its format_version is 2, not 3; convert the store, or a copy of it, with `podium"
+    ):
         SampleStore(folder)
-    origin = Shard(write(folder / "new", make_samples([5]))).origin
-    with pytest.raises(UsageError, match=r"holds shards of an older version, such as a\.h5; convert them with `podi"):
-        require_replaceable([folder / "a.h5"], origin)
     assert is_older(folder)
 
 
@@ -122,3 +123,18 @@ def test_an_index_that_is_lost_is_written_again(folder: Path) -> None:
     (folder / FILE).unlink()
     assert upgrade(folder)[0] == []
     assert (folder / FILE).read_bytes() == content
+
+
+def test_a_store_in_good_order_is_left_as_it_is(folder: Path) -> None:
+    upgrade(folder)
+    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
+    upgrade(folder)
+    assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_is_not_written_to(folder: Path, make: Callable[[Path], None]) -> None:
+    make(folder / FILE)
+    with pytest.raises(WorkError, match=r"lengths\.bin: (is a device or a pipe|cannot be written)"):
+        upgrade(folder)
+    assert not (folder / FILE).is_file() and '"version": 1' in (folder / MANIFEST).read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_store_is_staged_and_its_use_named(folder: Path) -> None:
     done = run_podium("data", "stage", "store", "local/store", cwd=folder)
     assert (done.returncode, done.stdout) == (0, "local/store\n"), done.stderr
-    assert "0 were there already" in done.stderr
+    assert "Files copied and verified: 4; found whole: 0" in done.stderr
     assert f"podium run SYSTEM --set data.store={folder}/local/store" in done.stderr
     SampleStore(folder / "local" / "store").verify()
 
@@ -40,7 +40,8 @@ def test_a_node_gets_the_shards_that_its_ranks_need(folder: Path, monkeypatch: p
     monkeypatch.setenv("SLURM_NODEID", "1")
     done = run_podium("data", "stage", "store", "local", "--system", "laptop", *OPTIONS, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "2 shards left out, which node 1 of 3 does not need" in done.stderr
+    assert "Shards left out, which node 1 of 3 does not need: 2" in done.stderr
+    assert f"podium run laptop {' '.join(OPTIONS)} --set data.store={folder}/local" in done.stderr
     assert [path.name for path in sorted((folder / "local").glob("*.h5"))] == ["b.h5"]
     SampleStore(folder / "local", NodePart(1, 3)).verify()
 

@@ -16,13 +16,15 @@ import pytest
 from benchmarks.bert.checkpoint.names import podium_shapes
 from benchmarks.bert.checkpoint.podium import write_podium
 from benchmarks.bert.checkpoint.weights import Weights
+from benchmarks.bert.manifest import NodePart
 from benchmarks.bert.preparation.prepare import prepare_subset
 from benchmarks.bert.published.reading import SamplesToTarget
 from benchmarks.bert.sizes import TINY
+from benchmarks.bert.store import SampleStore
 from podium.core.finding import Finding, has_errors
 from podium.doctor.context import Examination
 from podium.doctor.diagnose import findings_of, summary
-from podium.doctor.filesystem import Speed
+from podium.doctor.filesystem import Speed, check_caches, check_data, check_read_speed
 
 Examine = Callable[..., Examination]
 
@@ -334,6 +336,24 @@ def test_too_few_open_files(examine: Examine) -> None:
 
 def shards(data: Path, kind: str = "training") -> list[Path]:
     return sorted(data.rglob(f"{kind}/*.h5"))
+
+
+def test_a_node_s_own_shards_are_all_that_is_looked_at(examine: Examine, data: Path) -> None:
+    settings = ("shards=per_rank", "balancing=random", "launch.nodes=2", "launch.rendezvous=a:29500")
+    training = SampleStore(next(data.rglob("training")), NodePart(0, 2))
+    for number in {*range(len(training.paths))} - {*training.present}:
+        training.paths[number].unlink()
+    examination = examine(*settings)
+    for check in (check_data, check_read_speed, check_caches):
+        assert "error" not in {finding.severity for finding in check(examination)}
+    whole, _ = check_data(examination)
+    assert f"{len(training.paths)} shards, of which node 0 reads {len(training.present)}, hashes" in whole.message
+
+
+def test_stores_of_several_phases_are_named_by_their_digests(examine: Examine) -> None:
+    examination = examine("phases=[{max_sequence_length: 64, samples: 64}, {}]")
+    _, manifest = check_data(examination)
+    assert (manifest.rule, manifest.message.count("…")) == ("manifest", 2)
 
 
 def test_a_damaged_shard(examine: Examine, data: Path) -> None:

@@ -22,6 +22,7 @@ from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
 from podium.launch import page_cache
 from podium.launch.node_data import NodeData
 from podium.run.data import is_prepared, verify, with_data
+from tests.benchmarks.bert.test_upgrade import write_older
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +135,19 @@ def test_a_shard_that_is_missing_is_made_again(open_config: RunConfig) -> None:
     _, notes = prepared(open_config)
     assert any(note.startswith("Making samples from part-00000") for note in notes)
     assert shard.read_bytes() == content
+
+
+def test_shards_of_an_older_version_are_converted_and_damaged_ones_made_again(open_config: RunConfig) -> None:
+    config, _ = prepared(open_config)
+    assert config.data.store
+    shards = sorted(config.data.store.glob("*.h5"))
+    contents = [shard.read_bytes() for shard in shards]
+    for shard in shards:
+        write_older(shard)
+    shards[1].write_bytes(shards[1].read_bytes()[:-9])
+    _, notes = prepared(open_config)
+    assert any(note.startswith("Converting the samples in ") for note in notes)
+    assert [shard.read_bytes() for shard in shards] == contents
 
 
 def test_a_user_s_text_is_prepared_and_another_text_is_kept_apart(texts: dict[str, str], folder: Path) -> None:
@@ -339,6 +353,26 @@ def test_a_store_of_other_shards_than_it_was_made_of_is_refused(
     with pytest.raises(PodiumError, match=said):
         prepared(config_of(stores))
     assert "same samples as" in said or not (stores["store"] / MANIFEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["balancing=packed"], "every node needs all shards: with balancing packed a rank .*; set loader to exchange"),
+        (
+            ["balancing=random", "attention=grouped", "capacity_overflow=0.1"],
+            r"with capacity_overflow 0\.1 a rank .*; leave it",
+        ),
+    ],
+)
+def test_a_node_s_own_shards_are_too_few_where_ranks_read_those_of_others(
+    stores: dict[str, Path], settings: list[str], said: str
+) -> None:
+    nodes = ["shards=per_rank", "launch.nodes=2", "launch.rendezvous=a:29500", "global_batch_size=8"]
+    (stores["store"] / "three.h5").unlink()
+    config = load_system("laptop", settings=[*settings_of(stores), *nodes, *settings])
+    with pytest.raises(ManifestError, match=rf"three\.h5 is missing, .*{said}"):
+        verify(config)
 
 
 def test_samples_are_not_trained_and_evaluated_on(stores: dict[str, Path], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.shard import Shard
 from benchmarks.bert.store import SampleStore, shard_paths
 from podium.core.errors import UsageError, WorkError
+from tests.benchmarks.bert.test_upgrade import write_older
 
 ROOT = Path(__file__).resolve().parents[4]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -140,6 +141,23 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
     texts[0].write_text(f"{LETTERS}\n", encoding="utf-8")
     assert [shard.read_bytes() for shard in prepare(texts, vocabulary, tmp_path / "out")][1:] == whole[1:]
     assert shards[0].read_bytes() != whole[0]
+
+
+def test_whole_shards_of_an_older_version_are_converted_and_others_made_again(
+    texts: list[Path], vocabulary: Path, tmp_path: Path
+) -> None:
+    """Also those of a preparation that was broken off before its manifest was written."""
+    shards = prepare(texts, vocabulary, tmp_path / "out")
+    whole = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    for shard in shards:
+        write_older(shard)
+    shards[1].write_bytes(shards[1].read_bytes()[:-9])
+    (tmp_path / "out" / MANIFEST).unlink()
+    (tmp_path / "out" / MARKER).touch()
+    finished: list[Prepared] = []
+    prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append)
+    assert [prepared.kept for prepared in finished] == [True, False, True]
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
 
 
 def test_a_text_that_may_be_cut_off_is_noted(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.published.reading import read_tiny_samples
-from benchmarks.bert.store import SampleStore
+from benchmarks.bert.store import SampleStore, renew_manifest
 from podium.config.load import load_system, system_names
 from podium.config.schema import Launch, RunConfig
 from podium.core.errors import UsageError
@@ -17,6 +17,7 @@ from podium.planning.prediction.from_config import UNFITTED_ERROR, plan_of_confi
 from podium.planning.prediction.plan import Plan, counted_costs, optimizer_seconds, published_costs
 from podium.planning.prediction.predict import predict
 from podium.planning.prediction.published import wikipedia
+from tests.benchmarks.bert.test_store import make_samples, write
 
 CONSTANTS = load_constants()
 COSTS = StepCosts(0.006, 4e-6, 6e-9, 4e-6, 1e-6, median_relative_error=0.05)
@@ -123,6 +124,18 @@ def test_lengths_are_those_of_a_prepared_store(tiny_store: tuple[SampleStore, Pa
     assert plan.lengths.masked.tolist() == np.asarray(store.masked_counts).tolist()
     assert plan.lengths.tokens.dtype == np.int64
     assert not about(plan, "Wikipedia")
+
+
+def test_lengths_are_those_of_all_samples_where_only_a_node_s_shards_are_here(tmp_path: Path, costs_file: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.h5", make_samples([9, 20], seed=ord(name)))
+    renew_manifest(tmp_path)
+    (tmp_path / "b.h5").unlink()
+    settings = ["shards=per_rank", "balancing=random", "launch.nodes=2", "launch.rendezvous=a:29500"]
+    config = load_system("laptop", None, [*settings, "global_batch_size=64"])
+    data = config.data.model_copy(update={"store": tmp_path})
+    plan = plan_of_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
+    assert plan.lengths.tokens.tolist() == [9, 20, 9, 20]
 
 
 def test_a_cpu_without_costs_is_told_to_measure_them() -> None:
