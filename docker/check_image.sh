@@ -9,6 +9,9 @@
 # user 12345, whom no system knows. The logs are given to MLPerf's checker once more. At the end it is said what was
 # built and what was not checked.
 #
+# Docker's engine has to be on this machine, at the socket that DOCKER_HOST or Docker's context names, and to leave users
+# their numbers, as a rootless one does not. As root, the runs' user gets the socket's group.
+#
 # buildah (with debootstrap, iproute2 and util-linux) builds and runs in tests/docker/docker_by_buildah.py, on Debian
 # with its Python and the CPU build of torch that pyproject.toml names, without apex and DALI, with an entry point and
 # pip constraints as NVIDIA's base has. The CPU build is found by pip: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
@@ -18,24 +21,48 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 repository="$PWD"
 
+wrong() { echo "check_image.sh: $*" >&2 && exit 2; }
 engine=docker folder=""
 while [ $# -gt 0 ]; do
     case "$1" in
+        --help) sed -n '2,/^set /s/^# \{0,1\}//p' docker/check_image.sh && exit ;;
+        --engine | --folder)
+            [[ "${2:--}" != -* ]] || wrong "$1 has no value; give it as --engine docker, --engine buildah or --folder FOLDER"
+            ;;&
         --engine) engine="$2" && shift 2 ;;
-        --folder) mkdir -p "$2" && folder="$(realpath "$2")" && shift 2 ;;
-        *) echo "check_image.sh: there is no option $1; allowed are --engine and --folder" >&2 && exit 2 ;;
+        --folder)
+            mkdir -p "$2" || wrong "--folder: $2 cannot be made (see above)"
+            folder="$(realpath "$2")" && shift 2
+            ;;
+        *) wrong "there is no option $1; allowed are --engine, --folder and --help" ;;
     esac
 done
 case "$engine" in
-    docker) needed=(docker) ;;
+    docker) needed=(docker) && if [ "$EUID" = 0 ]; then needed+=(setpriv); fi ;;
     buildah) needed=(buildah debootstrap unshare setpriv ip) ;;
-    *) echo "check_image.sh: --engine: found $engine; allowed are docker and buildah" >&2 && exit 2 ;;
+    *) wrong "--engine: found $engine; allowed are docker and buildah" ;;
 esac
 for program in "${needed[@]}"; do
-    command -v "$program" >/dev/null || { echo "check_image.sh: there is no $program here; install it" >&2 && exit 2; }
+    command -v "$program" >/dev/null || wrong "there is no $program here; install it"
 done
+if [ "$engine" = docker ]; then
+    # For the user who makes the runs too, who has another home folder and so not this user's context of Docker.
+    DOCKER_HOST="${DOCKER_HOST:-$(docker context inspect --format '{{.Endpoints.docker.Host}}')}" ||
+        wrong "docker context inspect does not say where Docker's engine is (see above); set DOCKER_HOST=unix:///PATH"
+    export DOCKER_HOST
+    [[ "$DOCKER_HOST" == unix:///* ]] ||
+        wrong "Docker's engine is at $DOCKER_HOST; folders of this machine are mounted, so it has to be here: set DOCKER_HOST=unix:///PATH"
+    security="$(docker info --format '{{.SecurityOptions}}')" ||
+        wrong "Docker's engine does not answer at $DOCKER_HOST (see above); start it, or see whether this user may use it"
+    case "$security" in
+        *name=rootless* | *name=userns*)
+            wrong "the engine at $DOCKER_HOST gives containers other users' numbers ($security), who may not write into" \
+                "results/, runs/ and data/; take one that is not rootless and has no userns-remap: set DOCKER_HOST=unix:///PATH"
+            ;;
+    esac
+fi
 if [ "$engine" = buildah ] && [ "$EUID" != 0 ]; then
-    echo "check_image.sh: --engine buildah makes a Debian and namespaces, for which it has to be root" >&2 && exit 2
+    wrong "--engine buildah makes a Debian and namespaces, for which it has to be root"
 fi
 if [ -z "$folder" ]; then
     folder="$(mktemp -d "${TMPDIR:-/tmp}/podium-image.XXXXXX")"
@@ -138,7 +165,7 @@ mkdir -p "$home" "$folder/home"
 if [ "$user" = 0 ]; then
     user=12345 capabilities=+dac_read_search # to read .venv below root's home
     groups=(--clear-groups)
-    if [ "$engine" = buildah ]; then capabilities+=,+setuid,+setgid; else groups=(--groups "$(stat -c %g /var/run/docker.sock)"); fi
+    if [ "$engine" = buildah ]; then capabilities+=,+setuid,+setgid; else groups=(--groups "$(stat --dereference --format %g "${DOCKER_HOST#unix://}")"); fi
     as_user=(setpriv --reuid "$user" --regid "$user" "${groups[@]}" --inh-caps "$capabilities" --ambient-caps "$capabilities")
     chown -R "$user:$user" "$home" "$folder/home"
 fi

@@ -29,6 +29,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.benchmarks.bert.test_upgrade import write_older_copy
 from tests.fault_harness import LONG, SECONDS, SHORT, Ended, Project, copy, flip, overwrite_tokens, rehash, status_of
 from tests.podium.launch.conftest import free_port
 
@@ -168,6 +169,10 @@ def _own_stores(project: Project) -> tuple[str, ...]:
     )
 
 
+def _text(project: Project) -> Path:
+    return project.home / "data/embedded/text"
+
+
 @whole
 def test_data_a_shard_is_missing(project: Project) -> None:
     project.shard.unlink()
@@ -269,6 +274,60 @@ def test_data_the_manifest_names_a_file_elsewhere(project: Project) -> None:
     manifest = project.training / "manifest.json"
     manifest.write_text(manifest.read_text().replace("part-00001.h5", "../evaluation/eval.txt.h5"))
     project.run(1, match=r"manifest\.json", settings=_own_stores(project))
+
+
+@whole
+def test_data_a_byte_of_the_length_index_has_changed_on_the_disk(project: Project) -> None:
+    flip(project.training / "lengths.bin")
+    project.run(1, match=r"lengths\.bin.*podium data upgrade")
+    project.podium(0, "data", "upgrade", project.training)
+    project.run(0)
+
+
+@whole
+def test_data_the_length_index_is_a_fifo(project: Project) -> None:
+    (project.training / "lengths.bin").unlink()
+    os.mkfifo(project.training / "lengths.bin")
+    project.run(1, match=r"lengths\.bin")
+    project.podium(1, "data", "upgrade", project.training, match=r"lengths\.bin.*pipe")
+
+
+@whole
+def test_data_a_shard_of_an_older_version_is_cut_short(project: Project) -> None:
+    older = write_older_copy(project.training, project.tmp / "older")
+    settings = (f"data.store={older}", *_own_stores(project)[1:])
+    project.run(1, match="podium data upgrade", settings=settings)
+    os.truncate(older / "part-00001.h5", 1000)
+    project.podium(1, "data", "upgrade", older, match=r"part-00001\.h5")
+    texts = [word for shard in sorted(older.glob("*.h5")) for word in ("--text", _text(project) / shard.stem)]
+    project.podium(0, "data", "prepare", *texts, "--vocab", _text(project) / "vocab.txt", "--out", older)
+    for path in older.iterdir():
+        assert path.read_bytes() == (project.training / path.name).read_bytes()
+    project.run(0, settings=settings)
+
+
+@whole
+def test_data_staging_is_killed(project: Project) -> None:
+    copied, settings = project.tmp / "copied", _own_stores(project)
+    process = project.start("data", "stage", project.training, copied, "--files", 1)
+    while not list(copied.glob("*.h5")) and process.poll() is None:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (copied / "manifest.json").unlink(missing_ok=True)  # where it was too late
+    (copied / "manifest.unfinished").touch()
+    project.run(1, match="unfinished", settings=(f"data.store={copied}", *settings[1:]))
+    project.podium(0, "data", "stage", project.training, copied)
+    project.run(0, settings=(f"data.store={copied}", *settings[1:]))
+
+
+@whole
+def test_data_a_byte_of_a_staged_shard_has_changed_on_the_disk(project: Project) -> None:
+    copied, settings = project.tmp / "copied", _own_stores(project)
+    project.podium(0, "data", "stage", project.training, copied)
+    flip(copied / "part-00001.h5")
+    project.run(1, match=r"copied/part-00001\.h5.*SHA-256", settings=(f"data.store={copied}", *settings[1:]))
+    project.podium(1, "data", "stage", project.training, copied, match=r"part-00001\.h5.*remove it")
 
 
 @whole
@@ -777,6 +836,22 @@ def test_several_nodes_a_shard_is_another_on_one_node_of_two(project: Project) -
     second = _node(project, 1, port, *stores, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh"))
     project.end(first, 1, r"node 1.*part-00001\.h5")
     project.end(second, 1)
+
+
+@whole
+@root
+def test_several_nodes_a_node_has_only_the_shards_of_the_other_s_part(project: Project) -> None:
+    port, elsewhere = free_port(), project.tmp / "data_of_node_1"
+    shutil.copytree(project.home / "data", elsewhere)
+    for shard in sorted(elsewhere.rglob("training/*.h5"))[1:]:
+        shard.unlink()
+    mount = f'mount --bind {elsewhere} {project.home}/data && exec "$@"'
+    settings = (*_own_stores(project), "shards=per_rank", "balancing=random")
+    first = _node(project, 0, port, *settings)
+    second = _node(project, 1, port, *settings, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh"))
+    project.end(first, 1, r"node 1.*part-0000\d\.h5 is missing")
+    project.end(second, 1)
+    assert not project.logs()
 
 
 @whole

@@ -38,12 +38,14 @@ def system_names() -> list[str]:
     return sorted({path.stem for folder in own_and_shipped(OWN_SYSTEMS) for path in folder.glob("*.yaml")})
 
 
-def load_system(system: str, recipe: str | None = None, settings: Sequence[str] = ()) -> RunConfig:
+def load_system(
+    system: str, recipe: str | None = None, settings: Sequence[str] = (), paths_as_written: bool = False
+) -> RunConfig:
     """The configuration of a run on a system: a name in systems/, or the path of a YAML file.
 
     The recipe (`recipe`, else the system's own) gives defaults, a set of hyper-parameters the optimizer's numbers, the
-    system's `bert:` section overrides both, and `settings` (key=value with dotted keys) override all. Raises UsageError
-    for whatever is wrong with any of them.
+    system's `bert:` section overrides both, and `settings` (key=value with dotted keys) override all. Paths are
+    absolute, or `paths_as_written`, as a container reads them. Raises UsageError for what is wrong with any of them.
     """
     path = system_path(system)
     document = read_configuration(path)
@@ -98,7 +100,7 @@ def load_system(system: str, recipe: str | None = None, settings: Sequence[str] 
             f"{origins.place(('seed',))}: closed division, Random seeds: found {config.seed}, allowed is none: "
             "it is drawn for every run"
         )
-    return _with_absolute_paths(config)
+    return config if paths_as_written else _with_absolute_paths(config)
 
 
 def write_resolved(config: RunConfig, path: Path) -> None:

@@ -522,6 +522,21 @@ class RunConfig(Settings):
         return self.named_stores | ({"data.evaluation_store": evaluation} if evaluation is not None else {})
 
     @property
+    def named_paths(self) -> dict[str, Path]:
+        """Every file and folder that is read, by its key."""
+        data = self.data
+        named = {
+            "data.store": data.store,
+            "data.evaluation_store": data.evaluation_store,
+            "data.evaluation_text": data.evaluation_text,
+            "data.vocabulary": data.vocabulary,
+            "initial_checkpoint": self.initial_checkpoint,
+            **{f"data.text[{number}]": path for number, path in enumerate(data.text)},
+            **{f"phases.{number}.store": phase.store for number, phase in enumerate(self.phases)},
+        }
+        return {key: path for key, path in named.items() if path is not None}
+
+    @property
     def reads_own_part(self) -> bool:
         """Whether a rank reads no sample to train on but those of its own part: what others train on it is sent."""
         in_order = self.balancing in IN_ORDER and self.capacity_overflow is None

@@ -23,6 +23,7 @@ from podium.core.console import tell
 from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.files import make_folder
 from podium.core.paths import INSTALLED, SHIPPED_FOLDER, WORKING_FOLDER
+from podium.launch.mounts import IMAGE_FILES, SHARED, known_faults, mount_options, unseen_paths
 
 
 def name_of(system: str) -> str:
@@ -124,8 +125,6 @@ def _as_it_ended(job: str, exit_code: int) -> int:
     return 1
 
 
-INSIDE = Path("/workspace/podium")  # where docker/Dockerfile puts the repository
-SHARED = ("results", "runs", "data")
 INFINIBAND = Path("/dev/infiniband")
 SHARED_MEMORY = "16g"  # at most; NCCL takes some 10 MB for each pair of GPUs that it connects through memory
 
@@ -170,6 +169,17 @@ def wrapped(config: RunConfig, system: str, options: Sequence[str], node_rank: i
     return wrap(config, system_path(system), options, node_rank, command)
 
 
+def require_seen(config: RunConfig, system: str) -> None:
+    """UsageError where what the container is given is known not to be there; a warning of what it may not see.
+
+    `config` has its paths as they are written, which is how they are read in the container.
+    """
+    if faults := known_faults(config):
+        raise UsageError("\n".join(faults))
+    if warning := unseen_paths(config, system_path(system)):
+        tell(f"warning: {warning}")
+
+
 def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
     """Be that command from now on, or wait for it and end as it does. UsageError where the launcher is not here."""
     if shutil.which(words[0]) is None:
@@ -182,19 +192,9 @@ def become(config: RunConfig, words: Sequence[str]) -> NoReturn:
     os.execvp(words[0], list(words))  # noqa: S606 — nothing of it goes through a shell
 
 
-def _mounts(config: RunConfig, system: Path) -> list[str]:
-    """HERE:THERE[:ro] of all that the container sees of this machine."""
-    assert config.launch.container is not None
-    named = []
-    for mount in config.launch.container.mounts:
-        here, there = mount.split(":", 1)
-        named.append(f"{WORKING_FOLDER / here}:{there}")
-    own = [f"{WORKING_FOLDER / name}:{INSIDE / name}" for name in SHARED]
-    return [*own, f"{system.resolve()}:{INSIDE / 'systems' / system.stem}.yaml:ro", *named]
-
-
 def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: int, command: str) -> list[str]:
-    assert config.launch.container is not None
+    container = config.launch.container
+    assert container is not None
     rank = ["--node-rank", str(node_rank)] if config.launch.nodes > 1 else []
     # One node's ranks meet in files and on the loopback; between nodes NCCL and gloo need the host's interfaces.
     network = "host" if config.launch.nodes > 1 else "none"
@@ -204,8 +204,8 @@ def _docker(config: RunConfig, system: Path, options: Sequence[str], node_rank: 
     words += ["--gpus=all"] if config.launch.device == "cuda" else []
     words += [f"--device={INFINIBAND}"] if INFINIBAND.exists() else []
     words += [f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp", "--env=USER=podium"]
-    words += [f"--volume={mount}" for mount in _mounts(config, system)]
-    words += [config.launch.container.image, "podium", command, system.stem, *options, *rank]
+    words += [f"--volume={mount}" for mount in mount_options(container, system)]
+    words += [container.image, "podium", command, system.stem, *options, *rank]
     direct = ("launch.launcher=torchrun", "launch.container=null", "launch.slurm_options=[]")
     return [*words, *(word for setting in direct for word in ("--set", setting))]
 
@@ -232,8 +232,8 @@ def _slurm(config: RunConfig, system: Path, options: Sequence[str], node_rank: i
     if container is None:
         words += ["--python", sys.executable]
     else:
-        image = WORKING_FOLDER / container.image if container.image.endswith((".sqsh", ".sif")) else container.image
+        image = WORKING_FOLDER / container.image if container.image.endswith(IMAGE_FILES) else container.image
         words += [f"--{container.runtime}", str(image)]
-        words += [word for mount in _mounts(config, system) for word in ("--mount", mount)]
+        words += [word for mount in mount_options(container, system) for word in ("--mount", mount)]
     named = system.stem if container is not None or system.parent == SYSTEMS else str(system.resolve())
     return [*words, "--", named, *options]

@@ -3,11 +3,14 @@
 import shlex
 
 from podium.config.hyperparameters import hyperparameters_note
+from podium.config.load import system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.paths import WORKING_FOLDER
+from podium.core.text import printable
 from podium.launch.addresses import address_towards
 from podium.launch.launch import ALONE, Node, command, environment
+from podium.launch.mounts import known_faults, unseen_paths
 from podium.launch.node_group import rendezvous_address
 from podium.launch.page_cache import Cleared
 from podium.run.prepare import PreparedRun
@@ -23,7 +26,10 @@ def commands(request: RunRequest) -> list[str]:
         f"precision {config.precision}, gradients sent as {config.wire}. {hyperparameters_note(config)}"
     ]
     if config.launch.launcher != "torchrun":
-        return [*lines, shlex.join(request.launcher_command())]
+        words, inside = request.launcher_command(), request.config_inside
+        warnings = [f"`podium run` would refuse: {fault}" for fault in known_faults(inside)]
+        warnings += filter(None, [unseen_paths(inside, system_path(request.system))])
+        return [*lines, *(f"# WARNING: {printable(warning)}" for warning in warnings), shlex.join(words)]
     node = ALONE
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)

@@ -15,7 +15,7 @@ from podium.core.errors import Interrupted, PodiumError, UsageError
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
-from podium.launch.container import become, resume_options, run_options, wrapped
+from podium.launch.container import become, require_seen, resume_options, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_data import DataChangedError
 from podium.launch.node_group import NodeGroup, follow, node_group
@@ -56,6 +56,13 @@ class RunRequest:
             raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
         return resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
 
+    @property
+    def config_inside(self) -> RunConfig:
+        """The configuration with paths as they are read in the launcher's container. A run's own are those already."""
+        if self.resumed is not None:
+            return self.config
+        return load_system(self.system, self.recipe, self.settings, paths_as_written=True)
+
     def launcher_command(self) -> list[str]:
         """The command by which the system's launcher runs this request in a container or a job."""
         if self.config.launch.requeue is not None and self.runs != 1:
@@ -85,7 +92,9 @@ def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
     """
     config = request.config
     if config.launch.launcher != "torchrun":
-        become(config, request.launcher_command())
+        words = request.launcher_command()
+        require_seen(request.config_inside, request.system)
+        become(config, words)
     require_torch()
     if request.node_rank > 0:
         follow(config, request.node_rank, RUNS, progress.note)

@@ -13,7 +13,8 @@ import pytest
 
 from podium.config.load import load_system
 from podium.core.paths import CODE_FOLDER, PACKAGES
-from podium.launch.container import INSIDE, SHARED, wrapped
+from podium.launch.container import wrapped
+from podium.launch.mounts import INSIDE, SHARED
 from tests.docker.docker_by_buildah import REFUSED, STORE, container_command, run_options
 from tests.docker.pyxis_by_docker import docker_command, srun_command
 
@@ -54,13 +55,67 @@ def test_a_script_is_one_that_bash_can_read(script: str) -> None:
     subprocess.run(["bash", "-n", str(DOCKER / script)], check=True)
 
 
+def check_image(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([DOCKER / "check_image.sh", *arguments], capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--engine", "podman"], "allowed are docker and buildah"), (["--engin"], "there is no option --engin")],
+    [
+        (["--engine", "podman"], "--engine: found podman; allowed are docker and buildah"),
+        (["--engin"], "there is no option --engin"),
+        (["--engine"], "--engine has no value; "),
+        (["--engine", "buildah", "--folder"], "--folder has no value; "),
+        (["--folder", "--engine", "docker"], "--folder has no value; "),
+        (["--folder", "/proc/no"], "--folder: /proc/no cannot be made"),
+    ],
 )
 def test_a_check_asked_wrongly_starts_nothing(arguments: list[str], message: str) -> None:
-    done = subprocess.run([DOCKER / "check_image.sh", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and message in done.stderr
+    done = check_image(*arguments)
+    assert done.returncode == 2 and f"check_image.sh: {message}" in done.stderr
+
+
+def test_the_scripts_have_a_help() -> None:
+    done = check_image("--help")
+    assert (done.returncode, done.stderr) == (0, "") and "--engine buildah    # without Docker" in done.stdout
+    assert "set -" not in done.stdout and not done.stdout.startswith("#")
+    done = subprocess.run([DOCKER / "build.sh", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("docker/build.sh [--print]")
+
+
+@pytest.mark.parametrize(
+    ("host", "context", "security", "message"),
+    [
+        ("tcp://far:2375", "", "", "Docker's engine is at tcp://far:2375; "),
+        ("", "ssh://far", "", "Docker's engine is at ssh://far; "),
+        ("", "", "", "docker context inspect does not say where Docker's engine is"),
+        ("unix:///no.sock", "", "", "Docker's engine does not answer at unix:///no.sock"),
+        (
+            "",
+            "unix:///own.sock",
+            "[name=seccomp,profile=builtin name=rootless]",
+            "the engine at unix:///own.sock gives",
+        ),
+        (
+            "unix:///own.sock",
+            "",
+            "[name=userns]",
+            "the engine at unix:///own.sock gives containers other users' numbers",
+        ),
+    ],
+)
+def test_an_engine_that_the_check_cannot_use_is_said_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, context: str, security: str, message: str
+) -> None:
+    (tmp_path / "docker").write_text(
+        f'#!/bin/sh\ncase "$1" in context) answer="{context}" ;; info) answer="{security}" ;; esac\n'
+        '[ -n "$answer" ] && echo "$answer"\n'
+    )
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("DOCKER_HOST", host)
+    done = check_image()
+    assert done.returncode == 2 and done.stderr.startswith(f"check_image.sh: {message}")
 
 
 def entered(folder: Path, banner: bool) -> subprocess.CompletedProcess[str]:

@@ -9,10 +9,9 @@ from podium.config.run_data import RunData, read_run_data
 from podium.config.schema import Launch
 from podium.core.errors import PodiumError, attempt
 from podium.core.paths import WORKING_FOLDER
-from podium.launch.container import INSIDE
+from podium.launch.mounts import INSIDE, on_host
 from podium.launch.node_data import NodeData
 from podium.run.records import RunRecord
-from podium.submission.package.files import on_host
 
 
 def compare_data(

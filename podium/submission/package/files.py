@@ -12,7 +12,7 @@ from podium.config.sbatch import without_names
 from podium.config.schema import DataSettings, Launch, RunConfig
 from podium.core.paths import WORKING_FOLDER
 from podium.core.yaml_files import dump_yaml
-from podium.launch.container import INSIDE
+from podium.launch.mounts import INSIDE, on_host
 from podium.submission.package.code import Code
 from podium.submission.package.select_runs import Choice
 from podium.submission.rcp import Convergence
@@ -79,15 +79,6 @@ def system_file(config: RunConfig) -> str:
     values: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude={"system", "seed"})
     document = {key: values.pop(key) for key in ("description", "launch")} | {"bert": values}
     return dump_yaml(document)
-
-
-def on_host(path: Path, launch: Launch) -> Path:
-    """A submitted path as a person has it in the code folder, outside of any container."""
-    for mount in launch.container.mounts if launch.container else ():
-        here, there, *_ = mount.split(":")
-        if path.is_relative_to(there):
-            return Path(here) / path.relative_to(there)
-    return path
 
 
 def _phase_place(config: RunConfig, store: Path | None, name: str, launch: Launch) -> Path | None:

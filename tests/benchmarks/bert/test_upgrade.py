@@ -1,6 +1,7 @@
 """Stores of version 2 are converted in place, with the same samples and the same digest."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,26 @@ def write_older(path: Path, **changes: Any) -> None:
             file.create_dataset(name, data=array, track_times=False)
 
 
+def write_older_copy(store: Path, target: Path) -> Path:
+    """A copy of a store, as the version before the length index wrote it."""
+    shutil.copytree(store, target)
+    manifest = SampleStore(target).manifest
+    for shard in manifest.shards:
+        write_older(target / shard.name)
+    (target / FILE).unlink()
+    write_manifest(target, Manifest(manifest.vocabulary_sha256, manifest.max_sequence_length, manifest.shards))
+    assert '"version": 1' in (target / MANIFEST).read_text(encoding="utf-8")
+    return target
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A store of three shards of version 2, with the manifest of that time."""
+    (tmp_path / "store").mkdir()
     for number, name in enumerate("abc"):
-        write(tmp_path / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
-    renew_manifest(tmp_path)
-    store = SampleStore(tmp_path)
-    for path in store.paths:
-        write_older(path)
-    (tmp_path / FILE).unlink()
-    older = Manifest(store.vocabulary_sha256, store.max_sequence_length, store.manifest.shards)
-    write_manifest(tmp_path, older)
-    assert '"version": 1' in (tmp_path / MANIFEST).read_text(encoding="utf-8")
-    return tmp_path
+        write(tmp_path / "store" / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
+    renew_manifest(tmp_path / "store")
+    return write_older_copy(tmp_path / "store", tmp_path / "older")
 
 
 def test_an_older_store_is_refused_with_the_command_that_converts_it(folder: Path) -> None:

@@ -17,6 +17,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 from podium.launch import container as container_module
+from podium.launch import mounts as mounts_module
 from podium.launch.container import become, run_options, seen_anywhere, wrapped
 from podium.launch.launch import TORCHRUN
 from podium.run.dry_run import commands
@@ -186,9 +187,9 @@ def test_a_job_in_apptainer_mounts_nothing_twice(fakes: Path, repository: Path) 
     assert found == [*head, *ASKED]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--pixis", "x", "laptop"], ["--mount"]])
+@pytest.mark.parametrize("arguments", [[], ["--pixis", "x", "laptop"], ["--mount"], ["--apptainer"], ["--python"]])
 def test_a_job_asked_wrongly_starts_nothing(fakes: Path, arguments: list[str]) -> None:
-    assert said(fakes, "srun", arguments, code=1 if arguments == ["--mount"] else 2) == []
+    assert said(fakes, "srun", arguments, code=2) == []
 
 
 def test_a_job_from_another_folder_starts_nothing(fakes: Path, tmp_path: Path) -> None:
@@ -250,7 +251,7 @@ def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
 
 
 def test_a_dry_run_of_a_job_is_its_submission() -> None:
-    _, line = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
+    *_, line = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
     assert line.startswith("sbatch --wait ")
     assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
 
@@ -258,7 +259,18 @@ def test_a_dry_run_of_a_job_is_its_submission() -> None:
 # What `podium run` does by launcher and number
 
 
-def test_run_becomes_the_launcher_of_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+def make_what_is_mounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository's folder with the images and the data of size large, as far as they are looked at from outside."""
+    monkeypatch.setattr(mounts_module, "WORKING_FOLDER", folder)
+    (folder / "data").mkdir()
+    for name in ("wikipedia", "wikipedia_128", "evaluation", "vocab.txt", "large.safetensors"):
+        (folder / "data" / name).touch()
+    for name in ("podium.sqsh", "podium.sif"):
+        (folder / name).touch()
+
+
+def test_run_becomes_the_launcher_of_its_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_what_is_mounted(tmp_path, monkeypatch)
     became: list[list[str]] = []
 
     def stop_there(config: RunConfig, words: list[str]) -> None:
@@ -287,6 +299,7 @@ def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The folder of a run on a system, under runs/, as it was made inside and has saved itself; and what is become."""
+    make_what_is_mounted(tmp_path, monkeypatch)
     monkeypatch.setattr(container_module, "WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
@@ -418,7 +431,8 @@ def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stand-in for docker that prints a digest, and its arguments into the file that is returned."""
     program, asked = tmp_path / "docker", tmp_path / "asked.txt"
-    script = f'echo "$@" >>{asked}\n[ "$1" = buildx ] && echo "$DIGEST"\nexit "${{FAILS:-0}}"'
+    version = '[ "$2" = version ] && exit "${NO_BUILDX:-0}"'
+    script = f'{version}\necho "$@" >>{asked}\n[ "$1" = buildx ] && echo "$DIGEST"\nexit "${{FAILS:-0}}"'
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -448,6 +462,28 @@ def test_a_base_that_is_pinned_already_is_not_asked_for(docker: Path, monkeypatc
     monkeypatch.setenv("FROM_IMAGE", f"registry.example/torch@{PINNED}")
     assert _build("--print").stdout == f"registry.example/torch@{PINNED}\n"
     assert not docker.exists()
+
+
+@pytest.mark.parametrize(
+    "digest", ["sha256:abc", f"sha256:{'G' * 64}", "sha256:", "md5:5", f"{PINNED}5", PINNED.upper()]
+)
+def test_a_base_with_half_a_digest_is_refused(docker: Path, monkeypatch: pytest.MonkeyPatch, digest: str) -> None:
+    monkeypatch.setenv("FROM_IMAGE", f"x@{digest}")
+    done = _build()
+    assert (done.returncode, done.stdout) == (2, "") and not docker.exists()
+    assert done.stderr.startswith(
+        f"docker/build.sh: FROM_IMAGE: found 'x@{digest}', whose digest is not sha256: and 64 "
+    )
+
+
+def test_without_buildx_it_is_said_what_to_install_or_to_name(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_BUILDX", "1")
+    done = _build()
+    assert done.returncode == 1 and not docker.exists()
+    assert (
+        "is asked for by 'docker buildx', which is not here; install Docker and its plugin buildx, or give"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(("digest", "fails"), [(PINNED, "1"), ("latest", "0"), ("", "0")])

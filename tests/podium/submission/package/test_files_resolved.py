@@ -8,7 +8,8 @@ import pytest
 from podium.config.load import load_system
 from podium.config.schema import Container, DataSettings, RunConfig
 from podium.core.paths import CODE_FOLDER
-from podium.submission.package.files import on_host, submitted, system_file
+from podium.launch.mounts import on_host
+from podium.submission.package.files import submitted, system_file
 
 STORES = DataSettings(
     store=Path("/lustre/wiki"), evaluation_store=Path("/lustre/eval"), vocabulary=Path("/lustre/words.txt")
