@@ -30,7 +30,7 @@ from podium.planning.prediction.plan import (
     processor_named,
     published_costs,
 )
-from podium.planning.prediction.published import all_samples, wikipedia
+from podium.planning.prediction.published import POOL, all_samples, wikipedia
 from podium.planning.prediction.samples_to_target import Estimate, curve
 
 # Assumed of a node whose description names none.
@@ -134,10 +134,7 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
     path = config.data.store
     if path is not None and path.exists():
-        store = SampleStore(path, config.store_parts(0)["data.store"])
-        return Lengths(
-            np.asarray(store.lengths, "int64"), np.asarray(store.masked_counts, "int64"), store.max_sequence_length
-        )
+        return _of_store(SampleStore(path, config.store_parts(0)["data.store"]))
     if path is not None:
         unsure.append(f"data.store {path} is not on this machine, so lengths are taken to be Wikipedia's")
     elif config.size == "tiny" or config.data.kind == "text":
@@ -145,14 +142,22 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     return wikipedia()
 
 
+def _of_store(store: SampleStore) -> Lengths:
+    """Of a store's samples. Where there are more than POOL, those at evenly spaced quantiles stand for all."""
+    index = store.index
+    if len(index) > POOL:
+        places = ((np.arange(POOL) + 0.5) / POOL * len(index)).astype("int64")
+        index = replace(index, entries=np.sort(index.entries)[places])
+    tokens, masked = np.asarray(index.lengths, "int64"), np.asarray(index.masked_counts, "int64")
+    return Lengths(tokens, masked, store.max_sequence_length)
+
+
 def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tuple[int, Lengths]]:
     """Samples and lengths of each phase, by what it trains on; the last has 0 for its samples."""
     found, parts, keys = [], config.store_parts(0), {store: key for key, store in config.named_stores.items()}
     for number, phase in enumerate(config.phases):
         if phase.store is not None and phase.store.exists():
-            store = SampleStore(phase.store, parts[keys[phase.store]])
-            tokens, masked = np.asarray(store.lengths, "int64"), np.asarray(store.masked_counts, "int64")
-            own = Lengths(tokens, masked, store.max_sequence_length)
+            own = _of_store(SampleStore(phase.store, parts[keys[phase.store]]))
         elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.longest:
             unsure.append(
                 f"samples of phases.{number} are taken to be those of {lengths.longest} tokens, cut into pieces of "

@@ -138,6 +138,18 @@ def test_lengths_are_those_of_all_samples_where_only_a_node_s_shards_are_here(tm
     assert plan.lengths.tokens.tolist() == [9, 20, 9, 20]
 
 
+def test_quantiles_stand_for_the_lengths_of_many_samples(
+    tmp_path: Path, costs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podium.planning.prediction.from_config.POOL", 4)
+    write(tmp_path / "a.h5", make_samples([9, 100, 8, 20, 21, 50, 7, 99]))
+    renew_manifest(tmp_path)
+    config = load_system("laptop")
+    data = config.data.model_copy(update={"store": tmp_path})
+    plan = plan_of_config(config.model_copy(update={"data": data}), costs_file, CONSTANTS)
+    assert plan.lengths.tokens.tolist() == [8, 20, 50, 100]
+
+
 def test_a_cpu_without_costs_is_told_to_measure_them() -> None:
     with pytest.raises(UsageError, match=r"laptop.*`podium bench laptop`"):
         plan_of_config(load_system("laptop"), None, CONSTANTS)
