@@ -2,25 +2,31 @@
 
 What a rank does before and beside training depends on the lengths of all samples, and on nothing else of them. Such a
 store has the manifest and the length index of a real one, which are all that is read before samples are; its shards are
-empty files. It has the same content on every machine, and is written once.
+empty files. It has the same content on every machine, and is written once: a damaged one is replaced.
 """
 
+import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bert.length_index import FILE, StoredLengths
+from benchmarks.bert.length_index import FILE, StoredLengths, entry_dtype
 from benchmarks.bert.lengths import usual_masked_counts, wikipedia_histogram
-from benchmarks.bert.manifest import MANIFEST, Manifest, ShardEntry, mark_unfinished, write_manifest
+from benchmarks.bert.manifest import Manifest, ShardEntry, has_manifest, mark_unfinished, write_manifest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.shard import SUFFIX, WHOLE
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
-from podium.core.files import make_folder, whole_file, write_whole
+from benchmarks.bert.store import SampleStore
+from podium.core.errors import PodiumError, WorkError
+from podium.core.files import UNFINISHED, make_folder, unwritable, whole_file, write_changed
 
 WIKIPEDIA_SAMPLES = 156_725_653  # of MLPerf's text, each document gone through ten times
+MOST_SAMPLES = 4 * WIKIPEDIA_SAMPLES
 SHARDS = 500  # as many files as MLPerf's text has
 DRAWN_TOGETHER = 1 << 22
 VERSION = 2  # of how samples are drawn
@@ -28,12 +34,10 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def rehearsal_vocabulary(folder: Path, words: int) -> Path:
-    """A vocabulary of so many words that mean nothing, written if it is not there."""
-    path = folder / f"vocabulary-{words}.txt"
-    if not path.is_file():
-        make_folder(folder)
-        others = (f"w{number}" for number in range(len(SPECIAL), words))
-        write_whole(path, "\n".join([*SPECIAL, *others]) + "\n")
+    """A vocabulary of so many words that mean nothing, written if it is not there or another."""
+    path = make_folder(folder) / f"vocabulary-{words}.txt"
+    others = (f"w{number}" for number in range(len(SPECIAL), words))
+    write_changed(path, "\n".join([*SPECIAL, *others]) + "\n")
     return path
 
 
@@ -46,14 +50,65 @@ def rehearsal_store(
 ) -> Path:
     """A store of so many samples of Wikipedia's lengths, longer ones cut to `longest` tokens: its folder, in `folder`.
 
-    It is written if it is not there, after a call of `on_write`: a few seconds for all of Wikipedia. Raises WorkError
-    where it cannot be written.
+    It is written where it is not there or is damaged, after a call of `on_write`: a few seconds for all of Wikipedia.
+    The caller has locked the folder. Raises WorkError where it cannot be written.
     """
     store = folder / f"wikipedia-{samples}-{longest}-{vocabulary.stem}-v{VERSION}"
-    if (store / MANIFEST).is_file():
+    words = Vocabulary.read(vocabulary).sha256
+    if _is_whole(store, samples, longest, words):
         return store
     on_write()
+    _remove(store)
     make_folder(store)
+    try:
+        _require_space(store, samples, longest)
+        _write(store, samples, longest, words)
+    except BaseException as error:
+        shutil.rmtree(store, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise unwritable(store, error) from error
+        raise
+    return store
+
+
+def remove_unfinished_stores(folder: Path) -> None:
+    """Remove what was written when a rehearsal was killed. The caller has locked the folder."""
+    for store in folder.glob("wikipedia-*"):
+        if not has_manifest(store):
+            shutil.rmtree(store, ignore_errors=True)
+    for partial in folder.glob(f".vocabulary-*{UNFINISHED}"):
+        with suppress(OSError):
+            partial.unlink()
+
+
+def _is_whole(store: Path, samples: int, longest: int, words: str) -> bool:
+    try:
+        found = SampleStore(store).manifest
+    except (PodiumError, OSError):
+        return False
+    return (found.samples, found.max_sequence_length, found.vocabulary_sha256) == (samples, longest, words)
+
+
+def _remove(store: Path) -> None:
+    try:
+        if os.path.lexists(store):
+            shutil.rmtree(store)
+    except OSError as error:
+        raise WorkError(
+            f"{store}: is damaged, and cannot be removed to be written anew ({error.strerror or error}); remove it"
+        ) from error
+
+
+def _require_space(store: Path, samples: int, longest: int) -> None:
+    needed, free = samples * entry_dtype(longest, _predictions(longest)).itemsize, shutil.disk_usage(store).free
+    if needed > free:
+        raise WorkError(
+            f"{store}: the disk is full: a length index of {samples:,} samples needs {needed / 1e6:,.1f} MB, and it "
+            f"has {free / 1e6:,.1f} MB free; make room, or give fewer --samples"
+        )
+
+
+def _write(store: Path, samples: int, longest: int, words: str) -> None:
     mark_unfinished(store)
     index = _write_index(store / FILE, samples, longest)
     digits, entries = len(str(SHARDS)), []
@@ -62,14 +117,16 @@ def rehearsal_store(
         name = f"part-{number:0{digits}}{SUFFIX}"
         (store / name).touch()
         entries.append(ShardEntry(name, end - first, *index.sums(first, end), f"{number:064x}"))
-    words = Vocabulary.read(vocabulary).sha256
     lengths = index.max_sequence_length, tuple(entries), index.max_predictions
     write_manifest(store, Manifest(words, *lengths, WHOLE, index.sha256))
-    return store
+
+
+def _predictions(longest: int) -> int:
+    return GenerationSettings.of_lengths(longest, None).max_predictions
 
 
 def _write_index(path: Path, samples: int, longest: int) -> StoredLengths:
-    predictions = GenerationSettings.of_lengths(longest, None).max_predictions
+    predictions = _predictions(longest)
     lengths = np.clip(np.arange(SEQUENCE_LENGTH + 1), 1, longest)
     masked = np.minimum(usual_masked_counts(lengths), predictions)
     entries = StoredLengths.of(lengths, masked, longest, predictions).entries  # of each length

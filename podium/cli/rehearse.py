@@ -10,10 +10,10 @@ from podium.cli.options import AsJson, Recipe, Settings, System, show
 from podium.config.schema import RunConfig
 from podium.core.console import errors, print_line, summary_table, tell
 
-NOT_REHEARSED = (
-    "Not rehearsed: the model and its warm-up (the tiny one stands for it), reading of samples, communication. Times "
-    "are CPU time; a step's are medians over {calls} steps."
-)
+NOTES = """\
+Times are CPU time; a step's are medians over {calls}.
+Memory of a node is that of so many processes as this one, which lacks what the device's libraries and what is not \
+rehearsed take. What is read from the disk includes pages of libraries that were not in memory yet."""
 
 
 def rehearse(
@@ -53,7 +53,7 @@ def print_rehearsal(console: RichConsole, config: RunConfig, found: Mapping[str,
         f"{found['system']}, recipe {found['recipe']}: rank {found['rank']:,} of {ranks:,}, rehearsed"
     )
     table.add_row("samples", f"{found['samples']:,}, synthetic")
-    table.add_row("global batch", f"{found['global_batch_size']:,} on {ranks:,} ranks", end_section=True)
+    table.add_row("global batch", f"{found['global_batch_size']:,} on {_count(ranks, 'rank')}", end_section=True)
     start, host, memory, read = (found[key] for key in ("start", "host", "memory", "read"))
     table.add_row("start, on the host", f"{start['cpu_seconds']:.2f} s")
     for name, part in start["parts"].items():
@@ -68,21 +68,35 @@ def print_rehearsal(console: RichConsole, config: RunConfig, found: Mapping[str,
     table.add_row("memory of the process", _bytes(memory["own_bytes"]))
     table.add_row("  shared with others of its node", f"{_bytes(memory['file_bytes'])}, mapped files")
     table.add_row("    of these the length index", _bytes(memory["index_bytes"]))
-    table.add_row(f"  a node of {per_node}", _bytes(memory["node_bytes"]))
-    table.add_row("read from the disk", _bytes(read["disk_bytes"]))
+    table.add_row(f"  a node of {per_node}, at least", _bytes(memory["node_bytes"]))
+    table.add_row("read from the disk, with libraries", _bytes(read["disk_bytes"]))
+    table.add_row("  of these to open the stores", _bytes(read["store_disk_bytes"]))
     table.add_row("samples to read", f"{_bytes(read['sample_bytes_a_step'])} a step", end_section=True)
     if found["shapes"] is not None:
         table.add_row("shapes, a CUDA graph each", f"{found['shapes']}")
     evaluation = found["evaluation"]
     table.add_row("evaluation samples", f"{evaluation['samples']:,} in {evaluation['batches']:,} batches")
     console.print(table)
-    print_line(console, NOT_REHEARSED.format(calls=found["steps"]))
+    print_line(console, f"Not rehearsed: {', '.join(found['not_rehearsed'])}.")
+    for line in NOTES.format(calls=_count(found["steps"], "step")).splitlines():
+        print_line(console, line)
+    if found["stated_memory_bytes"] is None:
+        print_line(
+            console,
+            f"description.host_memory_capacity: {config.description.host_memory_capacity!r} is no amount such as 1 TB "
+            "or 24 x 32 GB, so that the memory of a node is not compared with it",
+        )
     if evaluation["ranks_without"]:
         print_line(
             console,
             f"evaluation.samples: {config.evaluation_samples:,} are fewer than the ranks, so that "
             f"{evaluation['ranks_without']:,} ranks have none",
         )
+
+
+def _count(number: int, name: str) -> str:
+    """Such as 1 step or 1,024 ranks."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
 
 
 def _bytes(count: float) -> str:

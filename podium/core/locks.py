@@ -47,6 +47,11 @@ def folder_lock(folder: Path, command: str) -> AbstractContextManager[int]:
     return _locked(folder, FOLDER, ALONE, message)
 
 
+def waiting_folder_lock(folder: Path) -> AbstractContextManager[int]:
+    """Lock a folder for this process alone; waits for another process's lock to end."""
+    return _locked(folder, FOLDER, fcntl.LOCK_EX, "")
+
+
 def shared_lock(path: Path) -> AbstractContextManager[int]:
     """Lock together with other processes that do, and give the descriptor; waits for an exclusive lock to end."""
     return _locked(path, FILE, TOGETHER, "")

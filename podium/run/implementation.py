@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,11 @@ def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, An
         preexec_fn=end_with_parent,
     )
     if done.returncode:
-        raise process_error(done.returncode, done.stderr, f"{entry} ended without a word")
+        silent = f"{entry} ended without a word"
+        if done.returncode < 0:
+            name = signal.strsignal(-done.returncode) or "unknown"
+            silent += f", by signal {-done.returncode} ({name}); see that the machine has enough memory"
+        raise process_error(done.returncode, done.stderr, silent)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

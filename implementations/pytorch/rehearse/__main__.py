@@ -20,6 +20,7 @@ import torch
 from benchmarks.bert.length_index import FILE
 from implementations.pytorch.bench.loader import forget
 from implementations.pytorch.distributed.process_group import keep_freed_memory, rehearsed
+from implementations.pytorch.rehearse.settings import left_out
 from implementations.pytorch.rehearse.trainer import (
     DEVICE_PARTS,
     EXCHANGE,
@@ -36,6 +37,7 @@ from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
+from podium.core.files import require_readable
 from podium.core.processes import end_with_parent
 
 
@@ -54,7 +56,7 @@ def main(given: Sequence[str] | None = None) -> int:
             raise UsageError(
                 f"--rank: found {arguments.rank}, allowed is 0 to {ranks - 1}: {config.system} has {ranks}"
             )
-        found = rehearse(config, arguments.rank, arguments.steps, imports)
+        found = rehearse(config, arguments.rank, arguments.steps, imports, arguments.config.parent)
     except PodiumError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -62,20 +64,30 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def rehearse(config: RunConfig, rank: int, steps: int, imports: dict[str, Any]) -> dict[str, Any]:
-    """Rehearse one rank in this process, which has imported what it needs, and what that took."""
+def rehearse(
+    config: RunConfig, rank: int, steps: int, imports: dict[str, Any], folder: Path | None = None
+) -> dict[str, Any]:
+    """Rehearse one rank in this process, which has imported what it needs, and what that took.
+
+    What a run writes goes into a folder in `folder`, that of temporary files by default, and is removed.
+    """
     launch = config.launch
-    indices = {folder / FILE: (folder / FILE).stat().st_size for folder in config.every_store.values()}
+    require_readable([path / FILE for path in config.every_store.values()], "length index")
+    indices = {path / FILE: (path / FILE).stat().st_size for path in config.every_store.values()}
     forget([*indices])
     torch.set_num_threads(launch.threads)
     keep_freed_memory()
     disk, requested = bytes_read()
-    with tempfile.TemporaryDirectory(prefix="podium_") as folder, rehearsed(rank, launch.ranks) as processes:
-        trainer = RehearsedTrainer(config, processes, RunFolder(Path(folder)), steps)
+    with (
+        tempfile.TemporaryDirectory(prefix="podium_", dir=folder) as run_folder,
+        rehearsed(rank, launch.ranks) as processes,
+    ):
+        trainer = RehearsedTrainer(config, processes, RunFolder(Path(run_folder)), steps)
         trainer.rehearse()
         after, (disk_after, requested_after) = memory(frozenset(map(str, indices))), bytes_read()
         parts = {"interpreter and imports": imports} | {name: asdict(part) for name, part in trainer.start.items()}
         of_device = sum(parts[part]["own_bytes"] for part in DEVICE_PARTS)
+        store_disk_bytes = trainer.store_disk_bytes
         evaluation, shapes, sample_bytes = trainer.evaluation_batches, trainer.shapes, trainer.sample_bytes
         host = _host(trainer, config)
         del trainer
@@ -102,10 +114,12 @@ def rehearse(config: RunConfig, rank: int, steps: int, imports: dict[str, Any]) 
         },
         "read": {
             "disk_bytes": disk_after - disk,
+            "store_disk_bytes": store_disk_bytes,
             "requested_bytes": requested_after - requested,
             "index_bytes": sum(indices.values()),
             "sample_bytes_a_step": mean(sample_bytes),
         },
+        "not_rehearsed": left_out(config),
         "shapes": len(shapes.masked_slots) if shapes else None,
         "evaluation": {
             "samples": sum(batch.sequences for batch in evaluation),

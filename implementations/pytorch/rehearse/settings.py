@@ -8,7 +8,7 @@ from podium.planning.batch_plan import SHAPE_STEPS
 def on_cpu(config: RunConfig) -> RunConfig:
     """The configuration as this CPU computes it, with the batches of the system's device.
 
-    Checkpoints, the first weights and DALI are left out.
+    What it leaves out is in `left_out`.
     """
     changed = {
         "launch": config.launch.model_copy(update={"device": "cpu", "binding": "none"}),
@@ -24,3 +24,15 @@ def on_cpu(config: RunConfig) -> RunConfig:
         "loader": "own" if config.loader == "dali" else config.loader,
     }
     return config.model_copy(update=changed)
+
+
+def left_out(config: RunConfig) -> list[str]:
+    """What a run of this configuration does and its rehearsal does not."""
+    return [
+        "the model, its warm-up and its evaluations (a tiny model on this CPU stands for it, evaluations are prepared)",
+        "communication",
+        "reading of samples (synthetic ones stand for them)",
+        *(["DALI (Podium's own loader stands for it)"] if config.loader == "dali" else []),
+        *(["loading of initial weights"] if config.initial_checkpoint else []),
+        *(["checkpoints"] if config.checkpoint else []),
+    ]

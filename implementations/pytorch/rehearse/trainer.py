@@ -20,7 +20,7 @@ from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.rehearse.reader import WORDS, SyntheticReader
 from implementations.pytorch.rehearse.settings import on_cpu
 from implementations.pytorch.rehearse.stopwatch import Stopwatch
-from implementations.pytorch.rehearse.usage import memory
+from implementations.pytorch.rehearse.usage import bytes_read, memory
 from implementations.pytorch.trainer import Trainer
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -64,6 +64,7 @@ class RehearsedTrainer(Trainer):
         self._steps = min(steps, config.steps)
         self.stopwatch = Stopwatch()
         self.start: dict[str, Part] = {}  # in their order
+        self.store_disk_bytes = 0  # read from disks to open the stores
         self.sample_bytes: list[int] = []  # of this rank's samples of each step, as a store holds them
 
     def rehearse(self) -> None:
@@ -80,7 +81,9 @@ class RehearsedTrainer(Trainer):
 
     def _open_data(self) -> None:
         with self._timed("stores"):
+            before, _ = bytes_read()
             super()._open_data()
+            self.store_disk_bytes = bytes_read()[0] - before
 
     def _build_order(self) -> None:
         with self._timed("sampling order"):

@@ -17,6 +17,19 @@ def test_counts(text: str | None, number: int | None) -> None:
     assert system.count(text) == number
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *[("1 TB", 1e12), ("2TiB", 2.0**41), ("1,024 GB", 1.024e12), ("1.5 PB", 1.5e15), ("512 GiB", 2.0**39)],
+        *[("8 x 64 GB", 512e9), ("263.863808 GB", 263.863808e9), ("24 x 32GB RDIMM, 3200MT/s, Dual Rank", 768e9)],
+        *[(text, None) for text in ("not stated", "", "1,02 TB", "1 024 GB", "8 DIMMs of 64 GB", "64 GB per socket")],
+        *[(text, None) for text in ("64 GB x 8", "2 TB (16 x 128 GB)", "25 GB/s", "1 TBps", "GB", f"{9**999} TB")],
+    ],
+)
+def test_amounts_of_memory(text: str, number: float | None) -> None:
+    assert system.amount_of_memory(text) == (None if number is None else pytest.approx(number, rel=1e-12))
+
+
 def test_names_and_divisions() -> None:
     assert [system.name(text) for text in (" NVIDIA A100 ", "N/A", "", "-", None)] == ["NVIDIA A100", *[None] * 4]
     assert [system.division(text) for text in ("Closed", "close", " OPEN", "", "both", None)] == [

@@ -34,6 +34,12 @@ def test_a_failure_is_its_last_line(entry: Path, code: int, kind: type[Exception
         ask("other", "answer", [])
 
 
+def test_a_killed_process_is_named_by_its_signal(entry: Path) -> None:
+    entry.write_text("import os\nos.kill(os.getpid(), 9)")
+    with pytest.raises(WorkError, match=r"answer ended without a word, by signal 9 \(Killed\); see .* enough memory"):
+        ask("other", "answer", [])
+
+
 def test_a_silent_failure_is_named(entry: Path) -> None:
     entry.write_text("import sys\nsys.exit(1)")
     with pytest.raises(WorkError, match="answer ended without a word"):

@@ -1,19 +1,22 @@
 """One rank of many, rehearsed in this process: what it takes of each step, and every system and recipe's plan."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.bert.length_index import FILE
 from benchmarks.bert.records import record_lengths
 from benchmarks.bert.store import SampleStore, join_stores
 from implementations.pytorch.build_run import build_order, replays_graphs
 from implementations.pytorch.distributed.process_group import rehearsed
 from implementations.pytorch.rehearse.__main__ import rehearse
 from implementations.pytorch.rehearse.reader import SyntheticReader, synthetic_samples
-from implementations.pytorch.rehearse.settings import on_cpu
+from implementations.pytorch.rehearse.settings import left_out, on_cpu
+from implementations.pytorch.rehearse.trainer import RehearsedTrainer
 from podium.config.load import system_names
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
@@ -70,6 +73,7 @@ def test_a_rank_of_many_takes_its_part_of_every_step(make: Make, recipe: str, ra
     assert found["host"]["parts"].keys() == parts | ({"exchange plan"} if recipe == "exchanged" else set())
     assert found["memory"]["index_bytes"] >= 2 * 30_000
     assert found["memory"]["node_bytes"] == 64 * found["memory"]["own_bytes"] + found["memory"]["file_bytes"]
+    assert 0 <= found["read"]["store_disk_bytes"] <= found["read"]["disk_bytes"]
     assert found["start"]["seconds"] < sum(part["seconds"] for part in found["start"]["parts"].values())
 
 
@@ -84,6 +88,38 @@ def test_an_evaluation_beside_training_is_prepared(make: Make) -> None:
     """Of a model of fewer words than the system's, whose vocabulary is MLPerf's."""
     config = make("h200_1x", "random", "evaluation.overlap=training", "cuda_graph=none", "evaluation.samples=50")
     assert rehearse(config, 0, 1, IMPORTS)["steps"] == 1
+
+
+def test_a_length_index_that_is_missing_is_named(make: Make, tmp_path: Path) -> None:
+    config = make("laptop")
+    gone = config.data.model_copy(update={"store": tmp_path})
+    with pytest.raises(UsageError, match=f"{FILE}: there is no such length index"):
+        rehearse(config.model_copy(update={"data": gone}), 0, 1, IMPORTS)
+
+
+def test_what_a_run_would_do_besides_is_listed(make: Make) -> None:
+    left = " ".join(left_out(make("laptop", None, "checkpoint.every_samples=100")))
+    assert "checkpoints" in left and "communication" in left
+    assert "DALI" not in left and "initial weights" not in left
+    config = make("dgxa100_n8").model_copy(update={"loader": "dali"})
+    assert on_cpu(config).loader == "own"
+    left = " ".join(left_out(config))
+    assert "DALI (Podium's own loader" in left and "initial weights" in left and "checkpoints" not in left
+
+
+def test_files_of_a_rehearsal_are_in_the_folder_that_it_is_given(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which `podium rehearse` removes, however this process ends."""
+    found: list[Path] = []
+    monkeypatch.setattr(RehearsedTrainer, "rehearse", lambda trainer: found.append(trainer.folder.path) or stop())
+
+    def stop() -> None:
+        raise UsageError("stopped")
+
+    with pytest.raises(UsageError, match="stopped"):
+        rehearse(make("laptop"), 0, 1, IMPORTS, tmp_path)
+    assert [path.parent for path in found] == [tmp_path]
 
 
 def test_a_rank_without_samples_of_its_own_is_refused(make: Make) -> None:
