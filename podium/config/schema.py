@@ -202,7 +202,7 @@ class Launch(Settings):
     processes_per_node: int = Field(ge=1)
     device: Literal["cpu", "cuda"]
     # CPU threads of each process; without it the machine's cores are shared out evenly
-    threads_per_process: int | None = Field(default=None, ge=1)
+    threads_per_process: int | None = Field(default=None, ge=1, le=4096)
     # Which CPUs a process may run on. cores: an even share, of whole NUMA nodes where there are enough. The others are
     # torchrun's, which go by the NUMA node of the process's GPU.
     binding: Literal["none", "cores", "node", "socket", "exclusive", "core-complex"] = "none"

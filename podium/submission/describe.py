@@ -136,7 +136,7 @@ Verdict = Literal["same", "differs", "not stated", "cannot be told"]
 SIZE_TOLERANCE = 0.12  # between what is sold as 2 TB and the bytes that a kernel manages of it
 CLOCK_TOLERANCE = 0.02
 UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt])(?:i?b|hz)\b", re.IGNORECASE)
+SIZE = re.compile(r"(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)\s*([kmgt])(?:i?b|hz)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -283,4 +283,4 @@ def _version_in(stack: str, name: str) -> str | None:
 
 def _amounts(text: str) -> Iterator[float]:
     for number, unit in SIZE.findall(text):
-        yield float(number) * UNITS[unit.lower()]
+        yield float(number.replace(",", "")) * UNITS[unit.lower()]

@@ -74,6 +74,7 @@ def test_the_official_checker_takes_it(tmp_path: Path, official: Any) -> None:
         ("host_memory_capacity", "2 TB", "2015 GB", True),
         ("host_memory_capacity", "2 TB", "1007 GB", False),
         ("host_memory_capacity", "512GiB", "503 GB", True),
+        ("host_memory_capacity", "2,048 GB", "2015 GB", True),
         ("accelerator_memory_capacity", "80 GB", "79 GB", True),
         ("accelerator_memory_capacity", "80 GB", "40 GB", False),
         ("accelerator_model_name", "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB", True),
