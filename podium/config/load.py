@@ -142,8 +142,13 @@ def _recipes(implementation: str) -> Path:
     return CODE_FOLDER / "implementations" / implementation / "recipes"
 
 
+def recipe_files(implementation: str) -> list[Path]:
+    """The recipes of an implementation, by name."""
+    return sorted(_recipes(implementation).glob("*.yaml"))
+
+
 def _recipe_names(implementation: str) -> list[str]:
-    return sorted(path.stem for path in _recipes(implementation).glob("*.yaml"))
+    return [path.stem for path in recipe_files(implementation)]
 
 
 def _recipe_path(implementation: str, recipe: str, system: Path) -> Path:

@@ -43,11 +43,13 @@ Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
 class DataSettings(Settings):
     """Where samples come from: prepared shards, text to prepare them from, or (neither) the embedded language."""
 
-    text: Paths = ()  # text files to train on, in the official format
-    evaluation_text: Path | None = None  # A text file whose samples are evaluated on
-    store: Path | None = None  # A folder of prepared shards to train on
-    evaluation_store: Path | None = None  # A folder of prepared shards to evaluate on
-    vocabulary: Path | None = None  # vocab.txt of the text or the store
+    text: Paths = Field(
+        default=(), description="Text to train on, in the official format: one file or a list. It is prepared once"
+    )
+    evaluation_text: Path | None = Field(default=None, description="Text file whose samples are evaluated on")
+    store: Path | None = Field(default=None, description="Folder of prepared shards to train on")
+    evaluation_store: Path | None = Field(default=None, description="Folder of prepared shards to evaluate on")
+    vocabulary: Path | None = Field(default=None, description="vocab.txt of the text or of the stores")
 
     @property
     def kind(self) -> Literal["embedded", "text", "store"]:
@@ -82,43 +84,51 @@ _SUBMISSION_STATUS: dict[Status, str] = {
 
 
 class Description(BaseModel):
-    """The 33 fields that MLPerf requires of a system, all of them text. Numbers in the YAML are taken as text."""
+    """The 33 fields that MLPerf requires of a system, all of them text. Numbers in the YAML are read as text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, coerce_numbers_to_str=True)
 
-    submitter: str = Field(min_length=1)
-    division: Literal["closed", "open"]
-    status: Status
-    system_name: str = Field(min_length=1)
-    number_of_nodes: str
-    host_processors_per_node: str
-    host_processor_model_name: str
-    host_processor_core_count: str
-    host_processor_vcpu_count: str
-    host_processor_frequency: str
-    host_processor_caches: str
-    host_processor_interconnect: str
-    host_memory_capacity: str
-    host_storage_type: str
-    host_storage_capacity: str
-    host_networking: str
-    host_networking_topology: str
-    host_memory_configuration: str
-    accelerators_per_node: str
-    accelerator_model_name: str
-    accelerator_host_interconnect: str
-    accelerator_frequency: str
-    accelerator_on_chip_memories: str = Field(alias="accelerator_on-chip_memories")
-    accelerator_memory_configuration: str
-    accelerator_memory_capacity: str
-    accelerator_interconnect: str
-    accelerator_interconnect_topology: str
-    cooling: str
-    hw_notes: str
-    framework: str
-    other_software_stack: str
-    operating_system: str
-    sw_notes: str
+    submitter: str = Field(
+        min_length=1, description="Organisation that submits; becomes the package's folder and is in every log"
+    )
+    division: Literal["closed", "open"] = Field(
+        description="MLPerf's division; a system of the closed division is refused where it breaks one of its rules"
+    )
+    status: Status = Field(description="MLPerf's state of availability")
+    system_name: str = Field(min_length=1, description="Name of the system in the submission and in every log")
+    number_of_nodes: str = Field(description="Nodes of the system")
+    host_processors_per_node: str = Field(description="CPU sockets of a node")
+    host_processor_model_name: str = Field(description="Model of the CPU")
+    host_processor_core_count: str = Field(description="Cores of one CPU")
+    host_processor_vcpu_count: str = Field(description="Virtual CPUs, where the host is a virtual machine")
+    host_processor_frequency: str = Field(description="Clock of the CPU")
+    host_processor_caches: str = Field(description="Caches of the CPU")
+    host_processor_interconnect: str = Field(description="Link between the CPUs of a node")
+    host_memory_capacity: str = Field(description="Memory of a node")
+    host_storage_type: str = Field(description="Kind of the storage that samples are read from")
+    host_storage_capacity: str = Field(description="Size of that storage")
+    host_networking: str = Field(description="Network between nodes")
+    host_networking_topology: str = Field(description="Topology of that network")
+    host_memory_configuration: str = Field(description="Memory modules of a node")
+    accelerators_per_node: str = Field(description="Accelerators of a node; 0 for a CPU")
+    accelerator_model_name: str = Field(
+        description="Model of the accelerator; settings that it cannot run, such as fp8 on an A100, are refused"
+    )
+    accelerator_host_interconnect: str = Field(description="Link between accelerator and host")
+    accelerator_frequency: str = Field(description="Clock of the accelerator")
+    accelerator_on_chip_memories: str = Field(
+        alias="accelerator_on-chip_memories", description="Caches and memories of the accelerator's chip"
+    )
+    accelerator_memory_configuration: str = Field(description="Kind of the accelerator's memory")
+    accelerator_memory_capacity: str = Field(description="Memory of one accelerator")
+    accelerator_interconnect: str = Field(description="Link between the accelerators of a node")
+    accelerator_interconnect_topology: str = Field(description="Topology of that link")
+    cooling: str = Field(description="How the system is cooled")
+    hw_notes: str = Field(description="Notes on the hardware; may be empty")
+    framework: str = Field(description="Framework and version, such as PyTorch 2.13.0")
+    other_software_stack: str = Field(description="Drivers and libraries with their versions")
+    operating_system: str = Field(description="Operating system and version")
+    sw_notes: str = Field(description="Notes on the software; may be empty")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -150,13 +160,20 @@ BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-com
 
 
 class Container(Settings):
-    """The container that a whole `podium run` goes on in, and what of this machine is seen there."""
+    """The container that a run's processes are started in, and the folders of this machine that it sees."""
 
-    runtime: Literal["docker", "pyxis", "apptainer"]
-    # docker: an image's name; pyxis: an image's name or a .sqsh file; apptainer: a .sif file.
-    image: str = Field(min_length=1)
-    # HERE:THERE or HERE:THERE:ro, HERE relative to the repository; results/, runs/ and data/ are mounted besides
-    mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = ()
+    runtime: Literal["docker", "pyxis", "apptainer"] = Field(
+        description="`docker` goes with `launcher: docker`, `pyxis` and `apptainer` with `launcher: slurm`"
+    )
+    image: str = Field(
+        min_length=1,
+        description="docker: name of an image; pyxis: name of an image or a .sqsh file; apptainer: a .sif file",
+    )
+    mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = Field(
+        default=(),
+        description="Folders that the container sees besides `results/`, `runs/` and `data/`, each as `HERE:THERE` or "
+        "`HERE:THERE:ro` (read only); HERE is relative to the repository",
+    )
 
     @field_validator("image")
     @classmethod
@@ -172,10 +189,18 @@ class Container(Settings):
 class Requeue(Settings):
     """A Slurm job that saves its run before the job's time limit and requeues itself, to resume the same run."""
 
-    # Minutes, sbatch's --time; unset: the limit of slurm_options or of the partition
-    time_limit: int | None = Field(default=None, ge=1)
-    # Seconds before the limit at which the run is asked to save itself and stop. Slurm may be up to a minute early.
-    signal_seconds: int = Field(default=120, ge=1, le=LONGEST_SIGNAL_SECONDS)
+    time_limit: int | None = Field(
+        default=None,
+        ge=1,
+        description="Minutes of each job (sbatch --time); unset: the limit of `slurm_options` or of the partition",
+    )
+    signal_seconds: int = Field(
+        default=120,
+        ge=1,
+        le=LONGEST_SIGNAL_SECONDS,
+        description="Seconds before the limit at which the run is asked to save itself and stop (sbatch --signal); "
+        "Slurm may be up to a minute early",
+    )
 
     @model_validator(mode="after")
     def _leaves_time(self) -> Self:
@@ -196,29 +221,55 @@ class Requeue(Settings):
 class Launch(Settings):
     """How the processes of a run are started."""
 
-    # torchrun: here. docker: here, in a container. slurm: on the nodes of a job that is submitted for it.
-    launcher: Literal["torchrun", "docker", "slurm"] = "torchrun"
-    nodes: int = Field(default=1, ge=1)
-    processes_per_node: int = Field(ge=1)
-    device: Literal["cpu", "cuda"]
-    # CPU threads of each process; without it the machine's cores are shared out evenly
-    threads_per_process: int | None = Field(default=None, ge=1, le=4096)
-    # Which CPUs a process may run on. cores: an even share, of whole NUMA nodes where there are enough. The others are
-    # torchrun's, which go by the NUMA node of the process's GPU.
-    binding: Literal["none", "cores", "node", "socket", "exclusive", "core-complex"] = "none"
-    # What is cleared before a run: all of the kernel's caches, where that is allowed, or the samples' pages alone
-    caches: Literal["all", "samples"] = "all"
-    # HOST:PORT of the first of several nodes. Port + 1 is used too.
-    rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = None
-    container: Container | None = None
-    slurm_options: tuple[str, ...] = ()  # options of sbatch besides the number of nodes, such as --partition=batch
-    # How a Slurm job goes on after its time limit; None: it ends there, and the run with it
-    requeue: Requeue | None = None
-
-    # How often all processes are started again after one died; the run goes on from its last checkpoint
-    max_restarts: int = Field(default=0, ge=0)
-    # For so long all ranks may stand still before the one that holds up the others is named and the run broken off
-    timeout_seconds: float = Field(default=600.0, gt=0)
+    launcher: Literal["torchrun", "docker", "slurm"] = Field(
+        default="torchrun",
+        description="`torchrun`: on this machine; `docker`: on this machine, in a container; `slurm`: on the nodes of "
+        "a job that is submitted for the run",
+    )
+    nodes: int = Field(default=1, ge=1, description="Number of nodes")
+    processes_per_node: int = Field(ge=1, description="Training processes of each node: one for each GPU")
+    device: Literal["cpu", "cuda"] = Field(description="Device that is trained on")
+    threads_per_process: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="CPU threads of each process; unset: an even share of the cores that it may use",
+    )
+    binding: Literal["none", "cores", "node", "socket", "exclusive", "core-complex"] = Field(
+        default="none",
+        description="Which CPUs a process may run on. `cores` (CPU): an even share, of whole NUMA nodes where there "
+        "are enough. The others (GPU) are those of torchrun's `--numa-binding`, by the NUMA node of the process's "
+        "GPU",
+    )
+    caches: Literal["all", "samples"] = Field(
+        default="all",
+        description="What is cleared before a run: all caches of the kernel, where permissions allow it, or the pages "
+        "of the samples alone",
+    )
+    rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = Field(
+        default=None,
+        description="`HOST:PORT` of the first of several nodes that are started by hand: host name, IPv4 or `[IPv6]` "
+        "address. PORT + 1 is used too",
+    )
+    container: Container | None = Field(default=None, description="Container of the run; unset: none")
+    slurm_options: tuple[str, ...] = Field(
+        default=(), description="Options of sbatch besides the number of nodes, such as `--partition=batch`"
+    )
+    requeue: Requeue | None = Field(
+        default=None,
+        description="How a Slurm job continues the run after its time limit; unset: the run ends with the job",
+    )
+    max_restarts: int = Field(
+        default=0,
+        ge=0,
+        description="How often torchrun restarts all processes after one died, from the last checkpoint",
+    )
+    timeout_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        description="How long all ranks may make no progress before the run is stopped and the rank that holds up the "
+        "others is named",
+    )
 
     @property
     def ranks(self) -> int:
@@ -274,26 +325,38 @@ class Launch(Settings):
 class OptimizerSettings(Settings):
     """The optimizer and its schedule."""
 
-    algorithm: Literal["lamb", "adamw"]
-    learning_rate: float = Field(gt=0)
-    beta1: float = Field(ge=0, lt=1)
-    beta2: float = Field(ge=0, lt=1)
-    epsilon: float = Field(gt=0)
-    weight_decay: float = Field(ge=0)
-    warmup_steps: int = Field(ge=0)
-    start_warmup_step: int = Field(default=0, le=0)
-    # The decay's line has its full rate at this step and its end rate at `decay_steps`, both counted from 0. Between
-    # the warm-up's end and this step the line goes on upwards, above `learning_rate`: Samsung's published runs.
-    decay_from: int = Field(default=0, ge=0)
-    decay_steps: int = Field(ge=1)
-    decay_power: float = Field(default=1.0, gt=0)
-    end_learning_rate: float = Field(default=0.0, ge=0)
-    # Who computes LAMB: Podium's own, or the fused kernels of NVIDIA's apex, where it is installed
-    backend: Literal["podium", "apex"] = "podium"
-    # From so many ranks on each rank updates some of LAMB's large tensors and sends them to the others; None: never. It
-    # saves memory and the optimizer's time and costs sending the weights, which by `podium predict` takes longer on
-    # every A100 system described here (docs/lab-notebook.md).
-    sharded_from: int | None = Field(default=None, ge=1)
+    algorithm: Literal["lamb", "adamw"] = Field(
+        description="Given by the recipe, unless the system or `--set` names another; the closed division asks for LAMB"
+    )
+    learning_rate: float = Field(gt=0, description="Learning rate at the end of the warm-up")
+    beta1: float = Field(ge=0, lt=1, description="Decay of the mean of gradients")
+    beta2: float = Field(ge=0, lt=1, description="Decay of the mean of squared gradients")
+    epsilon: float = Field(gt=0, description="Added to the root of the mean of squared gradients")
+    weight_decay: float = Field(ge=0, description="Weight decay; none on biases and LayerNorm")
+    warmup_steps: int = Field(ge=0, description="Steps of linear warm-up, counted from `start_warmup_step`")
+    start_warmup_step: int = Field(
+        default=0, le=0, description="Step at which the warm-up begins; negative where it begins above rate 0"
+    )
+    decay_from: int = Field(
+        default=0,
+        ge=0,
+        description="Step, counted from 0, at which the line of the decay is at `learning_rate`. Between the end of "
+        "the warm-up and this step the rate is on the same line, above `learning_rate`, as in Samsung's published runs",
+    )
+    decay_steps: int = Field(ge=1, description="Step, counted from 0, at which the decay ends")
+    decay_power: float = Field(default=1.0, gt=0, description="Power of the polynomial decay; 1 is linear")
+    end_learning_rate: float = Field(default=0.0, ge=0, description="Learning rate from `decay_steps` on")
+    backend: Literal["podium", "apex"] = Field(
+        default="podium",
+        description="What computes LAMB: Podium, or the fused kernels of NVIDIA's apex, on a GPU where it is installed",
+    )
+    sharded_from: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of ranks from which LAMB's large tensors are shared out: each rank updates some of them "
+        "and sends them to the others. The numbers stay the same and memory is saved; by `podium predict` no time is "
+        "saved on the A100 systems described here. Unset: never",
+    )
 
     @model_validator(mode="after")
     def _decays(self) -> Self:
@@ -322,11 +385,13 @@ class OptimizerSettings(Settings):
 class Clipping(Settings):
     """Gradients scaled down to a norm of `max_norm` at most, before or after they are averaged over ranks."""
 
-    max_norm: float = Field(gt=0)
-    # `after`: the averaged gradient, by its global norm. `before`: each rank's own gradient, by its local norm, which
-    # needs the whole backward pass, so that nothing is sent before its end. `bucket`: each bucket of a rank's own
-    # gradient, to max_norm / √buckets by its own norm, as soon as backward has filled it; it is then sent at once.
-    when: Literal["after", "before", "bucket"] = "after"
+    max_norm: float = Field(gt=0, description="Largest norm that is kept")
+    when: Literal["after", "before", "bucket"] = Field(
+        default="after",
+        description="`after`: the averaged gradient, by its global norm. `before`: each rank's own gradient, by its "
+        "local norm; nothing is sent before the end of backward. `bucket`: each bucket of a rank's own gradient, to "
+        "max_norm / √buckets by the bucket's norm, as soon as backward has filled it; it is then sent at once",
+    )
 
 
 class LossScaling(Settings):
@@ -335,45 +400,75 @@ class LossScaling(Settings):
     Published runs that began at 2^17 lost six to eight steps before they settled near 1024.
     """
 
-    initial: float = Field(default=1024.0, ge=1)
-    growth_interval: int = Field(default=2000, ge=1)
+    initial: float = Field(default=1024.0, ge=1, description="Loss scale of the first step")
+    growth_interval: int = Field(
+        default=2000, ge=1, description="Steps without an overflow after which the scale is doubled"
+    )
 
 
 class Checkpointing(Settings):
-    """Checkpoints of a run to go on from. Without either interval one is made when the run is asked to stop."""
+    """Checkpoints to resume a run from. Without either interval one is made when the run is asked to stop."""
 
-    # Samples trained on between two checkpoints, rounded up to whole batches
-    every_samples: int | None = Field(default=None, ge=1)
-    # Minutes between two checkpoints, as the first rank counts them
-    every_minutes: float | None = Field(default=None, gt=0)
-    keep: int = Field(default=2, ge=1)  # how many are kept, the newest ones
+    every_samples: int | None = Field(
+        default=None, ge=1, description="Samples between two checkpoints, rounded up to whole batches"
+    )
+    every_minutes: float | None = Field(
+        default=None, gt=0, description="Minutes between two checkpoints, by the clock of the first rank"
+    )
+    keep: int = Field(default=2, ge=1, description="How many of the newest checkpoints are kept")
 
 
 class Evaluation(Settings):
     """How many samples an evaluation takes and how many are trained on between two; unset: the benchmark's own."""
 
-    samples: int | None = Field(default=None, ge=1)
-    interval_samples: int | None = Field(default=None, ge=1)
-    local_batch_size: int = Field(default=64, ge=1)
-    # `training`: a copy of the weights is evaluated beside the next steps, which count if it misses the target
-    overlap: Literal["none", "training"] = "none"
+    samples: int | None = Field(
+        default=None, ge=1, description="Samples of an evaluation; unset: the benchmark's number for the model size"
+    )
+    interval_samples: int | None = Field(
+        default=None,
+        ge=1,
+        description="Samples trained on between two evaluations; unset: of the model size, or by MLPerf's rule",
+    )
+    local_batch_size: int = Field(default=64, ge=1, description="Samples of a rank that are evaluated at once")
+    overlap: Literal["none", "training"] = Field(
+        default="none",
+        description="`training`: a copy of the weights is evaluated beside the next steps; steps after the one that "
+        "reached the target do not count",
+    )
 
 
 class TrainingPhase(Settings):
     """A part of a run that trains on samples made for one sequence length."""
 
-    # Most tokens of a sample. Samples of the text are made for it; None: those of data.store, or of the phase's store
-    max_sequence_length: int | None = Field(default=None, ge=SHORTEST_LENGTH, le=SEQUENCE_LENGTH)
-    # Most masked tokens of a sample; None: 76 with length 512, 20 with 128, else 0.15 of the length
-    max_predictions: int | None = Field(default=None, ge=1)
-    # A folder of prepared shards of this length; None: made of the text, or data.store
-    store: Path | None = None
-    # How long the phase is, in samples or as a share of max_samples (or of what comes before the rate is 0, where that
-    # is less), in whole global batches; the last phase has neither, and lasts to the end of the run.
-    samples: int | None = Field(default=None, ge=1)
-    share: float | None = Field(default=None, gt=0, lt=1)
-    # In place of the run's: shorter sequences need less memory
-    gradient_accumulation_steps: int | None = Field(default=None, ge=1)
+    max_sequence_length: int | None = Field(
+        default=None,
+        ge=SHORTEST_LENGTH,
+        le=SEQUENCE_LENGTH,
+        description="Most tokens of a sample, for which samples of text are made; unset: that of the store",
+    )
+    max_predictions: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most masked tokens of a sample; unset: 76 with length 512, 20 with 128, else 0.15 of the length",
+    )
+    store: Path | None = Field(
+        default=None,
+        description="Folder of prepared shards of this length; unset: samples are made of the text, or are those of "
+        "`data.store`",
+    )
+    samples: int | None = Field(
+        default=None, ge=1, description="Length of the phase in samples, rounded to whole global batches"
+    )
+    share: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Length of the phase as a share of `max_samples`, or of the samples before the learning rate is 0 "
+        "where these are fewer. The last phase has neither `samples` nor `share` and lasts to the end of the run",
+    )
+    gradient_accumulation_steps: int | None = Field(
+        default=None, ge=1, description="In place of the run's, since shorter sequences need less memory"
+    )
 
     @property
     def generation(self) -> GenerationSettings:
@@ -396,80 +491,162 @@ STRATIFIED = ("stratified", "presorted")  # balancing strategies that draw a fix
 class RunConfig(Settings):
     """Everything that a run is made of, resolved. podium.run.prepare gives a value to what is None here."""
 
-    system: str = Field(pattern=SYSTEM_NAME)
-    description: Description
-    launch: Launch
-    implementation: Literal["pytorch"] = "pytorch"
-    recipe: str
-    # The set of benchmarks/bert/published/hyperparameters.yaml that the optimizer's numbers come from; None: no set
-    hyperparameters: str | None = None
-    size: Literal["large", "tiny"]
-    data: DataSettings = DataSettings()
-    # Weights to start from, as `podium data checkpoint` writes them; None draws them from the seed
-    initial_checkpoint: Path | None = None
+    system: str = Field(pattern=SYSTEM_NAME, description="Name of the system's file; not given as a key")
+    description: Description = Field(description="MLPerf's description of the system")
+    launch: Launch = Field(description="How processes are started")
+    implementation: Literal["pytorch"] = Field(
+        default="pytorch", description="Folder of `implementations/` that trains"
+    )
+    recipe: str = Field(description="Published way of training that the other keys change: a file of `recipes/`")
+    hyperparameters: str | None = Field(
+        default=None,
+        description="Set of `benchmarks/bert/published/hyperparameters.yaml` that the optimizer's numbers come from; a "
+        "system may name a list, of which the set for the recipe's algorithm is used. Unset: a published set for this "
+        "algorithm and global batch size",
+    )
+    size: Literal["large", "tiny"] = Field(description="Size of the model: MLPerf's BERT-large, or 2 layers × 128")
+    data: DataSettings = Field(default=DataSettings(), description="Where samples come from; unset: the embedded text")
+    initial_checkpoint: Path | None = Field(
+        default=None,
+        description="Weights to start from, as `podium data checkpoint` writes them; unset: drawn from the seed",
+    )
 
-    balancing: Literal["padded", "random", "exchanged", "stratified", "presorted", "packed", "indexed"]
-    # Whether `indexed` gives all ranks equally many samples, or what costs them equally much
-    balancing_counts: Literal["equal", "free"] = "equal"
-    # What a pair of tokens within a sequence costs in units of a token's cost, as `indexed` balances it; None: as
-    # `podium bench` measured it on this system, or where it has not, by the operations of matrix products.
-    pair_cost: float | None = Field(default=None, ge=0)
-    # What a sequence costs besides, in the same unit and with the same default
-    sequence_cost: float | None = Field(default=None, ge=0)
-    # Samples of each length stratum in a local batch, as stratified strategies draw them, or in a micro-batch where
-    # gradients are accumulated; None: in proportion to the data, by largest remainder. Other strategies draw no strata.
-    strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = None
-    # Whether every rank may come to train on every sample of the data, or draws its samples from a part of its own
-    shards: Literal["shared", "per_rank"] = "shared"
-    # Phases of sequence length, one after the other, each with samples of its own; none: those of the data throughout
-    phases: tuple[TrainingPhase, ...] = ()
-    # `auto` is flash on a GPU that has it, else nested; on a CPU grouped
-    attention: Literal["auto", "padded", "grouped", "flash", "nested"]
-    # Upper lengths of the groups of `grouped` attention, such as [128, 256, 512]; None: the cheapest cut of each batch
-    attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = None
-    # Who does the element-wise work; `auto` is numba on a CPU and compiled (torch.compile) on a GPU.
-    kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = "auto"
-    # For which tokens the last layer is computed after its attention: those that the heads read, or all
-    last_layer: Literal["needed", "all"] = "needed"
-    # `step` replays the whole step as one CUDA graph for each shape; `auto` does so on a GPU where it can
-    cuda_graph: Literal["auto", "step", "none"] = "auto"
-    # Token slots are rounded up to multiples of this; None is 64 on a CPU and 512 on a GPU
-    shape_step: int | None = Field(default=None, ge=1)
-    # Gives all micro-batches of the run one shape, which about this share of the steps exceeds: a sequence that does
-    # not fit goes to another micro-batch or to the next step. None: each batch has a shape of its own, and none
-    # overflows.
-    capacity_overflow: float | None = Field(default=None, gt=0, le=0.25)
-    # `auto` is bf16 where the processor has instructions for it, else fp16 on a GPU and fp32 on a CPU
-    precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"]
-    loss_scaling: LossScaling = LossScaling()  # of fp16 alone, as `precision` or as `gradient_wire`
-    dropout: float = Field(ge=0, le=0.9)
-    # `global`: sums over the global batch's counts. `per_rank`: the mean of the ranks' means, as published.
-    loss: Literal["global", "per_rank"]
-    # Who reads batches ahead: Podium's own reader, NVIDIA DALI where it is installed, or readers that each read the
-    # samples that were drawn for their own rank and pass them on to the ranks that train on them, over the CPUs.
-    loader: Literal["own", "dali", "exchange"] = "own"
-    # Steps whose samples are passed on at once, while the steps before them are trained on
-    exchange_steps: int = Field(default=100, ge=1)
-    prefetch_batches: int = Field(default=4, ge=1)
+    balancing: Literal["padded", "random", "exchanged", "stratified", "presorted", "packed", "indexed"] = Field(
+        description="Strategy that assigns the samples of a global batch to ranks"
+    )
+    balancing_counts: Literal["equal", "free"] = Field(
+        default="equal",
+        description="Of `indexed`: `equal` numbers of samples on all ranks, or `free` ones, which balance the cost "
+        "better where a rank has few samples",
+    )
+    pair_cost: float | None = Field(
+        default=None,
+        ge=0,
+        description="Cost of a pair of tokens within a sequence, in units of the cost of a token, by which `indexed` "
+        "balances; unset: as `podium bench` measured it on this system, else by the operations of matrix products",
+    )
+    sequence_cost: float | None = Field(
+        default=None,
+        ge=0,
+        description="Cost of a sequence besides its tokens and pairs, with the same unit and default",
+    )
+    strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = Field(
+        default=None,
+        description="Samples of each length stratum in a local batch (in a micro-batch, where gradients are "
+        "accumulated), for `stratified` and `presorted`; unset: in proportion to the data, by largest remainder",
+    )
+    shards: Literal["shared", "per_rank"] = Field(
+        default="shared",
+        description="`shared`: every rank may train on every sample. `per_rank`: each rank draws from its own part of "
+        "the data, and its node may lack the rest",
+    )
+    phases: tuple[TrainingPhase, ...] = Field(
+        default=(),
+        description="Phases of sequence length, one after the other, such as "
+        "`[{max_sequence_length: 128, share: 0.9}, {max_sequence_length: 512}]`; none: the data's samples throughout",
+    )
+    attention: Literal["auto", "padded", "grouped", "flash", "nested"] = Field(
+        description="Attention backend; `auto` is flash on a GPU that has it, else nested; on a CPU grouped"
+    )
+    attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Upper lengths of the groups of `grouped` attention, such as `[128, 256, 384, 512]`; unset: the "
+        "cheapest cut of each batch",
+    )
+    kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = Field(
+        default="auto",
+        description="What computes the element-wise work: `numba` (CPU), `compiled` (torch.compile), `triton` (GPU), "
+        "`eager` (plain PyTorch); `auto` is numba on a CPU and compiled on a GPU",
+    )
+    last_layer: Literal["needed", "all"] = Field(
+        default="needed",
+        description="Tokens that the last layer is computed for after its attention: `needed` are masked and [CLS] "
+        "tokens, the only ones that the heads read, so that the result is exact",
+    )
+    cuda_graph: Literal["auto", "step", "none"] = Field(
+        default="auto",
+        description="`step`: the whole step is replayed as one CUDA graph for each shape of the run, all captured "
+        "before the clock starts; `auto`: on a GPU where that is possible",
+    )
+    shape_step: int | None = Field(
+        default=None,
+        ge=1,
+        description="Token slots are rounded up to multiples of this number; unset: 64 on a CPU, 512 on a GPU",
+    )
+    capacity_overflow: float | None = Field(
+        default=None,
+        gt=0,
+        le=0.25,
+        description="Share of the steps, such as 0.01, that may exceed the one shape which all micro-batches then "
+        "have; a sequence that does not fit moves to another micro-batch or to the next step, and is counted. Unset: "
+        "each batch has its own shape and none overflows",
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = Field(
+        description="Precision of matrix products. `fp16` comes with loss scaling and is very slow on a CPU; `fp8` "
+        "(Hopper and later) is used for the encoder's products; `auto` is bf16 where the processor has instructions "
+        "for it, else fp16 on a GPU and fp32 on a CPU"
+    )
+    loss_scaling: LossScaling = Field(
+        default=LossScaling(), description="Loss scaling of fp16, as `precision` or as `gradient_wire`"
+    )
+    dropout: float = Field(ge=0, le=0.9, description="Dropout probability; BERT's is 0.1")
+    loss: Literal["global", "per_rank"] = Field(
+        description="`global`: sums over the global batch divided by its counts. `per_rank`: the mean of the ranks' "
+        "means, to reproduce published runs"
+    )
+    loader: Literal["own", "dali", "exchange"] = Field(
+        default="own",
+        description="What reads batches ahead: Podium's reader; NVIDIA DALI, where it is installed; or readers that "
+        "each read the samples of their rank's part and send them over the CPUs to the ranks that train on them. The "
+        "batches are the same",
+    )
+    exchange_steps: int = Field(
+        default=100,
+        ge=1,
+        description="Of `loader: exchange`: steps whose samples are sent at once, while earlier steps are trained on",
+    )
+    prefetch_batches: int = Field(default=4, ge=1, description="Steps that are read ahead")
 
-    global_batch_size: int = Field(ge=1)
-    gradient_accumulation_steps: int = Field(default=1, ge=1)
-    optimizer: OptimizerSettings
-    clipping: Clipping | None
-    # What gradients are sent as between ranks. fp16 comes with loss scaling, whatever `precision` is. `auto` is fp16
-    # between GPUs, as all published systems have sent them, and fp32 on CPUs and in a single process.
-    gradient_wire: Literal["auto", "fp32", "fp16", "bf16"] = "auto"
-    # Size of the buckets that gradients are sent in, MiB as they are sent: BERT-large in fp16 makes 20 of 25 MiB.
-    # None: PyTorch's own, 25 MiB of fp32, the first 1
-    gradient_bucket_mib: float | None = Field(default=None, gt=0)
-    evaluation: Evaluation = Evaluation()
-    checkpoint: Checkpointing | None = None  # None makes no checkpoints: a run that is broken off is lost
-    # None trains to the end of `max_samples`, whatever the accuracy
-    target_accuracy: float | None = Field(default=TARGET_ACCURACY, gt=0, le=1)
-    # A run that has not reached its target by then, rounded up to whole batches, is aborted
-    max_samples: int = Field(ge=1)
-    # Drawn from the system's randomness for each run, unless it is fixed here
-    seed: int | None = Field(default=None, ge=0, le=LARGEST_SEED)
+    global_batch_size: int = Field(ge=1, description="Samples of an optimizer step, over all ranks")
+    gradient_accumulation_steps: int = Field(
+        default=1, ge=1, description="Micro-batches that a local batch is trained in"
+    )
+    optimizer: OptimizerSettings = Field(description="The optimizer and its schedule")
+    clipping: Clipping | None = Field(description="Gradient clipping; null: none")
+    gradient_wire: Literal["auto", "fp32", "fp16", "bf16"] = Field(
+        default="auto",
+        description="Type in which gradients are sent between ranks; fp16 comes with loss scaling. `auto` is fp16 "
+        "between GPUs, as in all published systems, and fp32 between CPUs and in a single process",
+    )
+    gradient_bucket_mib: float | None = Field(
+        default=None,
+        gt=0,
+        description="Size of the buckets of gradients in MiB as they are sent: BERT-large in fp16 makes 20 of 25 MiB. "
+        "Unset: PyTorch's default, 25 MiB of fp32, the first 1",
+    )
+    evaluation: Evaluation = Field(default=Evaluation(), description="Size and interval of evaluations")
+    checkpoint: Checkpointing | None = Field(
+        default=None,
+        description="Checkpoints, written in the background; `{}` makes one when the run is asked to stop. Unset: "
+        "none, and a run that is interrupted is lost",
+    )
+    target_accuracy: float | None = Field(
+        default=TARGET_ACCURACY,
+        gt=0,
+        le=1,
+        description="Masked-LM accuracy at which the run ends. null trains to `max_samples` whatever the accuracy, "
+        "which is exit code 0 and, to MLPerf, an aborted run",
+    )
+    max_samples: int = Field(
+        ge=1,
+        description="Samples, rounded up to whole batches, after which a run that missed its target is aborted",
+    )
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        le=LARGEST_SEED,
+        description="Seed of the run; unset: drawn from the machine's randomness, another for every run",
+    )
 
     @property
     def model_size(self) -> Size:

@@ -180,7 +180,7 @@ def changed(config: RunConfig, values: Mapping[str, Any], source: str) -> RunCon
             if inner is None and part in OPTIONAL_SECTIONS:
                 inner = section[part] = {}
             if not isinstance(inner, dict):
-                raise UsageError(f"{source}: there is no such key as {key}; see README.md for those that there are")
+                raise UsageError(f"{source}: there is no such key as {key}; docs/configuration.md has all of them")
             section = inner
         section[last] = value
     try:
