@@ -209,7 +209,7 @@ def check_mounts(examination: Examination) -> Iterable[Finding]:
     if config.launch.container is None:
         return
     faults, wanted = known_faults(config), "image, mounts and what is named in them are there"
-    advice = "make what is missing (docker/ has the image's recipes, README, Data the data's) or change the setting"
+    advice = "make what is missing (docs/clusters.md is about images, docs/data.md about data) or change the setting"
     found = "; ".join(faults) or f"{len(config.launch.container.mounts)} named"
     yield check_result("mounts", not faults, found, wanted, advice)
     if warning := unseen_paths(config, Path(f"{config.system}.yaml")):

@@ -11,7 +11,7 @@ from podium.doctor.context import Examination
 from podium.run.source import pins, read_project
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
-INSTALL = "install Podium with its extra `train` in the environment that runs are started from: README, Installing"
+INSTALL = "install Podium with its extra `train` in the environment that runs are started from: docs/getting-started.md"
 VARIABLE = {"torch"}  # judged by the range that is supported, since containers bring a build of their own
 
 
