@@ -596,7 +596,7 @@ class RunConfig(Settings):
     )
     loader: Literal["own", "dali", "exchange"] = Field(
         default="own",
-        description="What reads batches ahead: Podium's reader; NVIDIA DALI, where it is installed; or readers that "
+        description="What reads batches ahead: Podium's reader; NVIDIA DALI (`pip install .[dali]`); or readers that "
         "each read the samples of their rank's part and send them over the CPUs to the ranks that train on them. The "
         "batches are the same",
     )

@@ -1,0 +1,173 @@
+"""README and docs: links and anchors resolve, commands and keys exist, everything that is shipped is named."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from podium.cli.main import app
+from podium.config.load import parse_settings, system_names
+from podium.config.schema import RunConfig
+from podium.core.paths import CODE_FOLDER
+
+README = CODE_FOLDER / "README.md"
+LATER = ("CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = [
+    README,
+    *sorted((CODE_FOLDER / "docs").glob("*.md")),
+    *(CODE_FOLDER / name for name in ("SECURITY.md", *LATER)),
+]
+PAGES = [page for page in PAGES if page.is_file()]
+TESTED = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+RECORDS = ("lab-notebook.md", "CHANGELOG.md")  # they say what was so on a day, under the names of that day
+LARGEST_LINES, LONGEST_LINE = 150, 120
+COMMAND: Any = get_command(app)
+OF_A_SYSTEM = ("run", "doctor", "bench", "balance", "predict", "rehearse", "tune", "submit describe", "submit package")
+RECIPES = [path.stem for path in (CODE_FOLDER / "implementations" / "pytorch" / "recipes").glob("*.yaml")]
+PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*…?|.*[/.].*")  # such as SYSTEM or path/to/my_system.yaml
+REPOSITORY_PATH = r"(?:podium|benchmarks|implementations|systems|docker|docs|tests)/[\w./-]*\w\.\w+"
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    """The page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.*)$", prose_of(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def shell_lines(page: Path) -> Iterator[list[str]]:
+    """The arguments of every command line in the page's console blocks, without environment and comments."""
+    for block in re.findall(r"^```console\n(.*?)^```$", text_of(page), flags=re.MULTILINE | re.DOTALL):
+        for line in re.findall(r"^\$ (.*)$", block.replace("\\\n", " "), flags=re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            yield words[: words.index(">")] if ">" in words else words
+
+
+def inline_commands(page: Path) -> Iterator[list[str]]:
+    """The arguments of every `podium …` in the page's text."""
+    for code in re.findall(r"`(podium [^`]*)`", prose_of(page)):
+        yield re.sub(r"\s\[([^\]]*)\]", r" \1", code).split()
+
+
+def resolve(arguments: list[str]) -> tuple[str, Any, list[str]]:
+    """The name, the command and the remaining arguments of `podium …` without its first word."""
+    command, names = COMMAND, []
+    while hasattr(command, "commands"):
+        assert arguments and arguments[0] in command.commands, f"podium {' '.join([*names, *arguments])}"
+        command, names, arguments = command.commands[arguments[0]], [*names, arguments[0]], arguments[1:]
+    return " ".join(names), command, arguments
+
+
+def leaves(command: Any = COMMAND, name: str = "podium") -> Iterator[str]:
+    """The full names of all commands."""
+    for key, inner in command.commands.items():
+        yield from leaves(inner, f"{name} {key}") if hasattr(inner, "commands") else [f"{name} {key}"]
+
+
+def require_key(key: str) -> None:
+    """A dotted key of `--set` is one of the schema."""
+    schema = RunConfig.model_json_schema()
+    part: dict[str, Any] = schema
+    for name in key.removeprefix("bert.").split("."):
+        assert name in part.get("properties", {}), f"--set {key}"
+        value = part["properties"][name]
+        references = re.findall(r"#/\$defs/(\w+)", str(value))
+        part = schema["$defs"][references[0]] if references else {}
+
+
+def test_the_readme_is_one_screen() -> None:
+    lines = text_of(README).splitlines()
+    assert len(lines) <= LARGEST_LINES
+    assert [line for line in lines if len(line) > LONGEST_LINE] == []
+
+
+@TESTED
+def test_links_and_anchors_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        found = page.parent / name if name else page
+        assert found.exists() or Path(name).name in LATER, target
+        assert not anchor or anchor in anchors_of(found.resolve()), target
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[\w-]+\.md)\)", text_of(README)))
+    assert linked == {f"docs/{page.name}" for page in PAGES if page.parent != CODE_FOLDER}
+
+
+@TESTED
+def test_commands_in_code_blocks_are_podiums(page: Path) -> None:
+    for words in shell_lines(page):
+        if words[0] == "./run_and_time.sh":
+            words = ["podium", "run", *(words[1:] if words[1:] and words[1][0] != "-" else ["laptop", *words[1:]])]
+        module = next((after for word, after in zip(words, words[1:], strict=False) if word == "-m"), None)
+        assert module is None or find_spec(module), module
+        start = next((number for number, word in enumerate(words) if Path(word).name == "podium"), None)
+        if start is None or words[0] in ("pip", "cd"):
+            continue
+        name, command, arguments = resolve(words[start + 1 :])
+        context = command.make_context(name, [*arguments])  # raises for options that are not there and for missing ones
+        given = context.params
+        require_known(name, [arguments[0]] if arguments else [], given)
+
+
+def require_known(name: str, first: list[str], given: dict[str, Any]) -> None:
+    """Systems, recipes and keys that a command is given are there."""
+    if name in OF_A_SYSTEM and first and not first[0].startswith("-") and not PLACEHOLDER.fullmatch(first[0]):
+        assert first[0] in system_names(), first[0]
+    assert given.get("recipe") is None or given["recipe"] in RECIPES
+    for setting in given.get("settings") or ():
+        parse_settings([setting])
+        require_key(setting.partition("=")[0])
+
+
+@TESTED
+def test_commands_in_the_text_are_podiums(page: Path) -> None:
+    for words in inline_commands(page):
+        if words[1] in ("…", "command", "COMMAND") or page.name in RECORDS:
+            continue
+        name, command, arguments = resolve([word.strip("…") for word in words[1:]] if "…" in words[-1] else words[1:])
+        options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        for word in arguments:
+            option = word.partition("=")[0]
+            assert not option.startswith("--") or option in {*options, "--help"}, f"podium {name} {option}"
+
+
+@TESTED
+def test_modules_in_the_text_are_there(page: Path) -> None:
+    for module in re.findall(r"`python -m ([\w.]+)[^`]*`", prose_of(page)):
+        assert re.search("NAME|ENTRY", module) or page.name in RECORDS or find_spec(module), module
+
+
+@TESTED
+def test_files_of_the_repository_that_are_named_are_there(page: Path) -> None:
+    if page.name in RECORDS:
+        return
+    for name in re.findall(rf"`({REPOSITORY_PATH})(?:::[^`]*)?`", prose_of(page)):
+        is_example = re.search(r"NAME|SYSTEM|DATE|my_system", name) or name.startswith("docs/pictures/")
+        assert is_example or (CODE_FOLDER / name).exists() or name.startswith("systems/costs/"), name
+
+
+def test_every_command_system_and_recipe_is_named() -> None:
+    pages = "\n".join(text_of(page) for page in PAGES if page.name not in RECORDS)
+    assert [name for name in leaves() if name not in pages] == []
+    assert [name for name in COMMAND.commands if f"`podium {name}" not in text_of(README)] == []
+    assert [name for name in [*system_names(), *RECIPES] if f"`{name}`" not in pages] == []
