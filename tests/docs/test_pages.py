@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_commands_in_code_blocks_are_podiums(page: Path) -> None:
     for words in shell_lines(page):
         if words[0] == "./run_and_time.sh":
             words = ["podium", "run", *(words[1:] if words[1:] and words[1][0] != "-" else ["laptop", *words[1:]])]
-        module = next((after for word, after in zip(words, words[1:], strict=False) if word == "-m"), None)
+        module = next((after for word, after in pairwise(words) if word == "-m"), None)
         assert module is None or find_spec(module), module
         start = next((number for number, word in enumerate(words) if Path(word).name == "podium"), None)
         if start is None or words[0] in ("pip", "cd"):
