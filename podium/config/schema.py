@@ -100,7 +100,7 @@ class Description(BaseModel):
     host_processors_per_node: str = Field(description="CPU sockets of a node")
     host_processor_model_name: str = Field(description="Model of the CPU")
     host_processor_core_count: str = Field(description="Cores of one CPU")
-    host_processor_vcpu_count: str = Field(description="Virtual CPUs, where the host is a virtual machine")
+    host_processor_vcpu_count: str = Field(description="Logical CPUs of a node")
     host_processor_frequency: str = Field(description="Clock of the CPU")
     host_processor_caches: str = Field(description="Caches of the CPU")
     host_processor_interconnect: str = Field(description="Link between the CPUs of a node")

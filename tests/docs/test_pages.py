@@ -16,6 +16,7 @@ from podium.cli.main import app
 from podium.config.load import parse_settings, system_names
 from podium.config.schema import RunConfig
 from podium.core.paths import CODE_FOLDER
+from podium.core.yaml_files import parse_yaml
 
 README = CODE_FOLDER / "README.md"
 LATER = ("CONTRIBUTING.md", "CHANGELOG.md")
@@ -138,6 +139,22 @@ def require_known(name: str, first: list[str], given: dict[str, Any]) -> None:
     for setting in given.get("settings") or ():
         parse_settings([setting])
         require_key(setting.partition("=")[0])
+
+
+@TESTED
+def test_keys_of_yaml_blocks_are_those_of_a_system(page: Path) -> None:
+    for block in re.findall(r"^```yaml\n(.*?)^```$", text_of(page), flags=re.MULTILINE | re.DOTALL):
+        for key in keys_of(parse_yaml(block, page.name)):
+            require_key(key)
+
+
+def keys_of(document: dict[str, Any], before: str = "") -> Iterator[str]:
+    """Dotted keys of a system's file, without `bert`."""
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            yield from keys_of(value, "" if not before and key == "bert" else f"{before}{key}.")
+        else:
+            yield before + key
 
 
 @TESTED
