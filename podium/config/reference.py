@@ -3,6 +3,7 @@
 `python -m podium.config.reference` writes it into that page, between the two comments that mark it.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,15 @@ def _recipe_keys() -> set[tuple[str, ...]]:
 
 
 def main(page: Path = PAGE) -> None:
-    """Write the reference into its page."""
+    """Write the reference into its page. UsageError where there is no such page, as in an installation."""
+    if not page.is_file():
+        raise UsageError(f"{page}: there is no such page; run this in a clone of the repository")
     write_whole(page, with_reference(page.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

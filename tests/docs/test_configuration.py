@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
 from podium.config import schema
 from podium.config.load import load_system
-from podium.config.reference import BEGIN, PAGE, configuration_reference, with_reference
+from podium.config.reference import BEGIN, END, PAGE, configuration_reference, main, with_reference
 from podium.core.errors import UsageError
 from podium.core.paths import CODE_FOLDER
 
@@ -64,6 +65,16 @@ def test_a_row_has_what_is_allowed_and_the_default(row: str) -> None:
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(UsageError, match="reference: begin"):
         with_reference(TEXT.replace(BEGIN, ""))
+
+
+def test_the_command_writes_the_reference_into_its_page(tmp_path: Path) -> None:
+    page = tmp_path / "configuration.md"
+    with pytest.raises(UsageError, match="there is no such page"):
+        main(page)
+    before, _, after = TEXT.partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\nold\n{END}{after.partition(END)[2]}", encoding="utf-8")
+    main(page)
+    assert page.read_text(encoding="utf-8") == TEXT
 
 
 def test_the_table_of_systems_is_what_is_shipped() -> None:
