@@ -163,5 +163,6 @@ def entry_dtype(max_sequence_length: int, max_predictions: int) -> np.dtype[Any]
 def unfit(path: Path, found: str) -> WorkError:
     return WorkError(
         f"{path}: the length index does not fit its store: {found}; write it again with `podium data "
-        f"upgrade {path.parent}`"
+        f"upgrade {path.parent}`, or, where only some of the shards are here, remove it and copy it again with `podium "
+        "data stage`"
     )

@@ -51,6 +51,7 @@ class NodePart(NamedTuple):
 
 
 WHOLE_STORE = NodePart(0, 1)
+LENGTHS_ALONE = NodePart(0, 2**62)  # no sample: of a store with a length index nothing else is opened
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,7 @@ class Manifest:
             raise ValueError(f"its format is not {FORMAT!r}")
         version = document.get("version")
         if type(version) is not int or version not in (OLDER_VERSION, VERSION):
-            newer = "; a newer version of Podium made it: update Podium" if version == VERSION + 1 else ""
-            raise ValueError(f"its version is {quoted(version)}, not {VERSION} or {OLDER_VERSION}{newer}")
+            raise ValueError(f"its version is {quoted(version)}, not {VERSION} or {OLDER_VERSION}")
         _require(document, "vocabulary_sha256", str)
         _require(document, "max_sequence_length", int)
         _require(document, "samples", int)  # which == alone would take for 671.0, too
@@ -194,6 +194,16 @@ class Manifest:
         It is that of a manifest of version 1, whatever the version: the samples are the same.
         """
         return digest_of(replace(self, lengths_sha256=None).document())
+
+    def difference_of(self, number: int, attributes: Mapping[str, Any]) -> Difference | None:
+        """The first difference of a shard, by its attributes, from what is listed of shard `number`, or None."""
+        entry = self.shards[number]
+        common = ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection")
+        listed = {name: getattr(self, name) for name in common} | asdict(entry)
+        for name, expected in listed.items():
+            if name != "name" and expected is not None and attributes[name] != expected:
+                return Difference(entry.name, name, attributes[name], expected)
+        return None
 
     def differences(self, expected: "Manifest") -> Iterator[Difference]:
         """Where this differs from what is expected, at most one difference of each shard."""
@@ -261,7 +271,10 @@ def read_manifest(folder: Path) -> Manifest | None:
         return Manifest.of_document(read_json(path, LARGEST_BYTES))
     except ValueError as error:
         why = printable(cut(str(error), 300))
-        advice = "remove it if the shards are as intended: it is then written anew when the store has been verified"
+        advice = (
+            "update Podium if a newer version wrote it, or remove it if the shards are as intended: it is then written "
+            "anew when the store has been verified"
+        )
         raise ManifestError(f"{path}: the manifest cannot be used: {why}; {advice}") from None
 
 
@@ -274,7 +287,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
             f"{LARGEST_BYTES:,}; make fewer and larger shards"
         )
     write_changed(folder / MANIFEST, text)
-    (folder / MARKER).unlink(missing_ok=True)
+    if os.path.lexists(folder / MARKER):  # on a file system that is read-only, even what is not there cannot be removed
+        try:
+            (folder / MARKER).unlink()
+        except OSError as error:
+            raise unwritable(folder / MARKER, error) from None
 
 
 def require_listed(folder: Path, found: Manifest) -> None:
@@ -296,7 +313,15 @@ def require_equal(folder: Path, found: Manifest, expected: Manifest) -> None:
 def not_listed(folder: Path, first: Difference, others: int) -> ManifestError:
     """That a folder has other shards than its manifest lists, by the first of the differences."""
     more = f" ({others:,} more {'difference' if others == 1 else 'differences'})" if others else ""
-    return ManifestError(
-        f"{first.sentence(folder, MANIFEST)}{more}; see `podium data verify {folder}`, make the shards again with "
-        f"`podium data prepare`, or remove {folder / MANIFEST} if the shards are as intended"
-    )
+    if first.what == MISSING:
+        advice = (
+            "copy the missing shards with `podium data stage` (a node's part of a store is enough for runs with "
+            "shards: per_rank on as many nodes, on that node), make them again with `podium data prepare`, or, to "
+            f"have a smaller store for good, remove {folder / MANIFEST}"
+        )
+    else:
+        advice = (
+            f"see `podium data verify {folder}`, make the shards again with `podium data prepare`, or remove "
+            f"{folder / MANIFEST} if the shards are as intended"
+        )
+    return ManifestError(f"{first.sentence(folder, MANIFEST)}{more}; {advice}")

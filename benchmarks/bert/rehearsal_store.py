@@ -5,6 +5,7 @@ store has the manifest and the length index of a real one, which are all that is
 empty files. It has the same content on every machine, and is written once: a damaged one is replaced.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -73,7 +74,7 @@ def rehearsal_store(
 
 def remove_unfinished_stores(folder: Path) -> None:
     """Remove what was written when a rehearsal was killed. The caller has locked the folder."""
-    for store in folder.glob("wikipedia-*"):
+    for store in folder.glob("wikipedia-*-*-vocabulary-*-v*"):
         if not has_manifest(store):
             shutil.rmtree(store, ignore_errors=True)
     for partial in folder.glob(f".vocabulary-*{UNFINISHED}"):
@@ -90,9 +91,12 @@ def _is_whole(store: Path, samples: int, longest: int, words: str) -> bool:
 
 
 def _remove(store: Path) -> None:
+    if not os.path.lexists(store):
+        return
     try:
-        if os.path.lexists(store):
-            shutil.rmtree(store)
+        if not store.is_dir():  # shutil.rmtree would wait for a pipe's writer
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        shutil.rmtree(store)
     except OSError as error:
         raise WorkError(
             f"{store}: is damaged, and cannot be removed to be written anew ({error.strerror or error}); remove it"

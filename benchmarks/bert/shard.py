@@ -29,7 +29,7 @@ FORMAT = "podium-samples"
 FORMAT_VERSION = 3
 OLDER_VERSION = 2  # which has a dataset for each array of `Samples`, and is converted by upgrade.py
 SUFFIX = ".h5"
-ADVICE = "prepare it again with `podium data prepare`"
+ADVICE = "remove it and copy it again with `podium data stage`, or prepare it again with `podium data prepare`"
 
 # The datasets of a shard, all of two-byte numbers.
 RECORDS, LENGTHS, MASKED_COUNTS = "records", "lengths", "masked_counts"

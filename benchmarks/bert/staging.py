@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -59,7 +59,8 @@ class _File:
     source: Path
     target: Path
     size: int
-    listed: ShardEntry | str  # of a shard, or the SHA-256 of the length index
+    manifest: Manifest
+    number: int | None  # of a shard in the manifest; None: the length index
 
 
 def store_manifest(source: Path) -> Manifest:
@@ -129,11 +130,12 @@ def stage_store(
 
 def _files(source: Path, target: Path, manifest: Manifest, entries: Sequence[ShardEntry]) -> list[_File]:
     """The files to copy, with their sizes; WorkError for one that is missing in the source."""
-    named: dict[str, ShardEntry | str] = {entry.name: entry for entry in entries}
+    numbers = {entry.name: number for number, entry in enumerate(manifest.shards)}
+    named: dict[str, int | None] = {entry.name: numbers[entry.name] for entry in entries}
     if manifest.lengths_sha256 is not None:
-        named[length_index.FILE] = manifest.lengths_sha256
+        named[length_index.FILE] = None
     files = []
-    for name, listed in named.items():
+    for name, number in named.items():
         try:
             with open_regular(source / name) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -142,7 +144,7 @@ def _files(source: Path, target: Path, manifest: Manifest, entries: Sequence[Sha
                 f"{source / name}: {MANIFEST} lists this file, and it cannot be read ({error.strerror}); see "
                 f"`podium data verify {source}`"
             ) from None
-        files.append(_File(source / name, target / name, size, listed))
+        files.append(_File(source / name, target / name, size, manifest, number))
     return files
 
 
@@ -219,15 +221,15 @@ def _copy(file: _File, stopped: Event, on_bytes: Advance) -> None:
 def _fault(file: _File, path: Path) -> str:
     """Why the file at `path` is not the one that the manifest lists, all of it read; empty where it is."""
     try:
-        if isinstance(file.listed, str):
-            return "" if sha256_of(path) == file.listed else f"its SHA-256 is not the one that {MANIFEST} lists"
+        if file.number is None:
+            right = sha256_of(path) == file.manifest.lengths_sha256
+            return "" if right else f"its SHA-256 is not the one that {MANIFEST} lists"
         shard = Shard(path)
-        for what, expected in asdict(file.listed).items():
-            if what != "name" and shard.attributes[what] != expected:
-                return f"its {what} is {shard.attributes[what]}, and {MANIFEST} lists {expected}"
+        if (difference := file.manifest.difference_of(file.number, shard.attributes)) is not None:
+            return f"its {difference.what} is {difference.found}, and {MANIFEST} lists {difference.expected}"
         shard.verify()
     except PodiumError as error:
-        return str(error).removeprefix(f"{path}: ")
+        return str(error).removeprefix(f"{path}: ").partition("; ")[0]  # its advice is for a store's own shards
     return ""
 
 

@@ -167,15 +167,10 @@ class SampleStore:
     def _open(self, number: int) -> Shard:
         """A shard, compared with what the manifest lists."""
         shard = Shard(self.paths[number])
-        attributes = {shard.path: shard.attributes}
-        manifest, entry = Manifest.of_attributes(attributes), self.manifest.shards[number]
-        for name in ("vocabulary_sha256", "max_sequence_length", "max_predictions", "selection"):
-            if (found := getattr(manifest, name)) != (expected := getattr(self.manifest, name)):
-                raise not_listed(shard.path.parent, Difference(shard.path.name, name, found, expected), 0)
-        if manifest.shards[0] != entry:
-            require_equal(shard.path.parent, manifest, Manifest(*_common(manifest), (entry,)))
+        if (difference := self.manifest.difference_of(number, shard.attributes)) is not None:
+            raise not_listed(shard.path.parent, difference, 0)
         if self.folder is not None:
-            require_named(attributes)
+            require_named({shard.path: shard.attributes})
         return shard
 
     @property
@@ -249,10 +244,6 @@ class SampleStore:
         """Write manifest and length index of a store that was verified, if it lacks them; see `keep_manifest`."""
         if self.folder is not None:
             keep_manifest(self.folder, self.paths)
-
-
-def _common(manifest: Manifest) -> tuple[str, int]:
-    return manifest.vocabulary_sha256, manifest.max_sequence_length
 
 
 def index_of(shards: Sequence[Shard]) -> StoredLengths:

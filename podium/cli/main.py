@@ -326,11 +326,11 @@ def main() -> None:
             app()
         finally:
             sys.stdout.flush()
-    except (PodiumError, SystemError) as error:
+    except (PodiumError, Interrupted, SystemError) as error:
         failure: BaseException | None = error
         while isinstance(failure, SystemError):  # by which numba replaces what a signal raises while it loads code
             failure = failure.__cause__
-        if not isinstance(failure, PodiumError):
+        if not isinstance(failure, PodiumError | Interrupted):
             raise
         tell(str(failure))
         sys.exit(failure.exit_code)

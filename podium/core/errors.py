@@ -23,12 +23,6 @@ class WorkError(PodiumError):
     exit_code = 1
 
 
-class Interrupted(WorkError):
-    """The user or a scheduler asked Podium to stop."""
-
-    exit_code = 130  # 128 + SIGINT
-
-
 class Saved(PodiumError):
     """The work was asked to stop (SIGTERM, Ctrl-C) and has saved itself: it can go on where it left off."""
 
@@ -41,11 +35,19 @@ class UsageError(PodiumError, ValueError):
     exit_code = 2
 
 
+class Interrupted(BaseException):
+    """The user or a scheduler asked Podium to stop.
+
+    A signal handler raises it anywhere, so it is no PodiumError and, as KeyboardInterrupt, no Exception: code that goes
+    on after a failure must not go on after this.
+    """
+
+    exit_code = 130  # 128 + SIGINT
+
+
 def attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, PodiumError | None]:
-    """What the call returns, or else the failure that it raises; an interruption is raised all the same."""
+    """What the call returns, or else the failure that it raises."""
     try:
         return work(*args, **kwargs), None
-    except Interrupted:
-        raise
     except PodiumError as error:
         return None, error

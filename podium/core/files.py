@@ -28,6 +28,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     """
     if _is_special(path):
         raise WorkError(f"{path}: is a device or a pipe, and cannot be replaced by a file; name another place")
+    if path.is_dir() and not path.is_symlink():
+        raise WorkError(f"{path}: a folder is in the way; remove it, or name another place")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         yield temporary

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from podium.core.errors import Interrupted, UsageError
+from podium.core.errors import UsageError
 from podium.core.files import open_regular
 from podium.core.text import cut
 
@@ -47,8 +47,6 @@ def parse_yaml(text: str, source: str, as_text: bool = False) -> Any:
         raise UsageError(f"{source}: is longer than {LARGEST:,} characters; give a shorter one")
     try:
         return yaml.load(text, Loader=_TextLoader if as_text else _ValueLoader)  # noqa: S506 — both are safe loaders
-    except Interrupted:
-        raise
     except Exception as error:  # noqa: BLE001 — PyYAML lets through whatever its conversions raise
         words = " ".join(str(error).split()).replace('in "<unicode string>", ', "").replace('"<unicode string>", ', "")
         raise UsageError(f"{source}: is not valid YAML here ({cut(words, 200)}); mend it") from None

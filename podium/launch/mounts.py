@@ -63,6 +63,11 @@ def known_faults(config: RunConfig) -> list[str]:
         )
     places = [mount.split(":")[1] for mount in container.mounts]
     faults += [f"launch.container.mounts: {there} is named twice" for there in set(places) if places.count(there) > 1]
+    faults += [
+        f"launch.container.mounts: {there} cannot be mounted on; name a folder of the container below /, without '..'"
+        for there in places
+        if there.strip("/") == "" or os.path.normpath(there) != there.rstrip("/")
+    ]
     missing = {
         here
         for here in (Path(mount.split(":")[0]) for mount in container.mounts)

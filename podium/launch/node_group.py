@@ -98,7 +98,7 @@ class NodeGroup:
             self.start(folder, entry, options)
             launch(config, folder, entry, options, watched_tick, self.node)
             self.finish()
-        except PodiumError:
+        except (PodiumError, Interrupted):
             self.stop()
             raise
 
@@ -192,7 +192,7 @@ def node_group(config: RunConfig, runs: Path, note: Callable[[str], None]) -> It
             _gather(group, config, note)
         yield group
     except BaseException as error:
-        exit_code = error.exit_code if isinstance(error, PodiumError) else 1
+        exit_code = error.exit_code if isinstance(error, PodiumError | Interrupted) else 1
         group.fail(str(error) or "it ended before the runs did", exit_code)
         raise
     finally:

@@ -74,7 +74,7 @@ def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
     return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))
 
 
-def collect_failure(run: PreparedRun, error: PodiumError) -> PodiumError:
+def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> PodiumError | Interrupted:
     """The error of a run that broke off, with where its log is and how to resume; Saved where the run is not over."""
     if isinstance(error, DataChangedError):
         kept = settle(run.folder, DATA_CHANGED, run.folder.changed_data_result) or run.folder.log

@@ -16,7 +16,7 @@ from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.upgrade import is_older
 from podium.config.schema import IN_ORDER, DataSettings, RunConfig
-from podium.core.errors import Interrupted, UsageError, WorkError
+from podium.core.errors import UsageError, WorkError
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.node_data import NodeData
 
@@ -68,8 +68,6 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
             if config.division == "closed":
                 opened.require_whole()
             node.verify(opened)
-        except Interrupted:
-            raise
         except WorkError as error:
             hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
             if isinstance(error, ManifestError) and config.shards == "per_rank" and not config.reads_own_part:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podium.config.run_folder import RunFolder, newest_checkpoint
-from podium.core.errors import Interrupted, PodiumError, WorkError, attempt
+from podium.core.errors import PodiumError, WorkError, attempt
 from podium.core.files import make_folder, sha256_of, unwritable, write_whole
 from podium.core.json_files import read_json
 from podium.core.locks import is_locked
@@ -191,8 +191,6 @@ def publish(set_folder: Path) -> None:
         held = {"set": str(seen_anywhere(set_folder)), "logs": digests}
         write_whole(results / SET, json.dumps(held, indent=1) + "\n")
         _put_away(old, set_folder, before)
-    except Interrupted:
-        raise
     except (OSError, PodiumError) as error:
         why = error if isinstance(error, PodiumError) else unwritable(results, error)
         raise WorkError(

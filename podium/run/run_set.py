@@ -11,7 +11,7 @@ from podium.config.hyperparameters import hyperparameters_note
 from podium.config.load import load_system, system_path
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, PodiumError, UsageError
+from podium.core.errors import Interrupted, PodiumError, UsageError, attempt
 from podium.core.files import make_folder
 from podium.core.locks import assert_unlocked, exclusive_lock
 from podium.core.paths import WORKING_FOLDER
@@ -25,7 +25,7 @@ from podium.run.collect import FinishedRun, collect, collect_failure
 from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord, settings_to_resume
-from podium.run.results import check_place, close_left, publish, record_resumed, results_of
+from podium.run.results import check_place, close_left, publish, record_resumed, results_of, settle
 from podium.run.set_record import SetRecord, read_set, write_set
 
 RUNS = WORKING_FOLDER / "runs"
@@ -125,7 +125,11 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
         shortfalls = []
         try:
             for number in range(runs):
-                run = prepare_run(config, folder / f"run_{number}", nodes, data)
+                try:
+                    run = prepare_run(config, folder / f"run_{number}", nodes, data)
+                except (PodiumError, Interrupted):
+                    attempt(settle, RunFolder(folder / f"run_{number}"))  # or it would count as left open by a kill
+                    raise
                 data = run.data
                 if number == 0 or not run.caches.samples:
                     progress.note(run.caches.words)
@@ -135,7 +139,7 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
                 finished = _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, progress, more)
                 shortfalls.append(finished.shortfall(config))
                 yield finished
-        except PodiumError:
+        except (PodiumError, Interrupted):
             progress.note(f"The set broke off: its logs are in {folder}, and {results_of(config.system)} is as it was")
             raise
         if why := why_unpublished(folder, shortfalls):
@@ -186,7 +190,7 @@ def _launch_and_collect(
     try:
         with progress.run(run.config, run.folder, title) as on_tick:
             nodes.launch(run.config, run.folder, "train", run.options, on_tick)
-    except PodiumError as error:
+    except (PodiumError, Interrupted) as error:
         if not isinstance(error, Interrupted) or run.folder.read_summary() is None:
             raise collect_failure(run, error) from None
         if more:

@@ -9,7 +9,7 @@ from statistics import mean
 from podium.config.load import write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
-from podium.core.errors import Interrupted, UsageError, WorkError
+from podium.core.errors import WorkError
 from podium.core.files import make_folder, write_whole
 from podium.core.json_files import read_json
 from podium.core.text import quoted
@@ -65,8 +65,6 @@ def train(config: RunConfig, folder: RunFolder, on_evaluation: OnEvaluation = la
     failure = ""
     try:
         launch(config, folder, "train", [], tick)
-    except (Interrupted, UsageError):
-        raise
     except WorkError as error:
         failure = str(error)
     return outcome(curve, config.target_accuracy, config.max_samples, failure)

@@ -14,7 +14,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from podium.core.errors import Interrupted, WorkError
+from podium.core.errors import WorkError
 from podium.core.files import unwritable
 from podium.core.text import quoted
 from podium.mllog.run import as_number
@@ -76,7 +76,7 @@ def open_study(folder: Path, space: SearchSpace, number: int = 0) -> optuna.Stud
             load_if_exists=True,
         )
         whole = all(map(_is_whole, study.get_trials(deepcopy=False)))
-    except (Interrupted, WorkError):
+    except WorkError:
         raise
     except Exception as error:  # noqa: BLE001 — Optuna lets through whatever a line of the journal raises
         raise WorkError(f"{journal}: is no journal of trials that can be read ({quoted(error)}); {advice}") from None

@@ -31,7 +31,7 @@ def main() -> int:
             repeat(folder, seed, threads)
         else:
             make_trial(folder, int(what), seed, threads)
-    except PodiumError as error:
+    except (PodiumError, Interrupted) as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0

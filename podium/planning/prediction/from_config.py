@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.bert.lengths import usual_masked_counts
+from benchmarks.bert.manifest import LENGTHS_ALONE
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_tiny_samples
 from benchmarks.bert.rules import TARGET_ACCURACY
@@ -134,7 +135,7 @@ def _lengths(config: RunConfig, unsure: list[str]) -> Lengths:
     """Of the prepared store; without one, or where it is not on this machine, Wikipedia's."""
     path = config.data.store
     if path is not None and path.exists():
-        return _of_store(SampleStore(path, config.store_parts(0)["data.store"]))
+        return _of_store(SampleStore(path, LENGTHS_ALONE))
     if path is not None:
         unsure.append(f"data.store {path} is not on this machine, so lengths are taken to be Wikipedia's")
     elif config.size == "tiny" or config.data.kind == "text":
@@ -154,10 +155,10 @@ def _of_store(store: SampleStore) -> Lengths:
 
 def _phases(config: RunConfig, lengths: Lengths, unsure: list[str]) -> list[tuple[int, Lengths]]:
     """Samples and lengths of each phase, by what it trains on; the last has 0 for its samples."""
-    found, parts, keys = [], config.store_parts(0), {store: key for key, store in config.named_stores.items()}
+    found = []
     for number, phase in enumerate(config.phases):
         if phase.store is not None and phase.store.exists():
-            own = _of_store(SampleStore(phase.store, parts[keys[phase.store]]))
+            own = _of_store(SampleStore(phase.store, LENGTHS_ALONE))
         elif phase.max_sequence_length is not None and phase.max_sequence_length < lengths.longest:
             unsure.append(
                 f"samples of phases.{number} are taken to be those of {lengths.longest} tokens, cut into pieces of "

@@ -1,6 +1,7 @@
 """Staging: a copy is the store or is refused, wherever it was broken off, and nothing foreign is replaced."""
 
 import errno
+import json
 import multiprocessing
 import os
 import shutil
@@ -23,6 +24,7 @@ from benchmarks.bert.staging import needed_shards, stage_store
 from benchmarks.bert.store import SampleStore, renew_manifest
 from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError
 from tests.benchmarks.bert.test_store import make_samples, write
+from tests.benchmarks.bert.test_upgrade import write_older
 
 NAMES = ("a.h5", "b.h5", "c.h5", "d.h5")
 FILES = (*NAMES, length_index.FILE)  # in the order in which they are copied
@@ -374,3 +376,20 @@ def test_a_node_without_a_sample_is_refused(source: Path, target: Path) -> None:
     with pytest.raises(UsageError, match="has 12 samples, of which node 0 of 13 reads none; train on more samples"):
         stage_store(source, target, NodePart(0, 13))
     assert not target.exists()
+
+
+@pytest.mark.parametrize("change", [{"max_sequence_length": 2**40}, {"max_predictions": 100}, {"selection": "x"}])
+def test_a_manifest_that_contradicts_its_shards_is_not_copied_as_verified(
+    source: Path, target: Path, change: dict[str, Any]
+) -> None:
+    path = source / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    with pytest.raises(WorkError, match=rf"its {next(iter(change))} is .*, and manifest\.json lists"):
+        stage_store(source, target)
+    assert not (target / MANIFEST).exists()
+
+
+def test_an_older_shard_of_the_source_is_not_looked_for_in_the_copy(source: Path, target: Path) -> None:
+    write_older(source / "b.h5")
+    with pytest.raises(WorkError, match=rf"its format_version is 2, not 3; see `podium data verify {source}`"):
+        stage_store(source, target)

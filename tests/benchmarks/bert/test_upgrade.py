@@ -1,5 +1,6 @@
 """Stores of version 2 are converted in place, with the same samples and the same digest."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -139,9 +140,18 @@ def test_a_store_in_good_order_is_left_as_it_is(folder: Path) -> None:
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()} == before
 
 
+def test_a_store_in_good_order_may_be_on_a_read_only_file_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    upgrade(folder)
+    monkeypatch.setattr(Path, "unlink", read_only)
+    assert upgrade(folder)[0] == []
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
 def test_what_is_no_file_is_not_written_to(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder / FILE)
-    with pytest.raises(WorkError, match=r"lengths\.bin: (is a device or a pipe|cannot be written)"):
+    with pytest.raises(WorkError, match=r"lengths\.bin: (is a device or a pipe|a folder is in the way)"):
         upgrade(folder)
     assert not (folder / FILE).is_file() and '"version": 1' in (folder / MANIFEST).read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podium.core.errors import PodiumError, UsageError, WorkError
+from podium.core.errors import Interrupted, PodiumError, UsageError, WorkError, attempt
 
 
 def test_wrong_use_and_failed_work_have_exit_codes_of_their_own() -> None:
@@ -14,3 +14,12 @@ def test_wrong_use_and_failed_work_have_exit_codes_of_their_own() -> None:
 def test_both_are_caught_as_one(kind: type[PodiumError]) -> None:
     with pytest.raises(PodiumError, match=r"^a sentence$"):
         raise kind("a sentence")
+
+
+def test_an_interruption_ends_what_goes_on_after_failures() -> None:
+    def interrupted() -> None:
+        raise Interrupted("interrupted")
+
+    assert not issubclass(Interrupted, Exception)
+    with pytest.raises(Interrupted):
+        attempt(interrupted)

@@ -164,3 +164,9 @@ def test_a_repository_whose_path_cannot_be_mounted(root: Path, monkeypatch: pyte
     monkeypatch.setattr(mounts_module, "WORKING_FOLDER", root / "a:b")
     with pytest.raises(UsageError, match=r"a:b/results:/workspace/podium/results: cannot be mounted in a container"):
         wrapped(load_system("laptop", settings=with_container()), "laptop", [], 0)
+
+
+@pytest.mark.parametrize("place", ["/", "/data/../etc", "/data/./x"])
+def test_a_place_that_is_no_folder_below_the_root_is_not_mounted_on(place: str) -> None:
+    (fault,) = faults("dgxa100_n1", f"launch.container.mounts=['data:/data:ro', 'runs:{place}']")
+    assert fault.startswith(f"launch.container.mounts: {place} cannot be mounted on; ")

@@ -265,7 +265,7 @@ def test_a_damaged_shard_of_the_user_s_own_is_not_to_be_removed(
     flip(data.store / "part-00003.h5")
     given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
     monkeypatch.setattr("podium.run.data.DATA", tmp_path / "elsewhere")
-    with pytest.raises(WorkError, match=r"part-00003\.h5: .*; prepare it again with `podium data prepare`$"):
+    with pytest.raises(WorkError, match=r"part-00003\.h5: .* prepare it again with `podium data prepare`$"):
         prepared(config_of(given))
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -204,17 +205,28 @@ def test_what_is_damaged_is_written_anew(tmp_path: Path, damage: Callable[[Path]
     assert SampleStore(store).vocabulary_sha256 == Vocabulary.read(words_of(store)).sha256
 
 
-def test_damage_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
+def test_damage_that_cannot_be_removed_is_named(tmp_path: Path, make: Callable[[Path], None]) -> None:
     words = rehearsal_vocabulary(tmp_path, 512)
     store = rehearsal_store(tmp_path, 700, words)
     shutil.rmtree(store)
-    store.touch()
+    make(store)
     with pytest.raises(WorkError, match=r"v2: is damaged, and cannot be removed .*; remove it"):
         rehearsal_store(tmp_path, 700, words)
 
 
 def interrupt(*_: Any) -> None:
     raise Interrupted("interrupted")
+
+
+def test_an_interruption_is_no_reason_to_write_samples_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = rehearsal_vocabulary(tmp_path, 512)
+    store = rehearsal_store(tmp_path, 700, words)
+    inode = store.stat().st_ino
+    monkeypatch.setattr(stores_of_rehearsals, "SampleStore", interrupt)
+    with pytest.raises(Interrupted):
+        rehearsal_store(tmp_path, 700, words)
+    assert store.stat().st_ino == inode
 
 
 def test_an_interrupted_rehearsal_leaves_nothing(
@@ -240,10 +252,12 @@ def test_what_a_killed_rehearsal_left_is_removed(asked: list[Any], tmp_path: Pat
         (path / ".lengths.bin.0a1b2c3d.partial").touch()
     left[1].joinpath(MARKER).touch()
     (folder / ".vocabulary-512.txt.0a1b2c3d.partial").touch()
+    (folder / "wikipedia-mine").mkdir()  # of another kind
     with folder_lock(left[2], "podium rehearse"):
         found = CliRunner().invoke(app, ["rehearse", "laptop", "--samples", "2000"])
     assert found.exit_code == 0, found.output
     assert [path.exists() for path in left] == [False, False, True]
+    assert (folder / "wikipedia-mine").exists()
     assert not [*folder.glob(".*")]
 
 

@@ -1055,3 +1055,19 @@ def test_a_node_that_is_lost_aborts_the_run(
     monkeypatch.setattr(NodeGroup, "watch", watch)
     with pytest.raises(WorkError, match=r"^node 1 \(b\) was lost; its log says aborted: "):
         list(run_set(open_config, 1, QUIET))
+
+
+def test_a_run_whose_data_was_refused_was_not_left_open_by_a_kill(
+    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise WorkError("node 1: a shard is damaged")
+
+    said: list[str] = []
+    monkeypatch.setattr(QUIET, "note", said.append)
+    with monkeypatch.context() as patch, pytest.raises(WorkError, match="node 1"):
+        patch.setattr(NodeGroup, "verify_data", refuse)
+        list(run_set(open_config, 1, QUIET))
+    implementation()
+    list(run_set(open_config, 1, QUIET))
+    assert not [note for note in said if "killed" in note]

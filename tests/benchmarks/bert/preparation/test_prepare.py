@@ -20,7 +20,7 @@ from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.shard import Shard
 from benchmarks.bert.store import SampleStore, shard_paths
-from podium.core.errors import UsageError, WorkError
+from podium.core.errors import Interrupted, UsageError, WorkError
 from tests.benchmarks.bert.test_upgrade import write_older
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -158,6 +158,20 @@ def test_whole_shards_of_an_older_version_are_converted_and_others_made_again(
     prepare(texts, vocabulary, tmp_path / "out", on_finished=finished.append)
     assert [prepared.kept for prepared in finished] == [True, False, True]
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
+
+
+def test_an_interruption_is_no_reason_to_make_a_shard_again(
+    texts: list[Path], vocabulary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interrupted("interrupted")
+
+    shards = prepare(texts, vocabulary, tmp_path / "out")
+    inodes = [shard.stat().st_ino for shard in shards]
+    monkeypatch.setattr(Shard, "verify", interrupted)
+    with pytest.raises(Interrupted):
+        prepare(texts, vocabulary, tmp_path / "out")
+    assert [shard.stat().st_ino for shard in shards] == inodes
 
 
 def test_a_text_that_may_be_cut_off_is_noted(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:

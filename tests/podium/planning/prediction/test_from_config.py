@@ -126,11 +126,14 @@ def test_lengths_are_those_of_a_prepared_store(tiny_store: tuple[SampleStore, Pa
     assert not about(plan, "Wikipedia")
 
 
-def test_lengths_are_those_of_all_samples_where_only_a_node_s_shards_are_here(tmp_path: Path, costs_file: Path) -> None:
+@pytest.mark.parametrize("gone", ["a.h5", "b.h5"])
+def test_lengths_are_those_of_all_samples_where_only_a_node_s_shards_are_here(
+    tmp_path: Path, costs_file: Path, gone: str
+) -> None:
     for name in "ab":
         write(tmp_path / f"{name}.h5", make_samples([9, 20], seed=ord(name)))
     renew_manifest(tmp_path)
-    (tmp_path / "b.h5").unlink()
+    (tmp_path / gone).unlink()
     settings = ["shards=per_rank", "balancing=random", "launch.nodes=2", "launch.rendezvous=a:29500"]
     config = load_system("laptop", None, [*settings, "global_batch_size=64"])
     data = config.data.model_copy(update={"store": tmp_path})
