@@ -96,6 +96,6 @@ def test_another_stamp_is_said(path: Path) -> None:
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
-    with pytest.raises(WorkError, match="file: cannot be written"):
+    with pytest.raises(WorkError, match="file: a folder is in the way"):
         write_tensors(tmp_path / "file", TENSORS, MINE)
     assert not list(tmp_path.glob(".*"))

@@ -110,7 +110,7 @@ def test_a_rank_whose_manifest_lists_a_shard_that_is_gone_stops_all(node: Node, 
     said = together([here, there])
     assert said.startswith(
         f"WorkError: not every rank can open the data: rank 1 on {HOST}: {there[1]}/eval.h5 is missing, "
-        f"manifest.json has it (1 more difference); see `podium data verify {there[1]}`"
+        f"manifest.json has it (1 more difference); copy the missing"
     )
 
 
@@ -124,7 +124,7 @@ def test_what_is_wrong_everywhere_is_said_as_it_is(node: Node, prepared: Path, p
     with pytest.raises(UsageError, match="was made with another vocabulary"):
         open_stores(named, other, processes)
     (train / "one.h5").unlink()
-    with pytest.raises(WorkError, match=r"one\.h5 is missing, manifest\.json has it; see"):
+    with pytest.raises(WorkError, match=r"one\.h5 is missing, manifest\.json has it; copy"):
         open_stores(named, prepared / "vocab.txt", processes)
 
 
