@@ -207,7 +207,7 @@ def prepare_text(
     note = None if content.endswith(b"\n") else "does not end with a line feed; was it cut off?"
     digest = hashlib.sha256(content).hexdigest()
     origin = selection.mark(Origin.of_text(text.name, digest, vocabulary_sha256, settings))
-    if can_keep(shard, origin):
+    if keep_shard(shard, origin):
         return Prepared(text, shard, kept=True, note=note)
     words, reader = _reader(vocabulary, vocabulary_sha256)
     documents = reader.read(content, str(text))
@@ -221,10 +221,10 @@ def prepare_text(
     return Prepared(text, shard, kept=False, note=note)
 
 
-def can_keep(path: Path, origin: Origin) -> bool:
-    """Whether there is a shard of this origin whose content equals its hash; `selected_from` may differ.
+def keep_shard(path: Path, origin: Origin) -> bool:
+    """Keep a shard of this origin whose content equals its hash, converted where it is of an older version.
 
-    One of an older version is converted.
+    Returns False where there is no such shard, so that one is to be made. `selected_from` may differ.
     """
     if not path.is_file():
         return False
@@ -282,7 +282,7 @@ def prepare_subset(
     with folder_lock(make_folder(out), "podium data prepare"):
         shards = {out / f"{text.name}{SUFFIX}": origin for text, origin in marked.items()}
         require_replaceable(out.glob(f"*{SUFFIX}"), next(iter(marked.values())))
-        finished = [shard for shard, origin in shards.items() if can_keep(shard, origin)]
+        finished = [shard for shard, origin in shards.items() if keep_shard(shard, origin)]
         if sum(len(Shard(shard)) for shard in finished) == samples:
             renew_manifest(out)
             return finished
