@@ -6,7 +6,7 @@
 #
 # All runs are made without a network, by users who are not root: `./run_and_time.sh` as the image's own user; and from
 # a copy of the repository `podium doctor` and `podium run` with launch.launcher=docker, as the caller or, for root, as
-# user 12345, whom no system knows. The logs are given to MLPerf's checker once more. At the end it is said what was
+# user 12345, which no user database lists. The logs are given to MLPerf's checker once more. At the end it prints what was
 # built and what was not checked.
 #
 # Docker's engine has to be on this machine, at the socket that DOCKER_HOST or Docker's context names, and to leave users
@@ -48,7 +48,7 @@ done
 if [ "$engine" = docker ]; then
     # For the user who makes the runs too, who has another home folder and so not this user's context of Docker.
     DOCKER_HOST="${DOCKER_HOST:-$(docker context inspect --format '{{.Endpoints.docker.Host}}')}" ||
-        wrong "docker context inspect does not say where Docker's engine is (see above); set DOCKER_HOST=unix:///PATH"
+        wrong "docker context inspect does not show where Docker's engine is (see above); set DOCKER_HOST=unix:///PATH"
     export DOCKER_HOST
     [[ "$DOCKER_HOST" == unix:///* ]] ||
         wrong "Docker's engine is at $DOCKER_HOST; folders of this machine are mounted, so it has to be here: set DOCKER_HOST=unix:///PATH"
@@ -73,7 +73,7 @@ chmod 755 "$folder" # for the user who makes the runs
 source ./setup.sh ""
 python="$repository/.venv/bin/python"
 started=$SECONDS
-say() { echo "check_image.sh [$((SECONDS - started)) s]: $*" >&2; }
+note() { echo "check_image.sh [$((SECONDS - started)) s]: $*" >&2; }
 
 # --- The base, in the place of NVIDIA's -----------------------------------------------------------------------------
 
@@ -85,12 +85,12 @@ make_stand_in() {
     local container root torch
     container="$(of_buildah from scratch)"
     root="$(of_buildah mount "$container")"
-    say "making the stand-in for NVIDIA's base: Debian $suite"
+    note "making the stand-in for NVIDIA's base: Debian $suite"
     debootstrap --variant=minbase --include=ca-certificates,python3 "$suite" "$root" >"$folder/debootstrap.txt" 2>&1 ||
         { tail -n 5 "$folder/debootstrap.txt" >&2 && return 1; }
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
     torch="$(sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1+cpu/p' pyproject.toml)" # never the build for GPUs, of gigabytes
-    say "installing $torch into it"
+    note "installing $torch into it"
     "$python" -m pip install --quiet --root-user-action ignore --python-version "$version" --only-binary=:all: \
         --target "$root/usr/local/lib/python$version/dist-packages" "$torch"
     # This machine's certificates, for a network behind a proxy with its own.
@@ -124,15 +124,15 @@ export FROM_IMAGE
 
 # --- The image -----------------------------------------------------------------------------------------------------
 
-say "building podium:latest on $FROM_IMAGE"
+note "building podium:latest on $FROM_IMAGE"
 before=$SECONDS
-docker/build.sh >"$folder/build.txt" 2>&1 || { tail -n 40 "$folder/build.txt" >&2 && say "the build failed" && exit 1; }
+docker/build.sh >"$folder/build.txt" 2>&1 || { tail -n 40 "$folder/build.txt" >&2 && note "the build failed" && exit 1; }
 build_seconds=$((SECONDS - before))
 size="$(docker images --format '{{.Size}}' podium:latest)"
 
 inside() { docker run --rm --network=none podium:latest "$@"; }
 
-say "examining podium:latest, of $size, built in $build_seconds s"
+note "inspecting podium:latest, of $size, built in $build_seconds s"
 inside bash -c '
 set -euo pipefail
 [ "$(id -u)" != 0 ] || { echo "the image starts as root" >&2; exit 1; }
@@ -145,7 +145,7 @@ cat base.txt' >"$folder/base.txt"
 grep -qxF "base: $FROM_IMAGE" "$folder/base.txt" ||
     { echo "check_image.sh: standard output of the image is not its command's alone:" >&2 && cat "$folder/base.txt" >&2 && exit 1; }
 
-say "./run_and_time.sh as the image's user"
+note "./run_and_time.sh as the image's user"
 inside bash -c '
 set -euo pipefail
 ./run_and_time.sh >&2
@@ -153,7 +153,7 @@ echo "user $(id -un) ($(id -u))"
 python -m mlperf_logging.compliance_checker --usage training --ruleset 5.0.0 --log_output /tmp/log \
     results/laptop/bert/result_0.txt 2>&1
 cat results/laptop/bert/result_0.txt' >"$folder/inside.txt" 2> >(tee "$folder/inside.err" >&2)
-grep -q 'SUCCESS$' "$folder/inside.txt" || { say "MLPerf's checker did not accept the log" && cat "$folder/inside.txt" >&2 && exit 1; }
+grep -q 'SUCCESS$' "$folder/inside.txt" || { note "MLPerf's checker did not accept the log" && cat "$folder/inside.txt" >&2 && exit 1; }
 
 # --- From outside, by `podium run` ---------------------------------------------------------------------------------
 
@@ -176,14 +176,14 @@ from_outside() {
         --set "description.framework=$framework")
 }
 
-say "podium doctor laptop, by Docker, as user $user"
+note "podium doctor laptop, by Docker, as user $user"
 from_outside doctor laptop --json >"$folder/doctor.json"
-say "podium run laptop, by Docker, as user $user"
+note "podium run laptop, by Docker, as user $user"
 from_outside run laptop --json >"$folder/run.json"
 log="$home/results/laptop/bert/result_0.txt"
 "$python" -m mlperf_logging.compliance_checker --usage training --ruleset 5.0.0 --log_output "$folder/checker.txt" "$log" \
     >"$folder/outside.txt" 2>&1 || true
-grep -q 'SUCCESS$' "$folder/outside.txt" || { say "MLPerf's checker did not accept $log" && cat "$folder/outside.txt" >&2 && exit 1; }
+grep -q 'SUCCESS$' "$folder/outside.txt" || { note "MLPerf's checker did not accept $log" && cat "$folder/outside.txt" >&2 && exit 1; }
 
 # --- What was done -------------------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ def test_the_scripts_have_a_help() -> None:
     [
         ("tcp://far:2375", "", "", "Docker's engine is at tcp://far:2375; "),
         ("", "ssh://far", "", "Docker's engine is at ssh://far; "),
-        ("", "", "", "docker context inspect does not say where Docker's engine is"),
+        ("", "", "", "docker context inspect does not show where Docker's engine is"),
         ("unix:///no.sock", "", "", "Docker's engine does not answer at unix:///no.sock"),
         (
             "",
