@@ -34,7 +34,7 @@ COMPILED = (
     "implementations/pytorch/optim/",
 )
 LONGEST_SECONDS = 240
-"""After which a rank says where it is and ends: seconds on an idle machine, many more on one that is not."""
+"""Seconds after which a rank prints its stack and ends: far more than needed on an idle machine."""
 
 
 gc.disable()  # until all tests are imported, which makes no garbage to speak of
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What importing the tests has made is never garbage: with it each collection takes half a second."""
+    """Objects made by imports are never garbage; without freezing them each collection takes half a second."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -112,7 +112,7 @@ def make_home(warm_project: Path, tmp_path_factory: pytest.TempPathFactory) -> C
 
 @pytest.fixture(scope="module")
 def home(make_home: Callable[[], Path]) -> Path:
-    """This module's own copy of the project."""
+    """A copy of the project for one module."""
     return make_home()
 
 
@@ -143,7 +143,7 @@ def start_ranks(tmp_path_factory: pytest.TempPathFactory) -> StartRanks:
         printed = [folder / f"{rank}.txt" for rank in range(len(arguments))]
         runs = f"run_path({str(program)!r}" if isinstance(program, Path) else f"run_module({program!r}, alter_sys=True"
         started = []
-        for rank, words in enumerate(arguments):
+        for rank, rank_arguments in enumerate(arguments):
             source = f"""
 import faulthandler, os, runpy, sys
 faulthandler.dump_traceback_later({LONGEST_SECONDS}, exit=True)
@@ -151,7 +151,7 @@ for stream in (1, 2):
     os.dup2(os.open({str(printed[rank])!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
 sys.path.insert(0, {str(ROOT)!r})
 os.environ.update({dict(environments[rank]) if environments else {}!r})
-sys.argv[1:] = {[str(word) for word in words]!r}
+sys.argv[1:] = {[str(argument) for argument in rank_arguments]!r}
 runpy.{runs}, run_name="__main__")
 """
             started.append(context.Process(target=exec, args=(source, {})))
@@ -170,7 +170,7 @@ runpy.{runs}, run_name="__main__")
 
 @pytest.fixture(scope="session")
 def rank_environments() -> Callable[[int], list[dict[str, str]]]:
-    """(ranks) → the environment that torchrun gives each of them, with a store of their own."""
+    """(ranks) → the environment that torchrun gives each of them, with one TCPStore for all of them."""
     import torch.distributed as dist  # here, since most tests of the harness do without torch
 
     stores = []  # each lives as long as its ranks may need it
@@ -295,15 +295,15 @@ def slurm(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     daemons += [["slurmd", "-D", "-N", name, "-f", f"{folder}/slurm.conf"] for name in ("pn1", "pn2")]
     started = []
     try:
-        for words in daemons:
-            with (folder / f"{words[0]}.{len(started)}.txt").open("wb") as output:
-                started.append(subprocess.Popen(words, stdout=output, stderr=output))
+        for command in daemons:
+            with (folder / f"{command[0]}.{len(started)}.txt").open("wb") as output:
+                started.append(subprocess.Popen(command, stdout=output, stderr=output))
             time.sleep(1)
         deadline = time.monotonic() + 60
-        asked = ["sinfo", "--noheader", "--format=%D %t"]
-        while subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() != "2 idle":
-            words = "\n".join(path.read_text(encoding="utf-8")[-500:] for path in sorted(folder.glob("*.txt")))
-            assert time.monotonic() < deadline, words
+        query = ["sinfo", "--noheader", "--format=%D %t"]
+        while subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip() != "2 idle":
+            output = "\n".join(path.read_text(encoding="utf-8")[-500:] for path in sorted(folder.glob("*.txt")))
+            assert time.monotonic() < deadline, output
             time.sleep(0.5)
         yield folder
     finally:

@@ -62,9 +62,9 @@ class Project:
         **options: Any,
     ) -> subprocess.Popen[str]:
         """A command that is at work; `wrapper` is what starts it, such as `unshare --uts`."""
-        words = [word for setting in settings for word in ("--set", setting)]
+        options = [word for setting in settings for word in ("--set", setting)]
         return subprocess.Popen(
-            [*wrapper, *self.argv(*arguments), *words],
+            [*wrapper, *self.argv(*arguments), *options],
             cwd=self.home,
             env=self.env | (env or {}),
             stdout=subprocess.PIPE,
@@ -130,7 +130,7 @@ class Project:
         return [status_of(log) for log in sorted(self.home.glob("runs/*/*/result_*.txt"))]
 
     def trained(self, process: subprocess.Popen[str], samples: int, number: int = 0) -> Path:
-        """The folder of the newest set's run `number`, as soon as it was trained on so many samples."""
+        """The folder of the newest set's run `number`, as soon as it was trained on `samples` samples."""
         deadline = time.monotonic() + SECONDS
         known = set()
         while process.poll() is None and time.monotonic() < deadline:
@@ -203,12 +203,12 @@ def flip(path: Path, place: int | None = None) -> None:
 def overwrite_tokens(shard: Path) -> None:
     """Write other token ids into a shard, whose hash then is not theirs."""
     with h5py.File(shard, "r+", locking=False) as file:
-        words = slice(1, int(file["lengths"][0]) - 1)  # of the first sample, whose record begins with its token ids
-        file["records"][words] = np.roll(file["records"][words], 1)
+        tokens = slice(1, int(file["lengths"][0]) - 1)  # of the first sample, whose record begins with its token ids
+        file["records"][tokens] = np.roll(file["records"][tokens], 1)
 
 
 def rehash(project: Project, shard: Path) -> None:
-    """Give a shard that was edited the hash of its content, and its store no manifest that says otherwise."""
+    """Give a shard that was edited the hash of its content, and remove its store's manifest, which has the old hash."""
     program = (
         "import h5py, pathlib, sys; from benchmarks.bert.shard import Shard, content_sha256, stored_arrays\n"
         "found = content_sha256(stored_arrays(Shard(pathlib.Path(sys.argv[1])).samples))\n"

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder in which everything is installed already, and `podium` only says what it is asked."""
+    """A folder in which everything is installed already, and `podium` only prints its arguments."""
     for name in ("run_and_time.sh", "setup.sh", "setup.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     podium = tmp_path / ".venv" / "bin" / "podium"
@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "asked"),
+    ("arguments", "expected"),
     [
         ((), ["run", "laptop"]),
         (("--runs", "10"), ["run", "laptop", "--runs", "10"]),
@@ -36,7 +36,7 @@ def home(tmp_path: Path) -> Path:
         (("my systems/one.yaml",), ["run", "my systems/one.yaml"]),
     ],
 )
-def test_arguments_reach_podium_as_they_are(home: Path, arguments: tuple[str, ...], asked: list[str]) -> None:
+def test_arguments_reach_podium_as_they_are(home: Path, arguments: tuple[str, ...], expected: list[str]) -> None:
     before = sorted(path.name for path in (home / ".venv").iterdir())
     done = subprocess.run(
         [home / "run_and_time.sh", *arguments],
@@ -46,13 +46,13 @@ def test_arguments_reach_podium_as_they_are(home: Path, arguments: tuple[str, ..
         text=True,
         check=False,
     )
-    assert done.stdout.splitlines() == [f"[{word}]" for word in asked], done.stderr
+    assert done.stdout.splitlines() == [f"[{word}]" for word in expected], done.stderr
     assert done.returncode == 0 and done.stderr == ""
     assert sorted(path.name for path in (home / ".venv").iterdir()) == before
 
 
 def test_both_commands_and_ci_name_what_they_install() -> None:
-    """A sourced script without arguments of its own would take the caller's."""
+    """A sourced script without arguments would take the caller's."""
     assert 'source ./setup.sh ""' in (ROOT / "run_and_time.sh").read_text(encoding="utf-8")
     assert "source ./setup.sh test" in (ROOT / "run_tests.sh").read_text(encoding="utf-8")
     assert "run_tests.sh" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

@@ -368,9 +368,9 @@ def test_data_a_worker_of_a_preparation_is_killed(project: Project) -> None:
 @whole
 def test_data_the_vocabulary_is_another_one(project: Project) -> None:
     settings = _own_stores(project)
-    words = (project.home / "data/embedded/text/vocab.txt").read_text().splitlines()
-    words[-2:] = reversed(words[-2:])
-    (project.tmp / "vocab.txt").write_text("\n".join(words) + "\n")
+    tokens = (project.home / "data/embedded/text/vocab.txt").read_text().splitlines()
+    tokens[-2:] = reversed(tokens[-2:])
+    (project.tmp / "vocab.txt").write_text("\n".join(tokens) + "\n")
     project.run((1, 2), match="vocabulary", settings=(*settings[:2], f"data.vocabulary={project.tmp / 'vocab.txt'}"))
 
 
@@ -395,7 +395,7 @@ def test_data_the_prepared_data_lies_in_a_folder_that_cannot_be_written(project:
     project.run(0, wrapper=("unshare", "--mount", "sh", "-c", mount, "sh"))
 
 
-# --- The log says what happened ------------------------------------------------------------------------------------
+# --- The log states what happened -----------------------------------------------------------------------------------
 
 
 def _logged(log: Path, key: str) -> list[Any]:
@@ -480,7 +480,7 @@ time_t time(time_t *where) {
 
 
 def _stepped(project: Project, seconds: int) -> tuple[Ended, Path]:
-    """A run in which the machine's clock is set by so many seconds."""
+    """A run in which the machine's clock is set by `seconds`."""
     shim, step = project.tmp / "clock.so", project.tmp / "step"
     command = ["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(shim), "-ldl"]
     subprocess.run(command, input=SHIM, text=True, check=True)
@@ -897,7 +897,7 @@ def _two_checkpoints(project: Project) -> tuple[Path, list[Path]]:
 
 
 def _resumed_from_before(project: Project, folder: Path, newest: Path, kept: Sequence[Path]) -> None:
-    """The checkpoint before is used, that is said, and nothing is deleted."""
+    """The checkpoint before is used, a message names the newest, and nothing is deleted."""
     process = project.start("run", "laptop", "--resume", folder)
     project.trained(process, int(newest.name.removeprefix("batch_")) * 16 + 16)
     process.send_signal(signal.SIGTERM)
@@ -1023,7 +1023,7 @@ def test_results_a_set_of_one_run_follows_a_set_of_two(project: Project) -> None
 
 @pytest.fixture(scope="module")
 def ten_runs(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in a repository of its own with a set of ten runs that reached a target of nearly nothing.
+    """A project in a separate repository with a set of ten runs that reached a target of nearly nothing.
 
     A package of it is refused for that target alone, so that what else is refused is due to the fault.
     """
@@ -1041,7 +1041,7 @@ def ten_runs(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Packaged:
-    """A copy of a project with ten runs, and what `podium submit package` says of it after a fault."""
+    """A copy of a project with ten runs, and how `podium submit package` refuses it after a fault."""
 
     def __init__(self, home: Path, tmp: Path) -> None:
         self.project = Project(home, tmp)
@@ -1199,7 +1199,7 @@ MEASURED = (
 
 
 def _within(project: Project, megabytes: int, code: int | tuple[int, ...], *arguments: object, **options: Any) -> None:
-    """A command of which no process takes more memory than so many megabytes."""
+    """A command of which no process takes more memory than `megabytes`."""
     ended = project.podium(code, *arguments, wrapper=(sys.executable, "-c", MEASURED), **options)
     kilobytes = re.search(r"KILOBYTES (\d+)", ended.text)
     assert kilobytes and int(kilobytes[1]) < 1000 * megabytes, f"{ended.text[-500:]}"

@@ -61,8 +61,8 @@ def start(home: Path, *arguments: str, settings: tuple[str, ...] = SHORT) -> sub
 
 def run(home: Path, *arguments: str, settings: tuple[str, ...] = SHORT) -> dict[str, Any]:
     process = start(home, "--json", *arguments, settings=settings)
-    output, words = process.communicate(timeout=180)
-    assert process.returncode == 0, words
+    output, progress = process.communicate(timeout=180)
+    assert process.returncode == 0, progress
     found: dict[str, Any] = json.loads(output)
     return found
 
@@ -76,7 +76,7 @@ def metrics(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def statuses(home: Path) -> list[str]:
-    """What the log of the newest set says."""
+    """Statuses of `run_stop` in the log of the newest set."""
     text = max((home / "runs" / "laptop").glob("*/result_0.txt")).read_text(encoding="utf-8")
     events = [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
     return [event["metadata"]["status"] for event in events if event["key"] == "run_stop"]
@@ -90,7 +90,7 @@ def reached(home: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_leaves_a_compliant_result_and_says_where_the_time_went(reached: dict[str, Any]) -> None:
+def test_a_run_leaves_a_compliant_result_and_its_time_by_phase(reached: dict[str, Any]) -> None:
     assert set(reached) >= KEYS
     assert set(reached["phases_ms"]) == PHASES
     assert reached["compliance"] == dict.fromkeys(reached["compliance"], True)
@@ -141,8 +141,8 @@ def test_steps_that_overflow_count_neither_as_steps_nor_as_samples(train: Train)
 
 
 def test_nothing_but_overflow_is_a_sentence(train: Train) -> None:
-    told = train("indexed", 1, *HALF, "max_samples=8", "loss_scaling.initial=1.0e30", code=1).told_failure()
-    assert str(told).startswith("loss_scaling.initial: with 1e+30 all 2 steps overflowed in fp16; lower it")
+    failure = train("indexed", 1, *HALF, "max_samples=8", "loss_scaling.initial=1.0e30", code=1).told_failure()
+    assert str(failure).startswith("loss_scaling.initial: with 1e+30 all 2 steps overflowed in fp16; lower it")
 
 
 @pytest.mark.parametrize(("interval", "expected"), [(10, [16, 32, 48, 64]), (24, [32, 48, 64])])
@@ -159,7 +159,7 @@ def test_an_evaluation_comes_after_the_step_that_reaches_a_multiple_of_the_inter
 
 @contextmanager
 def in_training(home: Path, processes: int) -> Iterator[subprocess.Popen[str]]:
-    """A run of so many processes in the middle of its training."""
+    """A run of `processes` processes in the middle of its training."""
     process = start(home, settings=(*SHORT, *ENDLESS, f"launch.processes_per_node={processes}"))
     before = set((home / "runs").rglob("metrics.jsonl"))
     try:
@@ -190,27 +190,27 @@ needs_pgrep = pytest.mark.skipif(
 
 
 @needs_pgrep
-def test_a_killed_rank_is_named_and_the_run_says_aborted(home: Path) -> None:
+def test_a_killed_rank_is_named_and_the_run_is_aborted(home: Path) -> None:
     with in_training(home, processes=2) as run:
         ranks = workers(home)
         assert len(ranks) == 2
         os.kill(ranks[1], signal.SIGKILL)
-        _, words = run.communicate(timeout=60)
+        _, output = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert "was killed by SIGKILL" in words and "says aborted" in words and "Traceback" not in words
+    assert "was killed by SIGKILL" in output and "says aborted" in output and "Traceback" not in output
     assert statuses(home) == ["aborted"]
     assert workers(home) == []
 
 
 @pytest.mark.exhaustive
 @needs_pgrep
-def test_control_c_ends_every_process_and_the_run_says_aborted(home: Path) -> None:
+def test_control_c_ends_every_process_and_the_run_is_aborted(home: Path) -> None:
     """With other processes in place of training podium/launch/test_processes.py shows it always."""
     with in_training(home, processes=1) as run:
         run.send_signal(signal.SIGINT)
-        _, words = run.communicate(timeout=60)
+        _, output = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert "interrupted" in words and "says aborted" in words and "Traceback" not in words
+    assert "interrupted" in output and "says aborted" in output and "Traceback" not in output
     assert statuses(home) == ["aborted"]
     assert workers(home) == []
 
@@ -224,9 +224,9 @@ def test_a_damaged_shard_is_a_sentence_and_leaves_the_results_alone(home: Path) 
     shard.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     try:
         process = start(home)
-        _, words = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     finally:
         shard.write_bytes(whole)
     assert process.returncode == 1
-    assert str(shard) in words and "Traceback" not in words
+    assert str(shard) in output and "Traceback" not in output
     assert (results.read_bytes() if results.is_file() else None) == before

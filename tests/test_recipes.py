@@ -120,7 +120,7 @@ def test_academic_trains_on_samples_made_for_128_tokens_first_with_one_optimizer
     rates = rate_table(config.optimizer, config.steps, torch.device("cpu")).tolist()
     assert values(steps, "learning_rate") == pytest.approx(rates)
     assert not any(check_compliance(academic.log, FIRST_AND_LAST).values())
-    for batches in (3, 4, 5):  # the optimizer's own count and the steps without overflow go on over the boundary
+    for batches in (3, 4, 5):  # the optimizer's own count and the steps without overflow continue over the boundary
         file = checkpoint_path(academic.checkpoints, batches) / "rank_0.safetensors"
         with safe_open(file, framework="pt") as tensors:
             counted = [name for name in tensors.keys() if name.endswith(("step", "growth_tracker", "taken"))]  # noqa: SIM118
@@ -161,7 +161,7 @@ def test_academic_reaches_the_target_from_two_stores(train: Callable[..., RunFol
 
 
 def test_a_target_found_beside_training_counts_the_samples_that_reached_it(run: Run) -> None:
-    """The steps taken until it was known are thrown away; the log says what the evaluated weights were trained on."""
+    """Steps taken until it was known are discarded; the log has the samples of the evaluated weights."""
     settings = ("target_accuracy=1.0e-6", "evaluation.overlap=training", "evaluation.samples=320", "max_samples=480")
     found = run("indexed", 2, *settings)
     assert found["reached_target"]

@@ -25,9 +25,9 @@ pytestmark = [
 ]
 
 
-def start(home: Path, *settings: str, words: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "podium.cli", "run", "laptop", "--json", *words]
-    if not words:
+def start(home: Path, *settings: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "podium.cli", "run", "laptop", "--json", *options]
+    if not options:
         command += [part for setting in (*SETTINGS, *settings) for part in ("--set", setting)]
     environment = os.environ | {"PYTHONPATH": str(home)}
     return subprocess.Popen(
@@ -36,11 +36,11 @@ def start(home: Path, *settings: str, words: tuple[str, ...] = ()) -> subprocess
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[dict[str, Any], str]:
-    """What it printed as JSON, and its words."""
-    output, words = process.communicate(timeout=240)
-    assert process.returncode == code, words
-    assert "Traceback" not in words
-    return (json.loads(output) if output else {}), words
+    """The JSON that it printed on standard output, and the text on standard error."""
+    output, progress = process.communicate(timeout=240)
+    assert process.returncode == code, progress
+    assert "Traceback" not in progress
+    return (json.loads(output) if output else {}), progress
 
 
 def ranks(home: Path) -> dict[int, int]:
@@ -60,7 +60,7 @@ def ranks(home: Path) -> dict[int, int]:
 
 
 def in_training(home: Path, process: subprocess.Popen[str], samples: int) -> Path:
-    """The folder of a run that has just been trained on so many samples."""
+    """The folder of a run that has just been trained on `samples` samples."""
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
         folders = sorted((home / "runs" / "laptop").glob("*/run_0"))
@@ -113,7 +113,7 @@ def assert_same_run(folder: RunFolder, expected: RunFolder, restarts: int) -> No
     )
     assert [event for event in events if event[0] != "podium_restarted"] == others
     restarted = [(value, metadata["epoch_num"]) for key, value, metadata in events if key == "podium_restarted"]
-    assert restarted[-1][0] == restarts and restarted[-1][1] > 0, "it began anew in place of going on"
+    assert restarted[-1][0] == restarts and restarted[-1][1] > 0, "it began anew in place of resuming"
 
 
 @pytest.fixture(autouse=True)
@@ -123,13 +123,13 @@ def nothing_lives_on(home: Path) -> Any:
 
 
 def killed(home: Path, process: subprocess.Popen[str], rank: int, samples: int) -> None:
-    """Kill a rank of a run that has been trained on so many samples."""
+    """Kill a rank of a run that has been trained on `samples` samples."""
     in_training(home, process, samples)
     os.kill(ranks(home)[rank], signal.SIGKILL)
 
 
 def stopped(home: Path, process: subprocess.Popen[str], rank: int, samples: int) -> str:
-    """Stop a rank without ending it; what the other says of it before the run begins again."""
+    """Stop a rank without ending it; return what the other reports before the run restarts."""
     folder = RunFolder(in_training(home, process, samples))
     rank_id = ranks(home)[rank]
     os.kill(rank_id, signal.SIGSTOP)
@@ -143,13 +143,13 @@ def stopped(home: Path, process: subprocess.Popen[str], rank: int, samples: int)
     return str(failure)
 
 
-def test_a_run_goes_on_after_a_rank_hung(home: Path, expected: RunFolder) -> None:
+def test_a_run_resumes_after_a_rank_hung(home: Path, expected: RunFolder) -> None:
     """As if nothing had been; the rank is named, and the other ends as abruptly as if it had been killed."""
     before = results(home)
     process = start(home, *SAVING, TWO, "launch.max_restarts=1", "launch.timeout_seconds=4")
-    words = stopped(home, process, rank=1, samples=120)
-    assert "gives no sign of life: all have stood still for 4 seconds" in words
-    assert "and 1 rank waits for it" in words
+    message = stopped(home, process, rank=1, samples=120)
+    assert "gives no sign of life: all have stood still for 4 seconds" in message
+    assert "and 1 rank waits for it" in message
     found, _ = finish(process)
     folder = RunFolder(Path(found["run_folder"]))
     assert found["restarts"] == 1
@@ -160,16 +160,16 @@ def test_a_run_goes_on_after_a_rank_hung(home: Path, expected: RunFolder) -> Non
 
 
 @pytest.mark.exhaustive
-def test_a_run_goes_on_after_ranks_were_killed_and_it_was_stopped(home: Path, expected: RunFolder) -> None:
-    """Stopped by SIGTERM and gone on with by hand; two nodes always are (launch/test_clusters.py)."""
+def test_a_run_resumes_after_ranks_were_killed_and_it_was_stopped(home: Path, expected: RunFolder) -> None:
+    """Stopped by SIGTERM and resumed by hand, as two nodes always are (launch/test_clusters.py)."""
     process = start(home, *SAVING, TWO, "launch.max_restarts=2")
     killed(home, process, rank=0, samples=60)
     killed(home, process, rank=1, samples=120)
     folder = RunFolder(in_training(home, process, 200))
     process.send_signal(signal.SIGTERM)
-    _, words = finish(process, code=143)
-    assert f"`podium run laptop --resume {folder.path.relative_to(home)}`" in " ".join(words.split())
-    found, _ = finish(start(home, words=("--resume", str(folder.path))))
+    _, message = finish(process, code=143)
+    assert f"`podium run laptop --resume {folder.path.relative_to(home)}`" in " ".join(message.split())
+    found, _ = finish(start(home, options=("--resume", str(folder.path))))
     assert (found["run_folder"], found["restarts"]) == (str(folder.path), 3)
     assert_same_run(folder, expected, restarts=3)
 
@@ -177,9 +177,9 @@ def test_a_run_goes_on_after_ranks_were_killed_and_it_was_stopped(home: Path, ex
 @pytest.mark.exhaustive
 def test_a_rank_that_hangs_ends_a_run_that_is_not_to_begin_again(home: Path) -> None:
     process = start(home, "max_samples=100000", TWO, "launch.timeout_seconds=4")
-    words = stopped(home, process, rank=1, samples=100)
+    message = stopped(home, process, rank=1, samples=100)
     _, printed = finish(process, code=1)
-    assert words in " ".join(printed.split())
+    assert message in " ".join(printed.split())
 
 
 def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(
@@ -188,15 +188,15 @@ def test_a_loss_that_is_no_number_ends_all_ranks_at_once_with_its_samples(
     """Also when torchrun starts them again: it would come to the same end."""
     settings = ("optimizer.learning_rate=1.0e+30", "optimizer.warmup_steps=0", "clipping=null", "precision=fp32")
     folder = train("indexed", 2, *SETTINGS, *SAVING, *settings, code=1)
-    words = str(folder.told_failure(final_only=True))
-    assert "the loss of step 2 is nan on samples" in words
-    assert f"and 12 more, all of which are in {folder.not_finite}" in words
+    message = str(folder.told_failure(final_only=True))
+    assert "the loss of step 2 is nan on samples" in message
+    assert f"and 12 more, all of which are in {folder.not_finite}" in message
     batch = json.loads(folder.not_finite.read_text(encoding="utf-8"))
     assert [sample["rank"] for sample in batch["samples"]] == [0] * 8 + [1] * 8
     assert all(Path(sample["shard"]).is_file() for sample in batch["samples"])
     metrics = folder.metrics.read_bytes()
     start_training(folder, 2, code=1)
-    assert str(folder.told_failure(final_only=True)) == words
+    assert str(folder.told_failure(final_only=True)) == message
     assert (folder.metrics.read_bytes(), folder.restarts) == (metrics, 0)
 
 

@@ -1,4 +1,4 @@
-"""Podium as a wheel, unpacked into an environment of its own: everything is found, and nothing is written there.
+"""Podium as a wheel, unpacked into a separate environment: everything is found, and nothing is written there.
 
 The packages that Podium needs are those of the environment that runs the tests.
 """
@@ -36,8 +36,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from podium.cli.main import main
 done = []
-for words in json.loads(sys.argv[1]):
-    sys.argv[1:] = words
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         try:
             main()
@@ -74,11 +74,11 @@ class Installation:
     home: Path
 
     def start(
-        self, folder: Path, words: list[str], expected: tuple[int, ...] = (0,), **environment: str
+        self, folder: Path, arguments: list[str], expected: tuple[int, ...] = (0,), **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """The interpreter with these arguments, in this folder."""
         done = subprocess.run(
-            [self.python, *words],
+            [self.python, *arguments],
             cwd=folder,
             env={"PATH": "/usr/bin:/bin", "HOME": str(self.home), "COLUMNS": "200", "NO_COLOR": "1", **environment},
             capture_output=True,
@@ -90,9 +90,9 @@ class Installation:
         return done
 
     def podium(
-        self, folder: Path, *words: str, code: int = 0, program: str = SCRIPT, **environment: str
+        self, folder: Path, *arguments: str, code: int = 0, program: str = SCRIPT, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return self.start(folder, ["-c", program, *words], (code,), **environment)
+        return self.start(folder, ["-c", program, *arguments], (code,), **environment)
 
     def several(self, folder: Path, *commands: Sequence[str]) -> list[tuple[int, str, str]]:
         """Exit code, output and errors of several commands, one after another in one process."""
@@ -225,8 +225,8 @@ def test_results_are_compared_and_checked_without_what_only_training_needs(
     shutil.copy(log, copied)
     compared = installation.podium(made.folder, "compare", "others/results", "--json", program=WITHOUT_TRAINING)
     assert [row["system"] for row in json.loads(compared.stdout)] == ["laptop"]
-    words = ("submit", "check", log, "--json")
-    checked = installation.podium(made.folder, *words, program=WITHOUT_TRAINING)
+    arguments = ("submit", "check", log, "--json")
+    checked = installation.podium(made.folder, *arguments, program=WITHOUT_TRAINING)
     assert json.loads(checked.stdout)["accepted"]
     page = installation.podium(made.folder, "report", "runs/laptop", "--html", "page.html", program=WITHOUT_TRAINING)
     assert (made.folder / "page.html").stat().st_size > 10_000, page.stderr
@@ -286,7 +286,7 @@ if __name__ == "__main__":
     assert installation.start(tmp_path, ["program.py"], PYTHONPATH=str(tmp_path)).stdout == "75\n"
 
 
-def test_a_package_that_was_written_over_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_package_that_was_written_over_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for package in PACKAGES:
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text(package, encoding="utf-8")
@@ -308,7 +308,7 @@ def test_the_record_has_the_hashes(installation: Installation, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["run", "laptop"],
         ["bench", "laptop"],
@@ -317,10 +317,10 @@ def test_the_record_has_the_hashes(installation: Installation, tmp_path: Path) -
         ["data", "verify", "store", "--evaluation", "store", "--vocab", "vocab", "--checkpoint", __file__],
     ],
 )
-def test_training_without_pytorch_is_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_without_pytorch_is_refused(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"pip install 'podium\[train\]'"):
-        app(words, standalone_mode=False)
+        app(arguments, standalone_mode=False)
 
 
 def test_nothing_was_written_among_the_packages(installation: Installation, before: dict[str, str], made: Made) -> None:

@@ -43,11 +43,11 @@ class Page:
         self._number = 0
         self._session: str | None = None
         self.requests: list[str] = []
-        """Every URL that was asked for since the last `open`."""
+        """Every URL requested since the last `open`."""
         self.complaints: list[str] = []
-        """What went to the console, errors and breaches of the policy."""
+        """Console messages, exceptions and violations of the content security policy."""
         self.dialogs: list[str] = []
-        """What alert() and its like said."""
+        """Texts of alert(), confirm() and prompt()."""
         self._loaded = False
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -55,7 +55,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; AssertionError with what the browser says where it fails."""
+        """Send a command and return its result; AssertionError with the browser's error where it fails."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -79,20 +79,20 @@ class Page:
         return self
 
     def value(self, script: str) -> Any:
-        """What a JavaScript expression comes to."""
+        """The value of a JavaScript expression."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def settle(self, seconds: float = 0.2) -> None:
-        """Let the page do what it still has to do."""
+        """Wait until the page has finished pending work."""
         self.value(f"new Promise((done) => setTimeout(done, {1000 * seconds}))")
 
     def press(self, key: str, *modifiers: str) -> None:
-        held = sum({"Alt": 1, "Control": 2, "Shift": 8}[name] for name in modifiers)
+        pressed = sum({"Alt": 1, "Control": 2, "Shift": 8}[name] for name in modifiers)
         typed = {"text": TYPED[key]} if key in TYPED else {"text": key} if len(key) == 1 else {}
         code = KEYS.get(key, ord(key.upper()) if len(key) == 1 else 0)
-        common = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": held}
+        common = {"key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": pressed}
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **typed)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
@@ -107,7 +107,7 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def show(self, width: int, height: int, dark: bool = False, phone: bool = False, **features: str) -> None:
-        """The size of the window, and what the reader prefers."""
+        """Set the window's size in CSS pixels and the media features that the reader prefers."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1 + phone, mobile=phone
         )
@@ -121,15 +121,15 @@ class Page:
         path.write_bytes(base64.b64decode(data))
 
     def print(self, path: Path) -> None:
-        """A PDF, as the page's own style wants its paper."""
+        """Save a PDF in the paper size of the page's style sheet."""
         data = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"]
         path.write_bytes(base64.b64decode(data))
 
     def _next(self) -> dict[str, Any]:
-        """The next message; what it tells is noted."""
+        """The next message; the events in it are recorded."""
         deadline = time.monotonic() + PATIENCE_S
         while b"\0" not in self._buffer:
-            assert time.monotonic() < deadline, "the browser says nothing"
+            assert time.monotonic() < deadline, "the browser sends nothing"
             piece = self._from.read(1 << 20)
             assert piece, "the browser has ended"
             self._buffer += piece
@@ -138,13 +138,13 @@ class Page:
         self._note(message.get("method"), message.get("params", {}))
         return message
 
-    def _note(self, event: str | None, told: Mapping[str, Any]) -> None:
+    def _note(self, event: str | None, parameters: Mapping[str, Any]) -> None:
         if event == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"])
+            self.requests.append(parameters["request"]["url"])
         elif event in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded", "Audits.issueAdded"):
-            self.complaints.append(json.dumps(told))
+            self.complaints.append(json.dumps(parameters))
         elif event == "Page.javascriptDialogOpening":
-            self.dialogs.append(told["message"])
+            self.dialogs.append(parameters["message"])
             self._number += 1
             message = {"id": self._number, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
             self._to.write(json.dumps({**message, "sessionId": self._session}).encode() + b"\0")

@@ -147,15 +147,15 @@ def test_points_are_asked_by_keyboard(tab: Page, report: Path) -> None:
     tab.open(report)
     tip = "document.getElementById('tip')"
     keys_until(tab, "Tab", "'group' in document.activeElement.dataset")
-    said = [tab.value(f"{tip}.textContent")]
-    assert tab.value("document.querySelector('.hint').checkVisibility()"), "how to go on is told"
+    tips = [tab.value(f"{tip}.textContent")]
+    assert tab.value("document.querySelector('.hint').checkVisibility()"), "the hint on how to continue is shown"
     box = tab.value("(({top, bottom}) => [top, bottom])(document.activeElement.closest('svg').getBoundingClientRect())")
     assert box[0] >= -1 and box[1] <= 901, "the whole chart is in sight"
-    assert tab.value(f"!{tip}.hidden") and said[0].startswith("A system-0 (v2.0, closed)\n8 × NVIDIA A100 SXM\n")
+    assert tab.value(f"!{tip}.hidden") and tips[0].startswith("A system-0 (v2.0, closed)\n8 × NVIDIA A100 SXM\n")
     for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End", "Home", "ArrowDown", "ArrowUp"):
         tab.press(key)
-        said.append(tab.value(f"{tip}.textContent"))
-    names = [text.split(" (")[0] for text in said]
+        tips.append(tab.value(f"{tip}.textContent"))
+    names = [text.split(" (")[0] for text in tips]
     assert names == [
         "A system-0",
         "B system-1",
@@ -166,7 +166,7 @@ def test_points_are_asked_by_keyboard(tab: Page, report: Path) -> None:
         "C other-2",
         "A system-0",
     ]
-    assert tab.value("document.activeElement.getAttribute('aria-label')") == said[-1]
+    assert tab.value("document.activeElement.getAttribute('aria-label')") == tips[-1]
     tab.press("Escape")
     assert tab.value(f"{tip}.hidden")
     tab.press("Tab")

@@ -36,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(REFUSED)
 
 
-def run_options(words: Sequence[str]) -> argparse.Namespace:
+def run_options(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of `docker run`, its image and its command."""
     parser = _Parser(allow_abbrev=False, add_help=False)
     for name in ("rm", "init"):
@@ -49,7 +49,7 @@ def run_options(words: Sequence[str]) -> argparse.Namespace:
         parser.add_argument(f"--{name}", action="append", default=[])
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    return parser.parse_args(words)
+    return parser.parse_args(arguments)
 
 
 def driver() -> str:
@@ -78,20 +78,26 @@ def container_command(options: argparse.Namespace, config: dict[str, Any], conta
     """What is executed for `docker run`, given the image's configuration and a container of it."""
     namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc"]
     namespaces += ["--net"] if options.network == "none" else []
-    words = [*buildah(), "run", "--isolation=chroot", "--workingdir", options.workdir or config.get("WorkingDir", "/")]
-    words += ["--user", options.user] if options.user else []
+    arguments = [
+        *buildah(),
+        "run",
+        "--isolation=chroot",
+        "--workingdir",
+        options.workdir or config.get("WorkingDir", "/"),
+    ]
+    arguments += ["--user", options.user] if options.user else []
     given = [("cap-add", f"CAP_{name}") for name in options.cap_add]
     given += [("env", value) for value in options.env] + [("volume", value) for value in options.volume]
-    words += [word for name, value in given for word in (f"--{name}", value)]
+    arguments += [word for name, value in given for word in (f"--{name}", value)]
     entry = [options.entrypoint] if options.entrypoint else config.get("Entrypoint") or []
     command = options.command or config.get("Cmd") or []
-    words += [container, "--", *entry, *command]
-    first = ["bash", "-c", PREPARE, options.shm_size, options.network, *words]
+    arguments += [container, "--", *entry, *command]
+    first = ["bash", "-c", PREPARE, options.shm_size, options.network, *arguments]
     return ["unshare", *namespaces, *first]
 
 
-def run(words: Sequence[str]) -> int:
-    options = run_options(words)
+def run(arguments: Sequence[str]) -> int:
+    options = run_options(arguments)
     inspect = [*buildah(), "inspect", "--type=image", options.image]
     inspected = subprocess.run(inspect, stdout=subprocess.PIPE, check=False)
     if inspected.returncode:
@@ -106,21 +112,21 @@ def run(words: Sequence[str]) -> int:
         subprocess.run([*buildah(), "rm", container], stdout=subprocess.DEVNULL, check=False)
 
 
-def main(words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     if os.geteuid():
         os.setgroups([])
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
-    if words[:1] == ["run"]:
-        return run(words[1:])
-    if words[:1] == ["build"]:
+    if arguments[:1] == ["run"]:
+        return run(arguments[1:])
+    if arguments[:1] == ["build"]:
         build = ["bud", "--isolation=chroot", "--format=docker", f"--layers={str(driver() == 'overlay').lower()}"]
-        return subprocess.run([*buildah(), *build, *words[1:]], check=False).returncode
-    if words[:1] == ["images"]:
-        return subprocess.run([*buildah(), *words], check=False).returncode
-    if words[:2] == ["save", "--output"]:
-        return subprocess.run([*buildah(), "push", words[3], f"oci-archive:{words[2]}"], check=False).returncode
-    print(f"docker (by buildah): there is no `docker {' '.join(words[:1])}` here", file=sys.stderr)
+        return subprocess.run([*buildah(), *build, *arguments[1:]], check=False).returncode
+    if arguments[:1] == ["images"]:
+        return subprocess.run([*buildah(), *arguments], check=False).returncode
+    if arguments[:2] == ["save", "--output"]:
+        return subprocess.run([*buildah(), "push", arguments[3], f"oci-archive:{arguments[2]}"], check=False).returncode
+    print(f"docker (by buildah): there is no `docker {' '.join(arguments[:1])}` here", file=sys.stderr)
     return REFUSED
 
 

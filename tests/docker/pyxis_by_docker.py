@@ -12,10 +12,10 @@ from collections.abc import Sequence
 JOB = ("SLURM_", "SLURMD_", "PMI", "TORCH_", "NCCL_")
 
 
-def srun_command(srun: str, words: Sequence[str]) -> list[str]:
+def srun_command(srun: str, arguments: Sequence[str]) -> list[str]:
     """What is executed for `srun WORDS`: options are of the form --NAME=VALUE, up to the task's command."""
-    first = next(number for number, word in enumerate(words) if not word.startswith("-"))
-    options, command = words[:first], words[first:]
+    first = next(number for number, word in enumerate(arguments) if not word.startswith("-"))
+    options, command = arguments[:first], arguments[first:]
     pyxis = dict(word.removeprefix("--container-").split("=", 1) for word in options if word.startswith("--container-"))
     own = [word for word in options if not word.startswith("--container-")]
     if unknown := set(pyxis) - {"image", "mounts", "workdir"}:
@@ -27,13 +27,13 @@ def srun_command(srun: str, words: Sequence[str]) -> list[str]:
 
 
 def docker_command(image: str, mounts: str, workdir: str, command: Sequence[str]) -> list[str]:
-    words = ["docker", "run", "--rm", "--network=host", "--shm-size=16g", f"--user={os.getuid()}:{os.getgid()}"]
-    words += [f"--workdir={workdir}", "--env=HOME=/tmp", "--env=USER=podium"]
-    words += [f"--env={name}={value}" for name, value in os.environ.items() if name.startswith(JOB)]
-    return [*words, *(f"--volume={mount}" for mount in mounts.split(",")), image, *command]
+    arguments = ["docker", "run", "--rm", "--network=host", "--shm-size=16g", f"--user={os.getuid()}:{os.getgid()}"]
+    arguments += [f"--workdir={workdir}", "--env=HOME=/tmp", "--env=USER=podium"]
+    arguments += [f"--env={name}={value}" for name, value in os.environ.items() if name.startswith(JOB)]
+    return [*arguments, *(f"--volume={mount}" for mount in mounts.split(",")), image, *command]
 
 
 if __name__ == "__main__":
     kind, *rest = sys.argv[1:]
-    words = docker_command(*rest[:3], rest[3:]) if kind == "task" else srun_command(kind, rest)
-    os.execvp(words[0], words)
+    arguments = docker_command(*rest[:3], rest[3:]) if kind == "task" else srun_command(kind, rest)
+    os.execvp(arguments[0], arguments)

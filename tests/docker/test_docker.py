@@ -104,7 +104,7 @@ def test_the_scripts_have_a_help() -> None:
         ),
     ],
 )
-def test_an_engine_that_the_check_cannot_use_is_said_before_anything_is_built(
+def test_an_unusable_engine_is_reported_before_anything_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, context: str, security: str, message: str
 ) -> None:
     (tmp_path / "docker").write_text(
@@ -136,7 +136,7 @@ def test_standard_output_of_the_image_is_its_commands_alone(tmp_path: Path, bann
     assert done.stderr == ("== PyTorch ==\nno\n" if banner else "no\n")
 
 
-def test_a_base_without_apex_and_dali_is_taken_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_without_apex_and_dali_is_accepted_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {name: (one, lambda: exec("import not_there"), without) for name, (one, _, without) in OPTIONAL.items()}
     monkeypatch.setattr(check_base, "OPTIONAL", missing)
     lines = check_base.check("debian@sha256:0")
@@ -165,8 +165,8 @@ def test_a_base_with_another_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_stand_in_takes_the_command_of_podium_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STORE, "/store")
-    words = wrapped(load_system("laptop", settings=LAUNCH), "laptop", ["--json"], 0)
-    options = run_options(words[2:])
+    command = wrapped(load_system("laptop", settings=LAUNCH), "laptop", ["--json"], 0)
+    options = run_options(command[2:])
     assert options.image == "podium:latest" and options.command[:3] == ["podium", "run", "laptop"]
     config = {"Entrypoint": ["/entry"], "WorkingDir": str(INSIDE)}
     executed = container_command(options, config, "made-1")
@@ -190,9 +190,9 @@ def test_the_stand_in_refuses_what_it_cannot_do(option: str) -> None:
 
 def test_the_stand_in_for_pyxis_starts_each_task_in_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--container-image=i", "--container-mounts=/a:/b,/c:/d:ro", "--container-workdir=/w"]
-    words = srun_command("/bin/srun", ["--cpu-bind=none", *options, "bash", "-c", "x"])
-    assert words[:2] == ["/bin/srun", "--cpu-bind=none"]
-    assert words[4:] == ["task", "i", "/a:/b,/c:/d:ro", "/w", "bash", "-c", "x"]
+    command = srun_command("/bin/srun", ["--cpu-bind=none", *options, "bash", "-c", "x"])
+    assert command[:2] == ["/bin/srun", "--cpu-bind=none"]
+    assert command[4:] == ["task", "i", "/a:/b,/c:/d:ro", "/w", "bash", "-c", "x"]
     monkeypatch.setenv("SLURM_NODEID", "1")
     inside = docker_command("i", "/a:/b,/c:/d:ro", "/w", ["bash", "-c", "x"])
     assert inside[-6:] == ["--volume=/a:/b", "--volume=/c:/d:ro", "i", "bash", "-c", "x"]

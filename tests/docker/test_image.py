@@ -49,8 +49,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
     summary = folder / "summary.txt"
     try:
         if not summary.exists():
-            words = ["docker/check_image.sh", "--engine", "buildah", "--folder", str(folder)]
-            done = subprocess.run(words, cwd=CODE_FOLDER, check=False)
+            command = ["docker/check_image.sh", "--engine", "buildah", "--folder", str(folder)]
+            done = subprocess.run(command, cwd=CODE_FOLDER, check=False)
             assert done.returncode == 0, f"see standard error, and {folder}"
         yield folder, summary.read_text(encoding="utf-8")
     finally:
@@ -81,10 +81,10 @@ def slurm_run(image: tuple[Path, str], slurm: Path, tmp_path: Path, monkeypatch:
 
     def run(runtime: str, name: str) -> tuple[dict[str, Any], Path]:
         settings = (*RUN, f"launch.container={{runtime: {runtime}, image: '{name}'}}")
-        words = [sys.executable, "-m", "podium.cli", "run", "laptop", "--json"]
-        words += [word for setting in settings for word in ("--set", setting)]
+        command = [sys.executable, "-m", "podium.cli", "run", "laptop", "--json"]
+        command += [word for setting in settings for word in ("--set", setting)]
         environment = os.environ | {"PYTHONPATH": str(home)}
-        done = subprocess.run(words, cwd=home, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         (run_folder,) = (home / "runs" / "laptop").glob("*/run_0")
         return json.loads(done.stdout), run_folder

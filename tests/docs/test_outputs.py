@@ -22,7 +22,7 @@ PICTURE = (CODE_FOLDER / "docs" / "pictures" / "balance.svg").read_text(encoding
 MILLISECONDS = r"[\d.]+ │$"  # the last column of the strategies
 
 
-def words_of(text: str) -> list[str]:
+def tokens_of(text: str) -> list[str]:
     return re.sub(MILLISECONDS, "", text, flags=re.MULTILINE).split()
 
 
@@ -36,7 +36,7 @@ def shown(command: str) -> str:
 def test_the_output_of_a_command_is_what_it_prints(command: str) -> None:
     found = CliRunner().invoke(app, command.split()[1:], env={"COLUMNS": "95"}, catch_exceptions=False)
     assert found.exit_code == 0
-    assert words_of(shown(command)) == words_of(found.output)
+    assert tokens_of(shown(command)) == tokens_of(found.output)
 
 
 def test_the_picture_has_the_figures_of_the_output() -> None:

@@ -25,7 +25,7 @@ PAGES = [
     CODE_FOLDER / "SECURITY.md",
 ]
 TESTED = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-RECORDS = ("lab-notebook.md", "CHANGELOG.md")  # they say what was so on a day, under the names of that day
+RECORDS = ("lab-notebook.md", "CHANGELOG.md")  # they record what was measured on a day, under the names of that day
 LARGEST_LINES, LONGEST_LINE = 150, 120
 COMMAND: Any = get_command(app)
 OF_A_SYSTEM = ("run", "doctor", "bench", "balance", "predict", "rehearse", "tune", "submit describe", "submit package")
@@ -55,8 +55,8 @@ def shell_lines(page: Path) -> Iterator[list[str]]:
     """The arguments of every command line in the page's console blocks, without environment and comments."""
     for block in re.findall(r"^```console\n(.*?)^```$", text_of(page), flags=re.MULTILINE | re.DOTALL):
         for line in re.findall(r"^\$ (.*)$", block.replace("\\\n", " "), flags=re.MULTILINE):
-            words = shlex.split(line, comments=True)
-            yield words[: words.index(">")] if ">" in words else words
+            arguments = shlex.split(line, comments=True)
+            yield arguments[: arguments.index(">")] if ">" in arguments else arguments
 
 
 def inline_commands(page: Path) -> Iterator[list[str]]:
@@ -115,15 +115,15 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 @TESTED
 def test_commands_in_code_blocks_are_podiums(page: Path) -> None:
-    for words in shell_lines(page):
-        if words[0] == "./run_and_time.sh":
-            words = ["podium", "run", *(words[1:] if words[1:] and words[1][0] != "-" else ["laptop", *words[1:]])]
-        module = next((after for word, after in pairwise(words) if word == "-m"), None)
+    for line in shell_lines(page):
+        if line[0] == "./run_and_time.sh":
+            line = ["podium", "run", *(line[1:] if line[1:] and line[1][0] != "-" else ["laptop", *line[1:]])]
+        module = next((after for argument, after in pairwise(line) if argument == "-m"), None)
         assert module is None or find_spec(module), module
-        start = next((number for number, word in enumerate(words) if Path(word).name == "podium"), None)
-        if start is None or words[0] in ("pip", "cd"):
+        start = next((number for number, word in enumerate(line) if Path(word).name == "podium"), None)
+        if start is None or line[0] in ("pip", "cd"):
             continue
-        name, command, arguments = resolve(words[start + 1 :])
+        name, command, arguments = resolve(line[start + 1 :])
         context = command.make_context(name, [*arguments])  # raises for options that are not there and for missing ones
         given = context.params
         require_known(name, [arguments[0]] if arguments else [], given)
@@ -157,13 +157,13 @@ def keys_of(document: dict[str, Any], before: str = "") -> Iterator[str]:
 
 @TESTED
 def test_commands_in_the_text_are_podiums(page: Path) -> None:
-    for words in inline_commands(page):
-        if words[1] in ("…", "command", "COMMAND") or page.name in RECORDS:
+    for line in inline_commands(page):
+        if line[1] in ("…", "command", "COMMAND") or page.name in RECORDS:
             continue
-        name, command, arguments = resolve([word.strip("…") for word in words[1:]] if "…" in words[-1] else words[1:])
+        name, command, _ = resolve([word.strip("…") for word in line[1:]] if "…" in line[-1] else line[1:])
         options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-        for word in arguments:
-            option = word.partition("=")[0]
+        for argument in line:
+            option = argument.partition("=")[0]
             assert not option.startswith("--") or option in {*options, "--help"}, f"podium {name} {option}"
 
 

@@ -1,4 +1,4 @@
-"""docs/recipes.md: what it names exists, and its tables are what the configuration and published figures say."""
+"""docs/recipes.md: what it names exists, and its tables agree with the configuration and the published figures."""
 
 import ast
 import re
@@ -73,7 +73,7 @@ def _definitions(body: list[ast.stmt], before: str = "") -> Iterator[str]:
             yield before + statement.target.id
 
 
-def test_every_claim_has_a_verdict_and_says_why_it_is_not_faithful() -> None:
+def test_every_claim_has_a_verdict_and_a_reason_where_it_is_not_faithful() -> None:
     assert len(claims()) > 50
     for claim in claims():
         assert claim["verdict"] in VERDICTS and claim["claim"] and claim["source"], claim
@@ -105,7 +105,7 @@ def test_every_system_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_each_recipe_starts_or_is_refused_as_loading_says(system: str) -> None:
+def test_each_recipe_starts_or_is_refused_as_by_loading(system: str) -> None:
     head, rows = table("system")
     (row,) = [row for row in rows if row[0] == f"`{system}`"]
     own = load_system(system)
@@ -130,7 +130,7 @@ def outcome(system: str, recipe: str) -> str:
     try:
         return f"`{load_system(system, recipe).hyperparameters}`"
     except UsageError as error:
-        (reason,) = [words for part, words in REFUSALS.items() if part in str(error)]
+        (reason,) = [text for part, text in REFUSALS.items() if part in str(error)]
         assert f"- **{reason}**" in TEXT
         return reason
 
