@@ -62,9 +62,9 @@ class Project:
         **options: Any,
     ) -> subprocess.Popen[str]:
         """A command that is at work; `wrapper` is what starts it, such as `unshare --uts`."""
-        options = [word for setting in settings for word in ("--set", setting)]
+        overrides = [argument for setting in settings for argument in ("--set", setting)]
         return subprocess.Popen(
-            [*wrapper, *self.argv(*arguments), *options],
+            [*wrapper, *self.argv(*arguments), *overrides],
             cwd=self.home,
             env=self.env | (env or {}),
             stdout=subprocess.PIPE,
