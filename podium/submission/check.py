@@ -69,9 +69,9 @@ def check(
 ) -> Report:
     """Check a package, a folder of packages, one system's results, one log, or an archive of any of these.
 
-    Works on a temporary copy. `starting` is called with the number of logs, `told` with the number of logs checked
-    since its last call, from any thread. `runs` is a folder of Podium's own runs: their logs are compared with their
-    configurations. Raises UsageError where `path` has no results.
+    Works on a temporary copy. One callback gets the number of logs before the check, the other the number of logs
+    checked since its last call, from any thread. `runs` is a folder of Podium's own runs: their logs are compared with
+    their configurations. Raises UsageError where `path` has no results.
     """
     if runs is not None and not runs.is_dir():
         raise UsageError(f"--runs {runs}: no such folder; name the folder of Podium's own runs, such as runs/laptop")

@@ -28,7 +28,7 @@ from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
 from podium.submission.describe import stated, system_json
 from podium.submission.package.code import code_of, licence_files, third_party, unpack
-from podium.submission.package.compare_records import RecordedRuns, compared, find_contradictions
+from podium.submission.package.compare_records import RecordedRuns, describe_comparison, find_contradictions
 from podium.submission.package.data import compare_data
 from podium.submission.package.files import (
     IMPLEMENTATION,
@@ -182,7 +182,7 @@ def _select_system(system_or_runs: str, request: Wish, on_progress: Callable[[st
         on_progress("Running the official RCP checker")
         found = convergence([run.path for run in selection.selected_runs], request.ruleset)
     config = submitted_config(kept[0].config.model_copy(update={"description": description}), now)
-    same, unknown = compared(recorded)
+    same, unknown = describe_comparison(recorded)
     return SubmittedSystem(name, config, selection, found, code, compared=tuple(same), notes=(*unknown, *notes))
 
 

@@ -49,7 +49,7 @@ class RecordedRuns:
         """The folders of the runs."""
         return frozenset(record.path for record in self.records.values())
 
-    def recorded(self) -> Iterator[tuple[RunLog, RunRecord]]:
+    def with_records(self) -> Iterator[tuple[RunLog, RunRecord]]:
         for run in self.runs:
             if run.path in self.records:
                 yield run, self.records[run.path]
@@ -62,12 +62,12 @@ def find_contradictions(recorded: RecordedRuns) -> list[str]:
     return [f"{rule}: {sentence}" for rule, check in RECORD_RULES.items() for sentence in check(recorded)]
 
 
-def compared(recorded: RecordedRuns) -> tuple[list[str], list[str]]:
+def describe_comparison(recorded: RecordedRuns) -> tuple[list[str], list[str]]:
     """Describe what was compared, for runs without contradictions, and what could not be compared."""
     found, not_compared = [], []
-    for folder, one in recorded.sets.items():
+    for folder, set_record in recorded.sets.items():
         name = "/".join(folder.parts[-3:])
-        if one is None:
+        if set_record is None:
             not_compared.append(
                 f"{name} is a set of an older version without {SET}: neither the number of requested runs nor the "
                 "logs' SHA-256 could be compared, so that its last runs could have been deleted with their "
@@ -75,8 +75,8 @@ def compared(recorded: RecordedRuns) -> tuple[list[str], list[str]]:
             )
         else:
             found.append(
-                f"{name}: {one.runs} runs were requested and {len(one.by_number)} have ended; the logs have the "
-                f"SHA-256 that {SET} recorded when each run ended"
+                f"{name}: {set_record.runs} runs were requested and {len(set_record.by_number)} have ended; the logs "
+                f"have the SHA-256 that {SET} recorded when each run ended"
             )
     codes = {code for record in recorded.records.values() if record.source for code in record.source.codes}
     made = f"; all were made by code {codes.pop()[:12]}" if len(codes) == 1 else ""
@@ -95,43 +95,44 @@ def _check_one_set(recorded: RecordedRuns) -> Iterator[str]:
             "restore the folders, or make a new set"
         )
     by_set = {record.set_folder: path.name for path, record in recorded.records.items()}
-    for (one, first), (other, second) in pairwise(by_set.items()):
-        yield f"{first} was made in the set {one} and {second} in {other}; runs of two sets are not consecutive"
+    for (first_set, first), (second_set, second) in pairwise(by_set.items()):
+        text = f"{first} was made in the set {first_set} and {second} in {second_set}"
+        yield f"{text}; runs of two sets are not consecutive"
 
 
 def _check_whole_set(recorded: RecordedRuns) -> Iterator[str]:
-    for folder, one in recorded.sets.items():
-        if one is None and logs_in(folder):
+    for folder, set_record in recorded.sets.items():
+        if set_record is None and logs_in(folder):
             yield f"{folder / SET} is missing, which `podium run` wrote beside the set's logs; restore it"
-        if one is not None and one.runs < len(one.by_number):
+        if set_record is not None and set_record.runs < len(set_record.by_number):
             yield (
-                f"{folder / SET}: {one.runs} runs were requested, and {len(one.by_number)} have ended; "
+                f"{folder / SET}: {set_record.runs} runs were requested, and {len(set_record.by_number)} have ended; "
                 "restore the file that `podium run` wrote"
             )
-        if one is not None and not one.whole:
+        if set_record is not None and not set_record.whole:
             yield (
-                f"{folder / SET}: {one.runs} runs were requested, and {len(one.by_number)} have ended; the "
-                "number is fixed before the first run and all are submitted: make a new set"
+                f"{folder / SET}: {set_record.runs} runs were requested, and {len(set_record.by_number)} have ended; "
+                "the number is fixed before the first run and all are submitted: make a new set"
             )
-        for run in one.by_number.values() if one is not None else ():
+        for run in set_record.by_number.values() if set_record is not None else ():
             if run.fault is not None:
                 yield f"{folder / f'run_{run.number}'}: its log is not a result: {run.fault}; make a new set"
 
 
 def _check_none_left_out(recorded: RecordedRuns) -> Iterator[str]:
     run_folders = recorded.run_folders
-    for folder, one in recorded.sets.items():
-        for run in one.by_number.values() if one is not None else ():
+    for folder, set_record in recorded.sets.items():
+        for run in set_record.by_number.values() if set_record is not None else ():
             path = folder / f"run_{run.number}"
             if run.is_result and path not in run_folders:
                 gone = "" if path.is_dir() else ", and its folder is gone"
                 yield (
                     f"{path} is a run of this set ({SET} has {run.log}, {run.status}), and its log is not among the "
-                    f"results{gone}; runs must not be selected: restore it, or make a new set"
+                    f"results{gone}; no run may be left out: restore it, or make a new set"
                 )
         made = runs_of_set(folder)
         for record in made:
-            unrecorded = one is None or record.number not in one.by_number
+            unrecorded = set_record is None or record.number not in set_record.by_number
             kept = record.folder
             if (
                 unrecorded
@@ -140,16 +141,16 @@ def _check_none_left_out(recorded: RecordedRuns) -> Iterator[str]:
                 and _clock_was_started(kept)
             ):
                 yield (
-                    f"{record.path} is a run of this set, and its log is not among the results; runs must not be "
-                    "selected: restore the log, or make a new set"
+                    f"{record.path} is a run of this set, and its log is not among the results; no run may be "
+                    "left out: restore the log, or make a new set"
                 )
         numbers = {record.number for record in made}
-        for number in sorted(set(range(max(numbers, default=0))) - numbers) if one is None else ():
-            yield f"{folder / f'run_{number}'} is missing, and later runs exist; runs must not be selected: restore it"
+        for number in sorted(set(range(max(numbers, default=0))) - numbers) if set_record is None else ():
+            yield f"{folder / f'run_{number}'} is missing, and later runs exist; no run may be left out: restore it"
 
 
 def _check_not_restarted(recorded: RecordedRuns) -> Iterator[str]:
-    for run, record in recorded.recorded():
+    for run, record in recorded.with_records():
         if record.folder.gone_on_with or record.total("restarts"):
             codes = record.source.codes if record.source is not None else ()
             by = f" (started by code {codes[0][:12]}, resumed by {codes[-1][:12]})" if len(codes) > 1 else ""
@@ -158,14 +159,14 @@ def _check_not_restarted(recorded: RecordedRuns) -> Iterator[str]:
                 "cannot be paused; make a new set"
             )
     times = [run.start_ms for run in recorded.runs if run.start_ms is not None]
-    for folder, one in recorded.sets.items():
-        for ended in one.by_number.values() if one is not None else ():
+    for folder, set_record in recorded.sets.items():
+        for ended in set_record.by_number.values() if set_record is not None else ():
             if ended.restarted:
                 yield (
-                    f"{folder / f'run_{ended.number}'} was restarted or resumed, so that it is not a result; runs "
-                    "must not be selected: make a new set"
+                    f"{folder / f'run_{ended.number}'} was restarted or resumed, so that it is not a result; no "
+                    "run may be left out: make a new set"
                 )
-        for log in (record.folder.restarted_result for record in runs_of_set(folder)) if one is None else ():
+        for log in (record.folder.restarted_result for record in runs_of_set(folder)) if set_record is None else ():
             start = _start_ms(log) if log.exists() else math.inf
             if start is None or (times and min(times) <= start <= max(times)):
                 yield f"{log} began between these runs, so that they are not consecutive; make a new set"
@@ -173,9 +174,9 @@ def _check_not_restarted(recorded: RecordedRuns) -> Iterator[str]:
 
 def _check_as_written(recorded: RecordedRuns) -> Iterator[str]:
     """Compare each log with its SHA-256 in the set's record, and with the run's summary and metrics."""
-    for run, record in recorded.recorded():
-        one = recorded.sets[record.set_folder]
-        ended = one.by_number.get(record.number) if one is not None else None
+    for run, record in recorded.with_records():
+        set_record = recorded.sets[record.set_folder]
+        ended = set_record.by_number.get(record.number) if set_record is not None else None
         if ended is not None and ended.is_result and ended.sha256 != sha256_of(run.path):
             yield (
                 f"{run.name} is not the log that {record.path} left: its SHA-256 is not the one in "
@@ -226,7 +227,7 @@ def _metrics_differences(run: RunLog, record: RunRecord) -> Iterator[str]:
 
 def _check_same_code(recorded: RecordedRuns) -> Iterator[str]:
     by_code: dict[str, str] = {}
-    for run, record in recorded.recorded():
+    for run, record in recorded.with_records():
         for code in record.source.codes if record.source is not None else ():
             by_code.setdefault(code, run.name)
     for (one, first), (other, second) in pairwise(by_code.items()):

@@ -14,7 +14,12 @@ from podium.config.run_folder import RunFolder
 from podium.core.files import sha256_of
 from podium.run.set_record import EndedRun, add_ended, read_set, write_set
 from podium.run.source import Source, read_source, write_source
-from podium.submission.package.compare_records import RECORD_RULES, RecordedRuns, compared, find_contradictions
+from podium.submission.package.compare_records import (
+    RECORD_RULES,
+    RecordedRuns,
+    describe_comparison,
+    find_contradictions,
+)
 from podium.submission.package.find_runs import find_records, read_runs, runs_folder
 from tests.podium.submission.conftest import GAP_MS, START_MS, MadeSet, edit, set_times, set_value
 
@@ -210,10 +215,10 @@ def test_an_edited_copy_is_refused_and_the_sets_log_is_named(make_set: Any) -> N
 
 def test_compared_and_not_compared_records_are_described(make_set: Any) -> None:
     made = make_set()
-    found, not_compared = compared(recorded(made))
+    found, not_compared = describe_comparison(recorded(made))
     assert not_compared == [] and len(found) == 2
     assert found[0].startswith("runs/mine/set: 10 runs were requested and 10 have ended; the logs have the SHA-256")
     assert found[1].startswith("10 logs: status, seconds, samples and accuracy") and "made by code" in found[1]
     made.remove_set_record()
-    found, not_compared = compared(recorded(made))
+    found, not_compared = describe_comparison(recorded(made))
     assert len(found) == 1 and "is a set of an older version without set.json" in not_compared[0]
