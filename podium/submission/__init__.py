@@ -1,1 +1,1 @@
-"""What goes to MLPerf: describing a system, checking a package harder than the official tools do, and making one."""
+"""Submissions to MLPerf: descriptions of systems, packages of runs, and checks beyond those of the official tools."""

@@ -1,4 +1,4 @@
-"""`podium submit check`: runs the official and Podium's own checks on a package; prints what `podium submit` finds."""
+"""`podium submit check`: run the official and Podium's own checks; print the reports of `podium submit`."""
 
 import math
 import os
@@ -24,30 +24,30 @@ from podium.mllog.rulesets import Ruleset
 from podium.submission.archive import Limits, Tally, archive_stem, copy_file, copy_tree, is_archive, unpack
 from podium.submission.checks.all_checks import check_package
 from podium.submission.checks.runs import configurations_in
-from podium.submission.official.runner import Official, Score, Verdict, ask_official
-from podium.submission.package.select_runs import Choice, scored_seconds
+from podium.submission.official.runner import OfficialResults, Score, Verdict, ask_official
+from podium.submission.package.select_runs import WindowSelection, scoring_seconds
 from podium.submission.rcp import Convergence
 
-if TYPE_CHECKING:  # a check does without these, which take a quarter of its start
+if TYPE_CHECKING:  # importing these takes a quarter of the start-up time, and a check does not need them
     from podium.submission.describe import Field
-    from podium.submission.package.build import Packaged
-    from podium.submission.package.files import Submitted
+    from podium.submission.package.build import BuiltPackage
+    from podium.submission.package.files import SubmittedSystem
 
 
 @dataclass(frozen=True)
 class FileVerdict:
-    """What was found about one log or one system's description."""
+    """Verdicts on one log or one system description."""
 
     path: str
-    official: Verdict  # of the official compliance checker or system description checker alone
-    podium: Literal["passed", "failed"]  # whether Podium's own checks found no error in it
+    official: Verdict  # of the official compliance checker or system description checker
+    podium: Literal["passed", "failed"]  # failed: Podium's own checks found an error in the file
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was found about a package, or several."""
+    """Verdicts, findings and scores of one or more packages."""
 
-    path: str  # as it was asked for; all other paths are relative to it
+    path: str  # as given by the caller; all other paths are relative to it
     ruleset: str
     packages: tuple[str, ...]
     files: tuple[FileVerdict, ...]
@@ -69,20 +69,18 @@ def check(
 ) -> Report:
     """Check a package, a folder of packages, one system's results, one log, or an archive of any of these.
 
-    Works on a copy that is gone afterwards, whatever happens. `starting` is called with the number of logs, `told` with
-    the numbers of logs judged since, from any thread. `runs` is a folder of Podium's own runs: logs of these must say
-    what they were configured with. Raises UsageError where `path` holds no results.
+    Works on a temporary copy. One callback gets the number of logs before the check, the other the number of logs
+    checked since its last call, from any thread. `runs` is a folder of Podium's own runs: their logs are compared with
+    their configurations. Raises UsageError where `path` has no results.
     """
     if runs is not None and not runs.is_dir():
-        raise UsageError(
-            f"--runs {runs}: there is no such folder; name the one with Podium's own runs, such as runs/laptop"
-        )
+        raise UsageError(f"--runs {runs}: no such folder; name the folder of Podium's own runs, such as runs/laptop")
     if not path.exists():
-        raise UsageError(f"{path}: there is no such file or folder; name a package, a folder of results, or a log")
+        raise UsageError(f"{path}: no such file or folder; name a package, a folder of results, or a log")
     with tempfile.TemporaryDirectory(prefix="podium-check-") as folder:
         tally = Tally(limits or Limits())
-        copy = _copy(path.resolve(), Path(folder) / "copy", tally)
-        packages = _packages(path, copy, tally)
+        copy = _copy_input(path.resolve(), Path(folder) / "copy", tally)
+        packages = _read_packages(path, copy, tally)
         root = copy if copy.is_dir() else copy.parent
         scratch = Path(folder) / "scratch"
         scratch.mkdir()
@@ -90,44 +88,44 @@ def check(
         own: list[Finding] = []
         configurations = configurations_in(runs) if runs is not None else {}
 
-        def check_own() -> None:
-            judged = any(result.benchmark == "bert" and result.logs for one in packages for result in one.results)
+        def run_own_checks() -> None:
+            has_results = any(result.benchmark == "bert" and result.logs for one in packages for result in one.results)
             for package in packages:
                 prefix = PurePosixPath(package.root.relative_to(root))
-                for finding in check_package(package, ruleset, configurations, judged):
+                for finding in check_package(package, ruleset, configurations, has_results):
                     own.append(replace(finding, path=printable(str(prefix / finding.path))))
 
-        official = ask_official(packages, root, scratch, ruleset, told, meanwhile=check_own)
-    return _report(path, ruleset, packages, official, [*tally.findings, *official.findings, *own])
+        official = ask_official(packages, root, scratch, ruleset, told, meanwhile=run_own_checks)
+    return _build_report(path, ruleset, packages, official, [*tally.findings, *official.findings, *own])
 
 
-def _copy(path: Path, target: Path, tally: Tally) -> Path:
-    """Where the copy is; with the names of the two folders above, by which a log is known."""
+def _copy_input(path: Path, target: Path, tally: Tally) -> Path:
+    """Copy what is checked and return where; with the names of its two parent folders, which identify a log."""
     if path.is_file() and is_archive(path):
         target.mkdir(parents=True)
         unpack(path, target / archive_stem(path), tally)
         return target / archive_stem(path)
-    root, parts = _scope(path)
-    place = target / (root.parent.parent.name or "_") / (root.parent.name or "_") / (root.name or "_")
-    place.parent.mkdir(parents=True)
+    root, parts = _select_scope(path)
+    copied = target / (root.parent.parent.name or "_") / (root.parent.name or "_") / (root.name or "_")
+    copied.parent.mkdir(parents=True)
     if root.is_file():
-        copy_file(root, place, tally, PurePosixPath(root.name))
+        copy_file(root, copied, tally, PurePosixPath(root.name))
     elif not parts:
-        copy_tree(root, place, tally)
+        copy_tree(root, copied, tally)
     else:
         for part in parts:
-            (place / part).parent.mkdir(parents=True, exist_ok=True)
+            (copied / part).parent.mkdir(parents=True, exist_ok=True)
             if (root / part).is_dir():
-                copy_tree(root / part, place / part, tally, part)
+                copy_tree(root / part, copied / part, tally, part)
             else:
-                copy_file(root / part, place / part, tally, part)
-    return place
+                copy_file(root / part, copied / part, tally, part)
+    return copied
 
 
-def _scope(path: Path) -> tuple[Path, tuple[PurePosixPath, ...]]:
-    """What belongs to the check of `path`: a folder or file, and the parts of it that are copied, or none for all.
+def _select_scope(path: Path) -> tuple[Path, tuple[PurePosixPath, ...]]:
+    """Return the folder or file to copy for a check of `path`, and which parts of it; no parts mean all of it.
 
-    Of one system's results, or one set of them, it is the package that they belong to, with that system alone.
+    For the results of one system or one of its sets, that is their package with this system only.
     """
     for system in (path, path.parent) if path.is_dir() else ():
         root = system.parent.parent
@@ -140,15 +138,15 @@ def _scope(path: Path) -> tuple[Path, tuple[PurePosixPath, ...]]:
 
 
 def _has_systems(root: Path) -> bool:
-    """Whether it has the systems/ of a package, be it empty; a user's own systems/ of Podium holds YAML files alone."""
+    """Whether `root` has the systems/ of a package, possibly empty; a working folder's systems/ has YAML files only."""
     folder = root / "systems"
     if not folder.is_dir() or folder.is_symlink():
         return False
     return any(folder.glob("*.json")) or not any(folder.glob("*.yaml"))
 
 
-def _packages(path: Path, copy: Path, tally: Tally) -> list[Package]:
-    """The packages of the copy; none where it is not whole, or where nothing but what was refused is in it."""
+def _read_packages(path: Path, copy: Path, tally: Tally) -> list[Package]:
+    """Return the packages of the copy; none where it is incomplete, or has only entries that were not copied."""
     if not tally.whole:
         return []
     try:
@@ -159,13 +157,13 @@ def _packages(path: Path, copy: Path, tally: Tally) -> list[Package]:
         raise UsageError(str(error).replace(str(copy), str(path))) from None
 
 
-def _report(
-    path: Path, ruleset: Ruleset, packages: list[Package], official: Official, findings: list[Finding]
+def _build_report(
+    path: Path, ruleset: Ruleset, packages: list[Package], official: OfficialResults, findings: list[Finding]
 ) -> Report:
     failed = {finding.path for finding in findings if finding.source == "podium" and finding.severity == "error"}
     files = [
         FileVerdict(name, verdict, "failed" if name in failed else "passed")
-        for name, verdict in sorted(official.verdicts.items(), key=lambda item: natural(item[0]))
+        for name, verdict in sorted(official.verdicts.items(), key=lambda item: natural_sort_key(item[0]))
     ]
     return Report(
         path=str(path),
@@ -173,32 +171,32 @@ def _report(
         packages=tuple(package.name for package in packages),
         files=tuple(files),
         findings=tuple(
-            sorted(set(findings), key=lambda f: (natural(f.path), f.severity, f.rule, f.line or 0, f.message))
+            sorted(set(findings), key=lambda f: (natural_sort_key(f.path), f.severity, f.rule, f.line or 0, f.message))
         ),
-        scores=tuple(sorted(official.scores, key=lambda score: natural(score.path))),
+        scores=tuple(sorted(official.scores, key=lambda score: natural_sort_key(score.path))),
     )
 
 
-def natural(path: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts result_2.txt before result_10.txt, and a folder before what is in it."""
+def natural_sort_key(path: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key that puts result_2.txt before result_10.txt, and a folder before its content."""
     parts = re.findall(r"\d{1,18}|\D+", path)
     return tuple((0, int(part), "") if part[0].isascii() and part.isdigit() else (1, 0, part) for part in parts)
 
 
-MAX_ALIKE = 3  # files of a folder that are named where the same is found in more of them
+MAX_LISTED_FILES = 3  # files named beside a finding that more files of the folder share
 
-_STYLES = {"passed": "green", "failed": "red", "unread": "red", "not run": "red"}
+_VERDICT_STYLES = {"passed": "green", "failed": "red", "unread": "red", "not run": "red"}
 JSON_FIELDS = {name: name for name in ("path", "rule", "severity", "message", "source", "line")}
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report with its verdict; plain types alone."""
+    """Return the report with its verdict and summary as a JSON object."""
     findings = [finding.as_json(JSON_FIELDS) for finding in report.findings]
     return {"accepted": report.accepted, "summary": summary(report), **asdict(report), "findings": findings}
 
 
 def summary(report: Report) -> str:
-    """One line: what was checked, what the official checkers said of the logs, and what was found in all."""
+    """Return one line: the packages, how many logs pass the official checker, and the number of findings."""
     logs = [file for file in report.files if not file.path.endswith(".json")]
     passed = sum(file.official == "passed" for file in logs)
     found = severity_counts(report.findings) or "nothing found"
@@ -207,9 +205,9 @@ def summary(report: Report) -> str:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """A line for each folder of files that are alike, below it what was found, and the verdict last."""
-    table = text_table("file", "official", "podium", "what")
-    for row in _rows(report):
+    """Print a row for each folder and pair of verdicts, below it the findings, then scores and the summary."""
+    table = text_table("file", "official", "podium", "finding")
+    for row in _table_rows(report):
         table.add_row(*row)
     if table.row_count:
         console.print(table)
@@ -221,144 +219,149 @@ def print_report(console: Console, report: Report) -> None:
     print_line(console, summary(report), "bold green" if report.accepted else "bold red")
 
 
-def _rows(report: Report) -> Iterator[tuple[Text, ...]]:
-    """Of each folder the verdicts, files of the same verdicts together, then the findings, those alike together."""
+def _table_rows(report: Report) -> Iterator[tuple[Text, ...]]:
+    """Yield for each folder a row per pair of verdicts, then a row per finding; files that share one are merged."""
     by_folder: dict[str, list[FileVerdict]] = {}
     for file in report.files:
-        by_folder.setdefault(_folder(file.path), []).append(file)
-    places = dict.fromkeys([*by_folder, *(_folder(finding.path) for finding in report.findings)])
-    for place in sorted(places):
+        by_folder.setdefault(_display_folder(file.path), []).append(file)
+    folders = dict.fromkeys([*by_folder, *(_display_folder(finding.path) for finding in report.findings)])
+    for folder in sorted(folders):
         by_verdicts: dict[tuple[str, str], list[str]] = {}
-        for file in by_folder.get(place, []):
+        for file in by_folder.get(folder, []):
             by_verdicts.setdefault((file.official, file.podium), []).append(file.path)
         for verdicts, paths in sorted(by_verdicts.items()):
-            official, podium = (Text(verdict, _STYLES[verdict]) for verdict in verdicts)
-            yield Text(_names(place, paths)), official, podium, Text()
-        alike: dict[tuple[Severity, str, str, str], list[str]] = {}
+            official, podium = (Text(verdict, _VERDICT_STYLES[verdict]) for verdict in verdicts)
+            yield Text(_format_paths(folder, paths)), official, podium, Text()
+        merged: dict[tuple[Severity, str, str, str], list[str]] = {}
         for finding in report.findings:
-            if _folder(finding.path) == place:
+            if _display_folder(finding.path) == folder:
                 key = finding.severity, finding.source, finding.rule, finding.message
                 line = "" if finding.line is None else f":{finding.line}"
-                alike.setdefault(key, []).append(finding.path + line)
-        for (severity, source, _, message), paths in alike.items():
+                merged.setdefault(key, []).append(finding.path + line)
+        for (severity, source, _, message), paths in merged.items():
             found = Text.assemble(MARKS[severity], " ", (source, "bold"), f": {printable(message)}")
-            yield Text("  " + _names(place, paths, named=True)), Text(), Text(), found
+            yield Text("  " + _format_paths(folder, paths, named=True)), Text(), Text(), found
 
 
-def _names(place: str, paths: list[str], named: bool = False) -> str:
-    """One path, or a folder and how many of its files; with `named`, a few of them by name."""
+def _format_paths(folder: str, paths: list[str], named: bool = False) -> str:
+    """Return one path, or a folder with its number of files; with `named`, up to MAX_LISTED_FILES names instead."""
     paths = list(dict.fromkeys(paths))
-    if named and paths == [place]:
-        return "all of it"
+    if named and paths == [folder]:
+        return "the whole folder"
     if len(paths) == 1:
-        return printable(paths[0].removeprefix(f"{place}/") if named and paths[0] != place else paths[0])
-    names = [path.removeprefix(f"{place}/") for path in paths]
+        return printable(paths[0].removeprefix(f"{folder}/") if named and paths[0] != folder else paths[0])
+    names = [path.removeprefix(f"{folder}/") for path in paths]
     if named:
-        rest = len(names) - MAX_ALIKE
-        return printable(", ".join(names[:MAX_ALIKE]) + (f" and {rest} more" if rest > 0 else ""))
-    return printable(f"{place}/ ({len(names)} files)")
+        rest = len(names) - MAX_LISTED_FILES
+        return printable(", ".join(names[:MAX_LISTED_FILES]) + (f" and {rest} more" if rest > 0 else ""))
+    return printable(f"{folder}/ ({len(names)} files)")
 
 
-def _folder(path: str) -> str:
-    """The folder that a path is told under: of a log its set of results, of anything else the one that holds it."""
+def _display_folder(path: str) -> str:
+    """Return the folder under which a path is listed: a set of results itself, any other path's parent."""
     pure = PurePosixPath(path)
     return str(pure if pure.name == "bert" else pure.parent)
 
 
-STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "cannot be told": "dim"}
+FIELD_STYLES = {"same": "green", "differs": "red", "not stated": "yellow", "not detected": "dim"}
 
 
 def print_fields(console: Console, system: str, fields: Sequence["Field"]) -> None:
-    """A line a field: what the file says beside what this machine tells."""
+    """Print a row for each field: its value in the file, the detected value, and the verdict."""
     table = text_table(
-        "field", "file", "detected", "verdict", title=f"{system}: described and detected", no_wrap="field"
+        "field", "file", "detected", "verdict", title=f"{system}: description and detected values", no_wrap="field"
     )
-    for one in fields:
-        cells = map(Text, (one.name, one.stated, one.detected or UNKNOWN))
-        table.add_row(*cells, Text(one.verdict, STYLES[one.verdict]))
+    for row in fields:
+        cells = map(Text, (row.name, row.stated, row.detected or UNKNOWN))
+        table.add_row(*cells, Text(row.verdict, FIELD_STYLES[row.verdict]))
     console.print(table)
 
 
-def print_packaged(console: Console, packaged: "Packaged") -> None:
-    """For each system the windows, where there is more than one, and what it comes to; then where the package is."""
-    for one in packaged.systems:
-        if len(one.choice.scores) > 1:
-            console.print(_windows(one))
-        console.print(_system(one))
-        for text in one.compared:
-            print_line(console, f"compared: {one.system}: {text}")
-        for note in one.notes:
-            print_line(console, f"note: {one.system}: {note}")
+def print_packaged(console: Console, packaged: "BuiltPackage") -> None:
+    """Print for each system its windows, if several, its score and notes; then the warnings and the package's path."""
+    for submitted in packaged.systems:
+        if len(submitted.selection.scores) > 1:
+            console.print(_window_table(submitted))
+        console.print(_system_table(submitted))
+        for text in submitted.compared:
+            print_line(console, f"compared: {submitted.system}: {text}")
+        for note in submitted.notes:
+            print_line(console, f"note: {submitted.system}: {note}")
     for finding in packaged.findings:
         print_line(console, f"warning: {finding.rule}: {finding.path}: {finding.message} ({finding.source})")
     print_line(console, str(packaged.folder))
 
 
-def packaged_json(packaged: "Packaged") -> dict[str, Any]:
+def packaged_json(packaged: "BuiltPackage") -> dict[str, Any]:
+    """Return the result of `podium submit package` as a JSON object."""
     return {
         "package": str(packaged.folder),
-        "systems": [_json(one) for one in packaged.systems],
+        "systems": [_system_json(submitted) for submitted in packaged.systems],
         "findings": [finding.as_json(JSON_FIELDS) for finding in packaged.findings],
     }
 
 
-def _json(one: "Submitted") -> dict[str, Any]:
-    choice, found = one.choice, one.convergence
+def _system_json(submitted: "SubmittedSystem") -> dict[str, Any]:
+    selection, found = submitted.selection, submitted.convergence
     return {
-        "system": one.system,
-        "division": one.config.division,
-        "score_seconds": choice.score,
-        "scaled_score_seconds": choice.score * _factor(found),
-        "runs": [{"file": str(run.path), "seconds": _finite(scored_seconds(run))} for run in choice.runs],
-        "window_scores": [_finite(score) for score in choice.scores],
-        "window": choice.window,
+        "system": submitted.system,
+        "division": submitted.config.division,
+        "score_seconds": selection.score,
+        "scaled_score_seconds": selection.score * _scaling_factor(found),
+        "runs": [{"file": str(run.path), "seconds": _finite_or_none(scoring_seconds(run))} for run in selection.runs],
+        "window_scores": [_finite_or_none(score) for score in selection.scores],
+        "window": selection.window,
         "convergence": None if found is None else {k: v for k, v in asdict(found).items() if k != "scaling"},
         "scaled": found is not None and found.scaling is not None,
-        "commit": one.code.commit,
-        "commit_made_the_runs": one.code.made_the_runs,
-        "compared": list(one.compared),
-        "notes": list(one.notes),
+        "commit": submitted.code.commit,
+        "commit_made_the_runs": submitted.code.made_the_runs,
+        "compared": list(submitted.compared),
+        "notes": list(submitted.notes),
     }
 
 
-def _windows(one: "Submitted") -> Table:
-    choice = one.choice
-    title = f"{one.system}: {len(choice.scores)} windows of {RUNS} consecutive runs"
-    caption = "the median window is taken"
-    if len(choice.scores) % 2 == 0:
-        caption += "; of the two in the middle, the slower: the choice must never gain anything"
+def _window_table(submitted: "SubmittedSystem") -> Table:
+    selection = submitted.selection
+    title = f"{submitted.system}: {len(selection.scores)} windows of {RUNS} consecutive runs"
+    caption = "the median window is submitted"
+    if len(selection.scores) % 2 == 0:
+        caption += "; of the two in the middle, the slower, so that the selection cannot improve the score"
     table = figure_table(title, "from", "to", "score", "rank", "", caption=caption)
-    ranks = sorted(range(len(choice.scores)), key=lambda window: (choice.scores[window], window))
-    for window, score in enumerate(choice.scores):
-        names = (choice.runs[window].name, choice.runs[window + RUNS - 1].name)
+    ranks = sorted(range(len(selection.scores)), key=lambda window: (selection.scores[window], window))
+    for window, score in enumerate(selection.scores):
+        names = (selection.runs[window].name, selection.runs[window + RUNS - 1].name)
         rank = str(1 + ranks.index(window))
-        table.add_row(*map(Text, names), _seconds(score), rank, "taken" if window == choice.window else "")
+        table.add_row(
+            *map(Text, names), _format_seconds(score), rank, "submitted" if window == selection.window else ""
+        )
     return table
 
 
-def _system(one: "Submitted") -> Table:
-    table = summary_table(f"{one.system}, {one.config.division} division")
-    choice, found = one.choice, one.convergence
-    table.add_row("MLPerf score", _seconds(choice.score))
+def _system_table(submitted: "SubmittedSystem") -> Table:
+    table = summary_table(f"{submitted.system}, {submitted.config.division} division")
+    selection, found = submitted.selection, submitted.convergence
+    table.add_row("MLPerf score", _format_seconds(selection.score))
     if found is not None:
-        for row in _convergence(found, choice):
+        for row in _convergence_rows(found, selection):
             table.add_row(*row)
-    table.add_row("code", f"commit {one.code.commit[:12]}" + ("" if one.code.made_the_runs else ", not sure"))
-    if one.code.doubt:
-        table.add_row("", escape(one.code.doubt))
+    table.add_row(
+        "code", f"commit {submitted.code.commit[:12]}" + ("" if submitted.code.made_the_runs else ", not certain")
+    )
+    if submitted.code.doubt:
+        table.add_row("", escape(submitted.code.doubt))
     return table
 
 
-def _convergence(found: Convergence, choice: Choice) -> list[tuple[str, str]]:
+def _convergence_rows(found: Convergence, selection: WindowSelection) -> list[tuple[str, str]]:
     rows = [("RCP check", f"{'passed' if found.passed else 'FAILED'}: {escape(found.words)}")]
     if found.samples is not None and found.reference_samples is not None and found.least_samples is not None:
         rows.append(("samples to target", f"{found.samples:,.0f}"))
         batch = f"batch {found.reference_batch_size:,}"
         rows.append(("  of the reference", f"{found.reference_samples:,.0f} ({batch})"))
-        rows.append(("  least accepted", f"{found.least_samples:,.0f}"))
+        rows.append(("  minimum accepted", f"{found.least_samples:,.0f}"))
     if found.scaling is not None:
         rows.append(("scaled by (scaling.json)", f"{found.factor:.6f}"))
-        rows.append(("  scaled score", _seconds(choice.score * found.factor)))
+        rows.append(("  scaled score", _format_seconds(selection.score * found.factor)))
     elif found.factor > 1:
         rows.append(("factor", f"{found.factor:.6f}, not applied under this ruleset"))
     else:
@@ -366,13 +369,13 @@ def _convergence(found: Convergence, choice: Choice) -> list[tuple[str, str]]:
     return rows
 
 
-def _factor(found: Convergence | None) -> float:
+def _scaling_factor(found: Convergence | None) -> float:
     return found.factor if found is not None and found.scaling is not None else 1.0
 
 
-def _finite(seconds: float) -> float | None:
+def _finite_or_none(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-def _seconds(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f"{seconds:.3f} s, {seconds / 60:.6f} min" if math.isfinite(seconds) else "not converged"

@@ -1,7 +1,7 @@
-"""Convergence of a closed result compared with MLPerf's reference convergence points (RCPs), and its score's scaling.
+"""Comparison of a closed result with MLPerf's reference convergence points (RCPs), and the scaling of its score.
 
 A result that needs fewer samples than the reference, but not significantly fewer, has its score scaled up by
-reference mean / own mean, from ruleset 2.1.0 on. All of it is computed by the official checker, on a copy.
+(reference mean / mean of the result) from ruleset 2.1.0 on. The official checker computes all of it, on a copy.
 """
 
 import shutil
@@ -14,34 +14,35 @@ from pathlib import Path
 from podium.core.errors import WorkError
 from podium.mllog.results_tree import SCALING
 from podium.mllog.rulesets import Ruleset
-from podium.submission.official.runner import FOLDER_SECONDS, ToolProcess
+from podium.submission.official.runner import FOLDER_TIMEOUT_SECONDS, ToolProcess
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """What the official RCP checker finds in ten logs."""
+    """Result of the official RCP checker on ten logs; samples are counted until the target."""
 
     passed: bool
-    words: str  # the checker's own, such as RCP Interpolation
-    factor: float
-    samples: float | None  # until the target: the mean without the least and the greatest
+    words: str  # the checker's text, such as RCP Interpolation
+    factor: float  # by which the score is scaled up: reference mean / mean of the result
+    samples: float | None  # the mean without the smallest and the greatest
     reference_samples: float | None  # the reference's mean at this batch size, interpolated where it is between two
-    least_samples: float | None  # that are accepted
+    least_samples: float | None  # the smallest mean that is accepted
     reference_batch_size: int | None
     scaling: bytes | None  # scaling.json as the official package checker writes it; None where the score is not scaled
 
 
 def convergence(logs: Sequence[Path], ruleset: Ruleset) -> Convergence:
-    """Ask the official checker. WorkError where it fails."""
+    """Run the official RCP checker on copies of ten logs. Raises WorkError where it breaks off."""
     with tempfile.TemporaryDirectory() as temporary, closing(ToolProcess()) as process:
         folder = Path(temporary) / "bert"
         folder.mkdir()
         for number, log in enumerate(logs):
             shutil.copyfile(log, folder / f"result_{number}.txt")
-        answer = process.ask("rcp_checker", folder, ruleset.name, FOLDER_SECONDS)
+        answer = process.run_tool("rcp_checker", folder, ruleset.name, FOLDER_TIMEOUT_SECONDS)
         if answer["crash"]:
             raise WorkError(
-                f"{logs[0].parent}: the official RCP checker broke off ({answer['crash']}); are these whole logs?"
+                f"{logs[0].parent}: the official RCP checker broke off ({answer['crash']}); "
+                "check that the logs are complete"
             )
         found, scaling = answer["convergence"], folder / SCALING
         content = scaling.read_bytes() if ruleset.scaled and found["passed"] and scaling.is_file() else None

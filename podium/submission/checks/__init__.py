@@ -1,1 +1,1 @@
-"""What the official tools let through or get wrong: one function a check, in tables by what they look at."""
+"""Checks of what the official tools accept or get wrong: one function per check, in tables by subject."""

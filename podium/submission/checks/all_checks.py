@@ -1,7 +1,7 @@
-"""Podium's own checks, for what the official tools let through or get wrong: tables of functions by subject.
+"""Podium's checks of what the official tools accept or get wrong: tables of functions by subject.
 
-An error is what the rules reject, or what makes a score worthless. What occurs in published and accepted packages is
-at most a warning: something that a reviewer would ask about.
+An error is what the rules reject, or what invalidates a score. What occurs in published and accepted packages is at
+most a warning: something that a reviewer should look at.
 """
 
 from collections.abc import Mapping
@@ -10,34 +10,35 @@ from podium.config.schema import RunConfig
 from podium.core.finding import Finding
 from podium.mllog.results_tree import Package
 from podium.mllog.rulesets import Ruleset
-from podium.submission.checks.context import whole
-from podium.submission.checks.layout import LAYOUT, check_judged
-from podium.submission.checks.runs import EVALUATING, SETTINGS, check_configured, check_integrity
-from podium.submission.checks.sets import SETS
-from podium.submission.checks.systems import SYSTEMS
-from podium.submission.checks.timing import CLOCK
+from podium.submission.checks.context import read_package_logs
+from podium.submission.checks.layout import LAYOUT_CHECKS, check_has_results
+from podium.submission.checks.runs import EVALUATION_CHECKS, SETTING_CHECKS, check_configured, check_integrity
+from podium.submission.checks.sets import SET_CHECKS
+from podium.submission.checks.systems import SYSTEM_CHECKS
+from podium.submission.checks.timing import TIMING_CHECKS
 
 
 def check_package(
     package: Package,
     ruleset: Ruleset,
     configurations: Mapping[int, RunConfig] | None = None,
-    judged_elsewhere: bool = False,
+    other_results: bool = False,
 ) -> list[Finding]:
-    """Everything that Podium finds in a package, in the order of files and lines.
+    """Return the findings of all of Podium's checks on a package, in the order of files and lines.
 
-    `configurations` are those of Podium's own runs by their seeds, with which their logs are compared. With
-    `judged_elsewhere` another package of the same check has BERT results, and this one needs none. Raises WorkError.
+    `configurations` are those of Podium's own runs by seed; logs with these seeds are compared with them. With
+    `other_results` another package of the same check has BERT results, so that this one may have none. Raises WorkError
+    where a file cannot be read.
     """
-    everything = whole(package)
-    found = list(check_judged(everything, judged_elsewhere))
-    for check_whole in (*SYSTEMS, *LAYOUT):
-        found.extend(check_whole(everything, ruleset))
-    for runs in everything.sets:
-        for check_set in SETS:
+    checked = read_package_logs(package)
+    found = list(check_has_results(checked, other_results))
+    for check_whole in (*SYSTEM_CHECKS, *LAYOUT_CHECKS):
+        found.extend(check_whole(checked, ruleset))
+    for runs in checked.sets:
+        for check_set in SET_CHECKS:
             found.extend(check_set(runs, ruleset))
         for run in runs.runs:
-            for check_run in (check_integrity, *CLOCK, *EVALUATING, *SETTINGS):
+            for check_run in (check_integrity, *TIMING_CHECKS, *EVALUATION_CHECKS, *SETTING_CHECKS):
                 found.extend(check_run(run, ruleset))
             found.extend(check_configured(run, configurations or {}))
-    return sorted(set(found), key=lambda one: (one.path, one.line or 0, one.rule, one.message))
+    return sorted(set(found), key=lambda finding: (finding.path, finding.line or 0, finding.rule, finding.message))

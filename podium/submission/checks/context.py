@@ -1,4 +1,4 @@
-"""The subjects of the checks: one run, a set of runs, a package; each creates findings for its file."""
+"""What the checks look at: a run, a set of runs, a package. Runs and sets create findings for their path."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ Findings = Iterator[Finding]
 
 @dataclass(frozen=True)
 class CheckedRun:
-    """One log, and what the package says of its system."""
+    """One log and the description of its system."""
 
     path: str  # relative to the package, with forward slashes
     log: RunLog
-    system: Mapping[str, Any] | None  # the system's description, if there is one that can be read
+    system: Mapping[str, Any] | None  # the system's description; None where it is missing or cannot be read
 
     def error(self, rule: str, message: str, line: int | Event | None = None) -> Finding:
         return Finding.error(self.path, rule, message, _line_number(line))
@@ -29,18 +29,21 @@ class CheckedRun:
 
     @property
     def closed(self) -> bool:
-        """Whether the log or the description says closed, however it is spelled."""
-        return "closed" in (_plain(self.log.text("submission_division")), _plain((self.system or {}).get("division")))
+        """Whether the log or the description has the closed division, in any spelling."""
+        return "closed" in (
+            _normalize(self.log.text("submission_division")),
+            _normalize((self.system or {}).get("division")),
+        )
 
     @property
     def converged(self) -> bool:
-        """Whether the run counts as one that reached the target: it says success."""
+        """Whether the run counts as one that reached the target: its status is success."""
         return self.log.status == "success"
 
 
 @dataclass(frozen=True)
 class CheckedSet:
-    """The runs of one system."""
+    """The logs in one folder of results of one system."""
 
     path: str
     folder: ResultFolder
@@ -55,14 +58,14 @@ class CheckedSet:
 
 
 @dataclass(frozen=True)
-class Whole:
+class CheckedPackage:
     """A package with its sets of BERT runs."""
 
     package: Package
     sets: tuple[CheckedSet, ...]
 
 
-def whole(package: Package) -> Whole:
+def read_package_logs(package: Package) -> CheckedPackage:
     """Read every log of a package's BERT results."""
     sets = []
     for folder in package.results:
@@ -71,12 +74,12 @@ def whole(package: Package) -> Whole:
             fields = system.fields if system is not None else None
             runs = tuple(CheckedRun(package.relative(path), read_log(path), fields) for path in folder.logs)
             sets.append(CheckedSet(package.relative(folder.path), folder, system, runs))
-    return Whole(package, tuple(sets))
+    return CheckedPackage(package, tuple(sets))
 
 
 def _line_number(line: int | Event | None) -> int | None:
     return line.line if isinstance(line, Event) else line
 
 
-def _plain(value: Any) -> str:
+def _normalize(value: Any) -> str:
     return value.strip().casefold() if isinstance(value, str) else ""

@@ -18,59 +18,59 @@ from podium.mllog.write import UsedOptimizer
 from podium.run.records import runs_of_system
 from podium.submission.checks.context import CheckedRun, Findings
 
-GRANULE = 25_000  # samples in which the schedule's formula is rounded
+ROUNDING_SAMPLES = 25_000  # step to which the formula of the evaluation schedule is rounded
 
 
-def _evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_evaluation_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
     event = run.log.first("eval_samples")
     if event is None:
         if log_is_whole(run):
-            yield run.error("eval_samples", "there is no eval_samples; a log says on how many samples was evaluated")
+            yield run.error("eval_samples", "there is no eval_samples; log the number of evaluation samples")
     elif (samples := as_number(event.value)) is None:
-        yield run.error("eval_samples", f"eval_samples is {quoted(event.value)}, which is no number of samples", event)
+        yield run.error("eval_samples", f"eval_samples is {quoted(event.value)}; it must be a number of samples", event)
     elif run.closed and samples != CLOSED_EVALUATION_SAMPLES:
         message = f"eval_samples is {samples:,.0f}; in the closed division it is {CLOSED_EVALUATION_SAMPLES:,}"
         yield run.error("eval_samples", message, event)
 
 
 def log_is_whole(run: CheckedRun) -> bool:
-    """Whether the run was logged to its end: of a truncated one `run_stop_missing` says enough."""
+    """Whether the log has run_stop; of a truncated log only `run_stop_missing` is reported."""
     return run.log.first("run_stop") is not None
 
 
-def _accuracies(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_accuracies(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log = run.log
     events = log.all("eval_accuracy")
     if not events:
-        yield run.error("eval_accuracy", "there is no eval_accuracy; a run is evaluated at least once")
+        yield run.error("eval_accuracy", "there is no eval_accuracy; a run must be evaluated at least once")
     for event in events:
         accuracy = as_number(event.value)
         if accuracy is None or not 0 <= accuracy <= 1:
-            yield run.error("eval_accuracy", f"eval_accuracy is {quoted(event.value)}; it is between 0 and 1", event)
+            yield run.error("eval_accuracy", f"eval_accuracy is {quoted(event.value)}; it must be from 0 to 1", event)
         elif accuracy == 1:
-            message = f"eval_accuracy is 1.0, which does not count: the target is {TARGET_ACCURACY} ≤ accuracy < 1"
+            message = f"eval_accuracy is 1.0, which is not counted: the target is {TARGET_ACCURACY} ≤ accuracy < 1"
             yield run.warning("eval_accuracy", message, event)
     same = [after for before, after in pairwise(log.evaluations) if before.accuracy == after.accuracy]
     if same:
         repeated = f"the accuracy {same[0].accuracy!r} is logged for two evaluations in a row"
-        yield run.warning("eval_accuracy_repeated", f"{repeated}; see whether one is logged twice", same[0].line)
+        yield run.warning("eval_accuracy_repeated", f"{repeated}; check whether one was logged twice", same[0].line)
 
 
-def _unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_epoch_unit(run: CheckedRun, ruleset: Ruleset) -> Findings:
     if run.log.evaluations and run.log.epoch_doubt:
         message = (
-            f"epoch_num {run.log.epoch_doubt}; put the samples trained so far into it: neither samples to target nor "
-            f"the schedule can be checked otherwise, and the reference check takes it for samples"
+            f"epoch_num {run.log.epoch_doubt}; log the samples trained so far in it: otherwise neither samples to "
+            f"target nor the schedule can be checked, and the reference check takes it for samples"
         )
         yield run.warning("epoch_num", message, run.log.evaluations[0].line)
 
 
-def _schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    """In closed. A whole number of batches is as near to the schedule as anybody can be: one batch off, or a hundredth
-    of the interval, is right.
+def _check_schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check the evaluation schedule of the closed division.
 
-    More than a step of the formula's rounding beyond that, in whole batches, breaks the rule; less, as of a
-    neighbouring batch size or where the first evaluation comes late, was accepted in both rounds: a question.
+    Evaluations come after whole batches, so that a deviation of one batch, or of a hundredth of the interval, is right.
+    A deviation within one rounding step of the formula and two batches was accepted in both rounds (the schedule of a
+    neighbouring batch size, a late first evaluation), and is a warning; a larger one breaks the rule.
     """
     log, batch = run.log, run.log.number("global_batch_size")
     if not run.closed or batch is None or batch < 1 or not log.epochs_are_samples or not log.evaluations:
@@ -78,32 +78,33 @@ def _schedule(run: CheckedRun, ruleset: Ruleset) -> Findings:
     interval = evaluation_interval(int(batch))
     at = [0.0, *(evaluation.samples or 0.0 for evaluation in log.evaluations)]
     distances = [after - before - interval for before, after in pairwise(at)]
-    off = zip(distances, log.evaluations, strict=True)
-    late = [(distance, found) for distance, found in off if abs(distance) > max(batch, interval / 100)]
-    if not late:
+    pairs = zip(distances, log.evaluations, strict=True)
+    wrong = [(distance, found) for distance, found in pairs if abs(distance) > max(batch, interval / 100)]
+    if not wrong:
         return
-    distance, found = max(late, key=lambda pair: abs(pair[0]))
+    distance, found = max(wrong, key=lambda pair: abs(pair[0]))
     message = (
-        f"an evaluation comes {interval + distance:,.0f} samples after the one before it or after the start; for batch "
-        f"size {batch:,.0f} the rules say every {interval:,}; so far off are {len(late)} of {len(distances)}"
+        f"an evaluation comes {interval + distance:,.0f} samples after the one before it or after the start; the rules "
+        f"require one every {interval:,} for batch size {batch:,.0f}; {len(wrong)} of {len(distances)} deviate"
     )
-    make = run.error if abs(distance) > GRANULE + 2 * batch else run.warning
+    make = run.error if abs(distance) > ROUNDING_SAMPLES + 2 * batch else run.warning
     yield make("evaluation_schedule", message, found.line)
 
 
-def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    """Submitters whose training ran ahead of its evaluation were accepted with more: a question, not a breach.
+def _check_train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Compare train_samples with the samples of the passing evaluation, or of the last one.
 
-    With less than the passing evaluation says, one of the two is false, and samples to target are one of them.
+    More is a warning: submitters whose training ran ahead of the evaluation were accepted. Less in the closed division
+    is an error: train_samples or the samples to target are wrong.
     """
     log, event = run.log, run.log.first("train_samples")
     if event is None:
         if log_is_whole(run):
-            yield run.error("train_samples", "there is no train_samples; a log says how many samples were trained on")
+            yield run.error("train_samples", "there is no train_samples; log the number of training samples")
         return
     trained = as_number(event.value)
     if trained is None or trained <= 0:
-        message = f"train_samples is {quoted(event.value)}, which is no number of samples"
+        message = f"train_samples is {quoted(event.value)}; it must be a number of samples above 0"
         yield run.error("train_samples", message, event)
         return
     reached = log.passing or (log.evaluations[-1] if log.evaluations else None)
@@ -112,21 +113,27 @@ def _train_samples(run: CheckedRun, ruleset: Ruleset) -> Findings:
     batch = log.number("global_batch_size") or 0
     if abs(trained - reached.samples) > batch:
         which = "that reaches the target" if log.passing else "that is the last"
-        less = reached.samples - trained
-        false = run.closed and log.passing is not None and less > max(batch, reached.samples / 100)
+        missing = reached.samples - trained
+        is_wrong = run.closed and log.passing is not None and missing > max(batch, reached.samples / 100)
         message = (
             f"train_samples is {trained:,.0f}, but the evaluation {which} (line {reached.line}) comes after "
-            f"{reached.samples:,.0f}; it is the samples trained on until the target, not the data's size"
+            f"{reached.samples:,.0f}; log the samples trained on until the target, not the size of the data"
         )
-        yield (run.error if false else run.warning)("train_samples", message, event)
+        yield (run.error if is_wrong else run.warning)("train_samples", message, event)
 
 
-EVALUATING = (_evaluation_samples, _accuracies, _unit, _schedule, _train_samples)
+EVALUATION_CHECKS = (
+    _check_evaluation_samples,
+    _check_accuracies,
+    _check_epoch_unit,
+    _check_schedule,
+    _check_train_samples,
+)
 
 
 DIVISIONS = ("closed", "open")
 PLACEHOLDER = "PLACEHOLDER"
-# submission_status → what a system's description then says, in the spellings of all rounds.
+# submission_status → the status in the system's description, in the spellings of all rounds.
 STATUS_OF_LOG = {
     "onprem": ("available on-premise", "onprem", "available", "available on-prem", "on-premise"),
     "cloud": ("available cloud", "cloud", "available"),
@@ -146,34 +153,38 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "opt_lamb_epsilon": ("above 0", lambda x: x > 0),
     "opt_lamb_weight_decay_rate": ("0 or more", lambda x: x >= 0),
 }
-# Keys of different rounds for one thing.
-TWINS = (("opt_learning_rate_warmup_steps", "num_warmup_steps"), ("opt_epsilon", "opt_lamb_epsilon"))
+# Keys of different rounds with the same meaning.
+SYNONYMOUS_KEYS = (("opt_learning_rate_warmup_steps", "num_warmup_steps"), ("opt_epsilon", "opt_lamb_epsilon"))
 
 
-def _division(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    """A closed package's log that says open was held to the open rules alone; the other way, to the harder ones."""
+def _check_division(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check submission_division; the official checker applies its rules to the log, the looser ones of open as well."""
     event = run.log.first("submission_division")
     found, described = run.log.text("submission_division"), (run.system or {}).get("division")
     if event is None:
-        yield run.error("division", "there is no submission_division; a log says closed or open")
+        yield run.error("division", "there is no submission_division; log closed or open")
     elif found not in DIVISIONS:
-        message = f"submission_division is {quoted(event.value)}; allowed are closed and open, so spelled"
+        message = f"submission_division is {quoted(event.value)}; allowed are closed and open in lower case"
         yield run.error("division", message, event)
     elif described in DIVISIONS and found != described:
-        message = f"submission_division is {found}, but the system's description says {described}"
+        message = f"submission_division is {found}, but the system's description has {described}"
         if described == "closed":
-            yield run.error("division_differs", f"{message}; the log is held to the open rules", event)
+            yield run.error(
+                "division_differs",
+                f"{message}; the official checker applied the rules of the open division to the log",
+                event,
+            )
         else:
             yield run.warning("division_differs", message, event)
 
 
-def _names(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    """submission_benchmark, _org, _platform, _status: that they are said, and agree with the system's description."""
+def _check_logged_names(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check submission_benchmark, _org, _platform and _status, and compare them with the system's description."""
     log, system = run.log, run.system or {}
     if log.text("submission_benchmark") != "bert":
         event = log.first("submission_benchmark")
         found = quoted(event.value) if event is not None else "missing"
-        yield run.error("benchmark", f"submission_benchmark is {found}; here it is bert", event)
+        yield run.error("benchmark", f"submission_benchmark is {found}; it must be bert", event)
     for key, rule, required in (
         ("submission_org", "org", ruleset.log_names),
         ("submission_platform", "platform", ruleset.log_names),
@@ -182,11 +193,11 @@ def _names(run: CheckedRun, ruleset: Ruleset) -> Findings:
         event = log.first(key)
         if event is None:
             if required:
-                yield run.error(rule, f"there is no {key}; ruleset {ruleset.name} wants one")
+                yield run.error(rule, f"there is no {key}; ruleset {ruleset.name} requires it")
         elif not isinstance(event.value, str) or not event.value.strip():
-            yield run.error(rule, f"{key} is {quoted(event.value)}; name it", event)
+            yield run.error(rule, f"{key} is {quoted(event.value)}; log a name", event)
         elif PLACEHOLDER in event.value:
-            yield run.warning(rule, f"{key} is {quoted(event.value)}: a placeholder was left; name it", event)
+            yield run.warning(rule, f"{key} is {quoted(event.value)}: a placeholder; log the actual name", event)
     org, submitter = log.text("submission_org"), system.get("submitter")
     if org and isinstance(submitter, str) and PLACEHOLDER not in org and org.casefold() != submitter.casefold():
         message = f"submission_org is {quoted(org)}, but the system's submitter is {quoted(submitter)}"
@@ -197,90 +208,98 @@ def _names(run: CheckedRun, ruleset: Ruleset) -> Findings:
         message = f"submission_status is {quoted(status)}; allowed are {allowed}"
         yield run.error("log_status", message, log.first("submission_status"))
     elif status is not None and isinstance(described, str) and described.casefold() not in STATUS_OF_LOG[status]:
-        message = f"submission_status is {status}, but the system's description says {quoted(described)}"
+        message = f"submission_status is {status}, but the system's description has {quoted(described)}"
         yield run.warning("status_differs", message, log.first("submission_status"))
 
 
-def _seeds(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_seeds(run: CheckedRun, ruleset: Ruleset) -> Findings:
     events = run.log.all("seed")
     make = run.error if ruleset.seeds_checked else run.warning
     if not events:
-        yield make("seed_missing", "no seed is logged; every run logs the one that it used")
+        yield make("seed_missing", "no seed is logged; each run must log its seed")
     for event in events:
         number = as_number(event.value)
         if number is None or number != int(number):
-            yield make("seed_missing", f"the seed {quoted(event.value)} is no integer", event)
+            yield make("seed_missing", f"the seed {quoted(event.value)} is not an integer", event)
 
 
-def _twice(run: CheckedRun, ruleset: Ruleset) -> Findings:
-    """Settings that are logged more than once, with different values; ranks may well say the same thing."""
+def _check_conflicting_values(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Check for settings logged with different values; several ranks may log the same value."""
     for key, events in run.log.by_key.items():
         if key.startswith(("submission_", "opt_")) or key in RANGES or key in ("train_samples", "eval_samples"):
             other = next((event for event in events if event.value != events[0].value), None)
             if other is not None:
                 message = (
-                    f"{key} is {quoted(other.value)} here and {quoted(events[0].value)} in line {events[0].line}; a "
-                    f"log says one thing"
+                    f"{key} is {quoted(other.value)} here and {quoted(events[0].value)} in line {events[0].line}; log "
+                    f"one value"
                 )
                 yield run.error("logged_twice", message, other)
 
 
-def _ranges(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_ranges(run: CheckedRun, ruleset: Ruleset) -> Findings:
     for key, (allowed, is_allowed) in RANGES.items():
         event = run.log.first(key)
         if event is not None:
             number = as_number(event.value)
             if number is None or not is_allowed(number):
-                yield run.error("setting", f"{key} is {quoted(event.value)}; it is {allowed}", event)
+                yield run.error("setting", f"{key} is {quoted(event.value)}; it must be {allowed}", event)
 
 
-def _weight_decay(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_weight_decay(run: CheckedRun, ruleset: Ruleset) -> Findings:
     event = run.log.first("opt_lamb_weight_decay_rate")
     if event is not None and as_number(event.value) == 0:
         message = (
-            "opt_lamb_weight_decay_rate is 0: many logs tell an optimizer's default and not the value that was used; "
-            "log what the parameter groups hold"
+            "opt_lamb_weight_decay_rate is 0: many logs have an optimizer's default instead of the value used; log "
+            "the value of the parameter groups"
         )
         yield run.warning("weight_decay_zero", message, event)
 
 
-def _contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
+def _check_contradictions(run: CheckedRun, ruleset: Ruleset) -> Findings:
     log = run.log
-    for one, other in TWINS:
+    for one, other in SYNONYMOUS_KEYS:
         a, b = log.number(one), log.number(other)
         if a is not None and b is not None and a != b:
-            message = f"{other} is {b:g}, but {one} is {a:g}; both name one thing"
+            message = f"{other} is {b:g}, but {one} is {a:g}; both keys mean the same setting"
             yield run.warning("contradiction", message, log.first(other))
     batch, accumulated = log.number("global_batch_size"), log.number("gradient_accumulation_steps")
     if batch and accumulated and batch % accumulated:
-        message = f"global_batch_size {batch:g} is no multiple of gradient_accumulation_steps {accumulated:g}"
+        message = f"global_batch_size {batch:g} is not a multiple of gradient_accumulation_steps {accumulated:g}"
         yield run.warning("contradiction", message, log.first("gradient_accumulation_steps"))
     warmup, decay = log.number("opt_learning_rate_warmup_steps"), log.number("opt_learning_rate_training_steps")
     if warmup and decay and warmup > decay:
-        message = f"{warmup:g} warm-up steps are more than the {decay:g} of the whole schedule"
+        message = f"{warmup:g} warm-up steps exceed the {decay:g} steps of the whole schedule"
         yield run.warning("contradiction", message, log.first("opt_learning_rate_warmup_steps"))
     if decay == 0:
-        message = "opt_learning_rate_training_steps is 0; log the steps over which the learning rate falls"
+        message = "opt_learning_rate_training_steps is 0; log the steps over which the learning rate decays"
         yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
     if batch and decay and log.samples and not log.number("opt_end_learning_rate"):
         steps = log.samples / batch
         if steps > decay * 1.001:
             message = (
-                f"the run takes {steps:,.0f} steps, but the learning rate is 0 from step {decay:,.0f} on; see "
+                f"the run has {steps:,.0f} steps, but the learning rate is 0 from step {decay:,.0f} on; check "
                 f"whether opt_learning_rate_training_steps is the value used"
             )
             yield run.warning("contradiction", message, log.first("opt_learning_rate_training_steps"))
     names = [event.value for event in log.all("opt_name") if isinstance(event.value, str)]
     if run.closed and any(name.casefold() != "lamb" for name in names):
-        message = f"opt_name is {quoted(names[0])}; in the closed division it is lamb"
+        message = f"opt_name is {quoted(names[0])}; in the closed division it must be lamb"
         yield run.error("optimizer", message, log.first("opt_name"))
 
 
-SETTINGS = (_division, _names, _seeds, _twice, _ranges, _weight_decay, _contradictions)
+SETTING_CHECKS = (
+    _check_division,
+    _check_logged_names,
+    _check_seeds,
+    _check_conflicting_values,
+    _check_ranges,
+    _check_weight_decay,
+    _check_contradictions,
+)
 
 
 def configurations_in(runs: Path) -> dict[int, RunConfig]:
-    """The configurations of Podium's runs under a folder such as runs/SYSTEM, by seed; of two with one the newest."""
+    """Return the configurations of Podium's runs below a folder such as runs/SYSTEM by seed, the newest for each."""
     found = {}
     for record in runs_of_system(runs):
         try:
@@ -293,10 +312,11 @@ def configurations_in(runs: Path) -> dict[int, RunConfig]:
 
 
 def check_configured(run: CheckedRun, configurations: Mapping[int, RunConfig]) -> Findings:
+    """Compare a log with the configuration that has its seed, where there is one."""
     config = next((configurations[seed] for seed in run.log.seeds if seed in configurations), None)
     if config is None:
         return
-    for key, expected in _expected(config):
+    for key, expected in _expected_lines(config):
         event = run.log.first(key)
         if event is None:
             yield run.error("not_as_configured", f"{key} is not logged; the run was configured with {quoted(expected)}")
@@ -305,8 +325,8 @@ def check_configured(run: CheckedRun, configurations: Mapping[int, RunConfig]) -
             yield run.error("not_as_configured", message, event)
 
 
-def _expected(config: RunConfig) -> Iterator[tuple[str, Any]]:
-    """Key and value of every line that a configuration determines."""
+def _expected_lines(config: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Yield key and value of every log line that a configuration determines."""
     description = config.description
     yield constants.SUBMISSION_ORG, description.submitter
     yield constants.SUBMISSION_DIVISION, description.division
@@ -318,18 +338,19 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, Any]]:
     yield from UsedOptimizer(**used).lines()
 
 
-# Kinds of oddities; others are harmless. A line that no parser reads fails the official checker; one cut off is the end
-# of a broken run; a number that JSON does not have is an error where a check needs it.
-ERRORS = ("empty", "json", "fields", "long_line", "too_long")
-WARNINGS = (
+# Kinds of anomalies; others are harmless. A line that no parser reads fails the official checker; a truncated one is
+# the end of a broken run; a number that JSON does not have is an error where a check needs it.
+ANOMALY_ERRORS = ("empty", "json", "fields", "long_line", "too_long")
+ANOMALY_WARNINGS = (
     *("odd_json", "event", "cut_off", "token", "two_events", "not_utf8", "lone_cr", "keyboard"),
     *("number", "point_in_time", "after_block"),
 )
 
 
 def check_integrity(run: CheckedRun, ruleset: Ruleset) -> Findings:
+    """Report the anomalies that the reader found in the log's lines."""
     for oddity in run.log.oddities:
-        if oddity.kind in (*ERRORS, *WARNINGS):
-            make = run.error if oddity.kind in ERRORS else run.warning
+        if oddity.kind in (*ANOMALY_ERRORS, *ANOMALY_WARNINGS):
+            make = run.error if oddity.kind in ANOMALY_ERRORS else run.warning
             message = f"{'this line ' if oddity.line and oddity.what[0].islower() else ''}{oddity.what}"
             yield make(f"log_{oddity.kind}", message, oddity.line or None)

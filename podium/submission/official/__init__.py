@@ -1,1 +1,1 @@
-"""MLPerf's own checkers, asked with limits, and what they say as findings."""
+"""MLPerf's checkers, run within limits of time and memory, and their output as findings."""

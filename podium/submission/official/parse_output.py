@@ -1,4 +1,4 @@
-"""Findings from the output of the official tools, by its text, never by their exit codes."""
+"""Convert the output of the official tools to findings, by its text; their exit codes are not reliable."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,18 +11,18 @@ from podium.core.text import cut, printable
 from podium.mllog.rulesets import Ruleset
 
 MAX_LENGTH = 400
-MAX_A_FILE = 25  # findings of one tool about one file that are told; the rest is counted
+MAX_FINDINGS_PER_FILE = 25  # findings of one tool about one file that are reported; the rest is counted
 
-_CHECK = re.compile(
+_FAILED_CHECK = re.compile(
     r"CHECK for '(?P<key>.*?)' failed in line (?P<line>\d+):\n(?P<text>.*?)\nfailed test: (?P<test>.*?)\n", re.S
 )
-_END_CHECK = re.compile(r"failed test: (?P<test>.*?)\ncurrent context", re.S)
-_CODE = re.compile(
+_FAILED_END_CHECK = re.compile(r"failed test: (?P<test>.*?)\ncurrent context", re.S)
+_FAILED_CODE = re.compile(
     r"Failed executing (?P<what>CHECK code:.*?|code \w+ code) ?triggered by line ?:\n(?P<text>.*?)(\n|$)", re.S
 )
 
-# Patterns of the package checker's words → rule and severity; None where another finding says the same.
-_PACKAGE: tuple[tuple[str, str, Severity | None], ...] = (
+# Patterns of the package checker's messages → rule and severity; None where another finding has the same content.
+_PACKAGE_PATTERNS: tuple[tuple[str, str, Severity | None], ...] = (
     (r"Seed checker failed and found the following errors: ", "seed", "error"),
     (r"RCP Test Failed: ", "rcp", "error"),
     (r"Incorrect number of files in dir|Expected at least", "file_count", "error"),
@@ -40,164 +40,180 @@ _PACKAGE: tuple[tuple[str, str, Severity | None], ...] = (
 )
 
 
-_OF_FILE = re.compile(r"Result file \S*/(?P<name>[^/ ]+\.txt) (?P<text>.*)")
+_NAMED_FILE = re.compile(r"Result file \S*/(?P<name>[^/ ]+\.txt) (?P<text>.*)")
 
 
-def of_compliance(answer: dict[str, Any], path: str) -> list[Finding]:
-    """The compliance checker on one log."""
+def parse_compliance(answer: dict[str, Any], path: str) -> list[Finding]:
+    """Return the findings of the compliance checker on one log."""
     tool = "compliance_checker"
     if answer.get("refused"):
         message = (
-            "submission_division or submission_benchmark names rules out of the checker's own folder "
-            f"({printable(answer['refused'])}), which it would execute; the official tools were stopped: log plain "
+            "submission_division or submission_benchmark names rules outside of the checker's folder "
+            f"({printable(answer['refused'])}), which it would execute; the official tools were stopped; log plain "
             "names"
         )
         return [Finding.error(path, "foreign_rules", message)]
     if answer["crash"]:
-        return [crashed(tool, answer["crash"], path)]
+        return [crash_finding(tool, answer["crash"], path)]
     lines = answer["lines"]
-    found = [_compliance(text, "error", path, lines) for text in answer["errors"]]
-    found += [_compliance(text, "warning", path, lines) for text in answer["warnings"]]
+    found = [_compliance_finding(text, "error", path, lines) for text in answer["errors"]]
+    found += [_compliance_finding(text, "warning", path, lines) for text in answer["warnings"]]
     if not answer["valid"] and not answer["errors"]:
-        found.append(Finding.error(path, "compliance", "FAILED, without a word why", source=tool))
-    problems = [words for _, words in answer["words"] if words.startswith("   ^^  ")]
+        found.append(Finding.error(path, "compliance", "FAILED, without a reason", source=tool))
+    problems = [text for _, text in answer["messages"] if text.startswith("   ^^  ")]
     found += [
-        Finding.warning(path, "unparsed", f"a line is no event: {_short(words[7:])}", source=tool) for words in problems
+        Finding.warning(path, "unparsed", f"a line is not an event: {_shorten(message[7:])}", source=tool)
+        for message in problems
     ]
-    return _fewer(found, path, tool)
+    return _limit_findings(found, path, tool)
 
 
-def of_package(answer: dict[str, Any], path: str, folder: Path, ruleset: Ruleset) -> list[Finding]:
-    """The package checker on one system's results; `folder` is where it ran."""
+def parse_package(answer: dict[str, Any], path: str, folder: Path, ruleset: Ruleset) -> list[Finding]:
+    """Return the findings of the package checker on one system's results; `folder` is where it ran."""
     tool = "package_checker"
     if "'conv_epoch'" in (answer["crash"] or ""):
-        return [crashed(tool, "no samples are counted before run_stop; log train_samples before run_stop", path)]
+        return [crash_finding(tool, "no samples are counted before run_stop; log train_samples before run_stop", path)]
     if answer["crash"]:
-        return [crashed(tool, _plain(answer["crash"], folder), path)]
-    found = [f for level, words in answer["words"] for f in _package(level, _plain(words, folder), path, ruleset)]
-    found = [replace(f, message=f.message + _figures(answer["figures"])) if f.rule == "rcp" else f for f in found]
-    verdicts = [words for _, words in answer["words"] if words.startswith("PACKAGE CHECKER FOUND")]
+        return [crash_finding(tool, _strip_folder(answer["crash"], folder), path)]
+    found = [
+        f
+        for level, message in answer["messages"]
+        for f in _package_findings(level, _strip_folder(message, folder), path, ruleset)
+    ]
+    found = [
+        replace(f, message=f.message + _format_figures(answer["figures"])) if f.rule == "rcp" else f for f in found
+    ]
+    verdicts = [message for _, message in answer["messages"] if message.startswith("PACKAGE CHECKER FOUND")]
     if not verdicts:
-        found.append(crashed(tool, "it ended without a verdict", path))
-    return _fewer(found, path, tool)
+        found.append(crash_finding(tool, "it ended without a verdict", path))
+    return _limit_findings(found, path, tool)
 
 
-def of_summary(answer: dict[str, Any], path: str, folder: Path) -> list[Finding]:
-    """The result summarizer on one system's results. Its RCP verdict takes epoch_num at its word, so it is not told."""
+def parse_summary(answer: dict[str, Any], path: str, folder: Path) -> list[Finding]:
+    """Return the findings of the result summarizer on one system's results.
+
+    Its RCP verdict is left out, since it takes any epoch_num for a number of samples.
+    """
     tool = "result_summarizer"
     if answer["crash"]:
-        return [crashed(tool, _plain(answer["crash"], folder), path)]
-    printed = [_plain(line, folder) for line in answer["printed"]]
-    found = [Finding.error(path, "no_score", _short(p), source=tool) for p in printed if p.startswith("CRITICAL ERROR")]
-    found += [Finding.warning(path, "dropped_run", _short(p), source=tool) for p in printed if p.startswith("NOTICE")]
+        return [crash_finding(tool, _strip_folder(answer["crash"], folder), path)]
+    printed = [_strip_folder(line, folder) for line in answer["printed"]]
+    found = [
+        Finding.error(path, "no_score", _shorten(p), source=tool) for p in printed if p.startswith("CRITICAL ERROR")
+    ]
+    found += [Finding.warning(path, "dropped_run", _shorten(p), source=tool) for p in printed if p.startswith("NOTICE")]
     if answer["minutes"] is None and not found:
         found.append(Finding.error(path, "no_score", "there is no score: too few of its logs comply", source=tool))
     return found
 
 
-def of_description(answer: dict[str, Any], path: str) -> list[Finding]:
-    """The system description checker on one systems/NAME.json."""
+def parse_description(answer: dict[str, Any], path: str) -> list[Finding]:
+    """Return the findings of the system description checker on one systems/NAME.json."""
     tool = "system_desc_checker"
     if answer["crash"]:
-        return [crashed(tool, answer["crash"], path)]
-    words = [
+        return [crash_finding(tool, answer["crash"], path)]
+    texts = [
         re.sub(r"^\s*System description checker failed for .*? : ", "", w)
-        for level, w in answer["words"]
+        for level, w in answer["messages"]
         if level == "ERROR"
     ]
-    if not answer["valid"] and not words:
-        words = ["FAILED, without a word why"]
-    return [Finding.error(path, "description", _short(text), source=tool) for text in words]
+    if not answer["valid"] and not texts:
+        texts = ["FAILED, without a reason"]
+    return [Finding.error(path, "description", _shorten(text), source=tool) for text in texts]
 
 
-def of_repository(answer: dict[str, Any], path: str, folder: Path) -> list[Finding]:
-    """The repository checker on a package whose folder was `folder`."""
+def parse_repository(answer: dict[str, Any], path: str, folder: Path) -> list[Finding]:
+    """Return the findings of the repository checker on a package whose folder was `folder`."""
     tool = "repo_checker"
     if answer["crash"]:
-        return [crashed(tool, _plain(answer["crash"], folder.parent), path)]
+        return [crash_finding(tool, _strip_folder(answer["crash"], folder.parent), path)]
     found = []
-    for level, words in answer["words"]:
-        if level != "ERROR" or words.startswith("Please"):
+    for level, message in answer["messages"]:
+        if level != "ERROR" or message.startswith("Please"):
             continue
-        what, _, names = words.partition(": ")
+        what, _, names = message.partition(": ")
         for name in names.strip().splitlines():
             inside = name.strip().removeprefix(str(folder)).strip("/")
-            place = "/".join(part for part in (path, inside) if part and part != ".") or "."
+            location = "/".join(part for part in (path, inside) if part and part != ".") or "."
             found.append(
-                Finding.error(printable(place), "repository", f"{_short(what)}; rename or remove it", source=tool)
+                Finding.error(printable(location), "repository", f"{_shorten(what)}; rename or remove it", source=tool)
             )
-    if not any(words.startswith(("CHECKS FAILED", "ALL CHECKS")) for _, words in answer["words"]):
-        found.append(crashed(tool, "it ended without a verdict", path))
-    return _fewer(found, path, tool)
+    if not any(message.startswith(("CHECKS FAILED", "ALL CHECKS")) for _, message in answer["messages"]):
+        found.append(crash_finding(tool, "it ended without a verdict", path))
+    return _limit_findings(found, path, tool)
 
 
-def crashed(tool: str, why: str, path: str) -> Finding:
-    return Finding.error(path, "unread", f"the official {tool} could not read this: {_short(why)}", source=tool)
+def crash_finding(tool: str, reason: str, path: str) -> Finding:
+    return Finding.error(path, "unread", f"the official {tool} could not read this: {_shorten(reason)}", source=tool)
 
 
-def _compliance(text: str, severity: Severity, path: str, lines: Sequence[int]) -> Finding:
+def _compliance_finding(text: str, severity: Severity, path: str, lines: Sequence[int]) -> Finding:
     line = None
-    if match := _CHECK.search(text):
+    if match := _FAILED_CHECK.search(text):
         number = int(match["line"])
         line = lines[number] if number < len(lines) else None
-        words = f"CHECK for '{match['key']}' failed: {match['test']}: {match['text']}"
-    elif match := _CODE.search(text):
-        words = f"failed executing {match['what'].replace(' code', '')} of: {match['text']}"
-    elif match := _END_CHECK.match(text):
-        words = f"failed test at the end of the log: {match['test']}"
+        message = f"CHECK for '{match['key']}' failed: {match['test']}: {match['text']}"
+    elif match := _FAILED_CODE.search(text):
+        message = f"failed executing {match['what'].replace(' code', '')} of: {match['text']}"
+    elif match := _FAILED_END_CHECK.match(text):
+        message = f"failed test at the end of the log: {match['test']}"
     else:
-        words = text
-    return Finding("compliance", severity, _short(words), path=path, source="compliance_checker", line=line)
+        message = text
+    return Finding("compliance", severity, _shorten(message), path=path, source="compliance_checker", line=line)
 
 
-def _package(level: str, words: str, path: str, ruleset: Ruleset) -> Iterator[Finding]:
+def _package_findings(level: str, message: str, path: str, ruleset: Ruleset) -> Iterator[Finding]:
     tool = "package_checker"
     if level not in ("ERROR", "WARNING"):
         return
-    for pattern, rule, severity in _PACKAGE:
-        if not (match := re.search(pattern, words.strip())):
+    for pattern, rule, severity in _PACKAGE_PATTERNS:
+        if not (match := re.search(pattern, message.strip())):
             continue
         if severity is None:
             return
         if rule == "seed":
-            for line in words.strip()[match.end() :].splitlines():
-                named = _OF_FILE.match(line)
-                place, text = (f"{path}/{named['name']}", named["text"]) if named else (path, line)
+            for line in message.strip()[match.end() :].splitlines():
+                named = _NAMED_FILE.match(line)
+                location, text = (f"{path}/{named['name']}", named["text"]) if named else (path, line)
                 if ruleset.seeds_checked:
-                    yield Finding.error(place, rule, _short(text), source=tool)
+                    yield Finding.error(location, rule, _shorten(text), source=tool)
                 else:
-                    yield Finding.warning(place, rule, f"{_short(text)} (no rule of {ruleset.name} yet)", source=tool)
+                    yield Finding.warning(
+                        location, rule, f"{_shorten(text)} (not a rule of {ruleset.name})", source=tool
+                    )
         else:
-            yield Finding(rule, severity, _short(words), path=path, source=tool)
+            yield Finding(rule, severity, _shorten(message), path=path, source=tool)
         return
-    yield Finding("package", "error" if level == "ERROR" else "warning", _short(words), path=path, source=tool)
+    yield Finding("package", "error" if level == "ERROR" else "warning", _shorten(message), path=path, source=tool)
 
 
-def _figures(figures: Mapping[str, float | None]) -> str:
-    """What the RCP checker compared; nothing where it did not come so far."""
+def _format_figures(figures: Mapping[str, float | None]) -> str:
+    """Return the figures that the RCP checker compared, as text; empty where it broke off before."""
     found, mean, least = (figures[name] for name in ("samples", "reference_samples", "least_samples"))
     if found is None or mean is None or least is None:
         return ""
-    return f": {found:,.0f} samples on average; the reference takes {mean:,.0f}, and the least accepted is {least:,.0f}"
+    return (
+        f": {found:,.0f} samples on average; the reference needs {mean:,.0f}, and the minimum accepted is {least:,.0f}"
+    )
 
 
-def _plain(words: str, folder: Path) -> str:
-    """Without the path of the copy."""
-    return words.replace(f"{folder}/", "").replace(str(folder), ".")
+def _strip_folder(message: str, folder: Path) -> str:
+    """Replace the path of the copy in a message."""
+    return message.replace(f"{folder}/", "").replace(str(folder), ".")
 
 
-def _short(words: str) -> str:
-    """On one line, of bounded length, and fit to be shown."""
-    return cut(printable(" ".join(words[: 4 * MAX_LENGTH].split())), MAX_LENGTH)
+def _shorten(message: str) -> str:
+    """Return a message as one printable line of bounded length."""
+    return cut(printable(" ".join(message[: 4 * MAX_LENGTH].split())), MAX_LENGTH)
 
 
-def _fewer(findings: list[Finding], path: str, tool: str) -> list[Finding]:
-    """No more of them than somebody would read; the number of the others, as bad as the worst of them."""
+def _limit_findings(findings: list[Finding], path: str, tool: str) -> list[Finding]:
+    """Keep the most severe findings and replace the rest by their number, with the worst severity among them."""
     ordered = sorted(findings, key=lambda finding: finding.severity)
-    rest = ordered[MAX_A_FILE:]
+    rest = ordered[MAX_FINDINGS_PER_FILE:]
     if not rest:
         return findings
     return [
-        *ordered[:MAX_A_FILE],
-        Finding("more", rest[0].severity, f"{len(rest)} findings more of this tool", path=path, source=tool),
+        *ordered[:MAX_FINDINGS_PER_FILE],
+        Finding("more", rest[0].severity, f"{len(rest)} more findings of this tool", path=path, source=tool),
     ]

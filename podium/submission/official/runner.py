@@ -1,12 +1,13 @@
-"""Runs MLPerf's own checkers on a package, each on a separate copy and with limits, and returns findings.
+"""Run MLPerf's checkers on a package, each on a separate copy and within limits, and return findings.
 
-Their known defects are worked around: packages are checked system by system, so that one on which a tool crashes
-hides no other; each tool gets a fresh copy, since the package checker and the summarizer write scaling.json, without
-one that a package contains, which they would trust; samples are counted by train_samples where a log's epoch_num
-cannot be samples.
+Known defects of the tools are worked around:
 
-The tools run in a process of `worker`, one job after the other, with a time limit for each. Input that would hang or
-crash a tool is found before it starts.
+- a package is checked system by system, so that a crash on one system hides no other;
+- the package checker and the summarizer write scaling.json and trust an existing one: each gets a copy without it;
+- samples are counted by train_samples where a log's epoch_num cannot be a number of samples.
+
+The tools run in worker processes (`worker`), one job after the other, with a time limit for each job. Input that would
+hang or crash a tool is detected before the tool is run.
 """
 
 import json
@@ -40,7 +41,7 @@ MAX_ANSWER_BYTES = 8 << 20
 
 
 class ToolProcess:
-    """Starts its process at the first job, and anew after one that took it down."""
+    """A worker process for the official tools, started with the first job and again after a job that killed it."""
 
     def __init__(self, memory_bytes: int = worker.MEMORY_BYTES, scratch: Path | None = None) -> None:
         self._memory_bytes = memory_bytes
@@ -50,31 +51,35 @@ class ToolProcess:
 
     def close(self) -> None:
         """End the process and remove its folder."""
-        self._end()
+        self._kill()
         self._folder.cleanup()
 
     def stop(self) -> None:
-        """End the process in the middle of a job, from any thread; nothing is asked any more."""
+        """Kill the process during its job, from any thread; later jobs raise WorkError."""
         self._stopped = True
         if (process := self._process) is not None:
             process.kill()
 
-    def ask(self, tool: str, path: Path, ruleset: str, seconds: float, **more: Any) -> dict[str, Any]:
-        """What a tool says of a file or folder; `{"crash": why}` where its process ended or did not answer in time."""
-        process = self._started()
+    def run_tool(self, tool: str, path: Path, ruleset: str, seconds: float, **more: Any) -> dict[str, Any]:
+        """Run a tool on a file or folder and return its answer.
+
+        `crash` in the answer is the reason where the tool broke off, its process ended, or the time limit was reached.
+        """
+        process = self._ensure_started()
         job = {"tool": tool, "path": str(path), "ruleset": ruleset, **more}
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
         except BrokenPipeError:
-            return self._lost("ended before it was asked")
-        return self._answer(process, seconds)
+            return self._abandon("its process ended before the job was sent")
+        return self._read_answer(process, seconds)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _ensure_started(self) -> subprocess.Popen[bytes]:
         if self._stopped:
             raise WorkError("interrupted")
         if self._process is None:
+            # One thread each: as many processes run as there are processors.
             environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
                 [sys.executable, "-P", worker.__file__, str(self._memory_bytes)],
@@ -87,26 +92,26 @@ class ToolProcess:
             )
         return self._process
 
-    def _answer(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+    def _read_answer(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
         assert process.stdout is not None
         descriptor, received, end = process.stdout.fileno(), bytearray(), monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while not received.endswith(b"\n"):
                 if not selector.select(max(end - monotonic(), 0)):
-                    return self._lost(f"did not end within {seconds:.0f} s", late=True)
+                    return self._abandon(f"did not end within {seconds:.0f} s", timed_out=True)
                 piece = os.read(descriptor, 1 << 16)
                 received += piece
                 if not piece or len(received) > MAX_ANSWER_BYTES:
-                    return self._lost("its process ended without an answer")
+                    return self._abandon("its process ended without an answer")
         found: dict[str, Any] = json.loads(received)
         return found
 
-    def _lost(self, why: str, late: bool = False) -> dict[str, Any]:
-        self._end()
-        return {"crash": why, "words": [], "printed": [], "late": late}
+    def _abandon(self, reason: str, timed_out: bool = False) -> dict[str, Any]:
+        self._kill()
+        return {"crash": reason, "messages": [], "printed": [], "timed_out": timed_out}
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         if self._process is not None:
             process, self._process = self._process, None
             process.kill()
@@ -114,45 +119,45 @@ class ToolProcess:
 
 
 EVENT = ":::MLLOG"
-# Of a line that holds an event: published ones have up to 377 bytes, and the official parser's regular expression takes
-# time by the square of a line's length: 0.2 s for this many bytes, ten minutes for a MiB.
+# Limit of a line with an event: published ones have up to 377 bytes. The official parser's regular expression is
+# quadratic in the line's length: 0.2 s for this limit, ten minutes for 1 MiB.
 MAX_EVENT_BYTES = 16 << 10
-MAX_DEPTH = 100  # brackets within brackets: Python's JSON recurses, and stops at about a thousand
+MAX_DEPTH = 100  # nested brackets; Python's json module recurses and fails at about 1,000
 
 
-def screen_log(path: Path, shown_path: str) -> Finding | None:
-    """The first thing in a log that keeps the official tools from reading it; None where they may."""
-    with path.open(encoding="latin-1") as file:  # a character a byte, and line ends as the tools have them
+def screen_log(path: Path, display_path: str) -> Finding | None:
+    """Return the first fault of a log that would hang or crash the official tools, or None."""
+    with path.open(encoding="latin-1") as file:  # one character per byte, and the line ends that the tools use
         for number, whole_line in enumerate(iter(partial(file.readline, MAX_LINE + 1), ""), 1):
             line = whole_line.removesuffix("\n")
             if len(line) > MAX_LINE:
-                message = f"this line has more than {MAX_LINE:,} bytes; see what was written into the log here"
+                message = f"this line has more than {MAX_LINE:,} bytes; find out what wrote it into the log"
             elif EVENT in line and len(line) > MAX_EVENT_BYTES:
-                message = f"this event has {len(line):,} bytes and may have {MAX_EVENT_BYTES:,}; shorten its value"
-            elif EVENT in line and is_deep(line.encode("latin-1")):
-                message = f"this event has more than {MAX_DEPTH} brackets within brackets; log a flat value"
+                message = f"this event has {len(line):,} bytes; allowed are {MAX_EVENT_BYTES:,}: shorten its value"
+            elif EVENT in line and is_deeply_nested(line.encode("latin-1")):
+                message = f"this event has more than {MAX_DEPTH} brackets nested; log a flat value"
             else:
                 continue
-            message += "; the official tools were not run on it"
-            return Finding.error(shown_path, "unsafe_log", message, line=number)
+            message += "; the official tools were not run on this log"
+            return Finding.error(display_path, "unsafe_log", message, line=number)
     return None
 
 
-def screen_description(path: Path, shown_path: str) -> Finding | None:
-    """What in a system's JSON keeps the official tools from reading it; None where they may."""
+def screen_description(path: Path, display_path: str) -> Finding | None:
+    """Return the fault of a system's JSON that would hang or crash the official tools, or None."""
     size = path.stat().st_size
     if size > MAX_DESCRIPTION:
-        message = f"has {size:,} bytes and may have {MAX_DESCRIPTION:,}"
-    elif is_deep(path.read_bytes()):
-        message = f"has more than {MAX_DEPTH} brackets within brackets"
+        message = f"has {size:,} bytes; allowed are {MAX_DESCRIPTION:,}"
+    elif is_deeply_nested(path.read_bytes()):
+        message = f"has more than {MAX_DEPTH} brackets nested"
     else:
         return None
-    advice = "; the official tools were not run on it: write a flat object of strings"
-    return Finding.error(shown_path, "unsafe_description", message + advice)
+    advice = "; the official tools were not run on it; write a flat object of strings"
+    return Finding.error(display_path, "unsafe_description", message + advice)
 
 
-def is_deep(text: bytes) -> bool:
-    """Whether JSON has more than MAX_DEPTH brackets open at once; brackets in strings may count too."""
+def is_deeply_nested(text: bytes) -> bool:
+    """Whether JSON text has more than MAX_DEPTH brackets open at once; brackets in strings are counted as well."""
     if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
@@ -166,36 +171,36 @@ def is_deep(text: bytes) -> bool:
     return False
 
 
-# `unread`: the tool broke off; `not run`: it was not given the file, for a reason that is a finding.
+# `unread`: the tool broke off; `not run`: it was not run on the file, for the reason in a finding.
 Verdict = Literal["passed", "failed", "unread", "not run"]
 
-LOG_SECONDS = 60.0  # a log of 1.5 MB takes 0.1 s
-FOLDER_SECONDS = 180.0
-MAX_SCALING = 4096  # bytes of it that are read
+LOG_TIMEOUT_SECONDS = 60.0  # a log of 1.5 MB takes 0.1 s
+FOLDER_TIMEOUT_SECONDS = 180.0
+MAX_SCALING = 4096  # bytes of scaling.json that are read
 SAME_FACTOR = 1e-9  # relative: the package checker writes all digits of a factor
-# Jobs of one package that may run into their time limit; after that the tools are not run on the rest of it.
-PATIENCE = 3
+# Jobs of one package that may reach their time limit; after that the tools are not run on the rest of the package.
+MAX_TIMEOUTS = 3
 
 _PARAMETERS = ("rcp-bypass", "seed-checker-bypass")
 
 
 @dataclass(frozen=True)
 class Score:
-    """What the official summarizer makes of one system's results."""
+    """The official summarizer's score of one system's results."""
 
     path: str
-    # Time-to-train without scaling for RCPs, also where the package brings a scaling.json of its own.
+    # Time-to-train without scaling for RCPs, even where the package contains a scaling.json.
     minutes: float | None
-    scaling: float | None  # the factor by which the package checker scales it; None where it does not
-    # What the RCP check counted samples by; None where it does not apply: in the open division.
+    scaling: float | None  # the factor by which the package checker scales the score; None where it does not
+    # The key by which the RCP check counted samples; None in the open division, which has no RCP check.
     samples_from: Literal["epoch_num", "train_samples"] | None
 
 
 @dataclass
-class Official:
-    """The official tools' words on packages."""
+class OfficialResults:
+    """Verdicts, findings and scores of the official tools on packages."""
 
-    # Of the compliance checker on each log, and of the system checker on each description, by path.
+    # By path: of the compliance checker on each log, of the system description checker on each description.
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
@@ -206,30 +211,31 @@ def ask_official(
     root: Path,
     scratch: Path,
     ruleset: Ruleset,
-    told: Callable[[int], None] = lambda logs: None,
+    on_checked: Callable[[int], None] = lambda logs: None,
     meanwhile: Callable[[], None] = lambda: None,
-) -> Official:
-    """Run the official tools on packages below `root`, a copy of our own; `scratch` is an empty folder for more copies.
+) -> OfficialResults:
+    """Run the official tools on packages below `root`, a private copy; `scratch` is an empty folder for more copies.
 
-    Paths in what is returned are relative to `root`. `told` is called with the number of logs judged, from any thread;
-    `meanwhile` is called once, in this thread, while the tools are at work.
+    Paths in the results are relative to `root`. `on_checked` is called with the number of logs checked since its last
+    call, from any thread. `meanwhile` is called once, in this thread, while the tools run.
     """
     tasks: list[_Task] = []
     for package in packages:
-        late: list[str] = []
-        tasks.append(_Task(package, (), late, root, scratch, ruleset, told))
+        timed_out: list[str] = []
+        tasks.append(_Task(package, (), timed_out, root, scratch, ruleset, on_checked))
         for system in dict.fromkeys(result.system for result in package.results):
             results = tuple(result for result in package.results if result.system == system)
-            tasks.append(_Task(package, results, late, root, scratch, ruleset, told))
+            tasks.append(_Task(package, results, timed_out, root, scratch, ruleset, on_checked))
+    # The largest first, so that no large one is left for a single process at the end.
     tasks.sort(key=lambda task: -sum(len(result.logs) for result in task.results))
     processes = SimpleQueue[ToolProcess]()
     at_once = max(1, min(processors(), 16, len(tasks)))
-    whole = Official()
+    whole = OfficialResults()
     pool = [ToolProcess(scratch=scratch) for _ in range(at_once)]
     for process in pool:
         processes.put(process)
 
-    def run(task: _Task) -> Official:
+    def run(task: _Task) -> OfficialResults:
         task.process = processes.get()
         try:
             return task.run()
@@ -245,6 +251,7 @@ def ask_official(
             whole.findings += found.findings
             whole.scores += found.scores
     finally:
+        # Processes are killed before the threads are awaited: after an interruption these wait for answers.
         for process in pool:
             process.stop()
         executor.shutdown(cancel_futures=True)
@@ -255,101 +262,101 @@ def ask_official(
 
 @dataclass
 class _Task:
-    """What one process is asked about one package: a system's results, or all besides the results."""
+    """The jobs of one process on one package: on one system's results, or on all other parts of the package."""
 
     package: Package
     results: tuple[ResultFolder, ...]
-    late: list[str]  # of the package: the tools that ran into their time limit
+    timed_out: list[str]  # tools that reached their time limit, shared by all tasks of the package
     root: Path
     scratch: Path
     ruleset: Ruleset
-    told: Callable[[int], None]
+    on_checked: Callable[[int], None]
     process: ToolProcess | None = None
-    found: Official = field(default_factory=Official)
+    found: OfficialResults = field(default_factory=OfficialResults)
 
-    def run(self) -> Official:
+    def run(self) -> OfficialResults:
         if not self.results:
-            self._ask_about_package()
+            self._check_package()
         for result in self.results:
-            self._ask_about_results(result)
+            self._check_results(result)
         return self.found
 
     @property
-    def _is_patient(self) -> bool:
-        return len(self.late) < PATIENCE
+    def _below_timeout_limit(self) -> bool:
+        return len(self.timed_out) < MAX_TIMEOUTS
 
-    def _ask(self, tool: str, path: Path, seconds: float = FOLDER_SECONDS, **more: Any) -> dict[str, Any]:
+    def _run_tool(self, tool: str, path: Path, seconds: float = FOLDER_TIMEOUT_SECONDS, **more: Any) -> dict[str, Any]:
         assert self.process is not None
-        answer = self.process.ask(tool, path, self.ruleset.name, seconds, **more)
-        if answer.get("late"):
-            self.late.append(tool)
+        answer = self.process.run_tool(tool, path, self.ruleset.name, seconds, **more)
+        if answer.get("timed_out"):
+            self.timed_out.append(tool)
         return answer
 
-    def _shown(self, path: Path) -> str:
+    def _display_path(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
-    def _ask_about_package(self) -> None:
-        """The system description checker on every description, the repository checker on all of it."""
+    def _check_package(self) -> None:
+        """Run the system description checker on every description, and the repository checker on the whole package."""
         for system in self.package.systems:
-            path = self._shown(system.path)
+            path = self._display_path(system.path)
             unsafe = screen_description(system.path, path)
-            if unsafe is not None or not self._is_patient:
+            if unsafe is not None or not self._below_timeout_limit:
                 self.found.verdicts[path] = "not run"
-                self.found.findings.append(unsafe or _impatient(path))
+                self.found.findings.append(unsafe or _timeout_finding(path))
                 continue
-            answer = self._ask("system_desc_checker", system.path, LOG_SECONDS)
+            answer = self._run_tool("system_desc_checker", system.path, LOG_TIMEOUT_SECONDS)
             self.found.verdicts[path] = _verdict(answer)
-            self.found.findings += parse_output.of_description(answer, path)
+            self.found.findings += parse_output.parse_description(answer, path)
         root = self.package.root
         if self.ruleset.repo_checker and ((root / "systems").is_dir() or (root / "results").is_dir()):
-            answer = self._ask("repo_checker", root)
-            self.found.findings += parse_output.of_repository(answer, self._shown(root), root)
+            answer = self._run_tool("repo_checker", root)
+            self.found.findings += parse_output.parse_repository(answer, self._display_path(root), root)
 
-    def _ask_about_results(self, result: ResultFolder) -> None:
-        """The compliance checker on every log, then the package checker and the summarizer on all logs together."""
-        folder, verdicts = self._shown(result.path), self.found.verdicts
+    def _check_results(self, result: ResultFolder) -> None:
+        """Run the compliance checker on every log, then the package checker and the summarizer on all logs together."""
+        folder, verdicts = self._display_path(result.path), self.found.verdicts
         about_logs: list[Finding] = []
         for log in result.logs:
-            path = self._shown(log)
+            path = self._display_path(log)
             unsafe = screen_log(log, path)
-            if unsafe is not None or not self._is_patient:
+            if unsafe is not None or not self._below_timeout_limit:
                 verdicts[path] = "not run"
-                about_logs.append(unsafe or _impatient(path))
+                about_logs.append(unsafe or _timeout_finding(path))
             else:
-                answer = self._ask("compliance_checker", log, LOG_SECONDS)
-                about_logs += parse_output.of_compliance(answer, path)
+                answer = self._run_tool("compliance_checker", log, LOG_TIMEOUT_SECONDS)
+                about_logs += parse_output.parse_compliance(answer, path)
                 verdicts[path] = "not run" if answer.get("refused") else _verdict(answer)
-            self.told(1)
+            self.on_checked(1)
         about_folder: list[Finding] = []
         if result.benchmark == "bert" and (self.package.root / "systems").is_dir():
-            if any(verdicts[self._shown(log)] in ("unread", "not run") for log in result.logs):
-                about_folder.append(_not_run(folder, "a log of it could not be read"))
-            elif not self._is_patient:
-                about_folder.append(_impatient(folder))
+            if any(verdicts[self._display_path(log)] in ("unread", "not run") for log in result.logs):
+                about_folder.append(_not_run_finding(folder, "one of its logs could not be read"))
+            elif not self._below_timeout_limit:
+                about_folder.append(_timeout_finding(folder))
             else:
-                about_folder = self._ask_about_set(result)
+                about_folder = self._check_set(result)
         if any(finding.rule == "one_failed" for finding in about_folder):
-            # Of the one log of a set that may fail: the slowest run, which is dropped.
+            # These are about the one log of a set that may fail: it counts as the slowest run, which is dropped.
             about_logs = [replace(finding, severity="warning") for finding in about_logs]
-        self.found.findings += [*about_logs, *about_folder, *self._parameters(result)]
+        self.found.findings += [*about_logs, *about_folder, *self._check_parameters(result)]
 
-    def _ask_about_set(self, result: ResultFolder) -> list[Finding]:
-        """The tools that take a whole package, on copies that hold this one set of results."""
-        folder, system = self._shown(result.path), self.package.system(result.system)
+    def _check_set(self, result: ResultFolder) -> list[Finding]:
+        """Run the tools that take a whole package, on copies that have this set of results only."""
+        folder, system = self._display_path(result.path), self.package.system(result.system)
         if system is None or screen_description(system.path, "") is not None:
-            return [_not_run(folder, f"systems/{result.system}.json is missing or cannot be given to them")]
+            return [_not_run_finding(folder, f"systems/{result.system}.json is missing or cannot be read by them")]
         closed = system.fields is not None and system.fields.get("division") == "closed"
-        by_train_samples = closed and _counts_by_train_samples(result)
+        by_train_samples = closed and _needs_train_samples(result)
         for_package, for_summary = (
-            _alone(self.package, result, self.scratch / tool) for tool in ("package", "summary")
+            _isolate(self.package, result, self.scratch / tool) for tool in ("package", "summary")
         )
-        answer = self._ask("package_checker", for_package, train_samples=by_train_samples)
-        findings = parse_output.of_package(answer, folder, for_package, self.ruleset)
-        scaling = _factor(for_package / "results" / result.system / result.benchmark / SCALING)
+        answer = self._run_tool("package_checker", for_package, train_samples=by_train_samples)
+        findings = parse_output.parse_package(answer, folder, for_package, self.ruleset)
+        scaling = _read_scaling_factor(for_package / "results" / result.system / result.benchmark / SCALING)
         if closed and self.ruleset.scaled:
             findings += _compare_scaling(result.path / SCALING, scaling, f"{folder}/{SCALING}")
-        summed = self._ask("result_summarizer", for_summary)
-        findings += parse_output.of_summary(summed, folder, for_summary)
+        summed = self._run_tool("result_summarizer", for_summary)
+        findings += parse_output.parse_summary(summed, folder, for_summary)
         self.found.scores.append(
             Score(
                 path=folder,
@@ -360,27 +367,27 @@ class _Task:
         )
         return findings
 
-    def _parameters(self, result: ResultFolder) -> Iterator[Finding]:
-        """The tool compares whole lines with their ends, so that a flag counts on a last line without an end alone."""
+    def _check_parameters(self, result: ResultFolder) -> Iterator[Finding]:
+        """Warn of flags with a line end: the package checker compares whole lines, so that it ignores these."""
         for path in (result.path / "package_checker_params", result.path.parent / "package_checker_params"):
             if not path.is_file():
                 continue
             for number, line in enumerate(path.read_bytes()[:4096].splitlines(keepends=True), 1):
                 if line.decode("latin-1").strip() in _PARAMETERS and line.decode("latin-1") not in _PARAMETERS:
-                    ignored = "the package checker ignores this flag, for the line's end"
-                    message = f"{ignored}; write it last, without a line end"
-                    yield Finding.warning(self._shown(path), "ignored_flag", message, line=number)
+                    ignored = "the package checker ignores this flag because of its line end"
+                    message = f"{ignored}; write it as the last line, without a line end"
+                    yield Finding.warning(self._display_path(path), "ignored_flag", message, line=number)
 
 
 def _verdict(answer: dict[str, Any]) -> Verdict:
     return "unread" if answer["crash"] else "passed" if answer["valid"] else "failed"
 
 
-def _alone(package: Package, result: ResultFolder, target: Path) -> Path:
-    """A package of one set of results, by hard links, without a scaling.json that it brings: no tool is to use that."""
+def _isolate(package: Package, result: ResultFolder, target: Path) -> Path:
+    """Make a package of one set of results, by hard links, without its scaling.json, which the tools would trust."""
     target.mkdir(exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=target)) / package.name
-    systems, results = (make_folder(place / name) for name in ("systems", f"results/{result.system}"))
+    root = Path(tempfile.mkdtemp(dir=target)) / package.name
+    systems, results = (make_folder(root / name) for name in ("systems", f"results/{result.system}"))
     system = package.system(result.system)
     assert system is not None
     os.link(system.path, systems / system.path.name)
@@ -390,25 +397,28 @@ def _alone(package: Package, result: ResultFolder, target: Path) -> Path:
     shutil.copytree(
         result.path, results / result.benchmark, copy_function=os.link, ignore=shutil.ignore_patterns(SCALING)
     )
-    return place
+    return root
 
 
-def _compare_scaling(brought: Path, due: float | None, path: str) -> Iterator[Finding]:
-    """The summarizer multiplies a score by whatever a package's scaling.json says: it must say what is due."""
-    if not os.path.lexists(brought):
+def _compare_scaling(submitted: Path, expected: float | None, path: str) -> Iterator[Finding]:
+    """Compare a package's scaling.json with the factor that the package checker writes.
+
+    The summarizer multiplies a score by any factor in it.
+    """
+    if not os.path.lexists(submitted):
         return
-    found = _factor(brought)
-    if due is None:
-        message = "the package checker writes no scaling.json for these results, so that none may change their score"
-        yield Finding.error(path, "scaling", f"{message}; take it out")
-    elif found is None or not math.isclose(found, due, rel_tol=SAME_FACTOR):
-        said = "no factor" if found is None else f"the factor {found:.9g}"
-        message = f"says {said}, where the package checker writes {due:.9g}; take it out, or have the checker write it"
+    found = _read_scaling_factor(submitted)
+    if expected is None:
+        message = "the package checker writes no scaling.json for these results"
+        yield Finding.error(path, "scaling", f"{message}; remove the file")
+    elif found is None or not math.isclose(found, expected, rel_tol=SAME_FACTOR):
+        text = "no factor" if found is None else f"the factor {found:.9g}"
+        message = f"has {text}; the package checker writes {expected:.9g}: remove the file, or let the checker write it"
         yield Finding.error(path, "scaling", message)
 
 
-def _factor(path: Path) -> float | None:
-    """What a scaling.json says; None where there is none, or it cannot be read."""
+def _read_scaling_factor(path: Path) -> float | None:
+    """Return the factor in a scaling.json; None where the file is missing or cannot be read."""
     try:
         with path.open("rb") as file:
             factor = json.loads(file.read(MAX_SCALING))["scaling_factor"]
@@ -418,8 +428,8 @@ def _factor(path: Path) -> float | None:
         return None
 
 
-def _counts_by_train_samples(result: ResultFolder) -> bool:
-    """Whether epoch_num of a log cannot be a number of samples, so that the RCP check needs --bert-train-samples."""
+def _needs_train_samples(result: ResultFolder) -> bool:
+    """Whether a log's epoch_num cannot be a number of samples, so that the RCP check needs --bert-train-samples."""
     for log in result.logs:
         try:
             if not read_log(log).epochs_are_samples:
@@ -429,9 +439,9 @@ def _counts_by_train_samples(result: ResultFolder) -> bool:
     return False
 
 
-def _impatient(path: str) -> Finding:
-    return _not_run(path, f"{PATIENCE} of this package ran into their time limit before")
+def _timeout_finding(path: str) -> Finding:
+    return _not_run_finding(path, f"{MAX_TIMEOUTS} of them reached their time limit on this package")
 
 
-def _not_run(path: str, why: str) -> Finding:
-    return Finding.error(path, "not_run", f"the official tools were not run on this, since {why}; mend that first")
+def _not_run_finding(path: str, reason: str) -> Finding:
+    return Finding.error(path, "not_run", f"the official tools were not run on this, since {reason}; fix that first")

@@ -1,1 +1,1 @@
-"""Building a submission package from runs."""
+"""Build a submission package from runs."""

@@ -1,4 +1,4 @@
-"""The code of a commit as files of a package, and the choice of the commit: the one whose code made the runs."""
+"""Find the commit whose code made the runs, and write its files into a package."""
 
 import io
 import tarfile
@@ -19,24 +19,24 @@ LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", "NOTIC
 
 @dataclass(frozen=True)
 class Code:
-    """The code that goes into a package."""
+    """The commit whose code goes into a package."""
 
     commit: str
-    made_the_runs: bool  # whether the runs recorded this very code
-    doubt: str  # otherwise what is known instead, as the package's README tells it
+    made_the_runs: bool  # whether the runs recorded the hash of this code
+    doubt: str  # why that is not known otherwise, for the package's README
 
 
 def code_of(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_other: bool, root: Path) -> Code:
-    """The commit whose code made all of the runs.
+    """Return the commit whose code made all runs, found by the hash of the code that each run recorded.
 
-    Where it cannot be had, because the runs did not record it, or the files were not as committed: UsageError, or with
-    `allow_other` the commit checked out now, with the doubt said.
+    Raises UsageError where the runs did not record it, or files were not committed; with `allow_other` the commit that
+    is checked out is returned instead, with the reason as `doubt`.
     """
     head = commit_of(root)
     if head is None:
         raise UsageError(
-            f"{root}: is no git repository with a commit, so that the code of the runs cannot be taken from one; make "
-            "the package where Podium was cloned"
+            f"{root}: is not a git repository with a commit, from which the code of the runs is taken; make the "
+            "package in a clone of Podium"
         )
     sources = {records[run.path].source if run.path in records else None for run in runs}
     if None in sources:
@@ -47,32 +47,32 @@ def code_of(runs: Sequence[RunLog], records: Mapping[Path, RunRecord], allow_oth
         (source,) = sources
         assert source is not None
         for commit in filter(None, (source.commit and commit_of(root, source.commit), head)):
-            if archived_hash(commit, root) == source.code:
+            if code_hash_of_commit(commit, root) == source.code:
                 return Code(commit, True, "")
         named = f"commit {source.commit[:12]} or of " if source.commit else ""
         doubt = f"the runs were made by code that is not that of {named}the present commit: files had been changed"
     if not allow_other:
         raise UsageError(
-            f"the code of the runs: {doubt}; commit what is run and make the runs again, or give --allow-other-code: "
-            "the package then holds the present commit, and its README says this"
+            f"the code of the runs: {doubt}; commit the code and make the runs again, or give --allow-other-code: "
+            "the package then has the code of the present commit, and its README states this"
         )
-    if archived_hash(head, root) != code_hash(root):
+    if code_hash_of_commit(head, root) != code_hash(root):
         doubt += "; files had been changed since the present commit when the package was made"
     return Code(head, False, doubt)
 
 
-def archived_hash(commit: str, root: Path) -> str:
-    """What `code_hash` is of the files of a commit."""
+def code_hash_of_commit(commit: str, root: Path) -> str:
+    """Return the `code_hash` of a commit's files."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(commit, Path(folder), root)
         return code_hash(Path(folder))
 
 
 def unpack(commit: str, folder: Path, root: Path) -> list[str]:
-    """Write a commit's files below a folder, and return the links and names that MLPerf's repositories do not take."""
+    """Write a commit's files below a folder; return what is left out: links and names that MLPerf rejects."""
     archive = git(root, "archive", "--format=tar", commit)
     if archive is None:
-        raise WorkError(f"{root}: git cannot archive commit {commit}; see `git fsck`")
+        raise WorkError(f"{root}: git cannot archive commit {commit}; run `git fsck`")
     left_out = []
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         for member in files:
@@ -98,17 +98,17 @@ def licence_files(folder: Path) -> list[str]:
 
 
 def third_party(project: Path) -> list[tuple[str, str, str]]:
-    """Name, version and licence of every library that pyproject.toml pins, as its installed metadata tells it."""
+    """Name, version and licence of every library that pyproject.toml pins, as the installed metadata states it."""
     return [(name, version, _licence(name)) for name, version in pins(project).items()]
 
 
 def _licence(name: str) -> str:
-    """By PEP 639, else by the classifiers, else by the first line of the old field."""
+    """Return a licence by its PEP 639 expression, else by the classifiers, else by the first line of the old field."""
     try:
-        told = metadata.metadata(name)
+        fields = metadata.metadata(name)
     except metadata.PackageNotFoundError:
         return "not installed where this package was made"
-    classified = [c.rpartition(" :: ")[2] for c in told.get_all("Classifier", []) if c.startswith("License ::")]
-    expressions = told.get_all("License-Expression", [])
-    lines = "\n".join(told.get_all("License", [])).strip().splitlines()
+    classified = [c.rpartition(" :: ")[2] for c in fields.get_all("Classifier", []) if c.startswith("License ::")]
+    expressions = fields.get_all("License-Expression", [])
+    lines = "\n".join(fields.get_all("License", [])).strip().splitlines()
     return ", ".join(expressions or classified or lines[:1]) or "not stated"

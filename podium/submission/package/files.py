@@ -1,4 +1,4 @@
-"""The text files of a package: READMEs, shell scripts, and the configuration from which the runs can be repeated."""
+"""Text files of a package: READMEs, shell scripts, and the configuration with which the runs can be repeated."""
 
 import json
 import shlex
@@ -14,12 +14,12 @@ from podium.core.paths import WORKING_FOLDER
 from podium.core.yaml_files import dump_yaml
 from podium.launch.mounts import INSIDE, on_host
 from podium.submission.package.code import Code
-from podium.submission.package.select_runs import Choice
+from podium.submission.package.select_runs import WindowSelection
 from podium.submission.rcp import Convergence
 
-EMBEDDED = "embedded"  # the folder under data/ in which samples of the embedded text are
-# Where the package looks for what the runs read from elsewhere than the repository or a mount of their container.
-PLACES = {
+EMBEDDED = "embedded"  # the folder in data/ with the samples of the embedded text
+# Paths in the package of inputs that the runs read from outside of the repository and their container's mounts.
+PACKAGE_PATHS = {
     "store": "data/training",
     "evaluation_store": "data/evaluation",
     "vocabulary": "data/vocab.txt",
@@ -27,25 +27,30 @@ PLACES = {
 }
 
 
-def submitted(config: RunConfig, now: RunConfig) -> RunConfig:
-    """The runs' configuration without what belongs to one run or to one machine.
+def submitted_config(config: RunConfig, current: RunConfig) -> RunConfig:
+    """Return the runs' configuration without what belongs to one run or one machine.
 
-    The seed is left out, since every run draws its own, and so are names of hosts, accounts and folders. Paths are seen
-    from the package's code folder. A run in a container or a Slurm job records how its processes were started there;
-    how that is entered is taken from `now`, what the system's file says at present, where it starts as many processes.
+    The seed is left out, since each run draws one, as are names of hosts, accounts and folders. Paths are relative to
+    the package's code folder. A run in a container or a Slurm job records how processes were started inside; how the
+    container or job is started is taken from `current`, the present system file, if it starts as many processes.
     """
-    same = (now.launch.nodes, now.launch.processes_per_node) == (config.launch.nodes, config.launch.processes_per_node)
-    launch = now.launch if same and now.launch.launcher != config.launch.launcher else config.launch
-    paths = {key: _place(key, path, launch) for key, path in config.data if key in PLACES and path is not None}
+    same = (current.launch.nodes, current.launch.processes_per_node) == (
+        config.launch.nodes,
+        config.launch.processes_per_node,
+    )
+    launch = current.launch if same and current.launch.launcher != config.launch.launcher else config.launch
+    paths = {
+        key: _package_path(key, path, launch) for key, path in config.data if key in PACKAGE_PATHS and path is not None
+    }
     data = DataSettings() if _is_embedded(config) else config.data.model_copy(update=paths)
-    checkpoint = config.initial_checkpoint and _place("initial_checkpoint", config.initial_checkpoint, launch)
+    checkpoint = config.initial_checkpoint and _package_path("initial_checkpoint", config.initial_checkpoint, launch)
     phases = tuple(
-        phase.model_copy(update={"store": _phase_place(config, phase.store, f"phase-{number}", launch)})
+        phase.model_copy(update={"store": _phase_path(config, phase.store, f"phase-{number}", launch)})
         for number, phase in enumerate(config.phases)
     )
     update = {
         "seed": None,
-        "launch": _without_places(launch),
+        "launch": _portable_launch(launch),
         "initial_checkpoint": checkpoint,
         "data": data,
         "phases": phases,
@@ -53,54 +58,54 @@ def submitted(config: RunConfig, now: RunConfig) -> RunConfig:
     return config.model_copy(update=update)
 
 
-def _without_places(launch: Launch) -> Launch:
-    """How processes are started, without names of one cluster's hosts, folders, accounts and people.
+def _portable_launch(launch: Launch) -> Launch:
+    """Return the launch settings without names of one cluster's hosts, folders, accounts and people.
 
-    A folder of this machine that a container sees becomes one in the package's data/.
+    The host folder of a container's mount becomes one in the package's data/.
     """
     update: dict[str, Any] = {"rendezvous": None, "slurm_options": without_names(launch.slurm_options)}
     if launch.container is not None:
-        image, mounts = launch.container.image, tuple(map(_own_mount, launch.container.mounts))
+        image, mounts = launch.container.image, tuple(map(_portable_mount, launch.container.mounts))
         names = {"image": PurePath(image).name if image.startswith("/") else image, "mounts": mounts}
         update["container"] = launch.container.model_copy(update=names)
     return launch.model_copy(update=update)
 
 
-def _own_mount(mount: str) -> str:
-    here, there = mount.split(":", 1)
-    source = PurePath(here)
+def _portable_mount(mount: str) -> str:
+    host, inside = mount.split(":", 1)
+    source = PurePath(host)
     if not source.is_absolute() and ".." not in source.parts:
         return mount
-    return f"{PurePath('data', *PurePath(there.removesuffix(':ro')).parts[1:])}:{there}"
+    return f"{PurePath('data', *PurePath(inside.removesuffix(':ro')).parts[1:])}:{inside}"
 
 
-def system_file(config: RunConfig) -> str:
-    """A submitted configuration as YAML with the sections of a system file, as `podium run FILE` takes it."""
+def render_system_file(config: RunConfig) -> str:
+    """Return a configuration as the YAML of a system file, for `podium run FILE`."""
     values: dict[str, Any] = config.model_dump(mode="json", by_alias=True, exclude={"system", "seed"})
     document = {key: values.pop(key) for key in ("description", "launch")} | {"bert": values}
     return dump_yaml(document)
 
 
-def _phase_place(config: RunConfig, store: Path | None, name: str, launch: Launch) -> Path | None:
-    """A phase's store as the package's code folder sees it; None where a run finds or makes it beside the data's."""
+def _phase_path(config: RunConfig, store: Path | None, name: str, launch: Launch) -> Path | None:
+    """Return a phase's store relative to the package's code folder; None if a run makes it beside the embedded data."""
     if store is None or (_is_embedded(config) and config.data.store and store.parent == config.data.store.parent):
         return None
-    return _place(name, store, launch)
+    return _package_path(name, store, launch)
 
 
 def _is_embedded(config: RunConfig) -> bool:
-    """Whether the samples are of the embedded text, which every run finds or makes."""
+    """Whether the samples are those of the embedded text, which a run makes if they are missing."""
     store = config.data.store
     if store is None:
         return config.data.kind == "embedded"
     return store.parent.parent.name == EMBEDDED and store.parent.name.startswith("samples-")
 
 
-def _place(key: str, path: Path, launch: Launch) -> Path:
+def _package_path(key: str, path: Path, launch: Launch) -> Path:
     for root in (WORKING_FOLDER, INSIDE):
         if path.is_relative_to(root):
             return path.relative_to(root)
-    return path if on_host(path, launch) != path else Path(PLACES.get(key, f"data/{key}"))
+    return path if on_host(path, launch) != path else Path(PACKAGE_PATHS.get(key, f"data/{key}"))
 
 
 IMPLEMENTATION = "podium"
@@ -108,65 +113,68 @@ PODIUM = ".venv/bin/podium"
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """A system with what goes into the package of it."""
+class SubmittedSystem:
+    """A system and all that goes into its package."""
 
-    system: str  # MLPerf's system_name: of its folder and its file
-    config: RunConfig  # as it goes into the package
-    choice: Choice
+    system: str  # MLPerf's system_name, also of its folder and file
+    config: RunConfig  # as written into the package
+    selection: WindowSelection
     convergence: Convergence | None  # None in the open division, which is not compared with MLPerf's reference
     code: Code
     implementation: str = IMPLEMENTATION  # the name of the code's folder
-    compared: tuple[str, ...] = ()  # what was found to be as the runs recorded it
+    compared: tuple[str, ...] = ()  # what was compared with the runs' records and agrees
     notes: tuple[str, ...] = ()  # what could not be compared
 
     @property
     def configuration(self) -> str:
-        """The system file, from the code folder."""
+        """The path of the system file, from the code folder."""
         return f"submitted/{self.system}.yaml"
 
     @property
     def code_folder(self) -> str:
-        """From the system's own."""
+        """The path of the code folder, from the system's folder."""
         return f"../implementations/{self.implementation}"
 
 
-def setup(one: Submitted) -> str:
-    """Everything is installed into .venv of the code folder, once."""
-    return _script(one, "setup.sh", "Python 3.11 or newer with venv is all that it needs.", 'source ./setup.sh ""\n')
+def setup_script(submitted: SubmittedSystem) -> str:
+    """Return the script that installs everything into the code folder's .venv, once."""
+    return _render_script(submitted, "setup.sh", "needs Python 3.11 or newer with venv.", 'source ./setup.sh ""\n')
 
 
-def run_and_time(one: Submitted) -> str:
-    says = f"run_and_time.sh [options of podium run]: makes {RUNS} runs, or what the options say."
-    command = f"exec ./run_and_time.sh {shlex.quote(one.configuration)}"
-    return _script(one, "run_and_time.sh", says, f'[ $# -gt 0 ] || set -- --runs {RUNS}\n{command} "$@"\n')
+def run_and_time_script(submitted: SubmittedSystem) -> str:
+    """Return the script that makes the runs."""
+    comment = f"run_and_time.sh [options of podium run]: makes {RUNS} runs, or runs with the given options."
+    command = f"exec ./run_and_time.sh {shlex.quote(submitted.configuration)}"
+    return _render_script(
+        submitted, "run_and_time.sh", comment, f'[ $# -gt 0 ] || set -- --runs {RUNS}\n{command} "$@"\n'
+    )
 
 
-def init_datasets(one: Submitted) -> str:
-    """Makes the samples, and the checkpoint, where the configuration wants them."""
-    if one.config.data.kind == "embedded":
-        says = "nothing is to be done: the data is made from the text that is embedded in the code, at the first run."
-        return _script(one, "init_datasets.sh", says, f"echo {shlex.quote(says)}\n")
-    says = (
-        "init_datasets.sh INPUTS: makes samples and checkpoint of MLPerf's inputs in the folder INPUTS, which holds "
+def init_datasets_script(submitted: SubmittedSystem) -> str:
+    """Return the script that makes the samples and the checkpoint where the configuration reads them."""
+    if submitted.config.data.kind == "embedded":
+        comment = "nothing is to be done: the first run makes the data from the text that is embedded in the code."
+        return _render_script(submitted, "init_datasets.sh", comment, f"echo {shlex.quote(comment)}\n")
+    comment = (
+        "init_datasets.sh INPUTS: makes samples and checkpoint from MLPerf's inputs in the folder INPUTS, which has "
         "part-*, eval.txt, vocab.txt and model.ckpt-28252.*."
     )
-    commands = "".join(f"{line}\n" for line in _preparation(one.config))
-    return _script(one, "init_datasets.sh", says, commands, before=INPUTS)
+    commands = "".join(f"{line}\n" for line in _preparation_commands(submitted.config))
+    return _render_script(submitted, "init_datasets.sh", comment, commands, before=READ_INPUTS_ARGUMENT)
 
 
-# Read before the folder is changed, since it may be a relative path.
-INPUTS = """\
+# Read before the script changes its folder, since the argument may be a relative path.
+READ_INPUTS_ARGUMENT = """\
 inputs="${1:?name the folder that holds part-*, eval.txt and vocab.txt}"
 inputs="$(cd "$inputs" && pwd)"
 """
 
 
-def _preparation(config: RunConfig) -> list[str]:
+def _preparation_commands(config: RunConfig) -> list[str]:
     data = config.data
     assert data.store and data.evaluation_store and data.vocabulary
     store, evaluation, vocabulary = (
-        _quoted(path, config) for path in (data.store, data.evaluation_store, data.vocabulary)
+        _quote_path(path, config) for path in (data.store, data.evaluation_store, data.vocabulary)
     )
     lines = [
         'source ./setup.sh ""',
@@ -180,25 +188,28 @@ def _preparation(config: RunConfig) -> list[str]:
         if phase.store is not None:
             lines.append(
                 f'{PODIUM} data prepare --text "$inputs"/part-* --vocab {vocabulary} '
-                f"--out {_quoted(phase.store, config)} --max-sequence-length {phase.generation.max_sequence_length} "
+                f"--out {_quote_path(phase.store, config)} "
+                f"--max-sequence-length {phase.generation.max_sequence_length} "
                 f"--max-predictions {phase.generation.max_predictions}"
             )
     verify = f"{PODIUM} data verify {store} --evaluation {evaluation} --vocab {vocabulary}"
     if config.initial_checkpoint is not None:
-        checkpoint = _quoted(config.initial_checkpoint, config)
+        checkpoint = _quote_path(config.initial_checkpoint, config)
         lines.append(f'mkdir -p "$(dirname {checkpoint})"')
         lines.append(f'{PODIUM} data checkpoint "$inputs/model.ckpt-28252" {checkpoint} --size {config.size}')
         verify += f" --checkpoint {checkpoint} --size {config.size}"
     return [*lines, verify + (" --official" if config.division == "closed" else "")]
 
 
-def _quoted(path: Path, config: RunConfig) -> str:
+def _quote_path(path: Path, config: RunConfig) -> str:
     return shlex.quote(on_host(path, config.launch).as_posix())
 
 
-def _script(one: Submitted, name: str, says: str, commands: str, before: str = "") -> str:
-    code = shlex.quote(one.code_folder)
-    head = f"#!/usr/bin/env bash\n# {name} of {one.system}: {says.removeprefix(name + ' ')}\nset -euo pipefail\n"
+def _render_script(submitted: SubmittedSystem, name: str, comment: str, commands: str, before: str = "") -> str:
+    code = shlex.quote(submitted.code_folder)
+    head = (
+        f"#!/usr/bin/env bash\n# {name} of {submitted.system}: {comment.removeprefix(name + ' ')}\nset -euo pipefail\n"
+    )
     return f'{head}{before}cd "$(dirname "${{BASH_SOURCE[0]}}")"/{code}\n{commands}'
 
 
@@ -207,64 +218,67 @@ def write_script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-# What the project's own README is called in a package, whose README says how the submitted runs are made.
+# The name of the project's README in a package, whose README.md is about the submitted runs.
 PROJECT_README = "README_PODIUM.md"
 
 
-def code_readme(systems: Sequence[Submitted], left_out: Sequence[str], licences: Sequence[str], org: str) -> str:
-    """Of a code folder, whose code made the results of these systems."""
-    names, code = ", ".join(one.system for one in systems), systems[0].code
+def code_readme(systems: Sequence[SubmittedSystem], left_out: Sequence[str], licences: Sequence[str], org: str) -> str:
+    """Return the README of a code folder, whose code made the results of these systems."""
+    names, code = ", ".join(submitted.system for submitted in systems), systems[0].code
     parts = [
         f"# BERT by Podium, submitted by {org}",
-        f"Results: {names}. The code is that of Podium's commit {code.commit}. {_trust(code)}"
-        f"{_left_out(left_out)} Podium's own README is in {PROJECT_README}.",
+        f"Results: {names}. The code is that of Podium's commit {code.commit}. {_code_paragraph(code)}"
+        f"{_left_out_sentence(left_out)} Podium's own README is in {PROJECT_README}.",
         "## Set up\n\nLinux and Python 3.11 or newer with venv; everything else is installed into .venv by\n\n"
         '```console\n$ source ./setup.sh ""\n```\n\n'
         "Libraries and their versions are in pyproject.toml, their licences in THIRD_PARTY.md.",
-        _licence(licences),
-        *(_system(one) for one in systems),
+        _licence_section(licences),
+        *(_system_section(submitted) for submitted in systems),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def system_readme(one: Submitted) -> str:
-    """Of benchmarks/bert/SYSTEM."""
-    config = one.config
+def system_readme(submitted: SubmittedSystem) -> str:
+    """Return the README of benchmarks/bert/SYSTEM."""
+    config = submitted.config
     inputs = "" if config.data.kind == "embedded" else " INPUTS"
     parts = [
-        f"# BERT on {one.system}",
-        f"{config.description.framework}, {_processes(config)}, recipe {config.recipe}, "
-        f"{config.global_batch_size:,} samples a step. The code is in {one.code_folder}, the configuration in "
-        f"{one.configuration} there.",
+        f"# BERT on {submitted.system}",
+        f"{config.description.framework}, {_format_processes(config)}, recipe {config.recipe}, "
+        f"{config.global_batch_size:,} samples a step. The code is in {submitted.code_folder}, the configuration in "
+        f"{submitted.configuration} there.",
         f"```console\n$ ./setup.sh\n$ ./init_datasets.sh{inputs}\n$ ./run_and_time.sh\n```",
-        _data(config),
-        _runs(one),
-        "\n".join(["What was compared when this package was made:\n", *(f"- {text}" for text in one.compared)]),
-        *("\n".join(["What could not be:\n", *(f"- {text}" for text in one.notes)]) for _ in one.notes[:1]),
+        _data_sentence(config),
+        _score_sentences(submitted),
+        "\n".join(["What was compared when this package was made:\n", *(f"- {text}" for text in submitted.compared)]),
+        *(
+            "\n".join(["What could not be compared:\n", *(f"- {text}" for text in submitted.notes)])
+            for _ in submitted.notes[:1]
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def third_party_notice(libraries: Sequence[tuple[str, str, str]]) -> str:
-    """The pinned libraries, none of which is part of the package."""
+    """Return the table of (name, version, licence) of the pinned libraries, which are not part of the package."""
     rows = "\n".join(f"| {name} | {version} | {licence} |" for name, version, licence in libraries)
     return (
-        "# Libraries of others\n\nThey are installed from PyPI and are no part of this folder. Licences are as the "
-        f"metadata of the installed packages states them.\n\n| library | version | licence |\n|---|---|---|\n{rows}\n"
+        "# Third-party libraries\n\nThey are installed from PyPI and are not part of this folder. Licences are those "
+        f"in the metadata of the installed packages.\n\n| library | version | licence |\n|---|---|---|\n{rows}\n"
     )
 
 
-def implementation_json(one: Submitted) -> str:
-    """SYSTEM_IMPLEMENTATION.json. MLPerf names this file without saying what is in it."""
-    config = one.config
+def implementation_json(submitted: SubmittedSystem) -> str:
+    """Return the content of SYSTEM_IMPLEMENTATION.json; MLPerf names this file but does not define its content."""
+    config = submitted.config
     content = {
-        "system": one.system,
-        "implementation": one.implementation,
+        "system": submitted.system,
+        "implementation": submitted.implementation,
         "benchmark": "bert",
         "framework": config.description.framework,
-        "commit": one.code.commit,
-        "commit_made_the_runs": one.code.made_the_runs,
-        "configuration": f"{one.code_folder}/{one.configuration}",
+        "commit": submitted.code.commit,
+        "commit_made_the_runs": submitted.code.made_the_runs,
+        "configuration": f"{submitted.code_folder}/{submitted.configuration}",
         "starting_weights": str(config.initial_checkpoint or "drawn from the seed"),
         "recipe": config.recipe,
         "global_batch_size": config.global_batch_size,
@@ -273,62 +287,64 @@ def implementation_json(one: Submitted) -> str:
     return json.dumps(content, indent=4) + "\n"
 
 
-def _system(one: Submitted) -> str:
-    config = one.config
+def _system_section(submitted: SubmittedSystem) -> str:
+    config = submitted.config
     return (
-        f"## {one.system}\n\n{_processes(config)}, recipe {config.recipe}; everything that was set is in "
-        f"{one.configuration}. {_data(config)}\n\n"
-        f"```console\n$ ./run_and_time.sh {one.configuration} --runs {RUNS}\n```\n\n{_runs(one)}"
+        f"## {submitted.system}\n\n{_format_processes(config)}, recipe {config.recipe}; all settings are in "
+        f"{submitted.configuration}. {_data_sentence(config)}\n\n"
+        f"```console\n$ ./run_and_time.sh {submitted.configuration} --runs {RUNS}\n```\n\n{_score_sentences(submitted)}"
     )
 
 
-def _processes(config: RunConfig) -> str:
+def _format_processes(config: RunConfig) -> str:
     launch = config.launch
     nodes = f"{launch.nodes} node{'s' if launch.nodes > 1 else ''}"
     return f"{nodes} with {launch.processes_per_node} process{'es' if launch.processes_per_node > 1 else ''} each"
 
 
-def _data(config: RunConfig) -> str:
+def _data_sentence(config: RunConfig) -> str:
     if config.data.kind == "embedded":
-        return "The data is made at the first run from the text that is embedded in the code."
+        return "The first run makes the data from the text that is embedded in the code."
     checkpoint = f", starting weights in {config.initial_checkpoint}" if config.initial_checkpoint else ""
     return (
         f"Training samples are in {config.data.store}, evaluation samples in {config.data.evaluation_store}"
-        f"{checkpoint}. init_datasets.sh makes them of MLPerf's inputs."
+        f"{checkpoint}. init_datasets.sh makes them from MLPerf's inputs."
     )
 
 
-def _runs(one: Submitted) -> str:
-    choice = one.choice
-    words = f"The score of the {RUNS} runs, without the fastest and the slowest, is {choice.score:.3f} s."
-    if len(choice.scores) > 1:
-        words += (
-            f" {len(choice.runs)} consecutive runs were made; of the {len(choice.scores)} windows of {RUNS} "
-            f"consecutive ones the one at the median was taken, which begins with run {choice.window + 1}."
+def _score_sentences(submitted: SubmittedSystem) -> str:
+    selection = submitted.selection
+    text = f"The score of the {RUNS} runs, without the fastest and the slowest, is {selection.score:.3f} s."
+    if len(selection.scores) > 1:
+        text += (
+            f" {len(selection.runs)} consecutive runs were made; of the {len(selection.scores)} windows of {RUNS} "
+            f"consecutive ones the one with the median score is submitted; it begins with run {selection.window + 1}."
         )
-    found = one.convergence
+    found = submitted.convergence
     if found is not None and found.samples is not None and found.reference_samples is not None:
-        words += (
+        text += (
             f" They needed {found.samples:,.0f} samples, the reference {found.reference_samples:,.0f}"
             + (f"; the score is scaled by {found.factor:.6f} (scaling.json)" if found.scaling else "")
             + "."
         )
-    return words
+    return text
 
 
-def _trust(code: Code) -> str:
+def _code_paragraph(code: Code) -> str:
     if code.made_the_runs:
         return "Each run recorded the hash of its code, and it is that of this commit."
     return f"**It is not certain that this is the code of the runs: {code.doubt}.**"
 
 
-def _left_out(names: Sequence[str]) -> str:
+def _left_out_sentence(names: Sequence[str]) -> str:
     if not names:
         return ""
-    return f" Left out, since MLPerf's repositories take no such names: {', '.join(f'`{name}`' for name in names)}."
+    return (
+        f" Left out, since MLPerf's repositories do not accept such names: {', '.join(f'`{name}`' for name in names)}."
+    )
 
 
-def _licence(files: Sequence[str]) -> str:
+def _licence_section(files: Sequence[str]) -> str:
     if files:
         return f"## Licence\n\nSee {', '.join(files)}."
-    return "## Licence\n\nPodium comes without a licence file; its use is the submitter's to settle before uploading."
+    return "## Licence\n\nPodium has no licence file; the submitter has to settle its use before uploading."

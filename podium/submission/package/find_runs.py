@@ -1,4 +1,4 @@
-"""The runs to submit by how they are named: a system, a set of its runs, or its folder under results/."""
+"""Find the runs to submit by a system, a set of its runs, or its folder under results/."""
 
 import math
 from collections.abc import Sequence
@@ -26,71 +26,71 @@ from podium.run.set_record import SET, read_set
 
 
 @dataclass(frozen=True)
-class Place:
-    """A system, and the folder of its logs where one was named."""
+class RunLocation:
+    """A system, and the folder of its logs if one was named."""
 
     system: str  # a name in systems/, or the path of a system's YAML file
     logs: Path | None = None
 
 
-def find_place(asked: str) -> Place:
-    """What is named: SYSTEM, runs/SYSTEM/DATE_TIME, results/SYSTEM or results/SYSTEM/bert; UsageError for what is not.
+def locate_runs(name: str) -> RunLocation:
+    """Locate the runs of SYSTEM, runs/SYSTEM/DATE_TIME, results/SYSTEM or results/SYSTEM/bert.
 
-    A folder is one of the current folder, else of the working folder.
+    A folder is looked up in the current folder, then in the working folder. Raises UsageError for anything else.
     """
-    folder = next((path for path in (Path(asked), WORKING_FOLDER / asked) if path.is_dir()), None)
-    if folder is None and asked.startswith((f"{run_set.RUNS.name}/", f"{results_module.RESULTS.name}/")):
-        raise UsageError(f"{asked}: there is no such folder; name a set (runs/SYSTEM/DATE_TIME) or a system")
-    if asked in system_names() or folder is None:
-        return Place(asked)
+    folder = next((path for path in (Path(name), WORKING_FOLDER / name) if path.is_dir()), None)
+    if folder is None and name.startswith((f"{run_set.RUNS.name}/", f"{results_module.RESULTS.name}/")):
+        raise UsageError(f"{name}: no such folder; name a set (runs/SYSTEM/DATE_TIME) or a system")
+    if name in system_names() or folder is None:
+        return RunLocation(name)
     folder = folder.resolve()
     if (folder / SET).is_file() and runs_of_set(folder):
-        record = read_set(folder)  # a copy may have another parent
-        return Place(
+        record = read_set(folder)  # a copied set may have another parent folder, so its record has the system
+        return RunLocation(
             record.system if record is not None and record.system in system_names() else folder.parent.name, folder
         )
     if folder.name.startswith(REPLACED):
-        return Place(folder.parents[1].name, folder)
+        return RunLocation(folder.parents[1].name, folder)
     if folder.name == BENCHMARK and logs_in(folder):
-        return Place(folder.parent.name, folder)
+        return RunLocation(folder.parent.name, folder)
     if logs_in(folder / BENCHMARK):
-        return Place(folder.name, folder / BENCHMARK)
+        return RunLocation(folder.name, folder / BENCHMARK)
     if runs_of_set(folder):
         if logs_in(folder):
             raise UsageError(
-                f"{folder / SET}: is missing; put back the file that `podium run` wrote beside the set's logs"
+                f"{folder / SET}: is missing; restore the file that `podium run` wrote beside the set's logs"
             )
-        return Place(folder.parent.name, _logs_of_older(folder))
+        return RunLocation(folder.parent.name, _find_legacy_logs(folder))
     raise UsageError(
-        f"{asked}: is no set of runs; name a system, a set (runs/SYSTEM/DATE_TIME) or what results/ holds "
+        f"{name}: is not a set of runs; name a system, a set (runs/SYSTEM/DATE_TIME) or a folder of results "
         "(results/SYSTEM)"
     )
 
 
-def _logs_of_older(folder: Path) -> Path:
-    """Where the logs of a set of the layout before are, which had them among the results until the next set."""
+def _find_legacy_logs(folder: Path) -> Path:
+    """Return the folder with the logs of a set of an older version, which kept them in results/ until the next set."""
     seeds = {run.seed for run in runs_of_set(folder)}
-    for place in log_folders([folder], folder.parents[1].parent / "results"):
-        found = [attempt(read_log, log)[0] for log in logs_in(place)]
+    for logs in log_folders([folder], folder.parents[1].parent / "results"):
+        found = [attempt(read_log, log)[0] for log in logs_in(logs)]
         if found and all(log is not None and log.seeds and log.seeds[0] in seeds for log in found):
-            return place
+            return logs
     raise UsageError(
-        f"{folder}: is a set of an older version of Podium, whose logs were moved by the sets after it, and no folder "
-        f"has them; name that folder, results/{folder.parent.name}/{BENCHMARK} or a {REPLACED}"
+        f"{folder}: is a set of an older version of Podium, whose logs were moved by later sets, and they were not "
+        f"found; name the folder that has them, results/{folder.parent.name}/{BENCHMARK} or a {REPLACED}"
     )
 
 
-def logs_folder(place: Place, system: str, results: Path | None) -> Path:
-    """The folder of the logs: as it was named, in `results` (a folder of systems, or one of logs), else in results/."""
+def logs_folder(location: RunLocation, system: str, results: Path | None) -> Path:
+    """Return the folder of the logs: in `results` (a folder of systems or of logs), as located, or in results/."""
     if results is not None and logs_in(results):
         return results
-    if results is None and place.logs is not None:
-        return place.logs
+    if results is None and location.logs is not None:
+        return location.logs
     return (results or results_module.RESULTS) / system / BENCHMARK
 
 
 def runs_folder(logs: Path, system: str, runs: Path | None) -> Path:
-    """runs/SYSTEM: of `runs` where that is named, else of the set or what a set found, else this installation's."""
+    """Return runs/SYSTEM: below `runs` if given, else the parent of the logs' set, else the working folder's."""
     if runs is not None:
         return runs / system
     if (logs / SET).is_file():
@@ -99,32 +99,34 @@ def runs_folder(logs: Path, system: str, runs: Path | None) -> Path:
 
 
 def read_runs(results: Path) -> list[RunLog]:
-    """All result_*.txt of a folder, the earliest run first; UsageError for none, and for what is no plain file."""
+    """Read all result_*.txt of a folder, the earliest run first; UsageError for none, or for one that is not a file."""
     logs = sorted(results.glob("result_*.txt"))
     if not logs:
         raise UsageError(
-            f"{results}: holds no result_*.txt; name a set of runs (runs/SYSTEM/DATE_TIME), or make ten runs with "
+            f"{results}: has no result_*.txt; name a set of runs (runs/SYSTEM/DATE_TIME), or make ten runs with "
             "`podium run SYSTEM --runs 10`"
         )
     for path in logs:
         if path.is_symlink() or not path.is_file():
-            kind = "a link" if path.is_symlink() else "no file"
-            raise UsageError(f"{path}: is {kind}; a run's log is a plain file: put back what `podium run` left there")
+            kind = "a link" if path.is_symlink() else "not a file"
+            raise UsageError(
+                f"{path}: is {kind}; a run's log must be a regular file: restore the one that `podium run` wrote"
+            )
     return sorted(map(read_log, logs), key=lambda run: (run.start_ms or math.inf, run.name))
 
 
 def find_records(runs: Sequence[RunLog], folder: Path) -> dict[Path, RunRecord]:
-    """The record of each run by its log, where there is one: of a set's own logs in the set, else the newest with the
-    run's seed in `folder`, runs/SYSTEM.
+    """Return the record of each run by its log, where there is one.
 
-    UsageError for a configuration that cannot be read, or not by this version of Podium.
+    For logs in a set's folder it is looked up in the set, for others it is the newest with the run's seed in `folder`,
+    runs/SYSTEM. Raises UsageError for a configuration that this version of Podium cannot read.
     """
     logs = runs[0].path.parent
     by_seed = newest_by_seed(runs_of_set(logs) if (logs / SET).is_file() else runs_of_system(folder))
     found = {run.path: by_seed[run.seeds[0]] for run in runs if len(run.seeds) == 1 and run.seeds[0] in by_seed}
     for record in found.values():
         try:
-            record.config  # noqa: B018 — read here, where its errors can be explained
+            record.config  # noqa: B018 — parsed here, where its errors can be reported
         except UnknownConfiguration as error:
             path = record.folder.config
             reason = str(error).splitlines()[0].removeprefix(f"{path}: ")

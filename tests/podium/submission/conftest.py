@@ -1,4 +1,4 @@
-"""Sets of runs as `podium run` leaves them, of any length and with any times, and a repository that made them."""
+"""Sets of runs as written by `podium run`, with any number and times of runs, and the repository of their code."""
 
 import json
 import os
@@ -33,43 +33,45 @@ GAP_MS = 1_000_000
 GIT = ["git", "-c", "user.name=Tester", "-c", "user.email=tester@example.org", "-c", "commit.gpgsign=false"]
 
 
-class KeptTools(ToolProcess):
-    """A process of the official tools that serves one check after the other: starting one takes more than a second."""
+class SharedToolProcess(ToolProcess):
+    """A worker of the official tools that several checks share: starting one takes more than a second."""
 
-    def __init__(self, folder: Path, free: list["KeptTools"]) -> None:
+    def __init__(self, folder: Path, free: list["SharedToolProcess"]) -> None:
         super().__init__(scratch=folder)
         self.free = free
 
     def stop(self) -> None:
-        """Its last job has ended by then."""
+        """Do nothing: the last job of a check has ended by then."""
 
     def close(self) -> None:
         self.free.append(self)
 
 
 @pytest.fixture(scope="session")
-def free_tools() -> Iterator[list[KeptTools]]:
-    free: list[KeptTools] = []
+def free_tools() -> Iterator[list[SharedToolProcess]]:
+    free: list[SharedToolProcess] = []
     yield free
     for process in free:
         ToolProcess.close(process)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def kept_tools(free_tools: list[KeptTools], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Checks within this process share the processes of the official tools; commands start their own."""
+def shared_tools(free_tools: list[SharedToolProcess], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let checks within this process share workers of the official tools; commands start separate ones."""
     folder = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         for module in (runner, rcp):
             patch.setattr(
-                module, "ToolProcess", lambda **_: free_tools.pop() if free_tools else KeptTools(folder, free_tools)
+                module,
+                "ToolProcess",
+                lambda **_: free_tools.pop() if free_tools else SharedToolProcess(folder, free_tools),
             )
         yield
 
 
 @pytest.fixture(scope="session")
 def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small one with the files that a package needs of Podium's own, and with what must be left out."""
+    """A small repository with the files that a package needs, and with entries that must be left out."""
     root = tmp_path_factory.mktemp("repository")
     for name in ("pyproject.toml", "setup.py", "README.md", "setup.sh", "run_and_time.sh"):
         shutil.copy(CODE_FOLDER / name, root / name)
@@ -106,7 +108,7 @@ def source_of(root: Path) -> Source:
 
 @dataclass(frozen=True)
 class MadeSet:
-    """Where the results and the run folders of a set are, below the folders that are named on the command line."""
+    """Paths of a set's results and run folders, below the folders that are named on the command line."""
 
     system: Path
     results: Path
@@ -128,13 +130,13 @@ class MadeSet:
     def folder(self, number: int) -> Path:
         return self.set_folder / f"run_{number}"
 
-    def make_older(self) -> None:
-        """Leave what versions left that kept no record of a set and its logs under results/ alone."""
+    def remove_set_record(self) -> None:
+        """Remove set.json and the set's logs, as in older versions, which kept logs in results/ only."""
         for path in (self.set_folder / "set.json", *self.set_folder.glob("result_*.txt")):
             path.unlink()
 
     def record(self) -> list[Path]:
-        """Have runs and set keep what the logs say now, as if the runs had written them; the files written."""
+        """Write summaries, metrics and set record that match the present logs; return the files written."""
         written, ended = list[Path](), []
         for log in self.logs:
             number = int(log.stem.rpartition("_")[2])
@@ -160,7 +162,7 @@ class MadeSet:
 
 
 def edit(log: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Have a log's events changed in place."""
+    """Change a log's events in place."""
     events = [json.loads(line.partition(" ")[2]) for line in log.read_text(encoding="utf-8").splitlines()]
     change(events)
     log.write_text("".join(f":::MLLOG {json.dumps(event)}\n" for event in events), encoding="utf-8")
@@ -177,7 +179,7 @@ def set_value(key: str, value: Any) -> Callable[[list[dict[str, Any]]], None]:
 
 
 def set_times(start_ms: float, seconds: float) -> Callable[[list[dict[str, Any]]], None]:
-    """The run lasts so long, its events evenly spread, and what is before it takes a second."""
+    """Spread the run's events evenly over `seconds` from `start_ms`, with one second before run_start."""
 
     def change(events: list[dict[str, Any]]) -> None:
         keys = [event["key"] for event in events]
@@ -191,13 +193,13 @@ def set_times(start_ms: float, seconds: float) -> Callable[[list[dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def written_sets() -> dict[str, dict[Path, bytes]]:
-    """The files of sets by what they were made of, for all tests: writing the logs of ten runs takes half a second."""
+    """Cached files of sets by their parameters: writing the logs of ten runs takes half a second."""
     return {}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def loaded_once(loaded_configurations: dict[bytes, RunConfig]) -> Iterator[None]:
-    """The configurations of runs, which are those of every test, are parsed once."""
+    """Parse equal configurations of runs once; they are the same in every test."""
 
     def load(path: Path) -> RunConfig:
         content = path.read_bytes()
@@ -223,7 +225,7 @@ def make_set(
     repository: Path,
     written_sets: dict[str, dict[Path, bytes]],
 ) -> Any:
-    """Runs of a system, each lasting so many seconds; those in `failed` do not reach the target."""
+    """Make a set of runs that take `seconds` each; those in `failed` do not reach the target."""
 
     def write(made: MadeSet, seconds: Sequence[float], accuracies: Sequence[tuple[float, ...]]) -> Iterator[Path]:
         config = load_system(str(made.system))
@@ -269,7 +271,7 @@ def written_packages() -> dict[int | None, dict[Path, bytes]]:
 
 @pytest.fixture
 def write_package(write_package: Any, tmp_path: Path, written_packages: dict[int | None, dict[Path, bytes]]) -> Any:
-    """As the harness's own, and written once for all tests."""
+    """As the fixture of the level above, with files written once for all tests."""
 
     def write(tensors: int | None = 2) -> Path:
         if tensors not in written_packages:
@@ -284,8 +286,8 @@ def write_package(write_package: Any, tmp_path: Path, written_packages: dict[int
 
 
 @pytest.fixture
-def wish(tmp_path: Path, repository: Path) -> Any:
-    """A wish for a package of these sets."""
+def make_request(tmp_path: Path, repository: Path) -> Any:
+    """Make the request for a package of sets."""
 
     def make(*sets: MadeSet, **more: Any) -> Wish:
         given = {"out": tmp_path / "out", "org": "Podium", "ruleset": ruleset("5.0.0"), "repository": repository}
@@ -297,7 +299,7 @@ def wish(tmp_path: Path, repository: Path) -> Any:
 
 @pytest.fixture
 def closed_set(make_set: Any, closed_changes: dict[str, Any]) -> Any:
-    """Ten closed runs at batch size 448, of so many evaluations each; an evaluation comes every 150,000 samples."""
+    """Make ten closed runs at batch size 448 with the given numbers of evaluations, one every 150,000 samples."""
 
     def make(evaluations: Sequence[int] = (16, 17) * 5, name: str = "large") -> MadeSet:
         def accuracies(number: int) -> tuple[float, ...]:
@@ -338,7 +340,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="session")
 def official_tools() -> Iterator[subprocess.Popen[str]]:
-    """A process that has imported the official tools, which takes a second, and forks one that runs the one asked."""
+    """A process that has imported the official tools, which takes a second, and forks for each run of one."""
     command = [sys.executable, "-c", OFFICIAL]
     environment = os.environ | {"COLUMNS": "300"}
     with subprocess.Popen(
@@ -351,9 +353,9 @@ def official_tools() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def official(tmp_path: Path, official_tools: subprocess.Popen[str]) -> Any:
-    """What an official tool prints about a copy of a package."""
+    """Run an official tool on a copy of a package and return its output."""
 
-    def ask(tool: str, package: Path, *arguments: str, of: str = "") -> str:
+    def run_tool(tool: str, package: Path, *arguments: str, of: str = "") -> str:
         copy = tmp_path / f"copy_{len(list(tmp_path.glob('copy_*')))}"
         shutil.copytree(package, copy / package.name)
         assert official_tools.stdin is not None and official_tools.stdout is not None
@@ -367,7 +369,7 @@ def official(tmp_path: Path, official_tools: subprocess.Popen[str]) -> Any:
         assert "Traceback" not in text, text
         return re.sub(re.escape(str(copy)), "", text)
 
-    return ask
+    return run_tool
 
 
 def resolved(made: MadeSet, number: int = 0) -> RunConfig:

@@ -1,4 +1,4 @@
-"""The copy of a package: everything regular within limits, nothing else, and a sentence about what is not copied."""
+"""Copies of a package: regular files within limits only, and a finding for each entry that is not copied."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ import pytest
 
 from podium.core.errors import UsageError
 from podium.core.text import printable
-from podium.submission.archive import Limits, Tally, copy_file, copy_tree, within
+from podium.submission.archive import Limits, Tally, copy_file, copy_tree, is_within
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
@@ -37,7 +37,7 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_all_of_a_plain_tree_is_copied_and_version_control_is_not(source: Path, tmp_path: Path) -> None:
+def test_a_tree_is_copied_without_the_top_git_folder(source: Path, tmp_path: Path) -> None:
     before = tree(source)
     (source / ".git").mkdir()
     (source / ".git" / "config").write_text("x")
@@ -48,7 +48,7 @@ def test_all_of_a_plain_tree_is_copied_and_version_control_is_not(source: Path, 
     assert tally.total_bytes == 7 - 1 + (3 << 20)
 
 
-def test_links_are_named_by_where_they_lead_and_never_followed(source: Path, tmp_path: Path) -> None:
+def test_links_are_reported_by_their_target_and_not_followed(source: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     (source / "out").symlink_to(secret)
@@ -64,7 +64,7 @@ def test_links_are_named_by_where_they_lead_and_never_followed(source: Path, tmp
     assert all("symbolic link" in finding.message and finding.severity == "error" for finding in tally.findings)
 
 
-def test_a_file_that_becomes_a_link_meanwhile_is_not_followed(source: Path, tmp_path: Path) -> None:
+def test_a_file_replaced_by_a_link_is_not_followed(source: Path, tmp_path: Path) -> None:
     (source / "link").symlink_to(source / "two.txt")
     tally = Tally(Limits())
     copy_file(source / "link", tmp_path / "copy", tally, PurePosixPath("link"))
@@ -84,8 +84,8 @@ def test_a_file_that_becomes_a_link_meanwhile_is_not_followed(source: Path, tmp_
         ("a/b/c", "../../c", True),
     ],
 )
-def test_where_a_link_leads(place: str, goal: str, inside: bool) -> None:
-    assert within(PurePosixPath(place), goal) is inside
+def test_link_targets_inside_and_outside_are_distinguished(place: str, goal: str, inside: bool) -> None:
+    assert is_within(PurePosixPath(place), goal) is inside
 
 
 def test_pipes_and_sockets_are_not_opened(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_pipes_and_sockets_are_not_opened(source: Path, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     "name", ["new\nline", "\x1b[31mred", "\udcff", "right‮left", "tab\t", "back\\slash", "\u2028", "\x9b31m"]
 )
-def test_names_that_cannot_be_shown_are_refused_and_shown_escaped(source: Path, tmp_path: Path, name: str) -> None:
+def test_unprintable_names_are_refused_and_escaped(source: Path, tmp_path: Path, name: str) -> None:
     (source / name).write_text("x")
     found, tally = copied(source, tmp_path / "copy")
     assert name not in found
@@ -129,9 +129,7 @@ def test_a_large_file_is_left_out_and_the_rest_is_copied(source: Path, tmp_path:
 
 
 @pytest.mark.parametrize("limits", [{"files": 5}, {"total_bytes": 3 << 20}])
-def test_up_to_its_limits_a_package_is_whole_and_beyond_it_nothing_is(
-    source: Path, tmp_path: Path, limits: dict[str, int]
-) -> None:
+def test_copying_stops_beyond_the_limits_only(source: Path, tmp_path: Path, limits: dict[str, int]) -> None:
     (source / "a" / "b" / "one.txt").write_bytes(b"")
     _, tally = copied(source, tmp_path / "copy", **limits)
     assert tally.whole and tally.findings == []
@@ -142,7 +140,7 @@ def test_up_to_its_limits_a_package_is_whole_and_beyond_it_nothing_is(
     assert "nothing of the package was checked" in tally.findings[0].message
 
 
-def test_a_folder_of_very_many_files_ends_the_copy_early(tmp_path: Path) -> None:
+def test_copying_a_huge_folder_stops_at_the_limit(tmp_path: Path) -> None:
     root = tmp_path / "source"
     root.mkdir()
     for number in range(1000):
@@ -151,7 +149,7 @@ def test_a_folder_of_very_many_files_ends_the_copy_early(tmp_path: Path) -> None
     assert len(found) == 100 and not tally.whole and len(tally.findings) == 1
 
 
-def test_folders_deep_in_folders_end_somewhere(tmp_path: Path) -> None:
+def test_nesting_of_folders_is_limited(tmp_path: Path) -> None:
     root = tmp_path / "source"
     (root / "/".join("d" * 60)).mkdir(parents=True)
     _, tally = copied(root, tmp_path / "copy")
@@ -159,7 +157,7 @@ def test_folders_deep_in_folders_end_somewhere(tmp_path: Path) -> None:
     assert "40 folders deep" in tally.findings[0].message
 
 
-def test_what_may_not_be_read_is_told(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_entries_are_errors(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, scanned = os.open, os.scandir
 
     def refusing_open(path: Path, flags: int, *more: int) -> int:
@@ -182,5 +180,5 @@ def test_what_may_not_be_read_is_told(source: Path, tmp_path: Path, monkeypatch:
         copy_tree(tmp_path / "nowhere", tmp_path / "other", Tally(Limits()))
 
 
-def test_shown_text_is_fit_for_a_terminal() -> None:
+def test_printable_escapes_terminal_codes() -> None:
     assert printable("a\x1b[31mb\nc\x9b\udc80\u202ed é日") == "a\\x1b[31mb\\nc\\x9b\\udc80\\u202ed é日"

@@ -1,4 +1,4 @@
-"""Archives are unpacked as carefully as folders are copied: nothing lands outside, and no bomb goes off."""
+"""Unpacking of archives: nothing is written outside of the folder, and size and memory are bounded."""
 
 import io
 import lzma
@@ -55,7 +55,7 @@ def rules(tally: Tally) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_archive_is_unpacked_as_it_is(tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_archive_is_unpacked_unchanged(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"mine{kind}", FILES)
     assert is_archive(path) and archive_stem(path) == "mine"
     found, tally = unpacked(path)
@@ -63,14 +63,14 @@ def test_every_kind_of_archive_is_unpacked_as_it_is(tmp_path: Path, kind: str) -
     assert tally.findings == [] and tally.whole
 
 
-def test_what_is_no_archive_by_its_name() -> None:
+def test_other_suffixes_are_not_archives() -> None:
     assert not any(is_archive(Path(name)) for name in ("result_0.txt", "zip", "a.gz", "a.xz"))
     assert archive_stem(Path("..zip")) == "package"
 
 
 @pytest.mark.parametrize("kind", [".zip", ".tar"])
 @pytest.mark.parametrize("name", ["../out", "/tmp/podium_out", "a/../../out", "a/..", "..\\out", "a\\..\\..\\out"])
-def test_nothing_is_written_outside(tmp_path: Path, kind: str, name: str) -> None:
+def test_members_outside_the_folder_are_not_written(tmp_path: Path, kind: str, name: str) -> None:
     found, tally = unpacked(write(tmp_path / f"slip{kind}", {name: b"x", "good": b"y"}))
     assert found == {"good": b"y"}
     assert rules(tally) == ["member_outside"] and tally.whole
@@ -103,7 +103,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "a/b"), ("a/b", "a")])
-def test_a_member_that_is_there_twice_is_told(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_a_duplicate_member_is_an_error(tmp_path: Path, names: tuple[str, str]) -> None:
     with tarfile.open(tmp_path / "twice.tar", "w") as tar:
         for number, name in enumerate(names):
             add(tar, name, str(number).encode())
@@ -112,26 +112,26 @@ def test_a_member_that_is_there_twice_is_told(tmp_path: Path, names: tuple[str, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bomb_is_refused_by_what_it_says_it_holds(tmp_path: Path, kind: str) -> None:
+def test_a_member_above_the_size_limit_is_not_unpacked(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"bomb{kind}", {"a": bytes(3 << 20), "b": bytes(3 << 20)})
     found, tally = unpacked(path, file_bytes=2 << 20)
     assert found == {} and rules(tally) == ["large_file", "large_file"]
 
 
 @pytest.mark.parametrize("kind", [".zip", ".tar.xz"])
-def test_many_files_that_are_too_much_together_end_it(tmp_path: Path, kind: str) -> None:
+def test_unpacking_stops_at_the_limit_of_total_bytes(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"bomb{kind}", {str(n): bytes(1 << 20) for n in range(5)})
     _, tally = unpacked(path, total_bytes=3 << 20)
     assert rules(tally) == ["too_many_bytes"] and not tally.whole
 
 
-def test_very_many_members_end_it(tmp_path: Path) -> None:
+def test_unpacking_stops_at_the_limit_of_files(tmp_path: Path) -> None:
     path = write(tmp_path / "many.zip", {str(n): b"" for n in range(50)})
     found, tally = unpacked(path, files=20)
     assert len(found) == 20 and rules(tally) == ["too_many_files"] and not tally.whole
 
 
-def test_a_header_made_to_fill_memory_is_not_read(tmp_path: Path) -> None:
+def test_an_oversized_pax_header_is_not_read_into_memory(tmp_path: Path) -> None:
     info = tarfile.TarInfo("././@PaxHeader")
     info.type, info.size = tarfile.XHDTYPE, 900 << 20
     path = tmp_path / "header.tar.xz"
@@ -154,7 +154,7 @@ def test_a_header_made_to_fill_memory_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broken_archive_is_told_and_nothing_of_it_counts(tmp_path: Path, kind: str) -> None:
+def test_a_truncated_archive_is_an_error(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"broken{kind}", FILES)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     _, tally = unpacked(path)
@@ -162,7 +162,7 @@ def test_a_broken_archive_is_told_and_nothing_of_it_counts(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_only_calls_itself_an_archive_is_told(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_not_an_archive_is_an_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"not{kind}"
     path.write_bytes(b"\x1b[31mnothing of an archive" * 100)
     _, tally = unpacked(path)
@@ -170,7 +170,7 @@ def test_what_only_calls_itself_an_archive_is_told(tmp_path: Path, kind: str) ->
     assert "\x1b" not in tally.findings[0].message
 
 
-def test_a_zip_that_lies_about_a_size_or_wants_a_password(tmp_path: Path) -> None:
+def test_a_zip_with_a_wrong_size_is_truncated_and_an_encrypted_one_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "lies.zip", {"a": b"x" * 1000})
     content = bytearray(path.read_bytes())
     entry = content.rindex(b"PK\x01\x02")
@@ -187,14 +187,14 @@ def test_a_zip_that_lies_about_a_size_or_wants_a_password(tmp_path: Path) -> Non
 
 
 def header(kind: bytes, content: bytes = b"", name: str = "x") -> bytes:
-    """A header of a tar with its content, which is not of a file."""
+    """Return a tar header with its content."""
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, len(content)
     return info.tobuf(tarfile.GNU_FORMAT) + content.ljust(-len(content) % 512 + len(content), b"\0")
 
 
 def pax(*pairs: tuple[str, str]) -> bytes:
-    """The content of a pax header."""
+    """Return the content of a pax header."""
     lines = (f" {key}={value}\n".encode() for key, value in pairs)
     return b"".join(str(next(n for n in range(9999) if n == len(line) + len(str(n)))).encode() + line for line in lines)
 
@@ -215,15 +215,15 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("content", BOMBS.values(), ids=BOMBS.keys())
-def test_headers_that_take_memory_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_excessive_headers_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bomb.tar"
     path.write_bytes(content + bytes(1024))
     _, tally = unpacked(path)
     assert rules(tally)[-1] == "bad_archive"
-    assert any(words in tally.findings[-1].message for words in ("(sparse)", "it has headers of more than 16 KiB"))
+    assert any(text in tally.findings[-1].message for text in ("a sparse file", "it has headers of more than 16 KiB"))
 
 
-def test_members_are_not_kept_with_the_headers_of_all(tmp_path: Path) -> None:
+def test_members_and_their_headers_are_not_kept_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "many.tar"
     common = header(tarfile.XGLTYPE, pax(*((f"k{number}", "") for number in range(1_000))))
     path.write_bytes(
@@ -239,8 +239,7 @@ def test_members_are_not_kept_with_the_headers_of_all(tmp_path: Path) -> None:
     assert peak < 8 << 20  # 40 MB if each were kept
 
 
-def test_usual_headers_are_read(tmp_path: Path) -> None:
-    """As `git archive` and GNU tar write them."""
+def test_headers_of_git_archive_and_gnu_tar_are_read(tmp_path: Path) -> None:
     path = tmp_path / "usual.tar"
     name = f"ORG/{'a' * 150}"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "f" * 40}) as tar:

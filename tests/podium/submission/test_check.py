@@ -1,6 +1,6 @@
-"""podium submit check on whole packages: what belongs to a check, one report, and nothing left behind.
+"""`podium submit check` on whole packages: what is checked, the report, and temporary files.
 
-What a check says to people and to programs: short where all is well, and nothing that a terminal acts on.
+The report is short for a good package, and terminal codes in it are escaped.
 """
 
 import io
@@ -25,7 +25,7 @@ from podium.core.files import sha256_of
 from podium.core.finding import Finding
 from podium.mllog.rulesets import ruleset
 from podium.submission.archive import Limits
-from podium.submission.check import FileVerdict, Report, as_json, check, natural, print_report, summary
+from podium.submission.check import FileVerdict, Report, as_json, check, natural_sort_key, print_report, summary
 from podium.submission.official import runner
 from podium.submission.official.runner import Score, ToolProcess
 from tests.podium.submission.conftest import edit, set_value
@@ -35,7 +35,7 @@ LOG = "results/laptop/bert/result_{}.txt"
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go, those of the official tools' processes too; the tests see that none stays."""
+    """The folder of temporary files, also of the official tools' processes; tests check that none is left."""
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setattr(runner, "ToolProcess", ToolProcess)
@@ -53,9 +53,9 @@ def rules_of(report: Report) -> set[str]:
 
 def test_a_good_package_is_accepted(write_package: Any, scratch: Path) -> None:
     package = write_package()
-    heard: list[int] = []
-    report = check(package, ruleset("5.0.0"), starting=heard.append, told=heard.append)
-    assert heard == [10] + [1] * 10
+    progress: list[int] = []
+    report = check(package, ruleset("5.0.0"), starting=progress.append, told=progress.append)
+    assert progress == [10] + [1] * 10
     assert report.accepted, report.findings
     assert report.packages == ("ORG",) and report.ruleset == "5.0.0"
     assert [(file.path, file.official, file.podium) for file in report.files] == [
@@ -95,7 +95,7 @@ def test_one_log_is_checked_alone(write_package: Any) -> None:
     assert report.scores == ()
 
 
-def test_a_set_of_one_s_own_runs_is_checked_by_its_folder(make_set: Any) -> None:
+def test_a_set_of_podiums_runs_is_checked_by_its_folder(make_set: Any) -> None:
     made = make_set([60.5 + 3 * number for number in range(10)])
     report = check(made.set_folder, ruleset("5.0.0"), runs=made.runs / "mine")
     assert logs_of(report) == [f"result_{number}.txt" for number in range(10)]
@@ -109,10 +109,10 @@ def test_a_set_of_one_s_own_runs_is_checked_by_its_folder(make_set: Any) -> None
     assert [f.message for f in report.findings if "set.json: cannot be used" in f.message]
 
 
-def test_copies_under_results_are_compared_with_what_the_set_recorded(make_set: Any) -> None:
+def test_copies_in_results_are_compared_with_the_sets_record(make_set: Any) -> None:
     made = make_set([60.5 + 3 * number for number in range(10)])
-    held = {"set": "runs/mine/set", "logs": {log.name: sha256_of(log) for log in made.logs}}
-    (made.results / "mine" / "set.json").write_text(json.dumps(held), encoding="utf-8")
+    published = {"set": "runs/mine/set", "logs": {log.name: sha256_of(log) for log in made.logs}}
+    (made.results / "mine" / "set.json").write_text(json.dumps(published), encoding="utf-8")
     for folder in (made.results / "mine", made.results / "mine" / "bert"):
         report = check(folder, ruleset("5.0.0"))
         assert report.accepted and not [one for one in report.findings if one.rule in ("as_recorded", "unknown_file")]
@@ -129,10 +129,8 @@ def test_results_without_a_description_are_checked_log_by_log(write_package: Any
     assert {file.official for file in report.files} == {"passed"}
 
 
-def test_results_beside_systems_that_are_no_descriptions_are_checked_log_by_log(
-    write_package: Any, tmp_path: Path
-) -> None:
-    """As after a run in any folder, with systems/NAME.yaml of one's own or without."""
+def test_results_beside_yaml_systems_are_checked_log_by_log(write_package: Any, tmp_path: Path) -> None:
+    """As after a run in a working folder, with or without its systems/NAME.yaml."""
     package = write_package()
     (package / "results").rename(tmp_path / "results")
     for name in (None, "systems"):
@@ -144,13 +142,13 @@ def test_results_beside_systems_that_are_no_descriptions_are_checked_log_by_log(
         assert report.accepted
 
 
-def test_results_beside_an_empty_systems_folder_are_those_of_a_package_without_descriptions(write_package: Any) -> None:
+def test_results_beside_an_empty_systems_folder_are_a_package_without_descriptions(write_package: Any) -> None:
     package = write_package()
     (package / "systems" / "laptop.json").unlink()
     assert not check(package / "results", ruleset("5.0.0")).accepted
 
 
-def test_a_folder_of_packages(write_package: Any, tmp_path: Path) -> None:
+def test_a_folder_of_packages_is_checked(write_package: Any, tmp_path: Path) -> None:
     package = write_package()
     round_ = tmp_path / "round"
     round_.mkdir()
@@ -163,7 +161,7 @@ def test_a_folder_of_packages(write_package: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty"])
-def test_what_holds_no_results_is_wrong_use(tmp_path: Path, scratch: Path, name: str) -> None:
+def test_a_path_without_results_is_a_usage_error(tmp_path: Path, scratch: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=str(tmp_path / name)) as raised:
         check(tmp_path / name, ruleset("5.0.0"))
@@ -171,7 +169,7 @@ def test_what_holds_no_results_is_wrong_use(tmp_path: Path, scratch: Path, name:
     assert list(scratch.iterdir()) == []
 
 
-def test_links_in_the_place_of_systems_are_not_followed(write_package: Any, tmp_path: Path) -> None:
+def test_a_systems_folder_that_is_a_link_is_not_followed(write_package: Any, tmp_path: Path) -> None:
     package = write_package()
     (package / "systems").rename(tmp_path / "systems")
     (package / "systems").symlink_to(tmp_path / "systems")
@@ -186,7 +184,7 @@ def test_beyond_the_limits_nothing_is_checked(write_package: Any) -> None:
     assert report.files == () and rules_of(report) == {"too_many_files"} and not report.accepted
 
 
-def test_podium_finds_what_the_official_checkers_let_through(write_package: Any) -> None:
+def test_podium_finds_what_the_official_checkers_accept(write_package: Any) -> None:
     package = write_package()
     log = package / LOG.format(5)
     log.write_text(log.read_text().replace('"status": "success"', '"status": "aborted"'))
@@ -195,18 +193,18 @@ def test_podium_finds_what_the_official_checkers_let_through(write_package: Any)
     assert found.official == "passed" and found.podium == "failed"
 
 
-def test_files_are_sorted_as_people_count() -> None:
+def test_files_are_sorted_by_number() -> None:
     names = ["b/result_10.txt", "b/result_9.txt", "a", "b", "b/result_²", "B"]
-    assert sorted(names, key=natural) == ["B", "a", "b", "b/result_9.txt", "b/result_10.txt", "b/result_²"]
+    assert sorted(names, key=natural_sort_key) == ["B", "a", "b", "b/result_9.txt", "b/result_10.txt", "b/result_²"]
 
 
-def test_the_command_tells_in_json_and_by_its_exit_code(write_package: Any, tmp_path: Path) -> None:
+def test_the_command_reports_as_json_and_by_exit_code(write_package: Any, tmp_path: Path) -> None:
     package = write_package()
     good = CliRunner().invoke(app, ["submit", "check", str(package), "--json"])
     assert good.exit_code == 0
-    told = json.loads(good.stdout)
-    assert told["accepted"] is True and len(told["files"]) == 11
-    assert told["summary"].startswith("10 of 10 logs pass the official checker of 5.0.0")
+    document = json.loads(good.stdout)
+    assert document["accepted"] is True and len(document["files"]) == 11
+    assert document["summary"].startswith("10 of 10 logs pass the official checker of 5.0.0")
     (package / LOG.format(0)).unlink()
     bad = CliRunner().invoke(app, ["submit", "check", str(package)], env={"COLUMNS": "200"})
     assert bad.exit_code == 1
@@ -217,11 +215,11 @@ def test_the_command_tells_in_json_and_by_its_exit_code(write_package: Any, tmp_
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_check_leaves_nothing(write_package: Any, tmp_path: Path, number: int) -> None:
+def test_an_interrupted_check_leaves_no_files(write_package: Any, tmp_path: Path, number: int) -> None:
     scratch = tmp_path / "tmp"
     scratch.mkdir()
     package = write_package()
-    # a log that takes its time: many events in it
+    # many events, so that its check takes a while
     log = package / LOG.format(0)
     log.write_text(log.read_text() * 150)
     process = subprocess.Popen(
@@ -234,7 +232,7 @@ def test_an_interrupted_check_leaves_nothing(write_package: Any, tmp_path: Path,
     end = time.monotonic() + 60
     while not list(scratch.glob("podium-check-*/scratch/podium-tools-*")) and time.monotonic() < end:
         time.sleep(0.02)
-    time.sleep(0.5)  # an interruption while Python starts a thread has it print a traceback of its own
+    time.sleep(0.5)  # a signal while Python starts a thread makes Python itself print a traceback
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in errors and "Traceback" not in errors
@@ -253,51 +251,51 @@ def report(
     )
 
 
-def told(one: Report, width: int = 200) -> str:
+def render(one: Report, width: int = 200) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     print_report(console, one)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
-def test_a_good_package_is_a_few_lines() -> None:
+def test_a_good_package_is_reported_in_a_few_lines() -> None:
     files = [*report([]).files, FileVerdict("systems/S.json", "passed", "passed")]
-    text = told(report([], files, [Score(FOLDER, 12.3456, 1.0059, "train_samples")]))
+    text = render(report([], files, [Score(FOLDER, 12.3456, 1.0059, "train_samples")]))
     assert len(text.splitlines()) == 5
     assert f"{FOLDER}/ (10 files)" in text and "systems/S.json" in text
     assert "official score 12.346 min, scaled by 1.0059 for the RCP (samples by train_samples)" in text
     assert text.splitlines()[-1] == "10 of 10 logs pass the official checker of 5.0.0; nothing found"
 
 
-def test_what_is_alike_is_told_once_with_some_of_the_files() -> None:
+def test_equal_findings_are_printed_once_with_some_of_the_files() -> None:
     findings = [Finding.warning(f"{FOLDER}/result_{n}.txt", "r", "The same.", line=7) for n in range(6)]
-    text = told(report([*findings, Finding.error(FOLDER, "x", "Another.", source="package_checker")]))
+    text = render(report([*findings, Finding.error(FOLDER, "x", "Another.", source="package_checker")]))
     assert text.count("The same.") == 1
     assert "result_0.txt:7, result_1.txt:7, result_2.txt:7 and 3 more" in text
     assert "! podium: The same." in text
-    assert "all of it" in text and "✗ package_checker: Another." in text
+    assert "the whole folder" in text and "✗ package_checker: Another." in text
     assert "1 error, 6 warnings" in text
 
 
-def test_files_of_other_verdicts_have_lines_of_their_own() -> None:
+def test_files_with_different_verdicts_have_separate_rows() -> None:
     files = [*report([]).files[:8], FileVerdict(f"{FOLDER}/result_8.txt", "unread", "failed")]
-    text = told(report([], files))
+    text = render(report([], files))
     assert f"{FOLDER}/ (8 files)" in text
     (line,) = [line for line in text.splitlines() if "result_8.txt" in line]
     assert "unread" in line and "failed" in line
     assert summary(report([], files)).startswith("8 of 9 logs pass")
 
 
-def test_nothing_that_a_terminal_or_rich_acts_on_reaches_it() -> None:
+def test_terminal_codes_and_rich_markup_are_escaped() -> None:
     evil = "\x1b]0;owned\x07\x1b[2J[red]x[/red][link=file:///]\u202e\x9b31m"
     findings = [Finding.error(f"results/{evil}/bert/result_0.txt", "r", f"{evil} [/] [bold", source="podium", line=1)]
     files = [FileVerdict(f"results/{evil}/bert/result_0.txt", "failed", "failed")]
-    text = told(report(findings, files, [Score(f"results/{evil}/bert", 1.0, None, None)]), width=4000)
+    text = render(report(findings, files, [Score(f"results/{evil}/bert", 1.0, None, None)]), width=4000)
     assert not any((ord(character) < 32 and character != "\n") or character in "\x9b\u202e\x7f" for character in text)
     assert text.count("\\x1b]0;owned\\x07\\x1b[2J[red]x[/red][link=file:///]\\u202e\\x9b31m") == 4
     assert "\x1b" not in json.dumps(as_json(report(findings)))
 
 
-def test_the_object_for_programs_holds_all_of_it() -> None:
+def test_the_json_report_is_complete() -> None:
     findings = [Finding.error(FOLDER, "x", "Another.", source="package_checker")]
     whole = json.loads(json.dumps(as_json(report(findings, scores=[Score(FOLDER, None, None, None)]))))
     assert whole["accepted"] is False

@@ -1,4 +1,4 @@
-"""`podium submit describe` and `package`: what they print, write and refuse, and their exit codes."""
+"""`podium submit describe` and `package`: output, written files, refusals and exit codes."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ DEVICE = {"torch": "2.13.0+cpu", "cuda": None, "cudnn": None, "nccl": None, "gpu
 
 @pytest.fixture
 def podium(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Runs a command in this process: exit code, standard output, standard error."""
+    """Run a command in this process; returns exit code, standard output and standard error."""
     monkeypatch.setattr("podium.run.implementation.ask", lambda implementation, entry, options: DEVICE)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -34,19 +34,19 @@ def podium(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def test_describe_writes_mlperfs_json(podium: Any, tmp_path: Path) -> None:
     out = tmp_path / "laptop.json"
-    code, shown, told = podium("submit", "describe", "laptop", "--out", str(out))
-    assert code == 0 and "host_processor_vcpu_count" in shown and "warning" not in told
+    code, shown, errors = podium("submit", "describe", "laptop", "--out", str(out))
+    assert code == 0 and "host_processor_vcpu_count" in shown and "warning" not in errors
     assert json.loads(out.read_text(encoding="utf-8"))["host_processor_vcpu_count"] == "not stated"
 
 
-def test_describe_fills_only_when_asked_and_says_what(podium: Any, tmp_path: Path) -> None:
+def test_describe_fills_only_with_fill_and_lists_the_fields(podium: Any, tmp_path: Path) -> None:
     out = tmp_path / "laptop.json"
-    code, shown, told = podium("submit", "describe", "laptop", "--fill", "--json", "--out", str(out))
+    code, shown, errors = podium("submit", "describe", "laptop", "--fill", "--json", "--out", str(out))
     document = json.loads(shown)
     assert code == 0 and document["description"] == json.loads(out.read_text(encoding="utf-8"))
     assert "host_processor_vcpu_count" in document["filled"]
     for name in document["filled"]:
-        assert f'  {name}: "' in told
+        assert f'  {name}: "' in errors
     assert {"field", "file", "detected", "verdict"} == set(document["fields"][0])
 
 
@@ -55,22 +55,20 @@ def test_a_difference_is_a_warning_unless_strict(
     podium: Any, write_system: Any, options: tuple[str, ...], code: int
 ) -> None:
     system = write_system({"description.host_processor_vcpu_count": 100_000})
-    found, _, told = podium("submit", "describe", str(system), *options)
+    found, _, errors = podium("submit", "describe", str(system), *options)
     assert found == code
-    assert "warning: host_processor_vcpu_count is stated as '100000', and this machine tells" in told
+    assert "warning: host_processor_vcpu_count is stated as '100000', and this machine tells" in errors
 
 
-def test_a_system_whose_framework_does_not_start_is_described_all_the_same(
-    podium: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_is_described_without_its_framework(podium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from podium.core.errors import WorkError
 
     def fail(*_: Any) -> None:
         raise WorkError("libcudart.so.13 is missing")
 
     monkeypatch.setattr("podium.run.implementation.ask", fail)
-    code, shown, told = podium("submit", "describe", "laptop")
-    assert code == 0 and "framework and GPUs cannot be told: libcudart.so.13 is missing" in told
+    code, shown, errors = podium("submit", "describe", "laptop")
+    assert code == 0 and "framework and GPUs cannot be told: libcudart.so.13 is missing" in errors
     assert "PyTorch 2.13.0" in shown
 
 
@@ -78,10 +76,10 @@ def test_a_system_whose_framework_does_not_start_is_described_all_the_same(
 @pytest.mark.parametrize("as_json", [False, True])
 def test_package(podium: Any, make_set: Any, tmp_path: Path, as_json: bool) -> None:
     made = make_set([100 + n for n in range(12)], source=source_here())
-    words = ["submit", "package", str(made.system), "--out", str(tmp_path / "out"), "--org", "Podium"]
-    words += ["--results", str(made.results), "--runs", str(made.runs), "--allow-other-code"]
-    code, shown, told = podium(*words, *(["--json"] if as_json else []))
-    assert code == 0, told
+    arguments = ["submit", "package", str(made.system), "--out", str(tmp_path / "out"), "--org", "Podium"]
+    arguments += ["--results", str(made.results), "--runs", str(made.runs), "--allow-other-code"]
+    code, shown, errors = podium(*arguments, *(["--json"] if as_json else []))
+    assert code == 0, errors
     folder = tmp_path / "out" / "Podium"
     assert (folder / "results/mine/bert/result_9.txt").is_file()
     if as_json:
@@ -92,29 +90,29 @@ def test_package(podium: Any, make_set: Any, tmp_path: Path, as_json: bool) -> N
         assert one["convergence"] is None and not one["scaled"] and len(one["compared"]) == 2
     else:
         assert "3 windows of 10 consecutive runs" in shown and "105.500 s" in shown and str(folder) in shown
-        assert shown.count("taken") == 2  # of the window, and in the caption
+        assert shown.count("submitted") == 2  # of the window, and in the caption
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "code"),
+    ("arguments", "message", "code"),
     [
         (("--ruleset", "6.0.0"), "there is no such ruleset for BERT", 2),
         (("--division", "Closed"), "--division: found 'Closed', allowed is closed or open", 2),
         (("--org", "../up"), "--org: found '../up'", 2),
-        (("--org", "Another"), "logs are not edited", 1),
+        (("--org", "Another"), "logs must not be edited", 1),
     ],
 )
-def test_refusals_are_sentences(
+def test_invalid_options_and_runs_are_refused(
     podium: Any,
     make_set: Any,
     tmp_path: Path,
-    words: tuple[str, ...],
-    told: str,
+    arguments: tuple[str, ...],
+    message: str,
     code: int,
 ) -> None:
     made = make_set()
     given = ["submit", "package", str(made.system), "--out", str(tmp_path / "out"), "--org", "Podium"]
-    given += ["--results", str(made.results), "--runs", str(made.runs), *words]
+    given += ["--results", str(made.results), "--runs", str(made.runs), *arguments]
     found, shown, error = podium(*given)
-    assert (found, shown) == (code, "") and told in error
+    assert (found, shown) == (code, "") and message in error
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,6 @@
-"""MLPerf's JSON of a system, and when a description and a machine say the same.
+"""MLPerf's JSON of a system, and the comparison of a description with a machine.
 
-What a machine tells of itself: from files of the kernel, a stand-in for nvidia-smi, and this very machine.
+Values are detected from files of the kernel, a stand-in for nvidia-smi, and on this machine.
 """
 
 import ast
@@ -17,7 +17,7 @@ from podium.config.load import load_system, system_names
 from podium.core.errors import Interrupted
 from podium.doctor.devices import memory_bytes
 from podium.submission.describe import (
-    WAYS,
+    COMPARISONS,
     Detected,
     as_json,
     compare,
@@ -34,7 +34,7 @@ from podium.submission.describe import (
 
 
 def official_fields() -> list[str]:
-    """The list in the official checker's own source."""
+    """Return the list of fields in the official checker's source."""
     from mlperf_logging.system_desc_checker import system_desc_checker
 
     tree = ast.parse(inspect.getsource(system_desc_checker))
@@ -44,17 +44,17 @@ def official_fields() -> list[str]:
 
 
 @pytest.mark.parametrize("system", system_names())
-def test_the_json_has_the_official_fields_in_their_order_all_as_text(system: str) -> None:
+def test_the_json_has_the_official_fields_in_order_as_text(system: str) -> None:
     described = json.loads(system_json(stated(load_system(system))))
     assert list(described) == official_fields() and len(described) == 33
     assert all(isinstance(value, str) for value in described.values())
 
 
-def test_the_official_checker_takes_it(tmp_path: Path, official: Any) -> None:
+def test_the_official_checker_accepts_the_json(tmp_path: Path, official: Any) -> None:
     (tmp_path / "systems").mkdir()
     (tmp_path / "systems" / "laptop.json").write_text(system_json(stated(load_system("laptop"))), encoding="utf-8")
-    told = official("system_desc_checker", tmp_path / "systems", "training", "5.0.0", of="laptop.json")
-    assert "System description checker passed for laptop" in told
+    found = official("system_desc_checker", tmp_path / "systems", "training", "5.0.0", of="laptop.json")
+    assert "System description checker passed for laptop" in found
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_the_official_checker_takes_it(tmp_path: Path, official: Any) -> None:
         ("operating_system", "Linux", "Debian GNU/Linux 12 (bookworm)", True),
     ],
 )
-def test_what_says_the_same(name: str, text: str, found: str, same: bool) -> None:
-    assert WAYS.get(name, same_text)(text, found) is same
+def test_equivalent_values_are_the_same(name: str, text: str, found: str, same: bool) -> None:
+    assert COMPARISONS.get(name, same_text)(text, found) is same
 
 
 DETECTED = Detected(
@@ -115,27 +115,27 @@ def test_every_field_has_its_verdict(write_system: Any) -> None:
     assert len(found) == 33 + 3
     assert found["host_processors_per_node"] == "differs" and found["framework"] == "differs"
     assert found["host_processor_model_name"] == found["host_processor_caches"] == "not stated"
-    assert found["cooling"] == found["submitter"] == found["sw_notes"] == "cannot be told"
+    assert found["cooling"] == found["submitter"] == found["sw_notes"] == "not detected"
     assert found["number_of_nodes"] == "same"
     assert found["other_software_stack: cuda"] == "same"
     assert found["other_software_stack: nccl"] == "differs"
     assert found["other_software_stack: kernel"] == "not stated"
 
 
-def test_a_cuda_drivers_version_is_not_cudas(write_system: Any) -> None:
+def test_the_cuda_drivers_version_is_not_taken_for_cudas(write_system: Any) -> None:
     system = write_system({"description.other_software_stack": "cuda_driver_version 520.61.03"})
-    told = verdicts(system, Detected({}, {"cuda": "13.0", "cuda_driver": "520.61.03"}))
-    assert told["other_software_stack: cuda"] == "not stated"
-    assert told["other_software_stack: cuda_driver"] == "same"
+    found = verdicts(system, Detected({}, {"cuda": "13.0", "cuda_driver": "520.61.03"}))
+    assert found["other_software_stack: cuda"] == "not stated"
+    assert found["other_software_stack: cuda_driver"] == "same"
 
 
-def test_a_gpu_that_is_not_used_is_not_described(write_system: Any) -> None:
+def test_unused_gpus_are_not_part_of_the_system(write_system: Any) -> None:
     assert verdicts(write_system())["accelerators_per_node"] == "same"
     on_gpu = {"launch.device": "cuda", "launch.processes_per_node": 8, "bert.precision": "bf16"}
     assert verdicts(write_system(on_gpu))["accelerators_per_node"] == "differs"
 
 
-def test_only_what_is_not_stated_is_filled_and_all_of_it_is_told(write_system: Any) -> None:
+def test_only_fields_not_stated_are_filled_and_all_are_listed(write_system: Any) -> None:
     config = load_system(str(write_system({"description.other_software_stack": "driver 1"})))
     fields = compare(config, DETECTED)
     description, taken = filled(config, fields)
@@ -145,7 +145,7 @@ def test_only_what_is_not_stated_is_filled_and_all_of_it_is_told(write_system: A
     assert description["other_software_stack"] == "driver 1, cuda_version 13.0, kernel_version 6.1, nccl_version 2.27.3"
     assert description["framework"] == "PyTorch 2.13.0"  # contradicted, not filled
     again = load_system(str(write_system({f"description.{key}": description[key] for key in taken})))
-    assert all(one.verdict in ("same", "cannot be told") for one in compare(again, DETECTED) if one.name in taken)
+    assert all(one.verdict in ("same", "not detected") for one in compare(again, DETECTED) if one.name in taken)
     assert [one.name for one in differing(fields)] == ["host_processors_per_node", "framework"]
     assert as_json(description, fields, taken)["filled"] == taken
 
@@ -182,7 +182,7 @@ def cpus(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_processors(cpus: Path) -> None:
+def test_processors_are_read_from_proc_and_sys(cpus: Path) -> None:
     assert processor_fields(cpus / "cpuinfo", cpus) == {
         "host_processor_model_name": "AMD EPYC 7742 64-Core Processor",
         "host_processors_per_node": "2",
@@ -192,14 +192,14 @@ def test_processors(cpus: Path) -> None:
     }
 
 
-def test_what_the_kernel_does_not_tell_is_left_out(tmp_path: Path) -> None:
+def test_values_that_the_kernel_does_not_report_are_left_out(tmp_path: Path) -> None:
     assert processor_fields(tmp_path / "none", tmp_path) == {}
     arm = tmp_path / "cpuinfo"
     arm.write_text("processor\t: 0\nBogoMIPS\t: 50.00\n\nprocessor\t: 1\nBogoMIPS\t: 50.00\n", encoding="ascii")
     assert processor_fields(arm, tmp_path) == {}
 
 
-def test_memory_and_system(tmp_path: Path) -> None:
+def test_memory_and_operating_system_are_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("MemTotal:       2113370624 kB\nMemFree: 1 kB\n", encoding="ascii")
     assert memory_bytes(path, "MemTotal") == 2113370624 * 1024
@@ -207,7 +207,7 @@ def test_memory_and_system(tmp_path: Path) -> None:
     assert os_name(path) == "Ubuntu 24.04.1 LTS"
 
 
-def test_gpus() -> None:
+def test_gpus_are_described_only_where_alike() -> None:
     assert gpu_fields([GPU] * 8) == {
         "accelerators_per_node": "8",
         "accelerator_model_name": "NVIDIA H200",
@@ -226,7 +226,7 @@ def test_gpus() -> None:
         ("exit 0", None, None),
     ],
 )
-def test_the_driver(
+def test_driver_and_clock_are_read_from_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, driver: str | None, clock: str | None
 ) -> None:
     program = tmp_path / "nvidia-smi"
@@ -241,7 +241,7 @@ def test_the_driver(
     assert found.software["cuda"] == "13.0" and found.software["nccl"] == "2.27.3"
 
 
-def test_this_machine_without_its_framework() -> None:
+def test_this_machine_is_detected_without_a_framework() -> None:
     found = detect(None)
     assert found.fields["host_processor_vcpu_count"] == str(os.cpu_count())
     assert "framework" not in found.fields and "accelerators_per_node" not in found.fields
@@ -249,6 +249,6 @@ def test_this_machine_without_its_framework() -> None:
     assert set(found.software) >= {"kernel", "python"}
 
 
-def test_libraries_of_a_gpu_are_not_told_of_a_machine_without_one() -> None:
+def test_gpu_libraries_are_left_out_without_a_gpu() -> None:
     device = {"torch": "2.13.0", "cuda": "13.0", "cudnn": "9.1.0", "nccl": None, "gpus": []}
     assert set(detect(device).software) <= {"kernel", "python", "cuda_driver"}

@@ -1,4 +1,4 @@
-"""Packages made to harm whoever checks them: a sentence each, by the command itself, in bounded memory and time."""
+"""Hostile packages: `podium submit check` reports each in bounded memory and time, and is not harmed."""
 
 import io
 import json
@@ -31,16 +31,16 @@ EVENT = (
 )
 
 
-class Told:
-    """What the command said of a path."""
+class CheckCommand:
+    """One `podium submit check` of a path: its output, its time, and checks that it ended properly."""
 
-    def __init__(self, path: Path, *options: str, most_files: int = Limits().files) -> None:
+    def __init__(self, path: Path, *options: str, max_files: int = Limits().files) -> None:
         self.path = path
         limits = (resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
         code = (
             f"import resource; resource.setrlimit(*{limits!r}); from podium.cli.main import main\n"
             "from podium.submission import check as checking\n"
-            f"of_all = checking.Limits(files={most_files})\n"
+            f"of_all = checking.Limits(files={max_files})\n"
             "checking.Limits = lambda: of_all\n"
             "main()"
         )
@@ -62,11 +62,11 @@ class Told:
         for byte in self.done.stdout + self.done.stderr:
             assert byte >= 32 or byte == 10
 
-    def says(self, *words: str) -> bool:
-        return any(all(word in line for word in words) for line in (self.text + self.errors).splitlines())
+    def printed(self, *texts: str) -> bool:
+        return any(all(text in line for text in texts) for line in (self.text + self.errors).splitlines())
 
     def errors_of(self, path: str) -> list[str]:
-        """Of a command with --json: the errors of this path and of what is below it, each with its path and rule."""
+        """Return the errors of a path and of paths below it, from the output of a command with --json."""
         return [
             f"{one['path']}: {one['rule']}: {one['message']}"
             for one in json.loads(self.text)["findings"]
@@ -103,7 +103,7 @@ LINES = (
     b':::MLLOG {"key": ["x"], "time_ms": {}, "value": 1, "metadata": []}\n',
     b"\x00\x1b[2J\x9b31m:::MLLOG {\x1b}\n",
 )
-"""Values that JSON allows or Python reads, and lines that are no events."""
+"""Values that JSON allows or Python reads, and lines that are not events."""
 
 DESCRIPTIONS = (
     b"[1, 2]",
@@ -118,14 +118,14 @@ DESCRIPTIONS = (
 
 
 def long_lines(package: Path) -> None:
-    """A GiB without an end, and all that a file may have."""
+    """Write a file of 1 GiB in one line, and one line just below the size limit of a file."""
     append(1, b":::MLLOG {")(package)
     os.truncate(package / LOG.format(1), 1 << 30)
     append(2, b":::MLLOG " + b"[" * (49 << 20))(package)
 
 
-def lines_that_are_none(lines: Sequence[bytes]) -> Callable[[Path], None]:
-    """Each in a log of its own."""
+def malformed_lines(lines: Sequence[bytes]) -> Callable[[Path], None]:
+    """Append each line to a different log."""
 
     def change(package: Path) -> None:
         for number, line in enumerate(lines):
@@ -134,8 +134,8 @@ def lines_that_are_none(lines: Sequence[bytes]) -> Callable[[Path], None]:
     return change
 
 
-def description_that_is_none(content: bytes) -> Callable[[Path], None]:
-    """With one log: the tools that read the description are given it whatever the number of logs is."""
+def malformed_description(content: bytes) -> Callable[[Path], None]:
+    """Write a description and leave one log, which is enough for the tools that read descriptions."""
 
     def change(package: Path) -> None:
         (package / SYSTEM).write_bytes(content)
@@ -145,7 +145,7 @@ def description_that_is_none(content: bytes) -> Callable[[Path], None]:
     return change
 
 
-def everything_that_a_tree_can_hold(package: Path) -> None:
+def hostile_tree(package: Path) -> None:
     folder, secret = package / "results/laptop/bert", package.parent.with_name("secret.txt")
     secret.write_text("secret words")
     (folder / "result_10.txt").symlink_to(secret)
@@ -157,8 +157,8 @@ def everything_that_a_tree_can_hold(package: Path) -> None:
     (package / "results/laptop/[blink]x").mkdir()
 
 
-def rules_of_its_own(package: Path) -> None:
-    """A log that would have the official checker execute a file, which leaves a proof."""
+def foreign_rules(package: Path) -> None:
+    """Make a log name rules that the official checker would execute, which create the file `proof`."""
     proof = package / "proof"
     (package / "evil_common.yaml").write_text(f"- BEGIN:\n    CODE: \"open({str(proof)!r}, 'w').close()\"\n")
     log = package / LOG.format(0)
@@ -169,79 +169,79 @@ def rules_of_its_own(package: Path) -> None:
 HARMED: dict[str, Callable[[Path], None]] = {
     "LONG": long_lines,
     "MANY": append(1, (EVENT % '"x"') * 20_000),
-    "LINES": lines_that_are_none(LINES[:8]),
-    "MORE_LINES": lines_that_are_none(LINES[8:]),
-    **{f"DESCRIPTION_{number}": description_that_is_none(content) for number, content in enumerate(DESCRIPTIONS)},
-    "TREE": everything_that_a_tree_can_hold,
-    "RULES": rules_of_its_own,
+    "LINES": malformed_lines(LINES[:8]),
+    "MORE_LINES": malformed_lines(LINES[8:]),
+    **{f"DESCRIPTION_{number}": malformed_description(content) for number, content in enumerate(DESCRIPTIONS)},
+    "TREE": hostile_tree,
+    "RULES": foreign_rules,
 }
-"""The packages of a round by their names, and what harms them."""
+"""The packages of a round by name, and the function that makes each hostile."""
 
 
 @pytest.fixture(scope="module")
-def told_once() -> list[Told]:
+def checked_once() -> list[CheckCommand]:
     return []
 
 
 @pytest.fixture
-def told(write_package: Any, tmp_path: Path, told_once: list[Told]) -> Told:
-    """What one command says of the round of all harmed packages; each test looks at its own."""
-    if not told_once:
+def checked(write_package: Any, tmp_path: Path, checked_once: list[CheckCommand]) -> CheckCommand:
+    """One command on a round of all hostile packages; each test looks at one of them."""
+    if not checked_once:
         (tmp_path / "round").mkdir()
         for name, harm in HARMED.items():
             harm(write_package().rename(tmp_path / "round" / name))
-        told_once.append(Told(tmp_path / "round", "--json"))
-    return told_once[0]
+        checked_once.append(CheckCommand(tmp_path / "round", "--json"))
+    return checked_once[0]
 
 
-def test_a_line_of_very_many_bytes(told: Told) -> None:
-    assert any("50 MiB" in error for error in told.errors_of("LONG/" + LOG.format(1)))
-    assert told.seconds < 30
+def test_a_file_above_the_size_limit_is_an_error(checked: CheckCommand) -> None:
+    assert any("50 MiB" in error for error in checked.errors_of("LONG/" + LOG.format(1)))
+    assert checked.seconds < 30
 
 
-def test_a_long_line_in_a_file_of_an_allowed_size(told: Told) -> None:
-    assert any("1,048,576 bytes" in error for error in told.errors_of("LONG/" + LOG.format(2)))
+def test_a_line_above_the_limit_is_an_error(checked: CheckCommand) -> None:
+    assert any("1,048,576 bytes" in error for error in checked.errors_of("LONG/" + LOG.format(2)))
 
 
-def test_many_lines_that_are_each_allowed(told: Told) -> None:
-    assert told.text.count("MANY/" + LOG.format(1)) < 50
+def test_findings_of_many_faulty_lines_are_limited(checked: CheckCommand) -> None:
+    assert checked.text.count("MANY/" + LOG.format(1)) < 50
 
 
 @pytest.mark.exhaustive
-def test_even_more_lines_that_are_each_allowed(write_package: Any) -> None:
+def test_findings_of_very_many_faulty_lines_are_limited(write_package: Any) -> None:
     package = write_package()
     append(1, (EVENT % '"x"') * 60_000)(package)
-    assert Told(package).text.count("result_1.txt") < 50
+    assert CheckCommand(package).text.count("result_1.txt") < 50
 
 
 @pytest.mark.parametrize("name", ["LINES", "MORE_LINES"])
-def test_lines_that_are_no_events_and_values_that_are_none(told: Told, name: str) -> None:
-    assert [number for number in range(10) if told.errors_of(f"{name}/{LOG.format(number)}")] == list(range(8))
+def test_malformed_lines_and_values_are_errors(checked: CheckCommand, name: str) -> None:
+    assert [number for number in range(10) if checked.errors_of(f"{name}/{LOG.format(number)}")] == list(range(8))
 
 
 @pytest.mark.parametrize("number", range(len(DESCRIPTIONS)))
-def test_descriptions_that_are_none(told: Told, number: int) -> None:
-    assert told.errors_of(f"DESCRIPTION_{number}/{SYSTEM}")
+def test_malformed_descriptions_are_errors(checked: CheckCommand, number: int) -> None:
+    assert checked.errors_of(f"DESCRIPTION_{number}/{SYSTEM}")
 
 
-def test_everything_that_a_tree_can_hold(told: Told) -> None:
-    errors = "\n".join(told.errors_of("TREE"))
-    for name, words in (
+def test_links_pipes_and_unprintable_names_are_errors(checked: CheckCommand) -> None:
+    errors = "\n".join(checked.errors_of("TREE"))
+    for name, text in (
         ("result_10.txt", "symbolic link to .*, out of the package"),
         ("loop", "symbolic link"),
         ("result_11.txt", "neither a file nor a folder"),
         (r"result_\\x1b\[31m\\n.txt", "control characters"),
         (r"\\udcff.json", "not UTF-8"),
     ):
-        assert re.search(f"{name}: .*{words}", errors), errors
-    assert "Unknown files" in told.text
-    assert "secret words" not in told.text
-    verdicts = {one["path"]: one["official"] for one in json.loads(told.text)["files"]}
+        assert re.search(f"{name}: .*{text}", errors), errors
+    assert "Unknown files" in checked.text
+    assert "secret words" not in checked.text
+    verdicts = {one["path"]: one["official"] for one in json.loads(checked.text)["files"]}
     assert {verdicts["TREE/" + LOG.format(number)] for number in range(10)} == {"passed"}
 
 
-def test_all_of_it_is_printed_as_harmless_text(told: Told) -> None:
-    whole = json.loads(told.text)
+def test_the_report_prints_as_harmless_text(checked: CheckCommand) -> None:
+    whole = json.loads(checked.text)
     report = Report(
         whole["path"],
         whole["ruleset"],
@@ -257,27 +257,27 @@ def test_all_of_it_is_printed_as_harmless_text(told: Told) -> None:
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
-def test_a_log_that_would_have_the_official_checker_execute_a_file(told: Told) -> None:
-    errors = told.errors_of("RULES/" + LOG.format(0))
-    assert any("names rules out of the checker's own folder" in error for error in errors)
-    assert not (told.path / "RULES" / "proof").exists()
+def test_no_file_named_by_a_log_is_executed(checked: CheckCommand) -> None:
+    errors = checked.errors_of("RULES/" + LOG.format(0))
+    assert any("names rules outside of the checker's folder" in error for error in errors)
+    assert not (checked.path / "RULES" / "proof").exists()
 
 
-@pytest.mark.parametrize("most", [1_000, pytest.param(50_000, marks=pytest.mark.exhaustive)])
-def test_a_folder_of_very_many_files(write_package: Any, most: int) -> None:
-    """50,000 is the limit, whose files take a minute to make, to copy and to remove."""
+@pytest.mark.parametrize("limit", [1_000, pytest.param(50_000, marks=pytest.mark.exhaustive)])
+def test_a_folder_above_the_limit_of_files_is_an_error(write_package: Any, limit: int) -> None:
+    """The actual limit is 50,000, which takes a minute to make, copy and remove."""
     assert Limits().files == 50_000
     package = write_package()
-    for number in range(most):
+    for number in range(limit):
         os.close(os.open(package / "results/laptop/bert" / f"result_{number}.txt", os.O_CREAT | os.O_WRONLY))
-    told = Told(package, most_files=most)
-    assert told.says(f"more than {most:,} files and folders")
-    assert len(told.text) < 3000
+    checked = CheckCommand(package, max_files=limit)
+    assert checked.printed(f"more than {limit:,} files and folders")
+    assert len(checked.text) < 3000
 
 
-def test_archives_that_lead_outside(write_package: Any, tmp_path: Path) -> None:
+def test_archive_members_outside_the_package_are_not_written(write_package: Any, tmp_path: Path) -> None:
     package = write_package()
-    shutil.rmtree(package / "systems")  # the logs are judged, one by one, and that is enough
+    shutil.rmtree(package / "systems")  # the logs are then checked one by one
     with zipfile.ZipFile(tmp_path / "slip.zip", "w") as archive:
         for path in package.rglob("*"):
             archive.write(path, path.relative_to(package.parent))
@@ -291,17 +291,17 @@ def test_archives_that_lead_outside(write_package: Any, tmp_path: Path) -> None:
         tar.addfile(info)
         tar.addfile(tarfile.TarInfo("ORG/away/podium_slipped"))
     for name in ("slip.zip", "slip.tar.gz"):
-        told = Told(tmp_path / name)
-        assert told.says("podium_slipped", "outside of the package")
-        assert told.says("10 of 10 logs pass"), told.text
+        checked = CheckCommand(tmp_path / name)
+        assert checked.printed("podium_slipped", "outside of the package")
+        assert checked.printed("10 of 10 logs pass"), checked.text
     assert not Path("/tmp/podium_slipped").exists()
 
 
-def test_a_gigabyte_that_is_one_line(tmp_path: Path) -> None:
+def test_a_line_of_one_gigabyte_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "result_0.txt"
     with path.open("wb") as file:
         file.write(b":::MLLOG {")
         file.truncate(1 << 30)
     started = time.monotonic()
-    assert Told(path).says("result_0.txt", "50 MiB")
+    assert CheckCommand(path).printed("result_0.txt", "50 MiB")
     assert time.monotonic() - started < 60

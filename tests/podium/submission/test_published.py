@@ -1,4 +1,4 @@
-"""Every published BERT log of rounds 2.0 and 2.1 gets from `podium submit check` the official checker's own verdict."""
+"""`podium submit check` has the official checker's verdict on every published BERT log of rounds 2.0 and 2.1."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 @pytest.fixture(scope="module", params=["2.0", "2.1"])
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A round's ruleset, and its packages."""
+    """A round's ruleset, and the folder of its packages."""
     archive = SHARED / f"published-bert-v{request.param}.tar.xz"
     if not archive.is_file():
         pytest.skip(f"{archive} is not here")
@@ -28,8 +28,8 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return f"{request.param}.0", inner[0] if len(inner) == 1 else folder
 
 
-def alone(log: Path, rules: str, folder: Path) -> str:
-    """What the official compliance checker says when it is run by itself."""
+def official_verdict(log: Path, rules: str, folder: Path) -> str:
+    """Return the verdict of the official compliance checker when it is run directly."""
     done = subprocess.run(
         [
             sys.executable,
@@ -50,32 +50,36 @@ def alone(log: Path, rules: str, folder: Path) -> str:
     return "passed" if done.returncode == 0 and "SUCCESS" in done.stderr else "failed"
 
 
-def agree(report: Report, root: Path, logs: Sequence[str], folder: Path) -> dict[str, int]:
-    """Assert that both verdicts are the same for these logs, and count them by the verdict."""
+def assert_same_verdicts(report: Report, root: Path, logs: Sequence[str], folder: Path) -> dict[str, int]:
+    """Assert that Podium and the official checker agree on these logs; return the number of each verdict."""
     verdicts = {file.path: file.official for file in report.files}
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda log: alone(root / log, report.ruleset, folder), logs))
+        found = list(pool.map(lambda log: official_verdict(root / log, report.ruleset, folder), logs))
     assert {log: verdicts[log] for log in logs} == dict(zip(logs, found, strict=True))
     return {verdict: found.count(verdict) for verdict in ("passed", "failed")}
 
 
 @pytest.mark.parametrize("organisation", ["Baidu", "Intel-HabanaLabs"])
-def test_packages_of_two_organisations(published: tuple[str, Path], organisation: str, tmp_path: Path) -> None:
+def test_verdicts_on_two_packages_equal_the_official_checkers(
+    published: tuple[str, Path], organisation: str, tmp_path: Path
+) -> None:
     rules, root = published
     report = check(root / organisation, ruleset(rules))
     logs = [file.path for file in report.files if not file.path.endswith(".json")]
     assert len(logs) >= 10
     failed = [file.path for file in report.files if file.official == "failed"]
-    agree(report, root / organisation, sorted({*failed[:2], *logs[:3]}), tmp_path)
+    assert_same_verdicts(report, root / organisation, sorted({*failed[:2], *logs[:3]}), tmp_path)
     assert not any("could not read" in finding.message for finding in report.findings)
 
 
 @pytest.mark.exhaustive
-def test_every_log_of_a_round(published: tuple[str, Path], tmp_path: Path) -> None:
-    """2.1.0 asks for opt_lamb_epsilon today, and its round logged opt_epsilon: 400 of its 470 logs fail since."""
+def test_verdicts_on_every_log_of_a_round_equal_the_official_checkers(
+    published: tuple[str, Path], tmp_path: Path
+) -> None:
+    """Ruleset 2.1.0 now requires opt_lamb_epsilon, but its round logged opt_epsilon: 400 of its 470 logs fail."""
     rules, root = published
     report = check(root, ruleset(rules))
     logs = [file.path for file in report.files if not file.path.endswith(".json")]
-    counts = agree(report, root, logs, tmp_path)
+    counts = assert_same_verdicts(report, root, logs, tmp_path)
     assert counts == {"2.0.0": {"passed": 523, "failed": 7}, "2.1.0": {"passed": 70, "failed": 400}}[rules]
     assert not any("could not read" in finding.message for finding in report.findings)

@@ -1,4 +1,4 @@
-"""A closed package that every official checker accepts, with ten runs, and ways to plant a fault in a copy of it."""
+"""A closed package of ten runs that every official checker accepts, and helpers to plant a fault in a copy."""
 
 import json
 import shutil
@@ -19,14 +19,12 @@ from podium.mllog.write import SUCCESS, ResultLog, UsedOptimizer
 from podium.submission.checks import context
 
 START_MS = 1_700_000_000_000
-RUN_MS = 3_000_000
-"""From the start of one run's log to that of the next."""
+RUN_MS = 3_000_000  # from the start of one run's log to that of the next
 EVALUATION_MS = 90_000
 BATCH = 448
-INTERVAL = 335 * BATCH
-"""150,000 samples in whole batches."""
+INTERVAL = 335 * BATCH  # 150,000 samples in whole batches
+# Number of evaluations of each run: with these the samples to target are a little above the reference's 2,414,421.
 EVALUATIONS = (16, 17, 16, 17, 17, 16, 17, 16, 17, 17)
-"""Of each run: by them its samples to target are a little above the reference's 2,414,421."""
 Event = dict[str, Any]
 SYSTEM = "mine"
 
@@ -56,7 +54,7 @@ def _config(folder: Path) -> RunConfig:
 
 
 def write_log(path: Path, config: RunConfig, evaluations: int, tensors: int | None = 0) -> None:
-    """The calls of an implementation, in their order. Rulesets from 3.0 on do not ask for tensors."""
+    """Write a log with an implementation's calls in their order; rulesets from 3.0 on do not require tensors."""
     settings = config.optimizer
     names = ("algorithm", "learning_rate", "beta1", "beta2", "epsilon", "weight_decay", "warmup_steps")
     names += ("start_warmup_step", "decay_from", "decay_steps", "decay_power", "end_learning_rate")
@@ -75,7 +73,7 @@ def write_log(path: Path, config: RunConfig, evaluations: int, tensors: int | No
 
 
 def _set_times(events: list[Event], run: int) -> None:
-    """20 s before the clock starts, 90 s and as many ms as the run's number to each evaluation, 50 ms to run_stop."""
+    """Set times: 20 s to run_start, 90 s and `run` ms to each evaluation, then 50 ms to run_stop."""
     start = START_MS + run * RUN_MS
     time = start
     for event in events:
@@ -103,7 +101,7 @@ def good_config(tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
 
 @pytest.fixture(scope="session")
 def good_package(tmp_path_factory: pytest.TempPathFactory, good_config: RunConfig) -> Path:
-    """Not to be changed: faults go into copies."""
+    """A package without faults; tests change copies of it."""
     root = tmp_path_factory.mktemp("package") / "ORG"
     for number, evaluations in enumerate(EVALUATIONS):
         path = root / "results" / SYSTEM / "bert" / f"result_{number}.txt"
@@ -128,7 +126,7 @@ def good_package(tmp_path_factory: pytest.TempPathFactory, good_config: RunConfi
 
 @pytest.fixture(autouse=True, scope="module")
 def read_once(read_logs: dict[bytes, RunLog]) -> Iterator[None]:
-    """A fault is in one log of ten: the others, which are those of every test, are parsed once."""
+    """Parse equal logs once: a fault is in one log of ten, and the others are the same in every test."""
 
     def read(path: Path) -> RunLog:
         content = path.read_bytes()
@@ -148,7 +146,7 @@ def read_logs() -> dict[bytes, RunLog]:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the good package that may be spoiled."""
+    """A copy of the good package in which faults are planted."""
 
     root: Path
 
@@ -171,7 +169,7 @@ class Copy:
             write_events(self.log(number), events)
 
     def replace(self, old: str, new: str, number: int = 3) -> None:
-        """Change the text of a log, where it must be found."""
+        """Replace a text that a log must have."""
         text = self.log(number).read_text(encoding="utf-8")
         assert old in text
         self.log(number).write_text(text.replace(old, new), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Where each bound lies: what is just allowed is not found, and what is just not allowed is."""
+"""Bounds of the checks: a value at the bound has no finding, and one just beyond it has."""
 
 import shutil
 from collections.abc import Callable
@@ -35,26 +35,26 @@ def move(key: str, ms: float, which: int = 0) -> Callable[[list[Event]], None]:
 
 
 @pytest.mark.parametrize(("accuracy", "right"), [(0.72, True), (0.7199999, False), (0.9999, True), (1.0, False)])
-def test_the_target_is_0_720_and_itself_enough(copy: Any, accuracy: float, right: bool) -> None:
+def test_an_accuracy_of_exactly_0_720_reaches_the_target(copy: Any, accuracy: float, right: bool) -> None:
     copy.edit(lambda events: at(events, "eval_accuracy", -1).update(value=accuracy))
     assert ("run_stop_status" not in rules_of(copy.root)) == right
 
 
 @pytest.mark.parametrize(("ms", "right"), [(-2_000, True), (-2_100, False)])
-def test_times_may_go_back_as_far_as_ranks_differ(copy: Any, ms: float, right: bool) -> None:
+def test_times_may_go_back_by_the_allowed_clock_skew(copy: Any, ms: float, right: bool) -> None:
     copy.edit(move("block_start", ms, 3))
     assert ("times_backwards" not in rules_of(copy.root)) == right
 
 
 @pytest.mark.parametrize(("ms", "right"), [(-2_040, True), (-2_060, False)])
-def test_run_stop_may_be_as_early_as_ranks_differ(copy: Any, ms: float, right: bool) -> None:
-    """It is 50 ms after the evaluation, and the run is so long that a hundredth of it is more than 2 s."""
+def test_run_stop_may_be_early_by_the_allowed_clock_skew(copy: Any, ms: float, right: bool) -> None:
+    """run_stop is 50 ms after the evaluation, and one percent of the run is more than 2 s."""
     copy.edit(move("run_stop", ms))
     assert ("run_stop_early" not in rules_of(copy.root)) == right
 
 
 def shorten(seconds: float) -> Callable[[list[Event]], None]:
-    """The same run in so many seconds from run_start to the last evaluation, with run_stop at its time."""
+    """Scale the run to `seconds` from run_start to the last evaluation, with run_stop at the same time."""
 
     def change(events: list[Event]) -> None:
         start, passed = at(events, "run_start")["time_ms"], at(events, "eval_accuracy", -1)["time_ms"]
@@ -69,22 +69,22 @@ def shorten(seconds: float) -> Callable[[list[Event]], None]:
     ("seconds", "ms", "right"),
     [(33, 326, True), (33, 328, False), (33, 1_999, False), (3, 50, True), (3, 51, False), (300, 2_000, True)],
 )
-def test_a_short_run_stops_early_by_a_hundredth_at_most(copy: Any, seconds: float, ms: float, right: bool) -> None:
+def test_in_short_runs_run_stop_may_be_early_by_one_percent(copy: Any, seconds: float, ms: float, right: bool) -> None:
     copy.edit(shorten(seconds))
     copy.edit(move("run_stop", -ms))
     assert ("run_stop_early" not in rules_of(copy.root)) == right
 
 
 @pytest.mark.parametrize(("ms", "right"), [(0, True), (326, True), (334, False), (1_999, False)])
-def test_a_short_run_starts_late_by_a_hundredth_at_most(copy: Any, ms: float, right: bool) -> None:
-    """Of 33 s, less what it starts late."""
+def test_in_short_runs_run_start_may_be_late_by_one_percent(copy: Any, ms: float, right: bool) -> None:
+    """The run takes 33 s, less the delay of its start."""
     copy.edit(shorten(33))
     copy.edit(move("run_start", ms))
     assert ("order" not in rules_of(copy.root)) == right
 
 
 @pytest.mark.parametrize("key", ["block_start", "epoch_start"])
-def test_training_begins_when_the_clock_runs(copy: Any, key: str) -> None:
+def test_training_before_run_start_by_time_is_an_error(copy: Any, key: str) -> None:
     """The first evaluation is 1 ms after run_start."""
 
     def change(events: list[Event]) -> None:
@@ -99,7 +99,7 @@ def test_training_begins_when_the_clock_runs(copy: Any, key: str) -> None:
     assert [finding.severity for finding in found] == ["error"] and found[0].message.startswith(key)
 
 
-def test_training_is_printed_after_run_start(copy: Any) -> None:
+def test_training_logged_before_run_start_is_an_error(copy: Any) -> None:
     def change(events: list[Event]) -> None:
         start = at(events, "run_start")
         events.remove(start)
@@ -110,7 +110,7 @@ def test_training_is_printed_after_run_start(copy: Any) -> None:
 
 
 @pytest.mark.parametrize(("ms", "right"), [(91_900, True), (92_000, False)])
-def test_run_stop_may_be_an_evaluation_late(copy: Any, ms: float, right: bool) -> None:
+def test_run_stop_may_be_late_by_one_evaluation_interval(copy: Any, ms: float, right: bool) -> None:
     copy.edit(move("run_stop", ms))
     assert ("run_stop_late" not in rules_of(copy.root)) == right
 
@@ -119,16 +119,14 @@ def test_run_stop_may_be_an_evaluation_late(copy: Any, ms: float, right: bool) -
     ("division", "minutes", "right"),
     [("closed", 29.9, True), ("closed", 30, False), ("open", 239, True), ("open", 240, False)],
 )
-def test_initialisation_takes_as_long_as_the_division_allows(
-    copy: Any, division: str, minutes: float, right: bool
-) -> None:
+def test_initialisation_is_limited_by_the_division(copy: Any, division: str, minutes: float, right: bool) -> None:
     copy.describe(division=division)
     copy.edit(lambda events: at(events, "submission_division").update(value=division), range(10))
     copy.edit(move("init_start", 20_000 - 60_000 * minutes))
     assert ("initialisation" not in rules_of(copy.root)) == right
 
 
-def test_round_1_1_has_half_an_hour_in_open_too(copy: Any) -> None:
+def test_round_1_1_limits_initialisation_to_30_minutes_in_open_too(copy: Any) -> None:
     copy.describe(division="open")
     copy.edit(lambda events: at(events, "submission_division").update(value="open"), range(10))
     copy.edit(move("init_start", -60_000 * 31))
@@ -147,7 +145,7 @@ def test_round_1_1_has_half_an_hour_in_open_too(copy: Any) -> None:
         (25_900, "error"),
     ],
 )
-def test_the_first_evaluation_is_a_hundredth_off_at_most(copy: Any, more: int, severity: str | None) -> None:
+def test_the_first_evaluation_may_deviate_by_one_percent(copy: Any, more: int, severity: str | None) -> None:
     """The first one is 80 samples late, at the end of a batch; all others follow as before."""
 
     def change(events: list[Event]) -> None:
@@ -160,7 +158,7 @@ def test_the_first_evaluation_is_a_hundredth_off_at_most(copy: Any, more: int, s
     assert found == ({severity} if severity else set())
 
 
-def test_the_open_division_is_free_in_schedule_and_samples(copy: Any) -> None:
+def test_the_open_division_has_no_rules_on_schedule_and_samples(copy: Any) -> None:
     def change(events: list[Event]) -> None:
         at(events, "submission_division")["value"] = "open"
         at(events, "eval_samples")["value"] = 20
@@ -177,13 +175,13 @@ def test_the_open_division_is_free_in_schedule_and_samples(copy: Any) -> None:
 
 
 @pytest.mark.parametrize(("more", "right"), [(448, True), (449, False), (-448, True), (-449, False)])
-def test_train_samples_are_a_batch_off_at_most(copy: Any, more: int, right: bool) -> None:
+def test_train_samples_may_deviate_by_one_batch(copy: Any, more: int, right: bool) -> None:
     copy.edit(lambda events: at(events, "train_samples").update(value=at(events, "train_samples")["value"] + more))
     assert ("train_samples" not in rules_of(copy.root)) == right
 
 
 @pytest.mark.parametrize(("rules", "severity"), [("4.0.0", "warning"), ("4.1.0", "error"), ("5.0.0", "error")])
-def test_seeds_are_asked_for_from_4_1_on(copy: Any, rules: str, severity: str) -> None:
+def test_seeds_are_required_from_ruleset_4_1_on(copy: Any, rules: str, severity: str) -> None:
     copy.edit(lambda events: at(events, "seed").update(value=101))
     copy.edit(lambda events: events.remove(at(events, "seed")), [5])
     found = {finding.rule: finding.severity for finding in check(copy.root, rules)}
@@ -191,7 +189,7 @@ def test_seeds_are_asked_for_from_4_1_on(copy: Any, rules: str, severity: str) -
 
 
 @pytest.mark.parametrize(("rules", "wanted"), [("4.0.0", {"org", "log_status"}), ("4.1.0", {"org"}), ("5.0.0", set())])
-def test_names_are_asked_for_as_long_as_the_rulesets_do(copy: Any, rules: str, wanted: set[str]) -> None:
+def test_logged_names_are_required_by_the_rulesets_that_check_them(copy: Any, rules: str, wanted: set[str]) -> None:
     for key in ("submission_org", "submission_status"):
         copy.edit(lambda events, key=key: events.remove(at(events, key)))
     assert rules_of(copy.root, rules) == wanted
@@ -201,7 +199,7 @@ def test_names_are_asked_for_as_long_as_the_rulesets_do(copy: Any, rules: str, w
     ("rules", "division", "allowed"),
     [("2.0.0", "closed", False), ("2.1.0", "closed", True), ("5.0.0", "closed", True), ("5.0.0", "open", False)],
 )
-def test_scaling_json_belongs_to_the_results_where_scores_are_scaled(
+def test_scaling_json_is_allowed_only_where_scores_are_scaled(
     copy: Any, rules: str, division: str, allowed: bool
 ) -> None:
     copy.describe(division=division)
@@ -213,12 +211,12 @@ def test_scaling_json_belongs_to_the_results_where_scores_are_scaled(
     )
 
 
-def test_a_statement_said_by_every_rank_is_said_once(copy: Any) -> None:
+def test_equal_values_logged_by_several_ranks_are_no_finding(copy: Any) -> None:
     copy.edit(lambda events: events.insert(9, dict(at(events, "opt_base_learning_rate"))), range(10))
     assert rules_of(copy.root) == set()
 
 
-def test_one_run_for_two_systems(copy: Any) -> None:
+def test_a_run_submitted_for_two_systems_is_an_error(copy: Any) -> None:
     other = copy.root / "results" / "other" / "bert"
     other.mkdir(parents=True)
     for path in copy.results.iterdir():
@@ -229,8 +227,10 @@ def test_one_run_for_two_systems(copy: Any) -> None:
 
 
 @pytest.mark.parametrize(("evaluations", "same_seed", "right"), [(1, False, True), (1, True, False), (3, False, False)])
-def test_runs_may_meet_in_few_accuracies_by_chance(copy: Any, evaluations: int, same_seed: bool, right: bool) -> None:
-    """Runs 3 and 4 are of other times; their seeds and their last evaluations are made alike."""
+def test_few_equal_accuracies_alone_do_not_mean_the_same_run(
+    copy: Any, evaluations: int, same_seed: bool, right: bool
+) -> None:
+    """Runs 3 and 4 have different times; their last accuracies, and their seeds or not, are made equal."""
 
     def shorten(events: list[Event]) -> None:
         found = [event for event in events if event["key"] == "eval_accuracy"]
@@ -256,7 +256,7 @@ def test_findings_name_file_and_line(copy: Any) -> None:
     assert found.message == "eval_samples is 20; in the closed division it is 10,000"
 
 
-def test_parts_of_a_package_are_checked_as_far_as_they_go(copy: Any) -> None:
+def test_parts_of_a_package_are_checked_alone(copy: Any) -> None:
     assert check(copy.results) == [] and check(copy.results.parent) == []
     assert check(copy.log()) == []
     copy.log(5).unlink()
@@ -273,7 +273,7 @@ def test_links_out_of_the_package_are_not_followed(copy: Any, tmp_path: Path) ->
     assert check(copy.root) == []
 
 
-def test_code_in_folders_below_counts(copy: Any) -> None:
+def test_code_in_subfolders_is_found(copy: Any) -> None:
     implementation = copy.root / "benchmarks" / "bert" / "implementations" / "podium"
     (implementation / "src").mkdir()
     (implementation / "train.py").rename(implementation / "src" / "train.py")
@@ -292,7 +292,7 @@ def test_code_in_folders_below_counts(copy: Any) -> None:
         ("}\n", "}\r\n", None),
     ],
 )
-def test_damage_is_an_error_where_something_is_lost(copy: Any, old: str, new: str, severity: str | None) -> None:
+def test_damage_is_an_error_only_where_values_are_lost(copy: Any, old: str, new: str, severity: str | None) -> None:
     for number in range(10):
         copy.log(number).write_bytes(copy.log(number).read_bytes().replace(old.encode(), new.encode()))
     found = [finding.severity for finding in check(copy.root)]
@@ -300,10 +300,10 @@ def test_damage_is_an_error_where_something_is_lost(copy: Any, old: str, new: st
 
 
 @pytest.mark.parametrize(("described", "severity"), [("closed", "error"), ("open", "warning")])
-def test_a_log_may_be_held_to_harder_rules_than_its_system_but_not_to_easier(
+def test_a_log_of_the_other_division_is_an_error_only_in_a_closed_system(
     copy: Any, described: str, severity: str
 ) -> None:
-    """An open system whose logs say closed was accepted; a closed one whose logs say open escapes the closed rules."""
+    """An open system with closed logs was accepted; a closed one with open logs escapes the closed rules."""
     copy.describe(division=described)
     logged = {"closed": "open", "open": "closed"}[described]
     copy.edit(lambda events: at(events, "submission_division").update(value=logged), range(10))
@@ -313,24 +313,26 @@ def test_a_log_may_be_held_to_harder_rules_than_its_system_but_not_to_easier(
 @pytest.mark.parametrize(
     ("field", "severity"), [("accelerators_per_node", "error"), ("number_of_nodes", "warning"), ("division", "error")]
 )
-def test_a_field_that_is_no_text_is_an_error_where_official_tools_read_it(copy: Any, field: str, severity: str) -> None:
+def test_a_field_that_is_not_text_is_an_error_only_where_official_tools_read_it(
+    copy: Any, field: str, severity: str
+) -> None:
     copy.describe(**{field: 8})
     assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("system_not_text", severity)}
 
 
 @pytest.mark.parametrize(("name", "severity"), [("Bert", "error"), ("BERT", "error"), ("resnet", "warning")])
-@pytest.mark.parametrize(("judged_elsewhere", "none"), [(False, "error"), (True, "warning")])
-def test_a_package_without_results_of_bert(
-    copy: Any, name: str, severity: str, judged_elsewhere: bool, none: str
+@pytest.mark.parametrize(("other_results", "none"), [(False, "error"), (True, "warning")])
+def test_a_package_without_results_of_bert_is_an_error_unless_others_have_some(
+    copy: Any, name: str, severity: str, other_results: bool, none: str
 ) -> None:
     copy.results.rename(copy.results.with_name(name))
     (package,) = find_packages(copy.root)
-    found = check_package(package, ruleset("5.0.0"), judged_elsewhere=judged_elsewhere)
+    found = check_package(package, ruleset("5.0.0"), other_results=other_results)
     expected = {("no_results", none), ("benchmark_unknown", severity)}
     assert {(finding.rule, finding.severity) for finding in found} == expected
 
 
-def test_a_misspelled_benchmark_beside_a_right_one(copy: Any) -> None:
+def test_a_misspelled_benchmark_beside_a_correct_one_is_an_error(copy: Any) -> None:
     shutil.copytree(copy.results, copy.root / "results" / "mine" / "Bert")
     found = {(finding.path, finding.rule, finding.severity) for finding in check(copy.root)}
     assert ("results/mine/Bert", "benchmark_unknown", "error") in found
@@ -338,7 +340,9 @@ def test_a_misspelled_benchmark_beside_a_right_one(copy: Any) -> None:
 
 @pytest.mark.parametrize("division", ["closed", "open"])
 @pytest.mark.parametrize(("share", "error"), [(0.991, False), (0.989, True), (1e-6, True), (1.5, False)])
-def test_a_closed_run_trains_on_what_its_evaluations_say(copy: Any, division: str, share: float, error: bool) -> None:
+def test_fewer_train_samples_than_evaluated_is_an_error_in_closed(
+    copy: Any, division: str, share: float, error: bool
+) -> None:
     def change(events: list[Event]) -> None:
         at(events, "submission_division")["value"] = division
         at(events, "train_samples")["value"] = int(at(events, "eval_accuracy", -1)["metadata"]["epoch_num"] * share)
@@ -349,8 +353,8 @@ def test_a_closed_run_trains_on_what_its_evaluations_say(copy: Any, division: st
     assert found == ["error" if error and division == "closed" else "warning"] * 10
 
 
-def test_less_than_a_hundredth_is_allowed_where_it_is_a_batch(copy: Any) -> None:
-    """With a batch of 1/16 of the whole: a run is trained on in whole batches."""
+def test_train_samples_may_be_one_large_batch_short(copy: Any) -> None:
+    """The batch size is 1/16 of the run's samples: training takes whole batches."""
     copy.edit(lambda events: at(events, "global_batch_size").update(value=150_080), range(10))
     copy.edit(lambda events: at(events, "train_samples").update(value=at(events, "train_samples")["value"] - 150_080))
     assert "train_samples" not in rules_of(copy.root)
@@ -362,10 +366,10 @@ def test_less_than_a_hundredth_is_allowed_where_it_is_a_batch(copy: Any) -> None
     ("moved", "evaluations", "seconds", "right"),
     [(0, 3, 90, False), (1, 3, 90, True), (0, 2, 90, True), (0, 16, 0.5, True), (0, 16, 1.2, False)],
 )
-def test_equal_times_of_several_evaluations_tell_one_run(
+def test_equal_times_of_several_evaluations_mean_the_same_run(
     copy: Any, moved: int, evaluations: int, seconds: float, right: bool
 ) -> None:
-    """Two runs whose accuracies and seeds differ; `seconds` is from run_start to the last evaluation."""
+    """Both runs have different accuracies and seeds; `seconds` is from run_start to the last evaluation."""
 
     def change(events: list[Event]) -> None:
         start = at(events, "run_start")["time_ms"]
@@ -401,7 +405,7 @@ def test_results_are_numbered_from_0_or_1(copy: Any, names: list[str], right: bo
     assert found == (set() if right else {("result_names", "warning")})
 
 
-def test_the_folder_is_named_after_the_submitter_however_spelled(copy: Any) -> None:
+def test_the_folder_must_have_the_submitters_name_in_any_case(copy: Any) -> None:
     copy.root.rename(copy.root.with_name("org"))
     assert check(copy.root.with_name("org")) == []
     copy.root.with_name("org").rename(copy.root.with_name("other"))
@@ -409,28 +413,28 @@ def test_the_folder_is_named_after_the_submitter_however_spelled(copy: Any) -> N
     assert [(finding.path, finding.rule, finding.severity) for finding in found] == [(".", "folder_name", "warning")]
 
 
-def test_one_cache_clear_of_several_that_is_false_is_an_error(copy: Any) -> None:
+def test_one_false_cache_clear_among_several_is_an_error(copy: Any) -> None:
     copy.edit(lambda events: events.insert(0, {**at(events, "cache_clear"), "value": False}))
     assert {(finding.rule, finding.severity) for finding in check(copy.root)} == {("cache_clear", "error")}
 
 
 @pytest.mark.parametrize(("value", "right"), [(0, True), (0.9999, True), (1, False)])
-def test_a_beta_is_below_1(copy: Any, value: float, right: bool) -> None:
+def test_beta_must_be_below_1(copy: Any, value: float, right: bool) -> None:
     copy.edit(lambda events: at(events, "opt_lamb_beta_2").update(value=value), range(10))
     assert (not any("opt_lamb_beta_2" in finding.message for finding in check(copy.root))) == right
 
 
 @pytest.mark.parametrize(("value", "right"), [(448.0, True), (449, False)])
-def test_runs_of_a_set_have_one_setting_however_it_is_written(copy: Any, value: float, right: bool) -> None:
+def test_equal_numbers_written_differently_are_the_same_setting(copy: Any, value: float, right: bool) -> None:
     copy.edit(lambda events: at(events, "global_batch_size").update(value=value))
     assert ("settings_differ" not in rules_of(copy.root)) == right
 
 
 @pytest.mark.parametrize(("more", "right"), [(0, True), (1, False)])
-def test_a_path_is_as_long_as_windows_takes(copy: Any, more: int, right: bool) -> None:
+def test_paths_above_255_characters_are_reported(copy: Any, more: int, right: bool) -> None:
     folder = "benchmarks/bert/implementations/podium/long"
     name = folder + "/" + "a" * (200 - len(folder)) + "/" + "b" * (53 + more)
     assert len(name) == 255 + more
     (copy.root / name).parent.mkdir(parents=True)
     (copy.root / name).write_text("", encoding="utf-8")
-    assert (not any("characters; keep it to 255" in finding.message for finding in check(copy.root))) == right
+    assert (not any("characters; allowed are 255" in finding.message for finding in check(copy.root))) == right

@@ -1,6 +1,6 @@
-"""Single faults in a good package: Podium finds each of them, and it is recorded which ones the official tools miss.
+"""Single faults in a good package: Podium finds each of them, and those that the official tools miss are recorded.
 
-Each fault breaks one thing. What the official tools find is found by running them, so that the figure stays true.
+The official tools are run on each faulty package, so that the record stays true for their present version.
 """
 
 import json
@@ -51,7 +51,7 @@ def later(key: str, ms: float, which: int = 0) -> Callable[[Events], object]:
 
 
 def late_from(key: str, ms: float) -> Callable[[Events], None]:
-    """All from an event on is so much later."""
+    """Shift an event and all after it by `ms`."""
 
     def change(events: Events) -> None:
         for event in events[events.index(at(events, key)) :]:
@@ -65,7 +65,7 @@ def without(events: Events, key: str) -> Events:
 
 
 def late_start(events: Events) -> None:
-    """By time: 1 ms before the first evaluation."""
+    """Set the time of run_start to 1 ms before the first evaluation."""
     at(events, "run_start")["time_ms"] = at(events, "eval_accuracy")["time_ms"] - 1
 
 
@@ -79,7 +79,7 @@ def epochs(change: Callable[[float], Any]) -> Callable[[Events], None]:
 
 
 def stop_before_its_evaluation(events: Events) -> None:
-    """run_stop takes the place of the start of the last evaluation, which goes on after it."""
+    """Move run_stop to before the last evaluation, by line and by time."""
     stopped, passed = at(events, "run_stop"), at(events, "eval_accuracy", -1)
     events.remove(stopped)
     events.insert(events.index(passed), stopped)
@@ -87,13 +87,13 @@ def stop_before_its_evaluation(events: Events) -> None:
 
 
 def stop_printed_before(events: Events) -> None:
-    """Only the lines are in the wrong order."""
+    """Move run_stop to before the last evaluation by line only."""
     stopped, passed = at(events, "run_stop"), at(events, "eval_accuracy", -1)
     events.remove(stopped)
     events.insert(events.index(passed), stopped)
 
 
-def evaluates_on(events: Events) -> None:
+def evaluates_after_target(events: Events) -> None:
     passed = at(events, "eval_accuracy", -1)
     more = {**passed, "value": 0.7219, "time_ms": passed["time_ms"] + 20}
     more["metadata"] = {**passed["metadata"], "epoch_num": passed["metadata"]["epoch_num"] + 150_080}
@@ -115,7 +115,7 @@ def restarted(events: Events) -> None:
 
 
 def fast(events: Events) -> None:
-    """Ten evaluations suffice: many fewer samples than the reference needs."""
+    """Let the run pass at its tenth evaluation, with far fewer samples than the reference needs."""
     passed = at(events, "eval_accuracy", -1)
     keep = [event for event in events if event["key"] not in ("run_stop", "train_samples")]
     evaluations = [event for event in keep if event["key"] == "eval_accuracy"]
@@ -143,7 +143,7 @@ def in_log(old: bytes, new: bytes) -> Callable[[Any], None]:
 
 
 def copied(copy: Any) -> None:
-    """One run twice, with another seed and at another time."""
+    """Copy a run with another seed and at another time."""
     copy.log(4).write_bytes(copy.log(3).read_bytes())
 
     def disguise(events: Events) -> None:
@@ -180,7 +180,7 @@ def _implementation(copy: Any) -> Path:
 FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     # the timed run
     "aborted though it passed": ("run_stop_status", edited(stop(status="aborted"))),
-    "a status of its own": ("run_stop_status", edited(stop(status="ok"))),
+    "an unknown status": ("run_stop_status", edited(stop(status="ok"))),
     "no status": ("run_stop_status", edited(lambda events: at(events, "run_stop")["metadata"].pop("status"))),
     "success though nothing passed": ("run_stop_status", edited(no_pass)),
     "no run_stop": ("run_stop_missing", edited(drop("run_stop"))),
@@ -207,7 +207,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "an evaluation left out": ("evaluation_schedule", edited(drop("eval_accuracy", 5))),
     "twice as many samples between evaluations": ("evaluation_schedule", edited(epochs(lambda n: 2 * n))),
     "evaluations a few batches late": ("evaluation_schedule", edited(epochs(lambda n: n + 4 * 448))),
-    "evaluations beyond the target": ("evaluation_after_target", edited(evaluates_on)),
+    "evaluations beyond the target": ("evaluation_after_target", edited(evaluates_after_target)),
     "epoch_num a constant": ("epoch_num", edited(epochs(lambda n: 1))),
     "epoch_num in epochs": ("epoch_num", edited(epochs(lambda n: n / 156_726_829))),
     "no epoch_num": ("epoch_num", edited(lambda events: at(events, "eval_accuracy")["metadata"].pop("epoch_num"))),
@@ -288,7 +288,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
         "system_json",
         in_file(lambda copy: copy.system, lambda content: content.replace(b"{", b'{"framework": "x", ', 1)),
     ),
-    "a folder named after another submitter": ("folder_name", described(submitter="Somebody")),
+    "a folder named after another submitter": ("folder_name", described(submitter="Another")),
     # the tree
     "no code": ("code_missing", lambda copy: (copy.root / "benchmarks").rename(copy.root.parent / "elsewhere")),
     "no implementation": ("code_missing", lambda copy: _implementation(copy).rename(copy.root / "code")),
@@ -312,7 +312,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "results/ a file": ("no_results", lambda copy: _emptied(copy.results.parent.parent, as_file=True)),
     "a file among the systems": ("unknown_file", lambda copy: (copy.system.parent / "notes.md").touch()),
 }
-"""By what is wrong: the rule that Podium's own checks name, and how it is planted."""
+"""By fault: the rule of Podium's checks that finds it, and the function that plants it."""
 
 
 def _emptied(folder: Path, as_file: bool = False) -> None:
@@ -320,7 +320,7 @@ def _emptied(folder: Path, as_file: bool = False) -> None:
     folder.write_text("none\n") if as_file else folder.mkdir()
 
 
-LEFT_TO_THE_OFFICIAL: dict[str, Callable[[Any], object]] = {
+OFFICIAL_ONLY: dict[str, Callable[[Any], object]] = {
     "fewer samples than the reference": edited(fast, ALL),
     "no gradient_accumulation_steps": edited(drop("gradient_accumulation_steps"), ALL),
     "no LAMB epsilon": edited(drop("opt_lamb_epsilon"), ALL),
@@ -328,9 +328,9 @@ LEFT_TO_THE_OFFICIAL: dict[str, Callable[[Any], object]] = {
     "no init_stop": edited(drop("init_stop"), ALL),
     "no block_start": edited(lambda events: events.__setitem__(slice(None), without(events, "block_start")), ALL),
 }
-"""What the official tools check and Podium does not check again."""
+"""Faults that the official tools find and Podium's checks do not."""
 
-SILENT = {
+MISSED = {
     "run_stop before its evaluation",
     "run_stop printed before its evaluation",
     "run_stop long before its evaluation, by time",
@@ -400,10 +400,10 @@ SILENT = {
     "results of BERT with capitals",
     "a file among the systems",
 }
-"""Faults about which the official tools, all five together, say nothing."""
+"""Faults about which none of the five official tools reports anything."""
 WARNED = {
     "aborted though it passed",
-    "a status of its own",
+    "an unknown status",
     "success though nothing passed",
     "no run_stop",
     "run_stop twice",
@@ -417,10 +417,10 @@ WARNED = {
     "one run that failed",
     "a file among the results",
 }
-"""Faults that they let through with a warning, which may be about something else."""
+"""Faults that the official tools accept with a warning, which may be about something else."""
 
 
-def own(root: Path) -> list[Finding]:
+def own_findings(root: Path) -> list[Finding]:
     return [finding for package in find_packages(root) for finding in check_package(package, ruleset("5.0.0"))]
 
 
@@ -429,14 +429,14 @@ def test_there_are_more_than_forty_faults() -> None:
 
 
 def test_podium_finds_nothing_in_the_good_package(good_package: Path) -> None:
-    assert own(good_package) == []
+    assert own_findings(good_package) == []
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_podium_finds_the_fault(copy: Any, name: str) -> None:
     rule, plant = FAULTS[name]
     plant(copy)
-    found = own(copy.root)
+    found = own_findings(copy.root)
     assert rule in {finding.rule for finding in found}, found
     for finding in found:
         json.dumps([finding.path, finding.message])
@@ -447,15 +447,15 @@ def test_podium_finds_the_fault(copy: Any, name: str) -> None:
 def joined(
     request: pytest.FixtureRequest, good_package: Path, tmp_path_factory: pytest.TempPathFactory, plant_in: Any
 ) -> dict[str, list[Finding]]:
-    """By fault: what is found, as `podium submit check` joins Podium's checks and the official tools.
+    """Findings of `podium submit check` by fault: of Podium's checks and the official tools.
 
-    All spoiled packages are one round. A fault in eight is planted, or every one.
+    All faulty packages form one round. Every eighth fault is planted, or every one.
     """
     folder = tmp_path_factory.mktemp("round")
     plants = {
         "nothing": lambda copy: None,
         **{name: FAULTS[name][1] for name in list(FAULTS)[:: request.param]},
-        **LEFT_TO_THE_OFFICIAL,
+        **OFFICIAL_ONLY,
     }
     names = {}
     for number, (name, plant) in enumerate(plants.items()):
@@ -471,21 +471,23 @@ def joined(
 
 
 @pytest.mark.slow
-def test_together_with_the_official_tools_every_fault_is_found(joined: dict[str, list[Finding]]) -> None:
+def test_podium_and_the_official_tools_together_find_every_fault(joined: dict[str, list[Finding]]) -> None:
     assert {name for name, findings in joined.items() if not findings} == {"nothing"}
-    own = {name for name, findings in joined.items() if any(finding.source == "podium" for finding in findings)}
-    assert FAULTS.keys() & joined.keys() <= own
+    own_findings = {
+        name for name, findings in joined.items() if any(finding.source == "podium" for finding in findings)
+    }
+    assert FAULTS.keys() & joined.keys() <= own_findings
 
 
 @pytest.mark.slow
-def test_what_the_official_tools_miss_is_recorded(joined: dict[str, list[Finding]]) -> None:
-    heard = {name: {f.severity for f in findings if f.source != "podium"} for name, findings in joined.items()}
-    assert {name for name, said in heard.items() if not said} - {"nothing"} == SILENT & joined.keys()
-    assert {name for name, said in heard.items() if said == {"warning"}} == WARNED & joined.keys()
+def test_faults_missed_by_the_official_tools_are_those_recorded(joined: dict[str, list[Finding]]) -> None:
+    official = {name: {f.severity for f in findings if f.source != "podium"} for name, findings in joined.items()}
+    assert {name for name, severities in official.items() if not severities} - {"nothing"} == MISSED & joined.keys()
+    assert {name for name, severities in official.items() if severities == {"warning"}} == WARNED & joined.keys()
 
 
-def test_a_tensor_that_is_not_initialised_fails_in_round_2_0(good_config: RunConfig, tmp_path: Path) -> None:
-    """A rule of the rounds to 2.1 alone, which is left to the official tools."""
+def test_a_missing_tensor_initialisation_fails_in_round_2_0(good_config: RunConfig, tmp_path: Path) -> None:
+    """A rule of the rounds up to 2.1 only, which the official tools check."""
     config = good_config.model_copy(update={"seed": 100})
     write_log(tmp_path / "result_0.txt", config, 16, tensors=None)
     write_log(tmp_path / "result_1.txt", config, 16, tensors=len(config.model_size.tensors(30_522)) - 1)

@@ -1,4 +1,4 @@
-"""A log of a run of Podium's is compared with what the run was configured with."""
+"""Comparison of logs of Podium's runs with their configurations."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from podium.submission.checks.runs import configurations_in
 
 @pytest.fixture
 def runs(tmp_path: Path, good_config: RunConfig) -> Path:
-    """The folders of the runs 3 and 4, and one that is none of Podium's."""
+    """The folders of runs 3 and 4, and one with an invalid configuration."""
     for number in (3, 4):
         folder = tmp_path / "runs" / "2026" / f"run_{number}"
         folder.mkdir(parents=True)
@@ -31,18 +31,18 @@ def check(copy: Any, runs: Path) -> list[tuple[str, str, str]]:
     return [(finding.path[-12:], finding.rule, finding.message) for finding in found if finding.severity == "error"]
 
 
-def test_a_log_as_configured_is_right(copy: Any, runs: Path) -> None:
+def test_a_log_that_matches_its_configuration_has_no_error(copy: Any, runs: Path) -> None:
     assert set(configurations_in(runs)) == {103, 104}
     assert check(copy, runs) == []
 
 
-def test_what_is_logged_and_was_not_configured_is_told(copy: Any, runs: Path) -> None:
+def test_a_logged_value_that_differs_from_the_configuration_is_an_error(copy: Any, runs: Path) -> None:
     copy.replace('"value": 0.01', '"value": 0.02')
     message = "opt_lamb_weight_decay_rate is 0.02, but the run was configured with 0.01"
     assert ("result_3.txt", "not_as_configured", message) in check(copy, runs)
 
 
-def test_what_was_configured_and_is_not_logged_is_told(copy: Any, runs: Path) -> None:
+def test_a_configured_value_that_is_not_logged_is_an_error(copy: Any, runs: Path) -> None:
     copy.edit(
         lambda events: [events.remove(event) for event in list(events) if event["key"] == "start_warmup_step"], [4]
     )

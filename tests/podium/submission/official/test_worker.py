@@ -1,4 +1,4 @@
-"""The process of the official tools: the same verdicts as theirs, and nothing that a package names is executed."""
+"""The worker of the official tools: it reaches the same verdicts, and executes nothing that a package names."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from podium.config.schema import RunConfig
 from podium.core.errors import WorkError
 from podium.submission.official import runner
 from podium.submission.official.runner import ToolProcess
-from podium.submission.official.worker import LastToken, adapt_rcp
+from podium.submission.official.worker import LastTokenRegex, patch_rcp_checker
 
 TOKEN = ":::MLLOG "
 
@@ -36,21 +36,21 @@ def process() -> Iterator[ToolProcess]:
 @given(
     st.lists(st.sampled_from([TOKEN, TOKEN[:-1], ":::", "a", "\r", "\x0b", "\x85", "\u2028", " ", "{}"])), st.booleans()
 )
-def test_the_last_token_is_found_as_their_regular_expression_finds_it(parts: list[str], ended: bool) -> None:
+def test_the_last_token_is_found_as_by_the_official_regular_expression(parts: list[str], ended: bool) -> None:
     line = "".join(parts) + "\n" * ended
     if TOKEN in line:
-        assert LastToken.sub(".*" + TOKEN, TOKEN, line) == re.sub(".*" + TOKEN, TOKEN, line)
+        assert LastTokenRegex.sub(".*" + TOKEN, TOKEN, line) == re.sub(".*" + TOKEN, TOKEN, line)
 
 
-def test_only_that_regular_expression_is_replaced() -> None:
+def test_other_regular_expressions_are_rejected() -> None:
     with pytest.raises(AssertionError):
-        LastToken.sub(".+" + TOKEN, TOKEN, "x")
+        LastTokenRegex.sub(".+" + TOKEN, TOKEN, "x")
 
 
-def test_a_log_that_names_rules_of_its_own_is_stopped_before_they_run(
+def test_rules_outside_of_the_checkers_folder_are_not_executed(
     process: ToolProcess, closed_config: RunConfig, write_log: Any, tmp_path: Path
 ) -> None:
-    """The official checker, asked itself, executes them: that is what must not happen."""
+    """The official checker executes these rules when it is run directly."""
     proof = tmp_path / "proof"
     rules = f"- BEGIN:\n    CODE: \"open({str(proof)!r}, 'w').close()\"\n"
     (tmp_path / "evil_common.yaml").write_text(rules, encoding="utf-8")
@@ -63,12 +63,12 @@ def test_a_log_that_names_rules_of_its_own_is_stopped_before_they_run(
     subprocess.run([*module, *arguments], cwd=tmp_path, capture_output=True, check=False)
     assert proof.exists()
     proof.unlink()
-    answer = process.ask("compliance_checker", log, "5.0.0", 60)
+    answer = process.run_tool("compliance_checker", log, "5.0.0", 60)
     assert named in answer["refused"]
     assert not proof.exists()
 
 
-def test_what_one_log_leaves_behind_does_not_judge_the_next(
+def test_state_left_by_one_log_does_not_affect_the_next(
     process: ToolProcess, closed_config: RunConfig, write_log: Any
 ) -> None:
     good = write_log(closed_config, name="a/result.txt")
@@ -76,47 +76,49 @@ def test_what_one_log_leaves_behind_does_not_judge_the_next(
     unknown = write_log(closed_config, name="b/result.txt")
     unknown.write_text(text.replace('"value": "closed"', '"value": "Closed"'))
     for _ in range(2):
-        assert "Closed_common.yaml" in process.ask("compliance_checker", unknown, "5.0.0", 60)["crash"]
-        answer = process.ask("compliance_checker", good, "5.0.0", 60)
+        assert "Closed_common.yaml" in process.run_tool("compliance_checker", unknown, "5.0.0", 60)["crash"]
+        answer = process.run_tool("compliance_checker", good, "5.0.0", 60)
         assert answer["valid"] and answer["errors"] == [] and answer["crash"] is None
-        unknown.touch()  # asked again
+        unknown.touch()  # so that its verdict is not cached
 
 
-def test_a_job_that_does_not_end_is_ended_and_the_next_one_is_answered(
+def test_a_job_is_killed_at_its_time_limit_and_the_next_one_runs(
     process: ToolProcess, open_config: RunConfig, write_log: Any, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     started = time.monotonic()
-    answer = process.ask("compliance_checker", tmp_path / "pipe", "5.0.0", 1.5)
+    answer = process.run_tool("compliance_checker", tmp_path / "pipe", "5.0.0", 1.5)
     assert time.monotonic() - started < 10
-    assert answer["late"] and "1.5" not in answer["crash"] and "within 2 s" in answer["crash"]
-    assert process.ask("compliance_checker", write_log(open_config), "5.0.0", 60)["valid"]
+    assert answer["timed_out"] and "1.5" not in answer["crash"] and "within 2 s" in answer["crash"]
+    assert process.run_tool("compliance_checker", write_log(open_config), "5.0.0", 60)["valid"]
 
 
-def test_memory_is_bounded_and_a_tool_that_wants_more_is_told(
+def test_a_tool_that_exceeds_the_memory_limit_is_reported(
     open_config: RunConfig, write_log: Any, tmp_path: Path
 ) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(200 << 20)
     process = ToolProcess(memory_bytes=150 << 20)
     try:
-        answer = process.ask("compliance_checker", tmp_path / "huge", "5.0.0", 120)
+        answer = process.run_tool("compliance_checker", tmp_path / "huge", "5.0.0", 120)
         assert "MemoryError" in answer["crash"] or "ended without an answer" in answer["crash"]
-        assert process.ask("compliance_checker", write_log(open_config), "5.0.0", 60)["valid"]
+        assert process.run_tool("compliance_checker", write_log(open_config), "5.0.0", 60)["valid"]
     finally:
         process.close()
 
 
-def test_the_process_is_gone_when_it_is_stopped(process: ToolProcess, tmp_path: Path) -> None:
-    assert process.ask("compliance_checker", tmp_path / "missing", "5.0.0", 60)["crash"].startswith("FileNotFoundError")
+def test_a_stopped_process_runs_no_further_jobs(process: ToolProcess, tmp_path: Path) -> None:
+    assert process.run_tool("compliance_checker", tmp_path / "missing", "5.0.0", 60)["crash"].startswith(
+        "FileNotFoundError"
+    )
     process.stop()
     process.close()
     with pytest.raises(WorkError, match="interrupted"):
-        process.ask("compliance_checker", tmp_path / "missing", "5.0.0", 60)
+        process.run_tool("compliance_checker", tmp_path / "missing", "5.0.0", 60)
 
 
-def test_asked_system_by_system_they_say_what_they_say_of_the_package(write_package: Any, tmp_path: Path) -> None:
-    """Of a process that has judged other packages before, perhaps, and keeps what it has found out."""
+def test_verdicts_by_system_equal_those_on_the_whole_package(write_package: Any, tmp_path: Path) -> None:
+    """The worker may have checked other packages before, whose results it caches."""
     package = write_package()
     alone = shutil.copytree(package, tmp_path / "alone" / package.name)
     done = subprocess.run(
@@ -127,27 +129,27 @@ def test_asked_system_by_system_they_say_what_they_say_of_the_package(write_pack
         check=False,
     )
     with closing(runner.ToolProcess(scratch=tmp_path)) as process:
-        answer = process.ask("package_checker", package, "5.0.0", 60, train_samples=False)
-    (verdict,) = [words for _, words in answer["words"] if words.startswith("PACKAGE CHECKER")]
+        answer = process.run_tool("package_checker", package, "5.0.0", 60, train_samples=False)
+    (verdict,) = [text for _, text in answer["messages"] if text.startswith("PACKAGE CHECKER")]
     assert verdict in done.stderr and "NO ERRORS" in verdict
     (scaling,) = package.rglob("scaling.json")
     (expected,) = alone.rglob("scaling.json")
     assert scaling.read_bytes() == expected.read_bytes()
 
 
-def test_a_least_accepted_mean_is_remembered_for_the_very_same_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_minimum_accepted_mean_is_cached_by_all_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlperf_logging.rcp_checker import rcp_checker
 
-    asked: list[object] = []
+    calls: list[object] = []
 
-    def search(*question: object) -> int:
-        asked.append(question)
-        return len(asked)
+    def search(*arguments: object) -> int:
+        calls.append(arguments)
+        return len(calls)
 
     monkeypatch.setattr(rcp_checker, "re", re)
     monkeypatch.setattr(rcp_checker, "read_submission_file", rcp_checker.read_submission_file)
     monkeypatch.setattr(rcp_checker.RCP_Checker, "_find_min_acceptable_mean", search)
-    adapt_rcp()
+    patch_rcp_checker()
     usual = {"submission_runs": 10, "tolerance": 0.0001, "alpha": 0.05, "mean": 1.0, "stdev": 0.1, "samples": 5}
     changes = [
         {},

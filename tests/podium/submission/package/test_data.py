@@ -1,4 +1,4 @@
-"""The data of the runs of a package: the same for all, and the store's own where the store is here."""
+"""Comparison of the data that runs were trained on, between runs and with the stores on this machine."""
 
 import shutil
 from pathlib import Path
@@ -41,7 +41,7 @@ def make_store(folder: Path, word: int) -> Path:
 
 @pytest.fixture
 def records(tmp_path: Path) -> list[RunRecord]:
-    """Three runs that keep what they were trained on."""
+    """Three runs with a record of the data that they were trained on."""
     train, evaluation = make_store(tmp_path / "train", 8), make_store(tmp_path / "eval", 9)
     stores = DataSettings(store=train, evaluation_store=evaluation, vocabulary=tmp_path / "vocab.txt")
     config = load_system("laptop", settings=["seed=1"]).model_copy(update={"data": stores})
@@ -54,85 +54,86 @@ def records(tmp_path: Path) -> list[RunRecord]:
     return [RunRecord(folder) for folder in made]
 
 
-def compared(records: list[RunRecord]) -> tuple[list[str], list[str]]:
+def compare(records: list[RunRecord]) -> tuple[list[str], list[str]]:
     launch = records[0].config.launch
-    return compare_data(records, launch, lambda words: None)
+    return compare_data(records, launch, lambda message: None)
 
 
-def test_runs_on_the_data_that_is_here_are_fine(records: list[RunRecord]) -> None:
-    assert compared(records) == ([], [])
+def test_runs_on_the_stores_of_this_machine_have_no_reason(records: list[RunRecord]) -> None:
+    assert compare(records) == ([], [])
 
 
-def test_a_store_that_is_not_here_is_said_to_be_not_compared(
+def test_a_store_that_is_not_on_this_machine_is_noted(
     records: list[RunRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One in the container's folder of the repository is looked for in the repository itself."""
+    """A store below the container's folder of the repository is looked up in the repository on this machine."""
     monkeypatch.setattr(package_data, "INSIDE", tmp_path / "train")
     monkeypatch.setattr(package_data, "WORKING_FOLDER", tmp_path / "moved")
     (tmp_path / "train").rename(tmp_path / "moved")
     (tmp_path / "eval").rename(tmp_path / "away")
-    reasons, (note,) = compared(records)
+    reasons, (note,) = compare(records)
     assert reasons == []
     assert note == (
-        f"data.evaluation_store not compared with what the runs were trained on: the store {tmp_path}/eval is not here"
+        "data.evaluation_store not compared with what the runs were trained on: "
+        f"the store {tmp_path}/eval is not on this machine"
     )
 
 
-def test_a_store_that_was_changed_since_is_an_error(records: list[RunRecord], tmp_path: Path) -> None:
-    """By a byte, or by another sound shard."""
+def test_a_store_changed_since_the_runs_is_an_error(records: list[RunRecord], tmp_path: Path) -> None:
+    """Changed by a byte, or replaced by another valid shard."""
     path = tmp_path / "train" / "one.h5"
     content = path.read_bytes()
     tokens = SampleStore(path.parent).read(0).token_ids.tobytes()
     path.write_bytes(content.replace(tokens, tokens[:2] + b"\x09\x00" + tokens[4:]))
-    (reason,), _ = compared(records)
+    (reason,), _ = compare(records)
     assert reason.startswith(f"data as trained on: {path}: the shard cannot be used: its content has the SHA-256 ")
     shutil.rmtree(path.parent)
     make_store(path.parent, 10)
-    (reason,), _ = compared(records)
+    (reason,), _ = compare(records)
     assert reason.startswith(f"data as trained on: data.store: {path}: its content_sha256 is ")
 
 
-def test_runs_on_different_data_are_no_result(records: list[RunRecord], tmp_path: Path) -> None:
+def test_runs_on_different_data_are_an_error(records: list[RunRecord], tmp_path: Path) -> None:
     other = SampleStore(make_store(tmp_path / "other", 11)).manifest
     own = SampleStore(tmp_path / "eval").manifest
     write_run_data(records[1].folder.data, RunData({"data.store": other, "data.evaluation_store": own}))
-    (reason,), notes = compared(records)
+    (reason,), notes = compare(records)
     assert reason.startswith(
         f"same data: {records[1].name}: data.store: {tmp_path}/train/one.h5: its content_sha256 is"
     )
     assert notes == []
     write_run_data(records[1].folder.data, RunData({"data.store": SampleStore(tmp_path / "train").manifest}))
-    (reason,), _ = compared(records)
+    (reason,), _ = compare(records)
     assert f"{records[0].name} has a store data.evaluation_store, this run has none" in reason
 
 
-def test_a_record_that_is_missing_or_broken_is_said(records: list[RunRecord]) -> None:
+def test_a_missing_or_broken_record_is_an_error(records: list[RunRecord]) -> None:
     records[2].folder.data.unlink()
-    assert compared(records)[0] == [
-        f"same data: {records[2].name}: data.json is missing, and other runs of the set have it; put it back"
+    assert compare(records)[0] == [
+        f"same data: {records[2].name}: data.json is missing, and other runs of the set have it; restore it"
     ]
     records[1].folder.data.write_text('{"format": "podium-data", "version": 1, "stores": []}', encoding="utf-8")
-    (reason,), _ = compared(records)
+    (reason,), _ = compare(records)
     assert reason.startswith(
         f"same data: {records[1].folder.data}: cannot be used (it lists no stores); put back what "
     )
     for record in records:
         record.folder.data.unlink(missing_ok=True)
-    assert compared(records) == (
+    assert compare(records) == (
         [],
-        ["data not compared: these runs keep no record of it (data.json), as those of older versions"],
+        ["data not compared: these runs have no record of it (data.json), as those of older versions"],
     )
 
 
-def test_a_package_says_what_was_not_compared_and_is_not_made_of_different_data(
-    make_set: Any, wish: Any, records: list[RunRecord], tmp_path: Path
+def test_a_package_notes_data_not_compared_and_is_refused_for_different_data(
+    make_set: Any, make_request: Any, records: list[RunRecord], tmp_path: Path
 ) -> None:
     made = make_set()
-    packaged = package(wish(made), lambda path, rules: [], lambda words: None)
-    assert packaged.systems[0].notes[0].startswith("data not compared: these runs keep no record of it")
+    packaged = package(make_request(made), lambda path, rules: [], lambda message: None)
+    assert packaged.systems[0].notes[0].startswith("data not compared: these runs have no record of it")
     assert len(packaged.systems[0].compared) == 2
     for number in range(10):
         shutil.copy(records[0].folder.data, made.folder(number))
     write_run_data(RunFolder(made.folder(4)).data, RunData({}))
     with pytest.raises(WorkError, match=r"mine: same data: mine/set/run_4: mine/set/run_0 has a store data\.store, "):
-        package(wish(made, out=tmp_path / "again"), lambda path, rules: [], lambda words: None)
+        package(make_request(made, out=tmp_path / "again"), lambda path, rules: [], lambda message: None)

@@ -1,4 +1,4 @@
-"""Ten runs by the rules: the window at the median and never the best, and a refusal for every rule that is broken."""
+"""Selection of ten runs: the window with the median score, never the best, and a reason for every broken rule."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from podium.mllog.read import read_log
 from podium.mllog.score import median_window, window_scores
 from podium.mllog.write import RESTARTED
 from podium.submission.package.find_runs import read_runs
-from podium.submission.package.select_runs import SET_RULES, choose, refusals, scored_seconds
+from podium.submission.package.select_runs import SET_RULES, rejection_reasons, scoring_seconds, select_window
 from tests.podium.submission.conftest import edit, set_times, set_value
 
 SECONDS = st.one_of(st.floats(1, 1e5), st.just(math.inf))
@@ -34,7 +34,7 @@ def test_the_window_at_the_median_has_as_many_faster_as_slower_ones(scores: list
 
 
 @given(st.lists(st.floats(1, 1e5), min_size=2, max_size=40, unique=True))
-def test_it_is_never_the_best_and_of_two_in_the_middle_the_slower(scores: list[float]) -> None:
+def test_the_selected_window_is_never_the_best_and_the_slower_of_two_medians(scores: list[float]) -> None:
     taken = scores[median_window(scores)]
     assert taken > min(scores)
     assert sum(score < taken for score in scores) == len(scores) // 2
@@ -64,15 +64,15 @@ def test_fewer_than_ten_runs_have_no_window() -> None:
         window_scores([1.0] * 9)
 
 
-def test_twelve_runs_are_taken_at_the_slower_middle_window(make_set: Any) -> None:
+def test_of_four_windows_the_slower_middle_one_is_selected(make_set: Any) -> None:
     made = make_set([100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 108, 116, 124])
-    choice = choose(read_runs(made.logs[0].parent))
-    assert choice.scores == (100.0, 100.0, 101.0, 103.0)
-    assert choice.window == 2 and choice.score == 101.0
-    assert [run.name for run in choice.chosen] == [f"result_{n}.txt" for n in range(2, 12)]
+    selection = select_window(read_runs(made.logs[0].parent))
+    assert selection.scores == (100.0, 100.0, 101.0, 103.0)
+    assert selection.window == 2 and selection.score == 101.0
+    assert [run.name for run in selection.selected_runs] == [f"result_{n}.txt" for n in range(2, 12)]
 
 
-def test_runs_are_put_in_the_order_of_time_not_of_names(make_set: Any) -> None:
+def test_runs_are_sorted_by_time_not_by_name(make_set: Any) -> None:
     made = make_set([100] * 11)
     edit(made.logs[10], set_times(1_600_000_000_000, 50))
     assert [run.name for run in read_runs(made.logs[0].parent)][:2] == ["result_10.txt", "result_0.txt"]
@@ -109,9 +109,9 @@ FAULTS: list[tuple[str, str, tuple[tuple[int, Callable[[list[dict[str, Any]]], N
     ("same settings", "opt_base_learning_rate", ((7, set_value("opt_base_learning_rate", 0.5)),)),
     ("same settings", "global_batch_size", ((7, events_without("global_batch_size")),)),
     ("same settings", "cache_clear", ((7, set_value("cache_clear", False)),)),
-    ("a seed of its own", "no seed", ((3, events_without("seed")),)),
-    ("a seed of its own", "2 seeds", ((3, doubled("seed")),)),
-    ("a seed of its own", "result_3.txt and result_1.txt", ((3, set_value("seed", 1001)),)),
+    ("distinct seeds", "no seed", ((3, events_without("seed")),)),
+    ("distinct seeds", "2 seeds", ((3, doubled("seed")),)),
+    ("distinct seeds", "result_3.txt and result_1.txt", ((3, set_value("seed", 1001)),)),
     ("logged names", "submission_org", ((0, set_value("submission_org", "Another")),)),
     ("logged names", "submission_platform", ((0, set_value("submission_platform", "another")),)),
     ("logged names", "submission_division", ((0, set_value("submission_division", "Open")),)),
@@ -120,51 +120,51 @@ FAULTS: list[tuple[str, str, tuple[tuple[int, Callable[[list[dict[str, Any]]], N
 ]
 
 
-@pytest.mark.parametrize(("rule", "words", "changes"), FAULTS, ids=[f"{rule}: {words}" for rule, words, _ in FAULTS])
-def test_every_rule_refuses(make_set: Any, rule: str, words: str, changes: Any) -> None:
+@pytest.mark.parametrize(("rule", "text", "changes"), FAULTS, ids=[f"{rule}: {text}" for rule, text, _ in FAULTS])
+def test_every_rule_refuses(make_set: Any, rule: str, text: str, changes: Any) -> None:
     made = make_set()
     description = load_system(str(made.system)).description
-    assert refusals(read_runs(made.logs[0].parent), description, "Podium") == []
+    assert rejection_reasons(read_runs(made.logs[0].parent), description, "Podium") == []
     for number, change in changes:
         edit(made.logs[number], change)
-    reasons = refusals(read_runs(made.logs[0].parent), description, "Podium")
-    assert any(reason.startswith(f"{rule}: ") and words in reason for reason in reasons), reasons
+    reasons = rejection_reasons(read_runs(made.logs[0].parent), description, "Podium")
+    assert any(reason.startswith(f"{rule}: ") and text in reason for reason in reasons), reasons
 
 
-def test_no_rule_is_without_a_fault() -> None:
+def test_every_rule_has_a_fault() -> None:
     assert {rule for rule, _, _ in FAULTS} | {"ten runs"} == set(SET_RULES)
 
 
 def test_nine_runs_are_refused(make_set: Any) -> None:
     made = make_set([100] * 9)
-    (reason,) = refusals(read_runs(made.logs[0].parent), load_system(str(made.system)).description, "Podium")
-    assert reason.startswith("ten runs: ") and "holds 9 runs" in reason
+    (reason,) = rejection_reasons(read_runs(made.logs[0].parent), load_system(str(made.system)).description, "Podium")
+    assert reason.startswith("ten runs: ") and "has 9 runs" in reason
 
 
-def test_one_run_may_fail_and_is_the_slowest(make_set: Any) -> None:
+def test_one_failed_run_counts_as_the_slowest(make_set: Any) -> None:
     made = make_set(failed=[5])
     runs = read_runs(made.logs[0].parent)
-    assert refusals(runs, load_system(str(made.system)).description, "Podium") == []
-    assert choose(runs).score == pytest.approx(mean([101, 102, 103, 104, 106, 107, 108, 109]))
+    assert rejection_reasons(runs, load_system(str(made.system)).description, "Podium") == []
+    assert select_window(runs).score == pytest.approx(mean([101, 102, 103, 104, 106, 107, 108, 109]))
 
 
-def test_of_more_runs_only_the_window_that_is_taken_must_have_converged(make_set: Any) -> None:
-    """Windows with two failed runs are the slowest; where they are the most, the median is one of them."""
+def test_only_the_selected_window_must_have_converged(make_set: Any) -> None:
+    """Windows with two failed runs are the slowest; where most windows have two, the median does too."""
     for failed, refused in (([0, 1], False), ([5, 6], True)):
         made = make_set([100 + n for n in range(14)], failed=failed)
-        reasons = refusals(read_runs(made.logs[0].parent), load_system(str(made.system)).description, "Podium")
+        reasons = rejection_reasons(read_runs(made.logs[0].parent), load_system(str(made.system)).description, "Podium")
         assert bool(reasons) == refused
         shutil.rmtree(made.results)
 
 
-def test_a_log_that_is_cut_off_is_read_as_far_as_it_goes(make_set: Any) -> None:
+def test_a_truncated_log_is_a_run_that_did_not_converge(make_set: Any) -> None:
     made = make_set()
     text = made.logs[0].read_text(encoding="utf-8")
     made.logs[0].write_text(text[: len(text) // 8], encoding="utf-8")
     run = read_log(made.logs[0])
-    assert run.stop_ms is None and not run.converged and scored_seconds(run) == math.inf
+    assert run.stop_ms is None and not run.converged and scoring_seconds(run) == math.inf
 
 
-def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no result_"):
+def test_a_folder_without_results_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no result_"):
         read_runs(tmp_path)
