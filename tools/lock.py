@@ -11,6 +11,7 @@ The files hold for Python 3.11 to 3.14 on Linux, x86_64 and aarch64. Needs a net
     dali.txt        the same and the extra `dali`
     torch-cuda.txt  torch as PyPI has it, built for CUDA, with the CUDA libraries and Triton that it needs
     torch-cpu.txt   torch built for CPUs, as PyTorch's own index has it
+    uv.txt          uv, with which tools/install.py installs these
 """
 
 import argparse
@@ -36,14 +37,14 @@ MARKER = re.compile(r" ; (.*?)(?: \\)?$")
 PYTHONS, MACHINES = ("311", "312", "313", "314"), ("x86_64", "aarch64")
 PYTORCH_INDEX = "https://download.pytorch.org/whl/cpu/torch/"
 # Wheels of Linux alone, and one version for all Pythons, so that tests on one Python test the versions of all.
-SETTINGS = """\
+LINUX = "sys_platform == 'linux' and platform_python_implementation == 'CPython' and python_full_version < '3.15'"
+SETTINGS = f"""\
 [tool.uv]
 environments = [
-    "sys_platform == 'linux' and platform_machine == 'x86_64' and platform_python_implementation == 'CPython' and python_full_version < '3.15'",
-    "sys_platform == 'linux' and platform_machine == 'aarch64' and platform_python_implementation == 'CPython' and python_full_version < '3.15'",
+    "{LINUX} and platform_machine == 'x86_64'",
+    "{LINUX} and platform_machine == 'aarch64'",
 ]
 fork-strategy = "fewest"
-index-strategy = "first-index"
 """
 HEADER = "# Written by tools/lock.py; do not edit. {what}\n"
 
@@ -56,7 +57,7 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     base = [*project["dependencies"], *extras["train"]]
-    everything = [*base, *(need for needs in extras.values() for need in needs), f"torch=={TORCH}"]
+    everything = [*base, *(need for needs in extras.values() for need in needs), f"torch=={TORCH}", "uv"]
     with tempfile.TemporaryDirectory() as folder:
         lock = Lock(uv, Path(folder))
         known = [] if upgrade else sorted(lock.pins_of(FOLDER.glob("*.txt")))
@@ -67,6 +68,7 @@ def main() -> None:
             lock.write(f"{extra}.txt", [*run, *extras[extra]], f"run.txt and the extra `{extra}`.")
         what = "torch as PyPI has it, built for CUDA, and the CUDA libraries that it needs; the others are in run.txt."
         found = lock.write("torch-cuda.txt", [f"torch=={TORCH}"], what, leave_out=names)
+        lock.write("uv.txt", ["uv"], "uv, with which tools/install.py installs the other files.")
     unknown = sorted(name for name in found if not CUDA_PACKAGE.fullmatch(name))
     if unknown:
         sys.exit(f"tools/lock.py: torch {TORCH} also needs {', '.join(unknown)}: add them to TORCH_NEEDS")
@@ -123,7 +125,9 @@ def write_cpu() -> None:
             text = page.read().decode()
     except OSError as error:
         if not path.exists() or f"torch=={TORCH}+cpu" not in path.read_text(encoding="utf-8"):
-            sys.exit(f"tools/lock.py: {PYTORCH_INDEX} cannot be read ({error}), so torch-cpu.txt stays of another version")
+            sys.exit(
+                f"tools/lock.py: {PYTORCH_INDEX} cannot be read ({error}), so torch-cpu.txt stays of another version"
+            )
         print(f"tools/lock.py: {PYTORCH_INDEX} cannot be read ({error}); torch-cpu.txt stays as it is", file=sys.stderr)
         return
     found = {match[:2]: match[2] for match in re.findall(rf"{wheel}\.whl#sha256=([0-9a-f]{{64}})", text)}
