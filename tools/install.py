@@ -52,7 +52,15 @@ OTHER_CONTENT = re.compile(r"DO NOT MATCH THE HASHES|Hash mismatch", re.IGNORECA
 # Settings of pip that do not change which files are installed. With any other that `uv_settings` does not know, such as
 # client-cert, pip installs.
 IRRELEVANT = {
-    *("break-system-packages", "cache-dir", "compile", "constraint", "default-timeout", "disable-pip-version-check"),
+    *(
+        "break-system-packages",
+        "cache-dir",
+        "compile",
+        "config-file",
+        "constraint",
+        "default-timeout",
+        "disable-pip-version-check",
+    ),
     *("no-cache-dir", "no-color", "no-compile", "no-input", "no-warn-script-location", "only-binary", "prefer-binary"),
     *("progress-bar", "quiet", "require-hashes", "require-virtualenv", "retries", "root-user-action", "timeout"),
     "verbose",
@@ -101,7 +109,7 @@ def announcement(packages: str, torch: Torch) -> str:
     about = ""
     if size := SIZES.get((packages, torch.build)):
         download, disk = (f"{part / 1000:.1f} GB" if part >= 1000 else f"{part} MB" for part in size)
-        about = f": about {download} to download, {disk} on disk"
+        about = f": up to {download} to download, {disk} on disk"
     return f"installing into .venv, once: {what}\npodium: this may take minutes{about}"
 
 
@@ -144,7 +152,7 @@ class Installer:
         wanted = ["--retries=1"] if UNREACHABLE.search(self.messages) else []  # uv has tried that already
         if not self.pip(*wanted, *(f"--index-url={index}" for index in indexes), *arguments):
             self.refuse_other_content(file)
-            raise InstallError(self.unreachable() if UNREACHABLE.search(self.messages) else self.failure(file))
+            raise InstallError(self.unreachable(*indexes) if UNREACHABLE.search(self.messages) else self.failure(file))
 
     def has(self, file: str) -> bool:
         """Whether the machine's own indexes and folders have the packages of a lock file."""
@@ -219,17 +227,18 @@ class Installer:
                 f"see that the index is not tampered with\n{self.messages.strip()}"
             )
 
-    def unreachable(self) -> str:
-        found = re.search(r"https?://[^/\s'\"`)]+|host='([^']+)'", self.messages)
-        where = f" ({found[1] or found[0]})" if found else ""
+    def unreachable(self, index: str = "") -> str:
+        found = re.search(r"https?://[^/\s'\"`)]+", index or self.messages)
+        where = f" {found[0]}" if found else ""
         return (
-            f"the package index{where} cannot be reached; connect this machine, or set PIP_INDEX_URL to a mirror, or "
-            "PIP_NO_INDEX=1 and PIP_FIND_LINKS to a folder of wheels: docs/getting-started.md"
+            f"the package index{where} cannot be reached, so that nothing more was installed; check the network and "
+            "the proxy of this machine, or set PIP_INDEX_URL to a mirror, or PIP_NO_INDEX=1 and PIP_FIND_LINKS to a "
+            "folder of wheels (docs/getting-started.md)"
         )
 
     def failure(self, file: str) -> str:
         last = [line.strip() for line in self.messages.splitlines() if line.strip()][-1:] or ["no reason was given"]
-        return f"the packages of requirements/{file} were not installed: {last[0]}"
+        return f"the packages of requirements/{file} were not installed: {last[0].removeprefix('ERROR: ')}"
 
 
 def read_pip_settings(text: str) -> dict[str, str]:

@@ -98,7 +98,7 @@ def licence_files(folder: Path) -> list[str]:
 
 
 def third_party(project: Path) -> list[tuple[str, str, str]]:
-    """Name, version and licence of every library that pyproject.toml pins, as its installed metadata tells it."""
+    """Name, version and licence of every library that a run needs, as its installed metadata states it."""
     return [(name, version, _licence(name)) for name, version in pins(project).items()]
 
 

@@ -220,7 +220,7 @@ def code_readme(systems: Sequence[Submitted], left_out: Sequence[str], licences:
         f"{_left_out(left_out)} Podium's own README is in {PROJECT_README}.",
         "## Set up\n\nLinux and Python 3.11 or newer with venv; everything else is installed into .venv by\n\n"
         '```console\n$ source ./setup.sh ""\n```\n\n'
-        "Libraries and their versions are in pyproject.toml, their licences in THIRD_PARTY.md.",
+        "Libraries and their versions are in requirements/, their licences in THIRD_PARTY.md.",
         _licence(licences),
         *(_system(one) for one in systems),
     ]

@@ -17,10 +17,12 @@ from podium.config.load import load_system
 from podium.config.run_folder import RunFolder
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.finding import Finding
+from podium.core.paths import CODE_FOLDER
 from podium.mllog.rulesets import Ruleset, ruleset
 from podium.run.source import Source
 from podium.submission.check import check, print_packaged
 from podium.submission.package.build import Packaged, Wish, package, stripped
+from tests.conftest import installed_stamp
 from tests.podium.submission.conftest import (
     GAP_MS,
     START_MS,
@@ -72,6 +74,7 @@ def test_layout(make_set: Any, wish: Any, tmp_path: Path) -> None:
         *(f"results/mine/bert/result_{number}.txt" for number in range(10)),
         *(f"benchmarks/bert/mine/{name}" for name in (*PODIUM_FILES, "mine_podium.json")),
         *(f"{code}/{name}" for name in ("pyproject.toml", "setup.py", "setup.sh", "run_and_time.sh")),
+        *(f"{code}/requirements/{path.name}" for path in (CODE_FOLDER / "requirements").iterdir()),
         *(f"{code}/{name}" for name in ("README.md", "README_PODIUM.md", "THIRD_PARTY.md", "submitted/mine.yaml")),
         *(f"{code}/{name}" for name in ("benchmarks/one.py", "implementations/two.py", "podium/three.py")),
     }
@@ -509,8 +512,7 @@ def test_scripts_are_shell_and_start_the_submitted_configuration(make_set: Any, 
     podium.parent.mkdir(parents=True)
     podium.write_text('#!/bin/sh\necho "$PWD: $*"\n', encoding="utf-8")
     podium.chmod(0o755)
-    stamp = f"{code}\n" + "".join((code / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "setup.py"))
-    (code / ".venv" / "podium.installed").write_text(stamp, encoding="utf-8")
+    (code / ".venv" / "podium.installed").write_text(installed_stamp(code), encoding="utf-8")
 
     def run(script: str, *arguments: str) -> str:
         command = [str(made.folder / "benchmarks/bert/mine" / script), *arguments]
