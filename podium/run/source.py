@@ -25,6 +25,10 @@ CODE = ("benchmarks", "implementations", "podium", "pyproject.toml", "requiremen
 BASE_IMAGE = "PODIUM_BASE_IMAGE"  # docker/Dockerfile sets it
 # In the package podium of an installation, beside it in a clone.
 SHIPPED = ("systems", "docker", "pyproject.toml", "requirements")
+NOTICES = ("NOTICE",)  # beside a licence, and none
+LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", *NOTICES)
+NO_LICENCE = "there is no licence file, and MLPerf expects openly licensed code"
+ADD_LICENCE = "choose a licence and commit its text as LICENSE before submitting"
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,16 @@ def locked_versions(folder: Path) -> dict[str, str]:
 def normalized(name: str) -> str:
     """A library's name as package indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def licence_files(folder: Path) -> list[str]:
+    """Names of the project's own licence and notices in its folder."""
+    return [name for name in LICENCES if (folder / name).is_file()]
+
+
+def has_licence(folder: Path) -> bool:
+    """Whether the project's folder has a licence file; a notice is none."""
+    return any(name not in NOTICES for name in licence_files(folder))
 
 
 def commit_of(root: Path, name: str = "HEAD") -> str | None:

@@ -24,10 +24,11 @@ from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
 from podium.run.records import RunRecord
 from podium.run.results import BENCHMARK
+from podium.run.source import ADD_LICENCE, NO_LICENCE, has_licence, licence_files
 from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
 from podium.submission.describe import stated, system_json
-from podium.submission.package.code import code_of, licence_files, third_party, unpack
+from podium.submission.package.code import code_of, third_party, unpack
 from podium.submission.package.compare_records import Recorded, compared, contradictions
 from podium.submission.package.data import compare_data
 from podium.submission.package.files import (
@@ -109,7 +110,8 @@ def package(wish: Wish, judge: Judge, on_progress: Callable[[str], None]) -> Pac
         on_progress("Writing the package")
         _write(temporary / wish.org, systems, wish)
         on_progress("Asking every checker")
-        findings = sorted(judge(temporary / wish.org, wish.ruleset), key=lambda one: (one.path, one.rule, one.message))
+        found = [*judge(temporary / wish.org, wish.ruleset), *_licence_findings(temporary / wish.org)]
+        findings = sorted(found, key=lambda one: (one.path, one.rule, one.message))
         if has_errors(findings):
             raise WorkError(_rejection(findings, wish.ruleset))
         temporary.replace(out)
@@ -238,6 +240,13 @@ def _write_code(place: Path, systems: Sequence[Submitted], wish: Wish) -> None:
         file = place / one.configuration
         make_folder(file.parent)
         file.write_text(system_file(one.config), encoding="utf-8")
+
+
+def _licence_findings(folder: Path) -> Iterator[Finding]:
+    """A warning for each folder of code in ORG's folder that has no licence file."""
+    for place in sorted((folder / "benchmarks" / BENCHMARK / "implementations").iterdir()):
+        if not has_licence(place):
+            yield Finding.warning(place.relative_to(folder).as_posix(), "licence", f"{NO_LICENCE}; {ADD_LICENCE}")
 
 
 def stripped(log: bytes) -> bytes:

@@ -14,8 +14,6 @@ from podium.mllog.run import RunLog
 from podium.run.records import RunRecord
 from podium.run.source import code_hash, commit_of, git, pins
 
-LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", "NOTICE")
-
 
 @dataclass(frozen=True)
 class Code:
@@ -90,11 +88,6 @@ def unpack(commit: str, folder: Path, root: Path) -> list[str]:
             path.write_bytes(content.read())
             path.chmod(0o755 if member.mode & 0o100 else 0o644)
     return left_out
-
-
-def licence_files(folder: Path) -> list[str]:
-    """The project's own licence and notices."""
-    return [name for name in LICENCES if (folder / name).is_file()]
 
 
 def third_party(project: Path) -> list[tuple[str, str, str]]:

@@ -106,7 +106,7 @@ def test_stripping_keeps_events_and_edits_nothing() -> None:
 
 def test_an_open_package_is_what_the_official_tools_want(make_set: Any, wish: Any, official: Any) -> None:
     made = make_judged(wish(make_set([60.5 + 3 * number for number in range(10)])))
-    assert made.findings == ()
+    assert [finding.rule for finding in made.findings] == ["licence"]
     told = official("package_checker", made.folder, "training", "5.0.0")
     assert "PACKAGE CHECKER FOUND NO ERRORS" in told and "WARNING" not in told
     assert "ALL CHECKS PASSED" in official("repo_checker", made.folder, "training", "5.0.0")
@@ -249,7 +249,21 @@ def test_what_a_check_rejects_is_not_left_behind(make_set: Any, wish: Any) -> No
 
 def test_a_warning_is_told_and_the_package_made(make_set: Any, wish: Any) -> None:
     warning = Finding.warning("results/mine", "a_rule", "looks odd")
-    assert make(wish(make_set()), warning).findings == (warning,)
+    assert warning in make(wish(make_set()), warning).findings
+
+
+def test_a_missing_licence_is_a_warning(make_set: Any, wish: Any, repository: Path) -> None:
+    made = make(wish(make_set()))
+    (finding,) = made.findings
+    assert (finding.severity, finding.path) == ("warning", "benchmarks/bert/implementations/podium")
+    assert "warning: licence: " in shown(made) and "MLPerf expects openly licensed code" in shown(made)
+
+
+def test_a_package_with_a_licence_has_no_warning(make_set: Any, wish: Any, repository: Path) -> None:
+    (repository / "LICENSE").write_text("a licence\n", encoding="utf-8")
+    commit_all(repository, "Licence")
+    made_set = make_set(source=source_of(repository))
+    assert make(wish(made_set)).findings == ()
 
 
 def test_the_judge_sees_the_whole_package_before_it_has_its_name(make_set: Any, wish: Any) -> None:
