@@ -2,6 +2,7 @@
 # `source setup.sh EXTRA [TORCH]`: EXTRA is one of pyproject.toml's optional dependencies or empty, and comes besides
 # `train`; TORCH is "ours" (the default) or "installed", which takes the torch, apex and DALI that the machine's Python
 # has, as in NVIDIA's container. tools/install.py installs the versions of requirements/.
+# PODIUM_PYTHON names the Python that .venv is made with, such as python3.13 (default: the oldest from 3.11 on).
 # Nothing is done when the environment was made from the same pyproject.toml, setup.py and requirements/ in the same
 # folder before.
 
@@ -12,13 +13,13 @@ podium_stamp=".venv/podium${podium_extra:+-$podium_extra}.installed"
 podium_find_python() {
     local candidate needed=ensurepip
     [ "$podium_torch" = ours ] || needed="ensurepip, torch"
-    for candidate in python3.11 python3.12 python3.13 python3.14 python3; do
+    for candidate in ${PODIUM_PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
         if "$candidate" -c "import $needed, sys; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then
             echo "$candidate"
             return
         fi
     done
-    echo "podium: Python 3.11 or newer with venv and pip${needed#ensurepip} was not found; install it" >&2
+    echo "podium: Python 3.11 or newer with venv and pip${needed#ensurepip} was not found${PODIUM_PYTHON:+ at PODIUM_PYTHON=$PODIUM_PYTHON}; install it" >&2
     return 2
 }
 

@@ -115,22 +115,17 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def without_network(**settings: str) -> dict[str, str]:
-    """No uv, no settings of this machine, and an index where no one listens."""
+    """No uv, and no settings of this machine."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     return kept | {"PATH": path, "HOME": "/none", "PIP_CONFIG_FILE": os.devnull, **settings}
 
 
-UNREACHABLE = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
-
-
 def test_without_a_network_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = without_network(**UNREACHABLE)
+    environment = without_network()
     monkeypatch.setattr(install, "PYTHON", Path(sys.executable))
     installer = Installer(environment, terminal=False)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    # A package that is not installed here, as uv is not in a new environment.
-    monkeypatch.setattr(install, "LOCK", ROOT / "tests" / "not_there")
     monkeypatch.setattr(installer, "pip", lambda *arguments, quiet: unreachable(installer))
     with pytest.raises(InstallError, match=r"the package index cannot be reached, .*PIP_FIND_LINKS to a folder"):
         installer.find_uv()
