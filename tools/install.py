@@ -15,12 +15,16 @@ be fetched or fails, pip installs. Uses the standard library only. Exit code 2 w
 """
 
 import ast
+import contextlib
+import fcntl
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 import venv
 from collections.abc import Mapping, Sequence
@@ -186,20 +190,25 @@ class Installer:
     def run(self, command: Sequence[str], environment: Mapping[str, str] | None = None, quiet: bool = False) -> bool:
         """Whether a command succeeded. Errors are kept in `messages`; a terminal shows them and progress at once."""
         shown = self.terminal and not quiet
+        # On a terminal the command gets one too, or it would draw no progress bars.
+        reading, writing = pty.openpty() if shown else os.pipe()
+        if shown:
+            fcntl.ioctl(writing, termios.TIOCSWINSZ, fcntl.ioctl(2, termios.TIOCGWINSZ, bytes(8)))
         process = subprocess.Popen(
             command,
             cwd=ROOT,
             env=environment or self.environment,
-            stdout=None if shown else subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=writing if shown else subprocess.DEVNULL,
+            stderr=writing,
         )
-        assert process.stderr is not None
+        os.close(writing)
         printed = bytearray()
-        while part := os.read(process.stderr.fileno(), 65536):
-            printed += part
-            if shown:
-                os.write(2, part)
-        self.messages = printed.decode(errors="replace")
+        with os.fdopen(reading, "rb", buffering=0) as output, contextlib.suppress(OSError):  # EIO ends a terminal
+            while part := output.read(65536):
+                printed += part
+                if shown:
+                    os.write(2, part)
+        self.messages = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode(errors="replace")).replace("\r", "\n")
         return process.wait() == 0
 
     def uv_switches(self) -> list[str]:
