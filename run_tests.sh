@@ -8,7 +8,7 @@ unset PYTHONDONTWRITEBYTECODE # or each of the hundred processes that the tests 
 export OPENBLAS_NUM_THREADS=1 # for two tests at once on two cores; more threads would wait for each other
 
 # Lint and types are checked beside the tests; what they print is shown after them.
-checks=("ruff check" "ruff format --check" "mypy")
+mapfile -t checks < <(cut -d ' ' -f 2- tools/checks.txt)
 written="$(mktemp -d)" pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$written"' EXIT
 trap 'exit 130' INT

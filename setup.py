@@ -1,11 +1,11 @@
-"""What pyproject.toml cannot say: a wheel has systems/, docker/ and pyproject.toml inside the package podium."""
+"""What pyproject.toml cannot say: a wheel has systems/, docker/, requirements/ and pyproject.toml inside podium."""
 
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = {"podium.docker": "docker", "podium.systems": "systems"}
+SHIPPED = {"podium.docker": "docker", "podium.requirements": "requirements", "podium.systems": "systems"}
 """podium/core/paths.py finds these folders in a clone and in an installation."""
 PACKAGES = find_namespace_packages(include=["benchmarks*", "implementations*", "podium*"])
 

@@ -13,7 +13,7 @@
 # their numbers, as a rootless one does not. As root, the runs' user gets the socket's group.
 #
 # buildah (with debootstrap, iproute2 and util-linux) builds and runs in tests/docker/docker_by_buildah.py, on Debian
-# with its Python and the CPU build of torch that pyproject.toml names, without apex and DALI, with an entry point and
+# with its Python and the CPU build of torch that requirements/ names, without apex and DALI, with an entry point and
 # pip constraints as NVIDIA's base has. The CPU build is found by pip: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu.
 # FOLDER keeps the images, a command bin/docker for them and what was run (default: a new one, removed at the end); the
 # base that is in it is used again.
@@ -89,7 +89,7 @@ make_stand_in() {
     debootstrap --variant=minbase --include=ca-certificates,python3 "$suite" "$root" >"$folder/debootstrap.txt" 2>&1 ||
         { tail -n 5 "$folder/debootstrap.txt" >&2 && return 1; }
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
-    torch="$(sed -n 's/^ *"\(torch==[0-9.]*\)".*/\1+cpu/p' pyproject.toml)" # never the build for GPUs, of gigabytes
+    torch="$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' requirements/torch-cpu.txt)" # never the build for GPUs, of gigabytes
     note "installing $torch into it"
     "$python" -m pip install --quiet --root-user-action ignore --python-version "$version" --only-binary=:all: \
         --target "$root/usr/local/lib/python$version/dist-packages" "$torch"

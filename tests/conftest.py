@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import importlib.util
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,9 +71,25 @@ def pytest_sessionfinish() -> None:
 
 
 def copy_project(source: Path, target: Path, *parts: str) -> None:
-    for part in (*PACKAGES, "systems", *parts):
+    for part in (*PACKAGES, "requirements", "systems", *parts):
         shutil.copytree(source / part, target / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(source / "pyproject.toml", target)
+
+
+def load_script(name: str) -> Any:
+    """A Python file that is in no package, such as tools/install.py, as a module."""
+    specification = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
+    assert specification and specification.loader
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # where dataclasses look for it
+    specification.loader.exec_module(module)
+    return module
+
+
+def installed_stamp(home: Path) -> str:
+    """What setup.sh writes into .venv/podium.installed: the folder, and the files that decide what is installed."""
+    names = ("pyproject.toml", "setup.py", *(f"requirements/{name}.txt" for name in ("torch-cpu", "torch-cuda", "run")))
+    return f"{home}\n" + "".join((home / name).read_text(encoding="utf-8") for name in names)
 
 
 @pytest.fixture(scope="session")

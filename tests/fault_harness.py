@@ -16,7 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-COPIED = ("benchmarks", "implementations", "podium", "systems", "pyproject.toml")
+COPIED = ("benchmarks", "implementations", "podium", "requirements", "systems", "pyproject.toml")
 SHORT = (
     "target_accuracy=null",
     "max_samples=64",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import installed_stamp
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -19,10 +21,8 @@ def home(tmp_path: Path) -> Path:
     podium.parent.mkdir(parents=True)
     podium.write_text('#!/bin/sh\nfor word; do echo "[$word]"; done\n', encoding="utf-8")
     podium.chmod(0o755)
-    stamp = f"{tmp_path}\n" + "".join(
-        (ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "setup.py")
-    )
-    (tmp_path / ".venv" / "podium.installed").write_text(stamp, encoding="utf-8")
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    (tmp_path / ".venv" / "podium.installed").write_text(installed_stamp(tmp_path), encoding="utf-8")
     return tmp_path
 
 

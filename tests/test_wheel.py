@@ -27,7 +27,7 @@ from podium.core.files import user_cache_folder
 from podium.core.paths import CODE_FOLDER, PACKAGES
 from podium.run.source import code_hash
 
-PARTS = (*PACKAGES, "systems", "docker")
+PARTS = (*PACKAGES, "docker", "requirements", "systems")
 FILES = ("pyproject.toml", "setup.py", "README.md")
 SCRIPT = "import sys\nfrom podium.cli.main import main\nsys.exit(main())\n"
 SEVERAL = """
@@ -232,7 +232,7 @@ def test_results_are_compared_and_checked_without_what_only_training_needs(
     assert (made.folder / "page.html").stat().st_size > 10_000, page.stderr
 
 
-def test_the_doctor_finds_the_pinned_versions(installation: Installation, tmp_path: Path) -> None:
+def test_the_doctor_finds_the_locked_versions(installation: Installation, tmp_path: Path) -> None:
     done = installation.start(tmp_path, ["-c", VERSIONS]).stdout
     assert done.splitlines() == ["python ok", "libraries ok"]
 

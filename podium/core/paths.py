@@ -32,7 +32,7 @@ def _current_folder() -> Path:
 _PODIUM = Path(str(files("podium"))).resolve()
 CODE_FOLDER = _PODIUM.parent
 INSTALLED = (_PODIUM / "systems").is_dir()  # whether this is an installation; a clone has systems/ beside the package
-SHIPPED_FOLDER = _PODIUM if INSTALLED else CODE_FOLDER  # also holds pyproject.toml
+SHIPPED_FOLDER = _PODIUM if INSTALLED else CODE_FOLDER  # also holds pyproject.toml and requirements/
 WORKING_FOLDER = _current_folder() if INSTALLED else CODE_FOLDER
 
 

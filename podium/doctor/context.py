@@ -19,7 +19,7 @@ class Places:
     runs: Path
     results: Path
     data: Path
-    project: Path = SHIPPED_FOLDER / "pyproject.toml"  # whose pins say which versions were tested
+    project: Path = SHIPPED_FOLDER / "pyproject.toml"  # beside requirements/, whose versions were tested
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ CHECKS: tuple[Check, ...] = (
     rules.check_division,
     rules.check_seed,
     rules.check_target,
+    rules.check_licence,
 )
 # Those that need none of the machines that would make the run, but the repository's folder, which they share.
 CHECKS_HERE: tuple[Check, ...] = (
@@ -74,6 +75,7 @@ CHECKS_HERE: tuple[Check, ...] = (
     rules.check_division,
     rules.check_seed,
     rules.check_target,
+    rules.check_licence,
 )
 
 

@@ -9,7 +9,9 @@ from statistics import median
 from benchmarks.bert.published.reading import SamplesToTarget, read_runs, read_samples, read_tiny_samples
 from benchmarks.bert.rules import RULESETS, TARGET_ACCURACY
 from podium.core.finding import Finding, Severity, check_result
+from podium.core.paths import INSTALLED
 from podium.doctor.context import Examination
+from podium.run.source import ADD_LICENCE, NO_LICENCE, has_licence
 
 NOT_STATED = ("", "not stated", "unknown", "todo", "tbd", "?")
 MAY_BE_EMPTY = ("hw_notes", "sw_notes", "other_software_stack")
@@ -68,6 +70,14 @@ def check_seed(examination: Examination) -> Iterable[Finding]:
     advice = "leave seed out: rulesets from 4.1.0 on refuse runs of one set that share a seed"
     found = "drawn for every run" if seed is None else f"{seed} for every run"
     yield check_result("seed", seed is None, found, "another for every run", advice, "warning")
+
+
+def check_licence(examination: Examination) -> Iterable[Finding]:
+    """A submission holds the code of its runs. An installation has no repository, and cannot be submitted from."""
+    if not INSTALLED:
+        licensed = has_licence(examination.places.project.parent)
+        found = "there is one" if licensed else NO_LICENCE
+        yield check_result("licence", licensed, found, "a licence file", ADD_LICENCE, "warning")
 
 
 def check_target(examination: Examination) -> Iterable[Finding]:

@@ -1,4 +1,4 @@
-"""Checks of the versions of Python and the libraries against those pinned in pyproject.toml and used in tests."""
+"""Checks of the versions of Python and the libraries against those of requirements/, which tests use."""
 
 import platform
 import re
@@ -34,7 +34,7 @@ def check_libraries(examination: Examination) -> Iterable[Finding]:
         for name, version in found.items()
         if version is not None and version != pinned[name]
     ]
-    wanted = f"the {len(found)} pinned versions"
+    wanted = f"the {len(found)} locked versions"
     if missing:
         yield Finding("libraries", "error", f"missing: {', '.join(missing)}", wanted, INSTALL)
     if others:

@@ -7,6 +7,7 @@ so that a submission can be made of exactly the code that was run.
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
@@ -14,14 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from podium.core.errors import WorkError
 from podium.core.files import write_whole
 from podium.core.json_files import read_json
 from podium.core.paths import CODE_FOLDER
 
 # What a run depends on. systems/ is not among them: the resolved configuration holds what a system says.
-CODE = ("benchmarks", "implementations", "podium", "pyproject.toml")
+CODE = ("benchmarks", "implementations", "podium", "pyproject.toml", "requirements")
 BASE_IMAGE = "PODIUM_BASE_IMAGE"  # docker/Dockerfile sets it
-SHIPPED = ("systems", "docker", "pyproject.toml")  # in the package podium of an installation, beside it in a clone
+# In the package podium of an installation, beside it in a clone.
+SHIPPED = ("systems", "docker", "pyproject.toml", "requirements")
+NOTICES = ("NOTICE",)  # beside a licence, and none
+LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", *NOTICES)
+NO_LICENCE = "there is no licence file, and MLPerf expects openly licensed code"
+ADD_LICENCE = "choose a licence and commit its text as LICENSE before submitting"
 
 
 @dataclass(frozen=True)
@@ -62,10 +69,45 @@ def read_project(pyproject: Path) -> dict[str, Any]:
 
 
 def pins(pyproject: Path) -> dict[str, str]:
-    """Library → version of everything that pyproject.toml pins for a run: the dependencies and the extra `train`."""
+    """Library → version of everything that a run needs directly: the dependencies and the extra `train`.
+
+    The versions are those of requirements/, beside pyproject.toml, or of pyproject.toml where that has `==`, as in
+    older commits. Raises WorkError for a library that neither has.
+    """
     project = read_project(pyproject)
     needs = [*project["dependencies"], *project.get("optional-dependencies", {}).get("train", [])]
-    return {name: version for name, _, version in (need.partition("==") for need in needs)}
+    locked = locked_versions(pyproject.parent / "requirements")
+    found = {}
+    for need in needs:
+        name, _, exact = need.partition("==")
+        name = re.split(r"[\s\[<>=!~;]", name, maxsplit=1)[0]
+        version = exact or locked.get(normalized(name))
+        if version is None:
+            raise WorkError(f"{pyproject.parent}/requirements: has no version of {name}; run `make lock`")
+        found[name] = version
+    return found
+
+
+def locked_versions(folder: Path) -> dict[str, str]:
+    """Normalized name → version, of all packages in requirements/ that a run needs, torch's CUDA build among them."""
+    paths = [folder / name for name in ("run.txt", "torch-cuda.txt")]
+    text = "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file())
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", text, flags=re.MULTILINE))
+
+
+def normalized(name: str) -> str:
+    """A library's name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def licence_files(folder: Path) -> list[str]:
+    """Names of the project's own licence and notices in its folder."""
+    return [name for name in LICENCES if (folder / name).is_file()]
+
+
+def has_licence(folder: Path) -> bool:
+    """Whether the project's folder has a licence file; a notice is none."""
+    return any(name not in NOTICES for name in licence_files(folder))
 
 
 def commit_of(root: Path, name: str = "HEAD") -> str | None:
@@ -139,7 +181,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
     installed = (root / "podium" / "systems").is_dir()
     for name in CODE:
         path = root / name
-        if path.name == "pyproject.toml" and installed:
+        if path.name in ("pyproject.toml", "requirements") and installed:
             path = root / "podium" / name
         found = sorted(path.rglob("*"), key=lambda file: file.as_posix()) if path.is_dir() else [path]
         for file in found:

@@ -34,7 +34,9 @@ def instructions(name: str) -> list[str]:
 def test_what_the_image_copies_is_there_and_complete() -> None:
     copied = [word for line in instructions("COPY") for word in line.split()[:-1]]
     assert [name for name in copied if not (CODE_FOLDER / name).exists()] == []
-    assert {*PACKAGES, "systems", "docker", "pyproject.toml", "setup.py", "setup.sh"} <= set(copied)
+    assert {*PACKAGES, "systems", "docker", "requirements", "tools", "pyproject.toml", "setup.py", "setup.sh"} <= set(
+        copied
+    )
     ignored = (DOCKER / "Dockerfile.dockerignore").read_text(encoding="utf-8").split()
     assert not set(copied) & set(ignored)
 

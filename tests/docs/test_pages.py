@@ -22,7 +22,7 @@ README = CODE_FOLDER / "README.md"
 PAGES = [
     README,
     *sorted((CODE_FOLDER / "docs").glob("*.md")),
-    CODE_FOLDER / "SECURITY.md",
+    *(CODE_FOLDER / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")),
 ]
 TESTED = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 RECORDS = ("lab-notebook.md", "CHANGELOG.md")  # they record what was measured on a day, under the names of that day

@@ -24,10 +24,11 @@ from podium.mllog.rulesets import Ruleset
 from podium.mllog.run import RunLog
 from podium.run.records import RunRecord
 from podium.run.results import BENCHMARK
+from podium.run.source import ADD_LICENCE, NO_LICENCE, has_licence, licence_files
 from podium.submission.checks.context import CheckedRun
 from podium.submission.checks.runs import check_configured
 from podium.submission.describe import stated, system_json
-from podium.submission.package.code import code_of, licence_files, third_party, unpack
+from podium.submission.package.code import code_of, third_party, unpack
 from podium.submission.package.compare_records import RecordedRuns, describe_comparison, find_contradictions
 from podium.submission.package.data import compare_data
 from podium.submission.package.files import (
@@ -113,7 +114,7 @@ def package(request: Wish, checker: Checker, on_progress: Callable[[str], None])
         _write_package(temporary / request.org, systems, request)
         on_progress("Running all checks")
         findings = sorted(
-            checker(temporary / request.org, request.ruleset),
+            [*checker(temporary / request.org, request.ruleset), *_licence_findings(temporary / request.org)],
             key=lambda finding: (finding.path, finding.rule, finding.message),
         )
         if has_errors(findings):
@@ -249,6 +250,13 @@ def _write_code(place: Path, systems: Sequence[SubmittedSystem], request: Wish) 
         file = place / one.configuration
         make_folder(file.parent)
         file.write_text(render_system_file(one.config), encoding="utf-8")
+
+
+def _licence_findings(folder: Path) -> Iterator[Finding]:
+    """Yield a warning for each folder of code in ORG's folder that has no licence file."""
+    for place in sorted((folder / "benchmarks" / BENCHMARK / "implementations").iterdir()):
+        if not has_licence(place):
+            yield Finding.warning(place.relative_to(folder).as_posix(), "licence", f"{NO_LICENCE}; {ADD_LICENCE}")
 
 
 def strip_log(log: bytes) -> bytes:

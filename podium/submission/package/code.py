@@ -14,8 +14,6 @@ from podium.mllog.run import RunLog
 from podium.run.records import RunRecord
 from podium.run.source import code_hash, commit_of, git, pins
 
-LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", "NOTICE")
-
 
 @dataclass(frozen=True)
 class Code:
@@ -92,13 +90,8 @@ def unpack(commit: str, folder: Path, root: Path) -> list[str]:
     return left_out
 
 
-def licence_files(folder: Path) -> list[str]:
-    """The project's own licence and notices."""
-    return [name for name in LICENCES if (folder / name).is_file()]
-
-
 def third_party(project: Path) -> list[tuple[str, str, str]]:
-    """Name, version and licence of every library that pyproject.toml pins, as the installed metadata states it."""
+    """Name, version and licence of every library that a run needs, as the installed metadata states it."""
     return [(name, version, _licence(name)) for name, version in pins(project).items()]
 
 

@@ -231,7 +231,7 @@ def code_readme(systems: Sequence[SubmittedSystem], left_out: Sequence[str], lic
         f"{_left_out_sentence(left_out)} Podium's own README is in {PROJECT_README}.",
         "## Set up\n\nLinux and Python 3.11 or newer with venv; everything else is installed into .venv by\n\n"
         '```console\n$ source ./setup.sh ""\n```\n\n'
-        "Libraries and their versions are in pyproject.toml, their licences in THIRD_PARTY.md.",
+        "Libraries and their versions are in requirements/, their licences in THIRD_PARTY.md.",
         _licence_section(licences),
         *(_system_section(submitted) for submitted in systems),
     ]

@@ -81,6 +81,7 @@ def data(made_data: Path, made_text_sha256: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
     monkeypatch.setattr("benchmarks.bert.demo_text.TEXT_SHA256", made_text_sha256)
     monkeypatch.setattr("podium.doctor.filesystem.write_speed", write_speed_of_a_sound_disk)
+    monkeypatch.setattr("podium.doctor.rules.has_licence", lambda folder: True)
     monkeypatch.setattr("podium.doctor.rules.read_tiny_samples", lambda: [samples_to_target(10_000)])
     return tmp_path / "data"
 

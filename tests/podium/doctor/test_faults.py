@@ -25,6 +25,8 @@ from podium.core.finding import Finding, has_errors
 from podium.doctor.context import Examination
 from podium.doctor.diagnose import findings_of, summary
 from podium.doctor.filesystem import Speed, check_caches, check_data, check_read_speed
+from podium.doctor.rules import check_licence
+from podium.run.source import has_licence
 
 Examine = Callable[..., Examination]
 
@@ -105,6 +107,18 @@ def test_a_framework_that_is_not_the_one_described(examine: Examine) -> None:
     assert "framework" not in worries(told(examine("description.framework=PyTorch 2.13"), torch="2.13.0+cpu"))
     assert "framework" in worries(told(examine("description.framework=PyTorch 2.1"), torch="2.13.0+cpu"))
     assert "framework" in worries(told(examine("description.framework=PyTorch 2.11.1"), torch="2.11.10+cpu"))
+
+
+def test_a_missing_licence_is_a_warning(examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.doctor.rules.has_licence", has_licence)
+    examination = examine()
+    examination = replace(examination, places=replace(examination.places, project=tmp_path / "pyproject.toml"))
+    (tmp_path / "NOTICE").touch()
+    (finding,) = check_licence(examination)
+    assert (finding.severity, finding.rule) == ("warning", "licence")
+    assert "MLPerf expects openly licensed code" in finding.message and "LICENSE" in finding.advice
+    (tmp_path / "LICENSE").touch()
+    assert [one.severity for one in check_licence(examination)] == ["ok"]
 
 
 # Devices and ranks

@@ -14,7 +14,14 @@ from podium.run.source import BASE_IMAGE, Source, code_hash, commit_of, read_sou
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     root = tmp_path / "tree"
-    for name in ("benchmarks/a.py", "implementations/deep/b.yaml", "podium/c.py", "pyproject.toml", "systems/d.yaml"):
+    for name in (
+        "benchmarks/a.py",
+        "implementations/deep/b.yaml",
+        "podium/c.py",
+        "pyproject.toml",
+        "requirements/run.txt",
+        "systems/d.yaml",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"{name}\n", encoding="utf-8")
     return root
@@ -48,11 +55,15 @@ def swap(root: Path) -> None:
     other.write_bytes(one_text)
 
 
-def pins(root: Path) -> None:
-    (root / "pyproject.toml").write_text("other pins\n", encoding="utf-8")
+def change_ranges(root: Path) -> None:
+    (root / "pyproject.toml").write_text("other ranges\n", encoding="utf-8")
 
 
-@pytest.mark.parametrize("change", [append, rename, move, add, remove, swap, pins])
+def change_versions(root: Path) -> None:
+    (root / "requirements" / "run.txt").write_text("numpy==1.0\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("change", [append, rename, move, add, remove, swap, change_ranges, change_versions])
 def test_any_change_of_the_code_changes_the_hash(tree: Path, change: Callable[[Path], None]) -> None:
     before = code_hash(tree)
     change(tree)

@@ -75,6 +75,7 @@ def made_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository")
     for name in ("pyproject.toml", "setup.py", "README.md", "setup.sh", "run_and_time.sh"):
         shutil.copy(CODE_FOLDER / name, root / name)
+    shutil.copytree(CODE_FOLDER / "requirements", root / "requirements")
     for name in ("benchmarks/one.py", "implementations/two.py", "podium/three.py"):
         make_folder((root / name).parent)
         (root / name).write_text(f"NAME = {name!r}\n", encoding="utf-8")

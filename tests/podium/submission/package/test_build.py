@@ -17,10 +17,12 @@ from podium.config.load import load_system
 from podium.config.run_folder import RunFolder
 from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.core.finding import Finding
+from podium.core.paths import CODE_FOLDER
 from podium.mllog.rulesets import Ruleset, ruleset
 from podium.run.source import Source
 from podium.submission.check import check, print_packaged
 from podium.submission.package.build import BuiltPackage, Wish, package, strip_log
+from tests.conftest import installed_stamp
 from tests.podium.submission.conftest import (
     GAP_MS,
     START_MS,
@@ -72,6 +74,7 @@ def test_a_package_has_the_expected_files(make_set: Any, make_request: Any, tmp_
         *(f"results/mine/bert/result_{number}.txt" for number in range(10)),
         *(f"benchmarks/bert/mine/{name}" for name in (*PODIUM_FILES, "mine_podium.json")),
         *(f"{code}/{name}" for name in ("pyproject.toml", "setup.py", "setup.sh", "run_and_time.sh")),
+        *(f"{code}/requirements/{path.name}" for path in (CODE_FOLDER / "requirements").iterdir()),
         *(f"{code}/{name}" for name in ("README.md", "README_PODIUM.md", "THIRD_PARTY.md", "submitted/mine.yaml")),
         *(f"{code}/{name}" for name in ("benchmarks/one.py", "implementations/two.py", "podium/three.py")),
     }
@@ -103,7 +106,7 @@ def test_stripping_keeps_events_and_edits_nothing() -> None:
 
 def test_the_official_tools_accept_an_open_package(make_set: Any, make_request: Any, official: Any) -> None:
     made = make_checked(make_request(make_set([60.5 + 3 * number for number in range(10)])))
-    assert made.findings == ()
+    assert [finding.rule for finding in made.findings] == ["licence"]
     output = official("package_checker", made.folder, "training", "5.0.0")
     assert "PACKAGE CHECKER FOUND NO ERRORS" in output and "WARNING" not in output
     assert "ALL CHECKS PASSED" in official("repo_checker", made.folder, "training", "5.0.0")
@@ -246,7 +249,21 @@ def test_a_rejected_package_is_removed(make_set: Any, make_request: Any) -> None
 
 def test_a_package_with_a_warning_is_made(make_set: Any, make_request: Any) -> None:
     warning = Finding.warning("results/mine", "a_rule", "looks odd")
-    assert make(make_request(make_set()), warning).findings == (warning,)
+    assert warning in make(make_request(make_set()), warning).findings
+
+
+def test_a_missing_licence_is_a_warning(make_set: Any, make_request: Any, repository: Path) -> None:
+    made = make(make_request(make_set()))
+    (finding,) = made.findings
+    assert (finding.severity, finding.path) == ("warning", "benchmarks/bert/implementations/podium")
+    assert "warning: licence: " in shown(made) and "MLPerf expects openly licensed code" in shown(made)
+
+
+def test_a_package_with_a_licence_has_no_warning(make_set: Any, make_request: Any, repository: Path) -> None:
+    (repository / "LICENSE").write_text("a licence\n", encoding="utf-8")
+    commit_all(repository, "Licence")
+    made_set = make_set(source=source_of(repository))
+    assert make(make_request(made_set)).findings == ()
 
 
 def test_the_whole_package_is_checked_before_it_is_renamed(make_set: Any, make_request: Any) -> None:
@@ -523,8 +540,7 @@ def test_scripts_start_the_submitted_configuration(make_set: Any, make_request: 
     podium.parent.mkdir(parents=True)
     podium.write_text('#!/bin/sh\necho "$PWD: $*"\n', encoding="utf-8")
     podium.chmod(0o755)
-    stamp = f"{code}\n" + "".join((code / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "setup.py"))
-    (code / ".venv" / "podium.installed").write_text(stamp, encoding="utf-8")
+    (code / ".venv" / "podium.installed").write_text(installed_stamp(code), encoding="utf-8")
 
     def run(script: str, *arguments: str) -> str:
         command = [str(made.folder / "benchmarks/bert/mine" / script), *arguments]
