@@ -1,1 +1,1 @@
-"""Before a run: what would fail late, found early. Each check is a function that says what it found."""
+"""`podium doctor`: checks of what would make a run fail late. Each check is a function that yields findings."""

@@ -14,7 +14,7 @@ from podium.core.paths import SHIPPED_FOLDER
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run reads and writes on this machine."""
+    """Folders in which a run reads and writes on this machine."""
 
     runs: Path
     results: Path
@@ -24,7 +24,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Lookup:
-    """A host name, and the addresses that it has here or why it has none."""
+    """Result of resolving a host name on this node: its addresses, or why it has none."""
 
     name: str
     addresses: str
@@ -32,27 +32,26 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Examination:
-    """Everything that takes long to find out was found out before the checks begin."""
+class DiagnosticContext:
+    """Input of the checks. Everything that takes long is collected before they begin."""
 
-    config: RunConfig  # as the run would be given it
+    config: RunConfig  # the run's configuration
     places: Places
-    prepared: RunConfig | None  # with its data prepared and every byte verified; None where they are not
-    data_fault: PodiumError | None  # why not; None too where text is only to be prepared at the start of the run
-    # What one process of the implementation sees: versions, GPUs, what is possible here.
-    device: Mapping[str, Any] | None
-    device_fault: str  # why there is nothing of that
-    ranks: Mapping[str, Any] | None  # what all ranks of the system found together: bandwidth, clocks, who they are
-    ranks_fault: str
-    # `busy`: share of this process's processors that others used; `memory`: bytes available; `limit`: open files. Empty
-    # where this machine is none of those that would make the run.
+    prepared: RunConfig | None  # with its data prepared and every byte verified; None if that failed or was not done
+    data_fault: PodiumError | None  # why it failed; None also for a text that the run would prepare at its start
+    device: Mapping[str, Any] | None  # from one process of the implementation: versions, GPUs, capabilities
+    device_fault: str  # why `device` is None
+    ranks: Mapping[str, Any] | None  # measured by all ranks together: bandwidth, clocks, hosts, versions
+    ranks_fault: str  # why `ranks` is None
+    # `busy`: share of this process's processors that other processes used; `processors`: their number; `memory`: bytes
+    # available; `limit`: open files. Empty if this machine would not take part in the run.
     machine: Mapping[str, float] = field(default_factory=dict)
-    host: Lookup | None = None  # this machine's name; None where it is none of those that would make the run
-    rendezvous: Lookup | None = None  # of several nodes
+    host: Lookup | None = None  # this machine's name; None if this machine would not take part in the run
+    rendezvous: Lookup | None = None  # None for a single node
 
     @cached_property
     def store(self) -> SampleStore | None:
-        """The training samples, where they are sound."""
+        """The training samples; None unless they were verified."""
         if self.prepared is None or self.prepared.data.store is None:
             return None
         parts = self.prepared.store_parts(0)

@@ -13,121 +13,123 @@ from typing import Any
 from benchmarks.bert.sizes import SEQUENCE_LENGTH
 from podium.core.finding import Finding, Severity, check_result
 from podium.core.processes import processors
-from podium.doctor.context import Examination
+from podium.doctor.context import DiagnosticContext
 
 GIB = 2**30
-STATE_BYTES = 16  # of a parameter on its device: itself, its gradient and two moments of the optimizer, in float32
-# Of a token, layer and hidden unit with 16-bit activations, attention matrices left out since they are not kept
-# (Korthikanti et al., Reducing activation recomputation, arXiv 2205.05198).
+STATE_BYTES = 16  # per parameter on its device: weight, gradient and two moments of the optimizer, in float32
+# Per token, layer and hidden unit with 16-bit activations, without attention matrices, which are not stored
+# (Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198).
 ACTIVATION_BYTES = 34
-USUAL_TOKENS = 254.5  # of a sample of Wikipedia; a padded one has 512
-FOREIGN_BYTES = GIB  # more than a driver and a bare context take of a GPU
-BUSY = 0.1
-# Bytes/s on the bus by device and whether nodes are crossed: half of what PCIe 4 × 16, 100 Gb/s between nodes or a
-# gigabit Ethernet give. Less says that a wrong way is taken, such as TCP sockets where there is InfiniBand.
-LEAST_BANDWIDTH = {("cpu", False): 0.1e9, ("cpu", True): 0.05e9, ("cuda", False): 10e9, ("cuda", True): 5e9}
-SLOWEST = 0.8  # share of the median rank's speed
-MODEL = re.compile(r"(?!sxm)[a-z]{1,3}[0-9]+[a-z]*")  # how a GPU's model is written
+MEAN_TOKENS = 254.5  # of a sample of Wikipedia; a padded one has 512
+MAX_USED_BYTES = GIB  # more than the driver and an empty context use of a GPU
+MAX_BUSY_SHARE = 0.1
+# Bus bandwidth in bytes/s by device and whether there are several nodes: half of PCIe 4 × 16, of 100 Gb/s between
+# nodes, or of gigabit Ethernet. A lower value indicates a wrong path, such as TCP sockets in place of InfiniBand.
+MIN_BANDWIDTH = {("cpu", False): 0.1e9, ("cpu", True): 0.05e9, ("cuda", False): 10e9, ("cuda", True): 5e9}
+MIN_RELATIVE_SPEED = 0.8  # of a rank's speed to the median rank's
+GPU_MODEL = re.compile(r"(?!sxm)[a-z]{1,3}[0-9]+[a-z]*")  # such as a100, but not the form factor sxm4
 CLOCK_SECONDS, CLOCK_FAULT_SECONDS = 0.1, 10.0
 
 
-def check_implementation(examination: Examination) -> Iterable[Finding]:
-    """Whether its processes start at all."""
-    advice = "mend what the sentence says; it is what a run would end with"
-    if examination.device is None:
-        yield Finding("device", "error", examination.device_fault, "a process that sees it", advice)
-    if examination.ranks is None:
-        yield Finding("ranks", "error", examination.ranks_fault, "all of them meet", advice)
+def check_implementation(context: DiagnosticContext) -> Iterable[Finding]:
+    """Whether the implementation's processes start and initialize their process group."""
+    advice = "fix the reported error: a run would end with it"
+    if context.device is None:
+        yield Finding("device", "error", context.device_fault, "a process that can use it", advice)
+    if context.ranks is None:
+        yield Finding("ranks", "error", context.ranks_fault, "a process group of all ranks", advice)
 
 
-def check_gpus(examination: Examination) -> Iterable[Finding]:
-    """How many there are and what they are called, against what is started and what is described."""
-    config, described = examination.config, examination.config.description
-    if examination.device is None:
+def check_gpus(context: DiagnosticContext) -> Iterable[Finding]:
+    """Number and model of the GPUs, compared with the processes to start and the description."""
+    config, described = context.config, context.config.description
+    if context.device is None:
         return
-    if not examination.cuda:
+    if not context.cuda:
         if described.accelerators_per_node.strip() not in ("0", ""):
             found = f"launch.device is cpu, description.accelerators_per_node is {described.accelerators_per_node}"
             yield Finding("GPUs", "error", found, "a description of what is used", "write 0, or use device cuda")
         else:
             yield Finding("GPUs", "ok", "none used", "none")
         return
-    gpus: list[dict[str, Any]] = examination.device["gpus"]
+    gpus: list[dict[str, Any]] = context.device["gpus"]
     processes = config.launch.processes_per_node
     wanted = f"{processes} for launch.processes_per_node"
-    advice = "see nvidia-smi and CUDA_VISIBLE_DEVICES, or set launch.processes_per_node to what is there"
+    advice = "see nvidia-smi and CUDA_VISIBLE_DEVICES, or set launch.processes_per_node to the number of GPUs"
     yield check_result("GPUs", len(gpus) >= processes, f"{len(gpus)} visible", wanted, advice)
     if described.accelerators_per_node.strip() != str(processes):
         found = f"description.accelerators_per_node is {described.accelerators_per_node}"
         yield Finding("GPUs described", "error", found, f"{processes}, as are used", "describe what is used")
     names = sorted({gpu["name"] for gpu in gpus})
-    other = [name for name in names if not _alike(described.accelerator_model_name, name)]
+    other = [name for name in names if not _same_model(described.accelerator_model_name, name)]
     if other:
         found = f"{', '.join(other)}; description.accelerator_model_name is {described.accelerator_model_name}"
         yield Finding("GPU model", "error", found, "the one described", "describe the GPU that is used")
     elif names:
         yield Finding("GPU model", "ok", ", ".join(names), described.accelerator_model_name)
     used = [g["total_bytes"] - g["free_bytes"] for g in gpus[:processes]]
-    if used and max(used) > FOREIGN_BYTES:
+    if used and max(used) > MAX_USED_BYTES:
         found = f"{max(used) / GIB:.1f} GiB of GPU {used.index(max(used))} are in use"
-        yield Finding("GPUs free", "error", found, "nobody else on them", "see nvidia-smi; end what runs there")
+        yield Finding("GPUs free", "error", found, "no other process on them", "see nvidia-smi; end what runs there")
 
 
-def check_memory(examination: Examination) -> Iterable[Finding]:
-    """Room for weights, gradients and optimizer, and by a formula for activations, which is an estimate."""
-    config, launch = examination.config, examination.config.launch
+def check_memory(context: DiagnosticContext) -> Iterable[Finding]:
+    """Memory for weights, gradients and optimizer state, and an estimate for activations."""
+    config, launch = context.config, context.config.launch
     state = STATE_BYTES * config.model_size.parameters(config.model_size.vocabulary_size)
-    tokens = SEQUENCE_LENGTH if config.balancing == "padded" else USUAL_TOKENS
+    tokens = SEQUENCE_LENGTH if config.balancing == "padded" else MEAN_TOKENS
     samples = config.local_batch_size // config.gradient_accumulation_steps
-    bytes_a_value = 2 if config.precision == "fp32" or not examination.cuda else 1
+    bytes_per_value = 2 if config.precision == "fp32" or not context.cuda else 1
     size = config.model_size
-    activations = ACTIVATION_BYTES * bytes_a_value * samples * tokens * size.hidden * size.layers
-    if examination.cuda:
-        gpus = examination.device["gpus"] if examination.device else []
+    activations = ACTIVATION_BYTES * bytes_per_value * samples * tokens * size.hidden * size.layers
+    if context.cuda:
+        gpus = context.device["gpus"] if context.device else []
         if not gpus:
             return
-        there, sharing, where = min(gpu["free_bytes"] for gpu in gpus), 1, "of the GPU with least"
-    elif "memory" in examination.machine:
-        there, sharing, where = examination.machine["memory"], launch.processes_per_node, "of this machine"
+        available, sharing, where = min(gpu["free_bytes"] for gpu in gpus), 1, "of the GPU with the least"
+    elif "memory" in context.machine:
+        available, sharing, where = context.machine["memory"], launch.processes_per_node, "of this machine"
     else:
         return
     wanted = f"{sharing * state / GIB:.1f} GiB, with activations about {sharing * (state + activations) / GIB:.1f} GiB"
-    found = f"{there / GIB:,.1f} GiB {where}"
-    advice = "use a smaller global_batch_size or more gradient_accumulation_steps, or end what else takes memory"
-    if there < sharing * state:
+    found = f"{available / GIB:,.1f} GiB {where}"
+    advice = "use a smaller global_batch_size or more gradient_accumulation_steps, or end other users of memory"
+    if available < sharing * state:
         yield Finding("memory", "error", found, wanted, advice)
     else:
-        yield check_result("memory", there >= sharing * (state + activations), found, wanted, advice, "warning")
+        yield check_result("memory", available >= sharing * (state + activations), found, wanted, advice, "warning")
 
 
-def check_load(examination: Examination) -> Iterable[Finding]:
-    """What else runs on this machine's processors."""
-    busy = examination.machine.get("busy")
+def check_load(context: DiagnosticContext) -> Iterable[Finding]:
+    """Other load on this machine's processors."""
+    busy = context.machine.get("busy")
     if busy is not None:
-        found = f"others use {busy:.0%} of {examination.machine['processors']:.0f} processors"
-        advice = "end what else runs, else times mean nothing"
-        yield check_result("other load", busy <= BUSY, found, f"at most {BUSY:.0%}", advice, "warning")
+        found = f"other processes use {busy:.0%} of {context.machine['processors']:.0f} processors"
+        advice = "end other processes, else measured times are meaningless"
+        yield check_result(
+            "other load", busy <= MAX_BUSY_SHARE, found, f"at most {MAX_BUSY_SHARE:.0%}", advice, "warning"
+        )
 
 
-def check_possible(examination: Examination) -> Iterable[Finding]:
-    """What the recipe asks of the device; the last is a whole training step of one layer."""
-    for asked in examination.device["possible"] if examination.device else ():
-        wanted = str(getattr(examination.config, asked["what"], "one step of one layer"))
-        found, why_not = asked["found"], asked["why_not"]
-        advice = "choose what this device has with --set or in the system's file"
-        yield check_result(asked["what"].replace("_", " "), why_not is None, why_not or found, wanted, advice)
+def check_capabilities(context: DiagnosticContext) -> Iterable[Finding]:
+    """Capabilities of the device that the recipe needs; the last is a training step of a model with one layer."""
+    for capability in context.device["possible"] if context.device else ():
+        wanted = str(getattr(context.config, capability["what"], "one step of one layer"))
+        found, why_not = capability["found"], capability["why_not"]
+        advice = "choose a value that this device supports, with --set or in the system file"
+        yield check_result(capability["what"].replace("_", " "), why_not is None, why_not or found, wanted, advice)
 
 
-def check_ranks(examination: Examination) -> Iterable[Finding]:
-    """As many as configured, on as many nodes, all alike and equally fast; nodes that share a host are a warning."""
-    if examination.ranks is None:
+def check_ranks(context: DiagnosticContext) -> Iterable[Finding]:
+    """Number of ranks and nodes, equal versions and devices, and equal speed; nodes on one host are a warning."""
+    if context.ranks is None:
         return
-    ranks, launch = examination.ranks["ranks"], examination.config.launch
+    ranks, launch = context.ranks["ranks"], context.config.launch
     hosts = {rank["host"] for rank in ranks}
     good = len(ranks) == launch.ranks and len(hosts) == launch.nodes
     fault: Severity = "warning" if len(ranks) == launch.ranks and len(hosts) < launch.nodes else "error"
     found = f"{len(ranks)} on {', '.join(sorted(hosts))}"
-    advice = "see that the launcher starts one set of processes on every node, and that hosts have names of their own"
+    advice = "check that the launcher starts one set of processes on every node, and that all host names differ"
     wanted = f"{launch.ranks} on {launch.nodes} node{'s' if launch.nodes > 1 else ''}"
     yield check_result("ranks", good, found, wanted, advice, fault)
     for what in ("python", "torch", "device"):
@@ -138,39 +140,40 @@ def check_ranks(examination: Examination) -> Iterable[Finding]:
             yield Finding(f"{what} of ranks", "error", found, "the same on all", "use one container or environment")
     speeds = [rank["matmul_flops"] for rank in ranks]
     usual = median(speeds)
-    slow = [r for r in ranks if r["matmul_flops"] < SLOWEST * usual]
-    found = f"{usual / 1e12:.3g} TFLOP/s, the slowest {min(speeds) / usual:.0%} of that"
+    slow = [r for r in ranks if r["matmul_flops"] < MIN_RELATIVE_SPEED * usual]
+    found = f"median {usual / 1e12:.3g} TFLOP/s, the slowest {min(speeds) / usual:.0%} of that"
     if slow:
         found += f": rank {', '.join(str(r['rank']) for r in slow)} on {', '.join(sorted({r['host'] for r in slow}))}"
-    advice = "all ranks wait for the slowest; see its clock rate, temperature and what else runs there"
-    yield check_result("speed of ranks", not slow, found, f"at least {SLOWEST:.0%} of the median", advice, "warning")
+    advice = "all ranks wait for the slowest; see its clock rate, temperature and other processes there"
+    wanted = f"at least {MIN_RELATIVE_SPEED:.0%} of the median"
+    yield check_result("speed of ranks", not slow, found, wanted, advice, "warning")
 
 
-def check_all_reduce(examination: Examination) -> Iterable[Finding]:
-    """Whether it adds up, and how fast."""
-    if examination.ranks is None or len(examination.ranks["ranks"]) < 2:
+def check_all_reduce(context: DiagnosticContext) -> Iterable[Finding]:
+    """Correct sums and bandwidth of an all-reduce over all ranks."""
+    if context.ranks is None or len(context.ranks["ranks"]) < 2:
         return
-    found, launch = examination.ranks["all_reduce"], examination.config.launch
-    name = f"{examination.ranks['backend']} all-reduce"
+    found, launch = context.ranks["all_reduce"], context.config.launch
+    name = f"{context.ranks['backend']} all-reduce"
     if not found["right"]:
-        yield Finding(name, "error", "the sums are wrong", "exact sums", "see the network's driver and its log")
+        yield Finding(name, "error", "the sums are wrong", "exact sums", "see the log of the network's driver")
         return
     whole = found["gradient_bytes"] / found["bytes"] * found["seconds"]
-    words = f"{found['bus_bandwidth'] / 1e9:.2f} GB/s, all gradients in {1000 * whole:,.1f} ms"
-    least = LEAST_BANDWIDTH[launch.device, launch.nodes > 1]
+    rate = f"{found['bus_bandwidth'] / 1e9:.2f} GB/s, all gradients in {1000 * whole:,.1f} ms"
+    least = MIN_BANDWIDTH[launch.device, launch.nodes > 1]
     advice = (
-        "see which way is taken: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
-        if examination.cuda
-        else "see GLOO_SOCKET_IFNAME, and what else uses the processors"
+        "check the path between the ranks: NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
+        if context.cuda
+        else "check GLOO_SOCKET_IFNAME, and other load on the processors"
     )
-    yield check_result(name, found["bus_bandwidth"] >= least, words, f"{least / 1e9:g} GB/s", advice, "warning")
+    yield check_result(name, found["bus_bandwidth"] >= least, rate, f"{least / 1e9:g} GB/s", advice, "warning")
 
 
-def check_clocks(examination: Examination) -> Iterable[Finding]:
-    """How far any rank's clock is at least from rank 0's."""
-    if examination.ranks is None or len(examination.ranks["ranks"]) < 2:
+def check_clocks(context: DiagnosticContext) -> Iterable[Finding]:
+    """Lower bound on the difference between the clocks of rank 0 and any other rank."""
+    if context.ranks is None or len(context.ranks["ranks"]) < 2:
         return
-    worst = max(examination.ranks["ranks"], key=lambda rank: float(rank["clock_seconds_certain"]))
+    worst = max(context.ranks["ranks"], key=lambda rank: float(rank["clock_seconds_certain"]))
     apart = worst["clock_seconds_certain"]
     found = f"{apart:.3g} s or more between rank 0 and rank {worst['rank']} on {worst['host']}" if apart else "alike"
     fault: Severity = "error" if apart > CLOCK_FAULT_SECONDS else "warning"
@@ -178,33 +181,38 @@ def check_clocks(examination: Examination) -> Iterable[Finding]:
     yield check_result("clocks", apart <= CLOCK_SECONDS, found, f"within {CLOCK_SECONDS:g} s", advice, fault)
 
 
-def _alike(described: str, found: str) -> bool:
-    """Whether the model of a description, such as A100, is in the driver's name: NVIDIA A100-SXM4-80GB."""
-    models = [word for word in _words(described) if MODEL.fullmatch(word)]
-    return models[0] in _words(found) if models else " ".join(_words(described)) == " ".join(_words(found))
+def _same_model(described: str, found: str) -> bool:
+    """Whether a described model, such as A100, is in the driver's name, such as NVIDIA A100-SXM4-80GB."""
+    models = [part for part in _name_parts(described) if GPU_MODEL.fullmatch(part)]
+    return (
+        models[0] in _name_parts(found) if models else " ".join(_name_parts(described)) == " ".join(_name_parts(found))
+    )
 
 
-def _words(text: str) -> list[str]:
+def _name_parts(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
 STAT, MEMORY, CGROUP_MEMORY = Path("/proc/stat"), Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
-SECONDS = 0.5
-IDLE = (3, 4)  # the columns of /proc/stat in which a processor waits: idle and iowait
+LOAD_SECONDS = 0.5
+IDLE_COLUMNS = (3, 4)  # of /proc/stat: idle and iowait
 
 
-def machine() -> dict[str, float]:
-    """`busy` share of our processors, `processors`, `memory` available in bytes, `limit` of open files, where known."""
+def measure_machine() -> dict[str, float]:
+    """Measure `busy` share and number of `processors`, available `memory` in bytes, and `limit` of open files.
+
+    `busy` and `memory` are left out if the kernel does not report them.
+    """
     found: dict[str, float] = {"processors": processors(), "limit": _open_files()}
     with suppress(OSError, ValueError, IndexError):
-        found["busy"] = busy_share(SECONDS)
+        found["busy"] = busy_share(LOAD_SECONDS)
     with suppress(OSError, ValueError, KeyError):
         found["memory"] = _available_memory()
     return found
 
 
 def busy_share(seconds: float) -> float:
-    """Share of the time that the processors of this process were busy, while it slept for so long."""
+    """Share of the time that the processors of this process were busy while it slept for `seconds`."""
     before = _jiffies()
     time.sleep(seconds)
     after = _jiffies()
@@ -214,21 +222,22 @@ def busy_share(seconds: float) -> float:
 
 
 def _jiffies() -> list[tuple[int, int]]:
-    """All and idle time of each processor that this process may use."""
-    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    """Total and idle time of each processor that this process may use, in jiffies."""
+    own_cpus = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     lines = [line.split() for line in STAT.read_text(encoding="ascii").splitlines()]
-    counts = [[int(count) for count in fields[1:9]] for fields in lines if fields[0] in ours]
-    return [(sum(times), sum(times[column] for column in IDLE)) for times in counts]
+    # The columns after the eighth, guest times, are already included in user times.
+    counts = [[int(count) for count in fields[1:9]] for fields in lines if fields[0] in own_cpus]
+    return [(sum(times), sum(times[column] for column in IDLE_COLUMNS)) for times in counts]
 
 
 def memory_bytes(meminfo: Path, key: str) -> int:
-    """What /proc/meminfo reports under a key such as MemTotal."""
+    """Bytes that /proc/meminfo reports under a key such as MemTotal."""
     lines = dict(line.split(":") for line in meminfo.read_text(encoding="ascii").splitlines())
     return 1024 * int(lines[key].split()[0])
 
 
 def _available_memory() -> int:
-    """Bytes that can be had without swapping, no more than a container's limit."""
+    """Bytes of memory available without swapping, at most the container's limit."""
     available = memory_bytes(MEMORY, "MemAvailable")
     with suppress(OSError, ValueError):  # ValueError: "max"
         available = min(available, int(CGROUP_MEMORY.read_text(encoding="ascii")))
@@ -236,6 +245,6 @@ def _available_memory() -> int:
 
 
 def _open_files() -> float:
-    """Files that a process may have open, once it has raised its own limit as far as it may."""
+    """Hard limit of open files, up to which a process may raise its soft limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return float("inf") if hard == resource.RLIM_INFINITY else float(hard)

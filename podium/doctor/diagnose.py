@@ -1,7 +1,7 @@
-"""`podium doctor`: prepares and verifies the data, runs the diagnostics, and reports the findings of all checks.
+"""`podium doctor`: prepare and verify the data, run the diagnostics, and report the findings of all checks.
 
-The diagnostics run in one process, then on all ranks; in a container or on the nodes of a Slurm job where `podium
-run` would. The checks are listed in the order of the report, which is printed or is one JSON object.
+The diagnostics run in one process, then on all ranks; in a container or on the nodes of a Slurm job if `podium run`
+would use one. The checks are listed in the order of the report, which is a table or one JSON object.
 """
 
 import re
@@ -21,7 +21,7 @@ from podium.core.errors import PodiumError, UsageError, WorkError, attempt
 from podium.core.files import make_folder
 from podium.core.finding import Finding, has_errors, severity_counts
 from podium.doctor import devices, filesystem, network, rules, versions
-from podium.doctor.context import Examination, Places
+from podium.doctor.context import DiagnosticContext, Places
 from podium.launch.container import become, run_options, wrapped
 from podium.launch.launch import require_torch
 from podium.launch.node_group import NodeGroup, follow, node_group
@@ -30,7 +30,7 @@ from podium.run import results as results_module
 from podium.run import run_set
 from podium.run.implementation import ask
 
-Check = Callable[[Examination], Iterable[Finding]]
+Check = Callable[[DiagnosticContext], Iterable[Finding]]
 
 CHECKS: tuple[Check, ...] = (
     versions.check_python,
@@ -40,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
     devices.check_gpus,
     devices.check_memory,
     devices.check_load,
-    devices.check_possible,
+    devices.check_capabilities,
     devices.check_ranks,
     devices.check_all_reduce,
     devices.check_clocks,
@@ -64,7 +64,7 @@ CHECKS: tuple[Check, ...] = (
     rules.check_target,
     rules.check_licence,
 )
-# Those that need none of the machines that would make the run, but the repository's folder, which they share.
+# Checks that need only the repository's folder and none of the machines that would make the run.
 CHECKS_HERE: tuple[Check, ...] = (
     filesystem.check_mounts,
     filesystem.check_writable,
@@ -79,34 +79,35 @@ CHECKS_HERE: tuple[Check, ...] = (
 )
 
 
-def findings_of(examination: Examination, checks: Iterable[Check] = CHECKS) -> list[Finding]:
-    """What every check says."""
-    return [finding for check in checks for finding in check(examination)]
+def run_checks(context: DiagnosticContext, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """Run the checks and return all findings in their order."""
+    return [finding for check in checks for finding in check(context)]
 
 
-def go_on_elsewhere(
+def diagnose_remotely(
     config: RunConfig, places: Places, system: str, options: Sequence[str], node_rank: int
 ) -> list[Finding]:
-    """Be `podium doctor` there from now on; where that cannot be started, return why and what is found without it.
+    """Replace this process by `podium doctor` in the container or job; return findings only if that cannot start.
 
-    `config` has its paths as they are written, which is how they are read there.
+    These are the reason, and what CHECKS_HERE find on this machine. `config` has its paths as written in the
+    configuration, which is how they are read in the container.
     """
-    words = wrapped(config, system, options, node_rank, "doctor")
-    found = findings_of(Examination(config, places, None, None, None, "", None, ""), CHECKS_HERE)
+    argv = wrapped(config, system, options, node_rank, "doctor")
+    found = run_checks(DiagnosticContext(config, places, None, None, None, "", None, ""), CHECKS_HERE)
     if any((finding.rule, finding.severity) == ("mounts", "error") for finding in found):
-        why = "what its container is given is not all there"
+        reason = "the container's image, mounts or data are not all there"
     else:
         for finding in found:
             if finding.rule == "paths in the container":
                 tell(f"warning: {finding.message}")
-        why = str(attempt(become, config, words)[1])
+        reason = str(attempt(become, config, argv)[1])
     where = "in its container" if config.launch.launcher == "docker" else "on its nodes"
-    message = f"{why}: nothing was examined {where}, only what is seen from here"
-    advice = "mend that, or go where `podium run` can start"
-    return [Finding("launcher", "error", message, f"an examination {where}", advice), *found]
+    message = f"{reason}: no diagnostics ran {where}, only checks on this machine"
+    advice = "fix that, or use a machine on which `podium run` can start"
+    return [Finding("launcher", "error", message, f"diagnostics {where}", advice), *found]
 
 
-RANKS_SECONDS = 300.0  # how long all ranks have to meet and measure
+RANKS_SECONDS = 300.0  # timeout for all ranks to initialize and measure
 
 
 def diagnose(
@@ -117,40 +118,40 @@ def diagnose(
     as_json: bool = False,
     node_rank: int = 0,
 ) -> list[Finding] | None:
-    """Every finding about a run of a system; None on a node that has taken part in the first one's examination.
+    """Return all findings about a run of a system; None on a node other than the first.
 
-    Does not come back where the system's launcher has it go on elsewhere; `as_json` is told to the one there.
-    A configuration that is refused is a finding too, and the only one, since there is nothing to examine then.
-    UsageError for a system that there is not, for a node that there is not, and without PyTorch.
+    With launch.launcher docker or slurm, this process is replaced by the command there, which gets `as_json` as an
+    option. A configuration with errors yields only these, as findings. Raises UsageError for an unknown system or node,
+    and without PyTorch.
     """
     if system not in system_names() and not Path(system).is_file():
-        load_system(system)  # which says so
+        load_system(system)  # raises the UsageError, which must not become a finding
     try:
         config = load_system(system, recipe, settings)
     except UsageError as error:
-        return [_refused(line) for line in str(error).splitlines()]
+        return [_configuration_finding(line) for line in str(error).splitlines()]
     if config.launch.launcher != "torchrun":
         inside = load_system(system, recipe, settings, paths_as_written=True)
-        return go_on_elsewhere(inside, places(), system, run_options(1, recipe, settings, as_json), node_rank)
+        return diagnose_remotely(inside, places(), system, run_options(1, recipe, settings, as_json), node_rank)
     require_torch()
     if node_rank > 0:
         follow(config, node_rank, places().runs, on_progress)
         return None
-    return findings_of(examine(config, places(), on_progress))
+    return run_checks(collect_context(config, places(), on_progress))
 
 
 def places() -> Places:
-    """Where this installation's runs read and write."""
+    """Folders in which this installation's runs read and write."""
     return Places(run_set.RUNS, results_module.RESULTS, data_module.DATA)
 
 
-def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> Examination:
-    """Everything that checks look at; what could not be found out is there as a sentence."""
-    load = devices.machine()  # before anything of ours runs
+def collect_context(config: RunConfig, places: Places, on_progress: Callable[[str], None]) -> DiagnosticContext:
+    """Collect the input of the checks; errors on the way become its `*_fault` fields."""
+    load = devices.measure_machine()  # first, before this command's processes are a load themselves
     host, rendezvous = network.look_up_host(), network.look_up_rendezvous(config)
     with ExitStack() as stack:
         nodes, fault = attempt(lambda: stack.enter_context(node_group(config, places.runs, on_progress)))
-        prepared, data_fault = prepared_data(config, on_progress)
+        prepared, data_fault = prepare_data(config, on_progress)
         folder = RunFolder(stack.enter_context(_folder(places.runs / config.system)))
         write_resolved((prepared or config).model_copy(update={"seed": config.seed or 0}), folder.config)
         on_progress("Trying a step on this machine")
@@ -158,10 +159,10 @@ def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None
         ranks: Mapping[str, Any] | None = None
         if nodes is not None:
             several = config.launch.ranks > 1
-            on_progress(f"Having {config.launch.ranks} ranks meet" if several else "Starting the rank")
-            ranks, fault = attempt(_together, config, folder, nodes)
+            on_progress(f"Starting {config.launch.ranks} ranks" if several else "Starting the rank")
+            ranks, fault = attempt(_diagnose_ranks, config, folder, nodes)
     faults = str(device_fault or ""), str(fault or "")
-    return Examination(
+    return DiagnosticContext(
         config,
         places,
         prepared,
@@ -176,30 +177,34 @@ def examine(config: RunConfig, places: Places, on_progress: Callable[[str], None
     )
 
 
-def prepared_data(config: RunConfig, on_progress: Callable[[str], None]) -> tuple[RunConfig | None, PodiumError | None]:
-    """The data verified, or why they cannot be; neither for a user's own text, whose preparation may take hours."""
+def prepare_data(config: RunConfig, on_progress: Callable[[str], None]) -> tuple[RunConfig | None, PodiumError | None]:
+    """Prepare and verify the data: the configuration with its stores, or the error.
+
+    Returns neither for a user's text that is not prepared yet, which may take hours.
+    """
     if config.data.kind == "text" and not data_module.is_prepared(config):
         return None, None
     return attempt(data_module.with_data, config, on_progress)
 
 
-def _together(config: RunConfig, folder: RunFolder, nodes: NodeGroup) -> Mapping[str, Any] | None:
+def _diagnose_ranks(config: RunConfig, folder: RunFolder, nodes: NodeGroup) -> Mapping[str, Any] | None:
+    """Run the implementation's diagnostics on all ranks and return their summary; WorkError after RANKS_SECONDS."""
     started = time.monotonic()
 
-    def in_time() -> None:
+    def check_deadline() -> None:
         if time.monotonic() - started > RANKS_SECONDS:
             raise WorkError(
-                f"after {RANKS_SECONDS:.0f} s not all {config.launch.ranks} ranks had met; see that every node can "
-                "reach the first one by its network"
+                f"after {RANKS_SECONDS:.0f} s not all {config.launch.ranks} ranks were connected; check that every "
+                "node can reach the first one over the network"
             )
 
-    nodes.launch(config, folder, "doctor", [], in_time)
+    nodes.launch(config, folder, "doctor", [], check_deadline)
     return folder.read_summary()
 
 
 @contextmanager
 def _folder(runs: Path) -> Iterator[Path]:
-    """One under runs/, which all nodes see, or where that cannot be written a temporary one."""
+    """A new folder under runs/, which all nodes share, or a temporary one if runs/ is not writable."""
     try:
         path = make_folder(runs / f"doctor_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}")
     except PodiumError:
@@ -209,16 +214,17 @@ def _folder(runs: Path) -> Iterator[Path]:
         yield path
 
 
-def _refused(sentence: str) -> Finding:
-    if re.search(r"\bclosed division, ", sentence):
-        return Finding("closed division", "error", sentence, "no rule broken", "keep the rule, or run as open")
-    return Finding("configuration", "error", sentence, "what the sentence allows", "mend the file or the setting")
+def _configuration_finding(message: str) -> Finding:
+    if re.search(r"\bclosed division, ", message):
+        return Finding("closed division", "error", message, "no rule broken", "keep the rule, or run as open")
+    return Finding("configuration", "error", message, "a valid configuration", "fix the file or the setting")
 
 
 JSON_FIELDS = {"check": "rule", "verdict": "severity", "found": "message", "wanted": "expected", "advice": "advice"}
 
 
 def as_json(system: str, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The report as a JSON object."""
     return {
         "system": system,
         "ready": not has_errors(findings),
@@ -228,5 +234,5 @@ def as_json(system: str, findings: Sequence[Finding]) -> dict[str, Any]:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """`ready` or `not ready`, with the numbers of errors and warnings."""
+    """Format the verdict, `ready` or `not ready`, with the numbers of errors and warnings."""
     return ": ".join(filter(None, ("not ready" if has_errors(findings) else "ready", severity_counts(findings))))

@@ -7,16 +7,18 @@ from collections.abc import Iterable
 from importlib import metadata
 
 from podium.core.finding import Finding, check_result
-from podium.doctor.context import Examination
+from podium.doctor.context import DiagnosticContext
 from podium.run.source import pins, read_project
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 13)
-INSTALL = "install Podium with its extra `train` in the environment that runs are started from: docs/getting-started.md"
-VARIABLE = {"torch"}  # judged by the range that is supported, since containers bring a build of their own
+INSTALL_ADVICE = (
+    "install Podium with its extra `train` in the environment that runs are started from: docs/getting-started.md"
+)
+UNPINNED = {"torch"}  # checked against the supported range instead, because containers have another build
 
 
-def check_python(examination: Examination) -> Iterable[Finding]:
-    wanted = str(read_project(examination.places.project)["requires-python"])
+def check_python(context: DiagnosticContext) -> Iterable[Finding]:
+    wanted = str(read_project(context.places.project)["requires-python"])
     least = _numbers(wanted)
     good = sys.version_info[: len(least)] >= least
     yield check_result(
@@ -24,10 +26,10 @@ def check_python(examination: Examination) -> Iterable[Finding]:
     )
 
 
-def check_libraries(examination: Examination) -> Iterable[Finding]:
-    """Of this environment; a library that is missing is an error, another version than the pinned one a warning."""
-    pinned = pins(examination.places.project)
-    found = {name: installed(name) for name in pinned if name not in VARIABLE}
+def check_libraries(context: DiagnosticContext) -> Iterable[Finding]:
+    """Installed libraries: a missing one is an error, a version other than the pinned one a warning."""
+    pinned = pins(context.places.project)
+    found = {name: installed_version(name) for name in pinned if name not in UNPINNED}
     missing = [f"{name} {pinned[name]}" for name, version in found.items() if version is None]
     others = [
         f"{name} {version} instead of {pinned[name]}"
@@ -36,35 +38,36 @@ def check_libraries(examination: Examination) -> Iterable[Finding]:
     ]
     wanted = f"the {len(found)} locked versions"
     if missing:
-        yield Finding("libraries", "error", f"missing: {', '.join(missing)}", wanted, INSTALL)
+        yield Finding("libraries", "error", f"missing: {', '.join(missing)}", wanted, INSTALL_ADVICE)
     if others:
-        yield Finding("libraries", "warning", ", ".join(others), wanted, f"not what was tested; {INSTALL}")
+        yield Finding("libraries", "warning", ", ".join(others), wanted, f"not tested; {INSTALL_ADVICE}")
     if not missing and not others:
         yield Finding("libraries", "ok", wanted, wanted)
 
 
-def check_torch(examination: Examination) -> Iterable[Finding]:
-    """The one that the implementation's processes import, and that the description names."""
-    if examination.device is None:
+def check_torch(context: DiagnosticContext) -> Iterable[Finding]:
+    """The torch version that the implementation's processes import: supported, and named by the description."""
+    if context.device is None:
         return
-    version = str(examination.device["torch"])
+    version = str(context.device["torch"])
     range_ = f"{'.'.join(map(str, OLDEST_TORCH))} to {'.'.join(map(str, NEWEST_TORCH))}"
     good = OLDEST_TORCH <= _numbers(version)[:2] <= NEWEST_TORCH
     yield check_result("torch", good, version, range_, "install a version of torch in that range")
-    match = re.search(r"\d+\.\d+[\d.]*", examination.config.description.framework)
-    named = _numbers(match[0]) if match else ()
-    if _numbers(version)[: len(named)] != named:  # 2.13.0 is of 2.13, and not of 2.1
+    match = re.search(r"\d+\.\d+[\d.]*", context.config.description.framework)
+    described = _numbers(match[0]) if match else ()
+    # Numbers and not text are compared: 2.13.0 matches a description of 2.13, and not one of 2.1.
+    if _numbers(version)[: len(described)] != described:
         yield Finding(
             "framework",
             "error",
-            f"description.framework is {examination.config.description.framework}",
-            f"the version that runs, {version}",
-            "write the version that runs into description.framework",
+            f"description.framework is {context.config.description.framework}",
+            f"the version in use, {version}",
+            "set description.framework to the version in use",
         )
 
 
-def installed(name: str) -> str | None:
-    """The version without its local part (`+cpu`); None where there is none."""
+def installed_version(name: str) -> str | None:
+    """Version of an installed library without its local part (`+cpu`); None if it is not installed."""
     try:
         return metadata.version(name).partition("+")[0]
     except metadata.PackageNotFoundError:

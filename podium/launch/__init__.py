@@ -1,1 +1,1 @@
-"""Starting the processes of a run: torchrun, several nodes, containers, Slurm."""
+"""Launching of a run's processes: torchrun, several nodes, containers, Slurm."""

@@ -1,4 +1,4 @@
-"""Host names and addresses: of this node's network interfaces, and of the rendezvous of several nodes."""
+"""Addresses of this node's network interfaces, and the rendezvous address at which several nodes meet."""
 
 import errno
 import fcntl
@@ -17,13 +17,13 @@ IPV6_INTERFACES = Path("/proc/net/if_inet6")  # address, index, prefix length, s
 
 
 def node_addresses() -> Iterator[tuple[str, str]]:
-    """Network interfaces of this node with an address each: the IPv4 address of every one, then the IPv6 addresses."""
+    """Yield (interface, address) pairs of this node: one IPv4 address an interface first, then all IPv6 addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = name.encode().ljust(16, b"\0") + bytes(24)
-            with suppress(OSError):  # it has none
-                answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
-                yield name, socket.inet_ntoa(INTERFACE_REQUEST.unpack(answer[: INTERFACE_REQUEST.size])[3])
+            with suppress(OSError):  # an interface without an IPv4 address
+                response = fcntl.ioctl(probe, SIOCGIFADDR, request)
+                yield name, socket.inet_ntoa(INTERFACE_REQUEST.unpack(response[: INTERFACE_REQUEST.size])[3])
     with suppress(OSError):  # a kernel without IPv6
         for line in IPV6_INTERFACES.read_text(encoding="ascii").splitlines():
             address, *_, name = line.split()
@@ -31,58 +31,59 @@ def node_addresses() -> Iterator[tuple[str, str]]:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has an address; None where none has."""
+    """Name of this node's network interface with this address, such as eth0; None if no interface has it."""
     return next((name for name, found in node_addresses() if found == address), None)
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine from which it would reach the host; OSError where that is unknown or unreachable."""
-    family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.connect(place)
+    """This node's source address on its route to the host; OSError if the host is unknown or unreachable."""
+    family, socket_type, protocol, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket_type, protocol) as probe:
+        probe.connect(socket_address)  # on a UDP socket this looks up the route and sends nothing
         return str(probe.getsockname()[0])
 
 
 def host_and_port(host: str, port: int) -> str:
-    """HOST:PORT, with an IPv6 address in brackets."""
+    """Format HOST:PORT, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def resolve(host: str) -> list[str]:
-    """The addresses of a host name or an address, as this node resolves it. ValueError with the reason for none."""
+    """Resolve a host name or address to its addresses, in getaddrinfo's order. ValueError states why it has none."""
     if not host:
         raise ValueError("it is empty")
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except UnicodeError:
+        # The IDNA codec of Python rejects an empty label and one of more than 63 characters.
         raise ValueError("a part of a host name has 1 to 63 characters") from None
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from None
-    return list(dict.fromkeys(str(place[0]) for *_, place in found))
+    return list(dict.fromkeys(str(socket_address[0]) for *_, socket_address in found))
 
 
 def resolve_rendezvous(host: str) -> list[str]:
-    """As `resolve`, of the host of launch.rendezvous. UsageError for one that does not resolve or names no one node."""
+    """Resolve the host of launch.rendezvous; UsageError if it does not resolve or is the wildcard address."""
     try:
         found = resolve(host)
     except ValueError as reason:
         raise UsageError(
-            f"launch.rendezvous: the host name {host} does not resolve on this node ({reason}); name node 0 as all "
-            "nodes know it in DNS or /etc/hosts, or give its address, such as 10.0.0.1:29500 or [fd00::1]:29500"
+            f"launch.rendezvous: the host name {host} does not resolve on this node ({reason}); use a name of node 0 "
+            "that all nodes resolve by DNS or /etc/hosts, or its address, such as 10.0.0.1:29500 or [fd00::1]:29500"
         ) from None
     if ipaddress.ip_address(found[0]).is_unspecified:
-        raise UsageError(f"launch.rendezvous: {host} is not the address of one node; give one of node 0's own")
+        raise UsageError(f"launch.rendezvous: {host} is not the address of one node; give an address of node 0")
     return found
 
 
 def listen_at_rendezvous(host: str, port: int) -> socket.socket:
-    """A TCP socket of node 0 that listens at the rendezvous's address alone.
+    """Open node 0's TCP socket, which listens at the rendezvous's address only and not on all interfaces.
 
-    UsageError where the host is not this node, or resolves to the loopback address, at which no other node reaches it;
-    WorkError where the port is in use.
+    Raises UsageError if the host is not this node, or resolves to the loopback address, which other nodes cannot reach,
+    and WorkError if the port is in use.
     """
     found = resolve_rendezvous(host)
-    for address in sorted(found, key=_is_loopback):
+    for address in sorted(found, key=_is_loopback):  # the loopback address last
         server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         try:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -90,9 +91,9 @@ def listen_at_rendezvous(host: str, port: int) -> socket.socket:
             server.listen(socket.SOMAXCONN)
         except OSError as error:
             server.close()
-            if error.errno == errno.EADDRNOTAVAIL:
+            if error.errno == errno.EADDRNOTAVAIL:  # an address of another machine
                 continue
-            raise WorkError(f"launch.rendezvous: port {port} cannot be listened on ({error.strerror})") from None
+            raise WorkError(f"launch.rendezvous: cannot listen on port {port} ({error.strerror})") from None
         if (
             _is_loopback(address)
             and "localhost" not in host
@@ -101,14 +102,14 @@ def listen_at_rendezvous(host: str, port: int) -> socket.socket:
         ):
             server.close()
             raise UsageError(
-                f"launch.rendezvous: {host} is {address} on node 0 (see /etc/hosts), which no other node can reach; "
-                f"give an address of node 0 ({others}), or localhost where all nodes are this machine"
+                f"launch.rendezvous: {host} resolves to {address} on node 0 (see /etc/hosts), which other nodes cannot "
+                f"reach; give an address of node 0 ({others}), or localhost if all nodes are this machine"
             )
         return server
     addresses = "" if found == [host] else f" ({', '.join(found)})"
     raise UsageError(
-        f"launch.rendezvous: {host}{addresses} is not this node, which was started as node 0; its own addresses are "
-        f"{_addresses_for_others() or 'those of the loopback alone'}: name one of them, or start node 0 there"
+        f"launch.rendezvous: {host}{addresses} is not this node, which was started as node 0; this node's addresses "
+        f"are {_addresses_for_others() or 'those of the loopback only'}: give one of them, or start node 0 there"
     )
 
 
@@ -117,6 +118,6 @@ def _is_loopback(address: str) -> bool:
 
 
 def _addresses_for_others() -> str:
-    """This node's addresses that other nodes may reach, with their interfaces."""
+    """List this node's addresses that other nodes may reach, with their interfaces, such as `10.0.0.1 on eth0`."""
     usable = [(name, address) for name, address in node_addresses() if not _is_loopback(address)]
     return ", ".join(f"{a} on {name}" for name, a in usable if not ipaddress.ip_address(a).is_link_local)

@@ -1,8 +1,8 @@
-"""Binds this process to its share of the machine's cores, then runs the given module in it.
+"""Bind this process to its share of the machine's cores, then run the given module in it.
 
 `torchrun … -m podium.launch.cpu_affinity MODULE ARGUMENT…`: torchrun binds processes to the cores near their GPU
-(--numa-binding); on a machine without one this does the same by LOCAL_RANK. Memory follows automatically: Linux
-takes a page from the NUMA node of the core that first touches it.
+(--numa-binding); on a machine without a GPU this module does the same by LOCAL_RANK. Memory is not bound: Linux places
+a page on the NUMA node of the core that first touches it.
 """
 
 import os
@@ -16,22 +16,22 @@ Cores = frozenset[int]
 
 
 def share_of_cores(nodes: Mapping[int, Cores], siblings: Mapping[int, Cores], local_rank: int, ranks: int) -> Cores:
-    """The logical CPUs of one of `ranks` processes: even shares of whole cores, in the order of the NUMA nodes.
+    """Return the logical CPUs of one of `ranks` processes: even shares of whole cores, in the order of the NUMA nodes.
 
-    nodes: logical CPUs that may be used, by NUMA node; siblings: of a logical CPU, all of its physical core. With
-    fewer physical cores than processes a process gets all: to be bound beside another would only hurt.
+    `nodes` maps a NUMA node to its usable logical CPUs, `siblings` a logical CPU to all those of its physical core.
+    With fewer physical cores than processes every process gets all cores.
     """
     cores: list[Cores] = []
     for node in sorted(nodes):
         cores += sorted({siblings[cpu] & nodes[node] for cpu in nodes[node]}, key=min)
-    if len(cores) < ranks:
+    if len(cores) < ranks:  # two processes bound to one core would only slow each other down
         return frozenset().union(*cores)
     first, end = (len(cores) * rank // ranks for rank in (local_rank, local_rank + 1))
     return frozenset().union(*cores[first:end])
 
 
 def read_nodes(allowed: Collection[int], devices: Path = DEVICES) -> dict[int, Cores]:
-    """Logical CPUs of each NUMA node, of those allowed; all on node 0 where the kernel tells of none."""
+    """Read the allowed logical CPUs of each NUMA node; all are on node 0 if the kernel lists no nodes."""
     nodes = {}
     for path in devices.glob("node/node[0-9]*/cpulist"):
         cpus = parse_cpus(path.read_text(encoding="ascii")) & frozenset(allowed)
@@ -41,7 +41,7 @@ def read_nodes(allowed: Collection[int], devices: Path = DEVICES) -> dict[int, C
 
 
 def read_siblings(allowed: Collection[int], devices: Path = DEVICES) -> dict[int, Cores]:
-    """Of each logical CPU, all that share its physical core."""
+    """Read, for each allowed logical CPU, all logical CPUs of its physical core."""
     siblings = {}
     for cpu in allowed:
         path = devices / f"cpu/cpu{cpu}/topology/thread_siblings_list"
@@ -50,7 +50,7 @@ def read_siblings(allowed: Collection[int], devices: Path = DEVICES) -> dict[int
 
 
 def parse_cpus(text: str) -> Cores:
-    """The kernel's lists, such as 0-3,8."""
+    """Parse a CPU list of the kernel, such as 0-3,8."""
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -1,4 +1,4 @@
-"""Starts the processes of a run by torchrun, on one machine or as one node of several, and waits for their end."""
+"""Start the processes of a run by torchrun, on one machine or as one node of several, and wait for their end."""
 
 import os
 import signal
@@ -23,22 +23,22 @@ from podium.core.paths import CODE_FOLDER, INSTALLED, WORKING_FOLDER, process_en
 from podium.core.process_tree import StartedProcesses, adopted_orphans, send
 from podium.core.processes import end_with_parent, leave_closed_terminal, stop_signals
 from podium.launch.addresses import interface_of
-from podium.launch.failure_cause import cause_of
+from podium.launch.failure_cause import find_root_cause
 from podium.launch.progress_watch import HEARTBEATS, ProgressWatch, make_heartbeats
-from podium.launch.timeouts import asked, torchrun_seconds
+from podium.launch.timeouts import shutdown_environment, shutdown_seconds
 
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine's number among the nodes, and the address at which the others reach it (None: there are no others)."""
+    """Rank of this node, and the address at which other nodes reach it; None if there is only one node."""
 
     rank: int = 0
     address: str | None = None
 
     def output(self, folder: RunFolder) -> Path:
-        """Where what this node's processes print goes: all nodes share the run's folder."""
+        """File for the output of this node's processes; all nodes share the run's folder."""
         return folder.output if self.rank == 0 else folder.path / f"output_{self.rank}.txt"
 
 
@@ -46,56 +46,59 @@ ALONE = Node()
 
 
 def require_torch() -> None:
-    """UsageError where PyTorch is not installed, which whatever trains or evaluates needs."""
+    """Raise UsageError if PyTorch is not installed."""
     if find_spec("torch") is None:
         raise UsageError("this needs PyTorch, which is not installed here: pip install 'podium[train]'")
 
 
-JOIN_SECONDS = 600
+JOIN_SECONDS = 600  # of torchrun's rendezvous
 TORCHRUN = ("-m", "podium.launch.single_shutdown", "torch.distributed.run")
-# Environment variables with the folders in which compilers keep machine code, which whoever finds it runs.
+# Environment variables with the caches of compiled machine code. Every process that finds code there executes it, so
+# that no other user may be able to write there.
 CODE_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-STORE = "PODIUM_STORE"  # environment variable with the file by which the ranks of a single node find each other
-# Files of a run's private folder: by which torchrun finds its ranks, they each other, torchrun's own logs, and the
-# heartbeats of the ranks.
-RENDEZVOUS, RANKS, LOGS, BEATS = "rendezvous", "ranks", "logs", "heartbeats"
+STORE = "PODIUM_STORE"  # environment variable with the file store by which the ranks of a single node initialize
+# In a run's private folder: file stores of torchrun and of the ranks, torchrun's logs, and the ranks' heartbeats.
+RENDEZVOUS_FILE, RANKS_FILE, LOG_FOLDER, HEARTBEAT_FILE = "rendezvous", "ranks", "logs", "heartbeats"
 
 
-def torchrun(config: RunConfig, folder: RunFolder, node: Node, private: Path) -> list[str]:
-    """The words after `python` up to the module that is run; `private` is a folder that no other user can enter.
+def torchrun_arguments(config: RunConfig, folder: RunFolder, node: Node, private: Path) -> list[str]:
+    """Arguments of python that start torchrun, up to the module; `private` is a folder that only this user can enter.
 
-    A single node needs no network port: torchrun's `--standalone` would listen on all interfaces and unpickle what
-    strangers send. Several nodes use its static rendezvous, which holds addresses and JSON alone. Raises UsageError for
-    a launcher that is not torchrun, and for several nodes where this one has not met the others.
+    Raises UsageError for a launcher other than torchrun, and for several nodes if this one has not met the others.
     """
-    wanted = config.launch
-    if wanted.launcher != "torchrun":
+    settings = config.launch
+    if settings.launcher != "torchrun":
         raise UsageError(
-            f"launch.launcher is {wanted.launcher}, which only `podium run` and `podium doctor` start; on the machine "
-            "itself set launch.launcher=torchrun, launch.container=null, launch.slurm_options=[], launch.requeue=null"
+            f"launch.launcher is {settings.launcher}, which only `podium run` and `podium doctor` start; on the "
+            "machine itself set launch.launcher=torchrun, launch.container=null, launch.slurm_options=[], "
+            "launch.requeue=null"
         )
-    words = [*TORCHRUN, *(_alone(private) if wanted.nodes == 1 else _met(config, folder, node))]
-    words += [f"--nnodes={wanted.nodes}", f"--nproc-per-node={wanted.processes_per_node}"]
-    words.append(f"--log-dir={private / LOGS}")
-    if wanted.device == "cuda" and wanted.binding != "none":
-        words.append(f"--numa-binding={wanted.binding}")
-    return words
+    # A single node opens no network port: torchrun's `--standalone` would listen on all interfaces and unpickle
+    # whatever it receives. Several nodes use the static rendezvous, which stores only addresses and JSON.
+    single = settings.nodes == 1
+    rendezvous = _single_node_rendezvous(private) if single else _multi_node_rendezvous(config, folder, node)
+    argv = [*TORCHRUN, *rendezvous]
+    argv += [f"--nnodes={settings.nodes}", f"--nproc-per-node={settings.processes_per_node}"]
+    argv.append(f"--log-dir={private / LOG_FOLDER}")
+    if settings.device == "cuda" and settings.binding != "none":
+        argv.append(f"--numa-binding={settings.binding}")
+    return argv
 
 
-def _alone(private: Path) -> list[str]:
+def _single_node_rendezvous(private: Path) -> list[str]:
     return [
         "--rdzv-backend=c10d",
         "--rdzv-conf=store_type=file",
-        f"--rdzv-endpoint={private / RENDEZVOUS}",
+        f"--rdzv-endpoint={private / RENDEZVOUS_FILE}",
         f"--local-addr={LOOPBACK}",  # the machine's name may not resolve
     ]
 
 
-def _met(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
+def _multi_node_rendezvous(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
     if config.launch.rendezvous is None or node.address is None:
         raise UsageError(
-            f"launch.nodes is {config.launch.nodes}: several nodes work together in `podium run` and `podium doctor` "
-            "alone, and need launch.rendezvous; set launch.nodes=1 for this machine by itself"
+            f"launch.nodes is {config.launch.nodes}, but only `podium run` and `podium doctor` use several nodes, and "
+            "they need launch.rendezvous; set launch.nodes=1 to use this machine only"
         )
     return [
         "--rdzv-backend=static",
@@ -107,41 +110,43 @@ def _met(config: RunConfig, folder: RunFolder, node: Node) -> list[str]:
     ]
 
 
-# How long processes have to leave that were asked to; those that save themselves get torchrun's patience besides.
+# Time between SIGTERM and SIGKILL; processes that save a checkpoint get torchrun's shutdown timeout besides.
 GRACE_SECONDS = 10.0
-# How long an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds.
-#
-# Alone on a machine that makes no difference; beside any other load, threads that spin for each other take ten times as
-# long (docs/lab-notebook.md). A value in the environment is kept.
+# Iterations that an OpenMP thread spins before it sleeps: microseconds instead of libgomp's milliseconds. Without other
+# load on the machine this makes no difference. With other load, threads that wait for each other by spinning take ten
+# times as long (docs/lab-notebook.md). A value in the environment takes precedence.
 SPIN_COUNT = "2000"
 
 
 def command(
     config: RunConfig, folder: RunFolder, entry: str, options: Sequence[str], node: Node, private: Path
 ) -> list[str]:
-    """The command line of an implementation's entry point in this folder; UsageError if it cannot start here."""
+    """Command line of an implementation's entry point for this run folder; UsageError if it cannot start here."""
     module = [f"implementations.{config.implementation}.{entry}", str(folder.config), str(folder.path)]
     if config.launch.binding == "cores":
         module = ["podium.launch.cpu_affinity", *module]
     restarts = [f"--max-restarts={config.launch.max_restarts}"] if entry == "train" else []
-    return [sys.executable, *torchrun(config, folder, node, private), *restarts, "-m", *module, *options]
+    return [sys.executable, *torchrun_arguments(config, folder, node, private), *restarts, "-m", *module, *options]
 
 
 def environment(config: RunConfig, node: Node, private: Path) -> dict[str, str]:
-    """What the processes find in their environment besides this process's own."""
-    ours = process_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
-    ours |= {"OMP_NUM_THREADS": str(config.launch.threads), HEARTBEATS: str(private / BEATS)}
+    """Environment variables of a run's processes, besides those that they inherit from this process."""
+    variables = process_environment() if INSTALLED else {"PYTHONPATH": str(CODE_FOLDER)}
+    variables |= {"OMP_NUM_THREADS": str(config.launch.threads), HEARTBEATS: str(private / HEARTBEAT_FILE)}
     defaults = {"GOMP_SPINCOUNT": SPIN_COUNT}
     if config.launch.nodes == 1:
-        ours |= {STORE: str(private / RANKS), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # a file instead of a port
+        variables |= {
+            STORE: str(private / RANKS_FILE),
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        }  # a file instead of a port
     for name, cache in CODE_CACHES.items():
         folder = private_folder(Path(os.environ.get(name) or user_cache_folder() / cache))
-        ours[name] = str(folder or private / cache)
-    # Else gloo takes the interface that the machine's name belongs to, if it belongs to any.
+        variables[name] = str(folder or private / cache)
+    # Without this, gloo takes the interface that the host name resolves to, and fails if it resolves to none.
     interface = interface_of(node.address or LOOPBACK)
     if interface is not None:
         defaults["GLOO_SOCKET_IFNAME"] = interface
-    return {name: os.environ.get(name, value) for name, value in defaults.items()} | ours
+    return {name: os.environ.get(name, value) for name, value in defaults.items()} | variables
 
 
 def launch(
@@ -152,18 +157,18 @@ def launch(
     on_tick: Callable[[], None],
     node: Node = ALONE,
 ) -> None:
-    """Run an entry point (`train`, `bench`) to the end, calling `on_tick` a few times a second.
+    """Run an entry point (`train`, `bench`) to its end, calling `on_tick` a few times a second.
 
-    What the processes print goes to output.txt. Returns when they ended by themselves and left a summary. Raises
-    Interrupted after one of STOP_SIGNALS, and for any other end the failure that the processes told of, or WorkError
-    naming the disk that is full or the rank that died. Raises Saved instead where the run has saved itself, to be gone
-    on with. Output is added to what is there. All processes have ended in every case.
+    The processes' output is appended to output.txt. Returns once all processes have ended and left a summary. Raises
+    Interrupted after one of STOP_SIGNALS, Saved if the run has saved a checkpoint from which it can resume, else the
+    error that the processes reported, or WorkError naming the full disk or the rank that failed. No process is left in
+    any case.
     """
     exit_code = run_processes(config, folder, entry, options, on_tick, node)
     if isinstance(saved := folder.told_failure(), Saved):
         raise saved
     if folder.read_summary() is None:
-        raise failure(folder, exit_code)
+        raise diagnose_failure(folder, exit_code)
 
 
 def run_processes(
@@ -174,75 +179,75 @@ def run_processes(
     on_tick: Callable[[], None],
     node: Node = ALONE,
 ) -> int:
-    """`launch` on this node, without a verdict: torchrun's exit code. Raises Interrupted, unless the run has saved
-    itself then, WorkError where nothing can be written into the folder or torchrun was killed from outside while the
-    run saved itself, and what `on_tick` raises.
+    """Run an entry point's processes on this node to their end, and return torchrun's exit code.
 
-    torchrun holds the run's folder too, so that it is held while any of its processes lives, should this one be killed.
-    Ranks that stand still are killed, which torchrun answers as it does when one dies. Whatever happens, nothing that
-    was started here is left when this returns.
+    Stalled ranks are killed, which torchrun handles like any rank that dies. No process is left when this returns or
+    raises. Raises Interrupted, unless the run has then saved a checkpoint; WorkError if the folder is not writable, or
+    if torchrun was killed from outside while the run saved one; and what `on_tick` raises.
     """
     saves = entry == "train" and config.checkpoint is not None
-    patience = asked() if saves else {}
-    saving_seconds = torchrun_seconds(os.environ | patience) if saves else 0
+    shutdown_variable = shutdown_environment() if saves else {}
+    saving_seconds = shutdown_seconds(os.environ | shutdown_variable) if saves else 0
     with (
         tempfile.TemporaryDirectory(prefix="podium_", ignore_cleanup_errors=True) as folder_name,
         shared_lock(folder.lock) as lock,
-        _opened(node.output(folder)) as output,
+        _open_output(node.output(folder)) as output,
         _interruptible() as interrupted,
         adopted_orphans(),
     ):
         private = Path(folder_name)
-        make_heartbeats(private / BEATS, config.launch.processes_per_node)
+        make_heartbeats(private / HEARTBEAT_FILE, config.launch.processes_per_node)
         process = subprocess.Popen(
             command(config, folder, entry, options, node, private),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=os.environ | environment(config, node, private) | patience,
+            env=os.environ | environment(config, node, private) | shutdown_variable,
             cwd=WORKING_FOLDER,
             start_new_session=True,
             preexec_fn=end_with_parent,
+            # torchrun inherits the lock of the run's folder: it stays locked while any process lives, even if this one
+            # is killed.
             pass_fds=(lock,),
         )
-        started = StartedProcesses(process.pid, (HEARTBEATS, str(private / BEATS)))
-        watch = ProgressWatch(started, private / BEATS, config.launch.timeout_seconds)
+        started = StartedProcesses(process.pid, (HEARTBEATS, str(private / HEARTBEAT_FILE)))
+        watch = ProgressWatch(started, private / HEARTBEAT_FILE, config.launch.timeout_seconds)
         killed_by = 0
         try:
             while process.poll() is None and not interrupted.wait(0.2):
                 on_tick()
-                if not _moves(watch, folder):
+                if not _check_progress(watch, folder):
                     break
-            if not interrupted.is_set():
+            if not interrupted.is_set():  # read before `_terminate`, which may kill torchrun
                 killed_by = max(0, -(process.poll() or 0))
         finally:
-            _end(process, started, saving_seconds + GRACE_SECONDS, output)
+            _terminate(process, started, saving_seconds + GRACE_SECONDS, output)
     on_tick()
     if killed_by and isinstance(saved := folder.told_failure(), Saved):
-        # The ranks were asked to stop by the kernel, since their parent was gone, and not by a user or a scheduler.
+        # The ranks got SIGTERM from the kernel, because their parent had died, and not from a user or a scheduler.
         raise WorkError(f"torchrun was killed by {_signal_name(killed_by)}, so the run was aborted ({saved})")
     if interrupted.is_set() and not isinstance(folder.told_failure(), Saved):
         raise Interrupted("interrupted: stopped before the end")
     return process.returncode
 
 
-def _moves(watch: ProgressWatch, folder: RunFolder) -> bool:
-    """Whether torchrun can go on. Ranks that stand still are reported and killed; it may then start them again."""
-    standstill = watch.look()
-    if standstill is None:
+def _check_progress(watch: ProgressWatch, folder: RunFolder) -> bool:
+    """Report and kill stalled ranks, which torchrun may then restart; return False if torchrun itself has stalled."""
+    stall = watch.check()
+    if stall is None:
         return True
-    if folder.told_failure() is None:  # else the watchdog of another rank has named them
-        error = WorkError(standstill.sentence)
+    if folder.told_failure() is None:  # else the watchdog of another rank has reported them
+        error = WorkError(stall.message)
         try:
             folder.tell_failure(error, final=False)
         except PodiumError:  # the disk may be full
             raise error from None
-    for rank in standstill.ranks:
+    for rank in stall.ranks:
         send(rank, signal.SIGKILL)
-    return not standstill.torchrun
+    return not stall.torchrun
 
 
-def _opened(output: Path) -> IO[bytes]:
+def _open_output(output: Path) -> IO[bytes]:
     try:
         return output.open("ab")
     except OSError as error:
@@ -251,7 +256,7 @@ def _opened(output: Path) -> IO[bytes]:
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C, SIGTERM and the like; the handlers before are back in place afterwards."""
+    """An event that the stop signals set (Ctrl-C, SIGTERM, …); the previous handlers are restored afterwards."""
     event = threading.Event()
 
     def interrupt(number: int, _: object) -> None:
@@ -267,41 +272,40 @@ def _interruptible() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _end(process: subprocess.Popen[bytes], started: StartedProcesses, grace_seconds: float, output: IO[bytes]) -> None:
-    """End torchrun and all that it has started: politely, then by force."""
+def _terminate(
+    process: subprocess.Popen[bytes], started: StartedProcesses, grace_seconds: float, output: IO[bytes]
+) -> None:
+    """End torchrun and all its descendants: by SIGTERM, and by SIGKILL after `grace_seconds`."""
     deadline = time.monotonic() + grace_seconds
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
-        started.resume_stopped()
+        started.resume_stopped()  # a stopped process does not handle SIGTERM
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace_seconds)
     if process.poll() is None:
-        started.left()  # whose parents are gone in a moment
+        started.left()  # record the descendants now: after the kill they are orphans that no tree connects to torchrun
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     for left in started.end(deadline - time.monotonic()):
-        output.write(f"process {left.pid} does not end, not even by SIGKILL (state {left.state})\n".encode())
+        output.write(f"process {left.pid} did not end after SIGKILL (state {left.state})\n".encode())
 
 
-def failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumError:
-    """Why the processes of this node ended before the run did: what they told, or else what torchrun printed.
-
-    Neither is there on a disk that is full, which is why that is looked for first.
-    """
-    told = folder.told_failure()
-    if told is not None:
-        return told
-    try:
+def diagnose_failure(folder: RunFolder, exit_code: int, node: Node = ALONE) -> PodiumError:
+    """The error that ended this node's processes: the one that they reported, else from torchrun's output."""
+    reported = folder.told_failure()
+    if reported is not None:
+        return reported
+    try:  # before the output is searched: on a full disk the message would be missing there
         require_room(folder.path)
     except WorkError as error:
         return error
-    death = cause_of(node.output(folder))
-    who, code = ("torchrun", exit_code) if death.rank is None else (f"rank {death.rank}", death.exit_code)
+    cause = find_root_cause(node.output(folder))
+    name, code = ("torchrun", exit_code) if cause.rank is None else (f"rank {cause.rank}", cause.exit_code)
     how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-    line = f" ({death.line})" if death.line else ""
-    return WorkError(f"{who} {how}{line}, so the run was aborted; what it printed is in {node.output(folder)}")
+    line = f" ({cause.line})" if cause.line else ""
+    return WorkError(f"{name} {how}{line}, so the run was aborted; its output is in {node.output(folder)}")
 
 
 def _signal_name(number: int) -> str:

@@ -1,9 +1,9 @@
 """Shutdown timeouts: how long processes have to save a checkpoint between SIGTERM and SIGKILL.
 
-torchrun waits 30 seconds, and newer versions as long as an environment variable sets. Podium sets it to a minute,
-unless it is set already. Whatever ends Podium must wait as long: under Slurm that is KillWait, 30 seconds by
-default, after which all processes are killed, whatever torchrun would have allowed. Where it is shorter, set the
-variable to less.
+torchrun waits 30 seconds, newer versions as long as an environment variable sets. Podium sets the variable to a minute
+if it is not set. The process that stops Podium must wait as long: under Slurm this is KillWait, 30 seconds by default,
+after which all processes are killed, whatever torchrun would have allowed. If KillWait is shorter, set the variable to
+less.
 """
 
 import importlib.util
@@ -16,35 +16,38 @@ from podium.core.errors import UsageError
 
 VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 READERS = ("distributed/launcher/api.py", "distributed/run.py")
-FIXED_SECONDS = 30  # what a torchrun gives that does not know the variable, and others where it is not set
-ASKED_SECONDS = 60
-LEAVING_SECONDS = 10.0  # kept of it for leaving once saving is given up, or a third where that is less
+DEFAULT_SECONDS = 30  # of a torchrun that does not read the variable, and of others if it is not set
+REQUESTED_SECONDS = 60
+EXIT_SECONDS = 10.0  # part of the timeout that is left to exit in after the deadline for saving; at most a third of it
 
 
-def asked(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variable as torchrun gets it: as it is set, else a minute."""
-    return {VARIABLE: environment.get(VARIABLE, str(ASKED_SECONDS))}
+def shutdown_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment variable with the shutdown timeout for torchrun: unchanged if it is set, else a minute."""
+    return {VARIABLE: environment.get(VARIABLE, str(REQUESTED_SECONDS))}
 
 
-def torchrun_seconds(environment: Mapping[str, str] = os.environ) -> int:
-    """Seconds that torchrun gives processes between SIGTERM and SIGKILL; UsageError where the variable is none."""
-    given = environment.get(VARIABLE)
-    if given is None or not variable_is_known(_torch()):
-        return FIXED_SECONDS
-    if not given.isdecimal() or int(given) < 1:
-        raise UsageError(f"the environment's {VARIABLE} is {given!r}; allowed are whole seconds from 1 on, or unset it")
-    return int(given)
+def shutdown_seconds(environment: Mapping[str, str] = os.environ) -> int:
+    """Seconds that torchrun waits between SIGTERM and SIGKILL; UsageError for an invalid value of the variable."""
+    value = environment.get(VARIABLE)
+    if value is None or not reads_variable(_torch()):
+        return DEFAULT_SECONDS
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(
+            f"the environment variable {VARIABLE} is {value!r}; use a whole number of seconds, 1 or more, or unset it"
+        )
+    return int(value)
 
 
 def saving_seconds(environment: Mapping[str, str] = os.environ) -> float:
-    """After so long a process gives up saving itself, in time to leave before it is ended by force."""
-    seconds = torchrun_seconds(environment)
-    return seconds - min(LEAVING_SECONDS, seconds / 3)
+    """Seconds after SIGTERM at which a process gives up saving a checkpoint, in time to exit before SIGKILL."""
+    seconds = shutdown_seconds(environment)
+    return seconds - min(EXIT_SECONDS, seconds / 3)
 
 
 @cache
-def variable_is_known(torch: Path | None) -> bool:
-    """Whether the torch in this folder reads the variable. Builds of one version number differ, so it is looked up."""
+def reads_variable(torch: Path | None) -> bool:
+    """Whether the torch package in this folder reads the variable."""
+    # The version does not answer this: builds of one version number differ.
     if torch is None:
         return False
     texts = (torch / name for name in READERS)
@@ -52,6 +55,6 @@ def variable_is_known(torch: Path | None) -> bool:
 
 
 def _torch() -> Path | None:
-    """The folder of the installed torch, found without importing it."""
+    """Folder of the installed torch package, found without the seconds that its import takes."""
     found = importlib.util.find_spec("torch")
     return Path(found.origin).parent if found and found.origin else None

@@ -1,4 +1,4 @@
-"""What is asked of the kernel, against loads and files that this test makes."""
+"""Measurements of load, memory and disk speed, with loads and files that the tests make."""
 
 import os
 import subprocess
@@ -9,11 +9,11 @@ import pytest
 
 from podium.core.errors import WorkError
 from podium.doctor import devices
-from podium.doctor.filesystem import Speed, forget, in_memory, read_speed, write_speed
+from podium.doctor.filesystem import Speed, drop_pages, is_cached, read_speed, write_speed
 
 
-def test_a_busy_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On one processor, which it shares with us; its time is that processor's."""
+def test_load_of_another_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one processor, which the other process shares with this one."""
     one = min(os.sched_getaffinity(0))
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {one})
     busy = f"import os\nos.sched_setaffinity(0, {{{one}}})\nprint(flush=True)\nwhile True: pass"
@@ -29,7 +29,7 @@ def test_a_busy_process_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         process.stdout.close()
 
 
-def test_only_time_that_passes_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_busy_share_is_the_difference_of_two_readings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     first, second = "cpu0 10 5 5 80 0 0 0 0 7 7", "cpu0 15 10 10 150 10 5 0 0 99 99"
     stat.write_text(f"cpu 9 9 9 9\n{first}\ncpu1 0 0 0 0 0 0 0 0 0 0\n", encoding="ascii")
@@ -39,7 +39,7 @@ def test_only_time_that_passes_counts(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert devices.busy_share(1.0) == pytest.approx(0.2)  # 20 of 100 more, guests being counted as users already
 
 
-def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_available_memory_is_at_most_the_containers_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     memory, limit = tmp_path / "memory", tmp_path / "limit"
     memory.write_text("MemTotal: 4000 kB\nMemAvailable:    2000 kB\n", encoding="ascii")
     monkeypatch.setattr(devices, "MEMORY", memory)
@@ -47,29 +47,29 @@ def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     for text, expected in ((None, 2000 * 1024), ("max\n", 2000 * 1024), ("1000\n", 1000), ("9999999\n", 2000 * 1024)):
         if text is not None:
             limit.write_text(text, encoding="ascii")
-        assert devices.machine()["memory"] == expected
+        assert devices.measure_machine()["memory"] == expected
 
 
-def test_what_a_system_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_measurements_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("STAT", "MEMORY"):
         monkeypatch.setattr(devices, name, tmp_path / "no")
-    assert set(devices.machine()) == {"processors", "limit"}
+    assert set(devices.measure_machine()) == {"processors", "limit"}
 
 
-def test_files_are_read_past_the_cache(tmp_path: Path) -> None:
+def test_read_speed_drops_the_page_cache_first(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "ab"]
     for path in paths:
         path.write_bytes(bytes(3_000_000))
-    for _ in range(3):  # pages that the kernel works on just then stay in memory
+    for _ in range(3):  # pages that the kernel is using stay in memory
         speed = read_speed(paths)
         assert speed.bytes == 6_000_000
         assert speed.seconds > 0
         descriptor = os.open(paths[0], os.O_RDONLY)
         try:
             os.read(descriptor, 10)
-            before = in_memory(descriptor)
-            forget(descriptor)
-            after = in_memory(descriptor)
+            before = is_cached(descriptor)
+            drop_pages(descriptor)
+            after = is_cached(descriptor)
         finally:
             os.close(descriptor)
         if before is None or speed.from_disk is (not after):
@@ -81,13 +81,13 @@ def test_files_are_read_past_the_cache(tmp_path: Path) -> None:
         assert speed.from_disk is None
 
 
-def test_reading_ends_where_enough_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("podium.doctor.filesystem.MOST_BYTES", 2**21)
+def test_read_speed_stops_at_the_maximum_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podium.doctor.filesystem.MAX_BYTES", 2**21)
     (tmp_path / "a").write_bytes(bytes(2**23))
     assert read_speed([tmp_path / "a"] * 3).bytes == 2**21
 
 
-def test_writing_leaves_nothing(tmp_path: Path) -> None:
+def test_write_speed_leaves_no_file(tmp_path: Path) -> None:
     speed = write_speed(tmp_path, 2**21)
     assert (speed.bytes, list(tmp_path.iterdir())) == (2**21, [])
     assert Speed(10, 2.0).rate == 5.0

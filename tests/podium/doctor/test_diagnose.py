@@ -1,4 +1,4 @@
-"""The whole diagnosis of this machine, with the implementation's real processes."""
+"""Complete runs of `podium doctor` on this machine, with the implementation's real processes."""
 
 import json
 import socket
@@ -16,8 +16,9 @@ from podium.core.errors import Interrupted, UsageError, WorkError
 from podium.core.finding import Finding
 from podium.doctor import diagnose as diagnose_module
 from podium.doctor.context import Places
-from podium.doctor.diagnose import diagnose, examine
+from podium.doctor.diagnose import collect_context, diagnose
 from podium.launch.node_group import NodeGroup
+from podium.run.implementation import ask
 from tests.podium.doctor.conftest import LAPTOP
 
 
@@ -33,14 +34,14 @@ def by_check(findings: list[Finding]) -> dict[str, Finding]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("data")
-def test_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    """A step that is really taken, ranks that really meet; what is told here is told as a table and as JSON."""
-    settings = [word for setting in LAPTOP for word in ("--set", setting)]
+def test_report_on_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a real training step and a real process group."""
+    settings = [argument for setting in LAPTOP for argument in ("--set", setting)]
     main.app(["doctor", "laptop", *settings, "--json"], standalone_mode=False)
-    told = json.loads(capsys.readouterr().out)
-    found = {finding["check"]: finding for finding in told["findings"]}
-    assert told["ready"] is True
-    assert told["system"] == "laptop"
+    report = json.loads(capsys.readouterr().out)
+    found = {finding["check"]: finding for finding in report["findings"]}
+    assert report["ready"] is True
+    assert report["system"] == "laptop"
     assert found["step"]["verdict"] == "ok"
     assert found["step"]["found"] == "8 samples, adamw"
     assert found["ranks"]["found"].startswith("2 on ")
@@ -50,8 +51,8 @@ def test_two_ranks_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("data")
-def test_what_this_machine_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU system on a machine without: said by the real processes. The rank is started without torchrun."""
+def test_gpu_system_on_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real processes report it. The rank is started without torchrun."""
 
     def command(config: RunConfig, folder: RunFolder, entry: str, *_: Any) -> list[str]:
         return [sys.executable, "-m", f"implementations.pytorch.{entry}", str(folder.config), str(folder.path)]
@@ -69,7 +70,7 @@ def test_what_this_machine_does_not_have(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "check", "words"),
+    ("changes", "check", "message"),
     [
         ({"bert.dropout": 0.2}, "closed division", "Hyper-parameters: dropout is 0.2"),
         ({"bert.seed": 3}, "closed division", "Random seeds"),
@@ -77,22 +78,22 @@ def test_what_this_machine_does_not_have(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"launch.processes_per_node": 5}, "configuration", "allowed are multiples of 5"),
     ],
 )
-def test_a_configuration_that_is_refused_is_a_finding(
-    write_system: Any, closed_changes: dict[str, Any], changes: dict[str, Any], check: str, words: str
+def test_invalid_configuration_is_a_finding(
+    write_system: Any, closed_changes: dict[str, Any], changes: dict[str, Any], check: str, message: str
 ) -> None:
     (finding,) = diagnose(str(write_system(closed_changes | changes)), None, [], lambda _: None)
     assert (finding.rule, finding.severity) == (check, "error")
-    assert words in finding.message
+    assert message in finding.message
     assert finding.advice
 
 
-def test_a_system_that_there_is_not_is_wrong_use() -> None:
+def test_unknown_system_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="there is no system 'lptop'"):
         diagnose("lptop", None, [], lambda _: None)
 
 
 class Clock:
-    """Each look at it takes long."""
+    """A clock that advances 200 seconds at each call."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -102,80 +103,81 @@ class Clock:
         return self.now
 
 
-def test_ranks_that_hang_are_not_waited_for(
+def test_hanging_ranks_time_out(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_implementation("time.sleep(60)")
     monkeypatch.setattr("podium.doctor.diagnose.time", Clock())
-    with pytest.raises(WorkError, match="not all 1 ranks had met"):
-        diagnose_module._together(open_config, run_folder, NodeGroup())
+    with pytest.raises(WorkError, match="not all 1 ranks were connected"):
+        diagnose_module._diagnose_ranks(open_config, run_folder, NodeGroup())
 
 
 @pytest.mark.usefixtures("data")
-def test_where_runs_cannot_be_written_the_rest_is_still_found(
+def test_diagnostics_run_with_unwritable_runs_folder(
     places: Places, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_implementation("(folder / 'summary.json').write_text('{\"ranks\": []}')")
-    monkeypatch.setattr("podium.doctor.diagnose.ask", lambda *_: {"torch": "2.13.0"})
+    monkeypatch.setattr(diagnose_module, ask.__name__, lambda *_: {"torch": "2.13.0"})
     places.runs.write_text("in the way", encoding="utf-8")
     progress: list[str] = []
-    examination = examine(load_system("laptop", settings=LAPTOP), places, progress.append)
-    assert progress[-2:] == ["Trying a step on this machine", "Having 2 ranks meet"]
-    assert examination.ranks == {"ranks": []}
-    assert examination.device == {"torch": "2.13.0"}
+    context = collect_context(load_system("laptop", settings=LAPTOP), places, progress.append)
+    assert progress[-2:] == ["Trying a step on this machine", "Starting 2 ranks"]
+    assert context.ranks == {"ranks": []}
+    assert context.device == {"torch": "2.13.0"}
 
 
 @pytest.mark.usefixtures("data")
-def test_nodes_that_do_not_meet_are_found_and_the_rest_is_examined(
-    places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("podium.doctor.diagnose.ask", lambda *_: {"torch": "2.13.0"})
+def test_diagnostics_run_without_the_other_nodes(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnose_module, ask.__name__, lambda *_: {"torch": "2.13.0"})
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.0)
     two = [*LAPTOP, "launch.nodes=2", "launch.processes_per_node=1"]
-    nowhere = examine(load_system("laptop", settings=two), places, lambda _: None)
-    assert "launch.rendezvous is missing; name HOST:PORT" in nowhere.ranks_fault
+    nowhere = collect_context(load_system("laptop", settings=two), places, lambda _: None)
+    assert "launch.rendezvous is missing; set it to HOST:PORT" in nowhere.ranks_fault
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    alone = examine(
+    alone = collect_context(
         load_system("laptop", settings=[*two, f"launch.rendezvous=127.0.0.1:{port}"]), places, lambda _: None
     )
-    assert f"nodes 1 have not come to 127.0.0.1:{port + 1} in 0 s; start the same command there" in alone.ranks_fault
-    for examination in (nowhere, alone):
-        assert examination.ranks is None
-        assert examination.device == {"torch": "2.13.0"}
-        assert examination.store is not None
+    assert (
+        f"nodes 1 have not connected to 127.0.0.1:{port + 1} within 0 s; start the same command there"
+        in alone.ranks_fault
+    )
+    for context in (nowhere, alone):
+        assert context.ranks is None
+        assert context.device == {"torch": "2.13.0"}
+        assert context.store is not None
 
 
 @pytest.mark.usefixtures("data")
-def test_an_interruption_ends_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_ends_the_diagnostics(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise Interrupted("interrupted")
 
     config = load_system("laptop", settings=LAPTOP)
     for what in (
         "podium.doctor.diagnose.node_group",
-        "podium.doctor.diagnose.ask",
+        f"podium.doctor.diagnose.{ask.__name__}",
         "podium.launch.node_group.launch",
         "podium.doctor.diagnose.data_module.with_data",
     ):
         with monkeypatch.context() as patch:
-            patch.setattr("podium.doctor.diagnose.ask", lambda *_: {})
+            patch.setattr(diagnose_module, ask.__name__, lambda *_: {})
             patch.setattr("podium.launch.node_group.launch", lambda *_: None)
             patch.setattr(what, interrupted)
             with pytest.raises(Interrupted):
-                examine(config, places, lambda _: None)
+                collect_context(config, places, lambda _: None)
 
 
-def test_the_exit_code_tells_of_errors(
+def test_exit_code_is_1_with_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    told = [Finding("one", "ok", "a [thing]", "it"), Finding("two", "warning", "b", "c", "do that")]
-    monkeypatch.setattr("podium.doctor.diagnose.diagnose", lambda *_: told)
+    findings = [Finding("one", "ok", "a [thing]", "it"), Finding("two", "warning", "b", "c", "do that")]
+    monkeypatch.setattr("podium.doctor.diagnose.diagnose", lambda *_: findings)
     main.app(["doctor", "laptop"], standalone_mode=False)
     printed = capsys.readouterr().out
     assert "a [thing]" in printed
     assert "two: do that" in printed
     assert printed.rstrip().endswith("ready: 1 warning")
-    told.append(Finding("three", "error", "d", "e", "f"))
+    findings.append(Finding("three", "error", "d", "e", "f"))
     assert main.app(["doctor", "laptop"], standalone_mode=False) == 1
     assert capsys.readouterr().out.rstrip().endswith("not ready: 1 error, 1 warning")

@@ -1,4 +1,4 @@
-"""`podium doctor` where the system's launcher has it continue: in a container, or on the nodes of a Slurm job."""
+"""`podium doctor` in a container, or on the nodes of a Slurm job."""
 
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,23 @@ from podium.core.finding import Finding
 from podium.doctor import diagnose as diagnose_module
 from podium.doctor.context import Places
 from podium.doctor.diagnose import diagnose
-from podium.launch.container import wrapped
+from podium.launch.container import become, wrapped
+from podium.launch.node_group import follow
 
 LARGE = ("data/wikipedia", "data/wikipedia_128", "data/evaluation", "data/vocab.txt", "data/large.safetensors")
 
 
-class Became(Exception):
-    """The words of what Podium would have become."""
+class Started(Exception):
+    """Command line that would have replaced this process."""
 
-    def __init__(self, config: RunConfig, words: list[str]) -> None:
+    def __init__(self, argv: list[str]) -> None:
         super().__init__()
-        self.words = words
+        self.argv = argv
 
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository's folder with an image and data of size large, as far as is looked at them from outside."""
+    """A folder in place of the repository, with the images and data whose existence is checked."""
     for name in LARGE:
         (tmp_path / name).mkdir(parents=True)
     for name in ("podium.sqsh", "podium.sif"):
@@ -39,17 +40,19 @@ def root(tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setattr("podium.run.run_set.RUNS", places.runs)
     monkeypatch.setattr("podium.run.results.RESULTS", places.results)
     monkeypatch.setattr("podium.run.data.DATA", places.data)
-    monkeypatch.setattr("podium.doctor.diagnose.examine", lambda *_: pytest.fail("this is not where it would run"))
+    monkeypatch.setattr(
+        "podium.doctor.diagnose.collect_context", lambda *_: pytest.fail("the diagnostics must not run on this machine")
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(config: RunConfig, words: list[str]) -> None:
-        raise Became(config, words)
+    def stop(config: RunConfig, argv: list[str]) -> None:
+        raise Started(argv)
 
-    monkeypatch.setattr(diagnose_module, "become", stop)
+    monkeypatch.setattr(diagnose_module, become.__name__, stop)
 
 
 def found(system: str, *settings: str) -> dict[str, Finding]:
@@ -60,31 +63,31 @@ def found(system: str, *settings: str) -> dict[str, Finding]:
 
 @pytest.mark.usefixtures("caught")
 @pytest.mark.parametrize("system", ["dgxa100_n1", "dgxa100_n8", "dgxa100_n171", "academic_t4"])
-def test_it_goes_on_where_the_run_would(system: str) -> None:
+def test_doctor_starts_the_launcher_of_the_run(system: str) -> None:
     done = CliRunner().invoke(app, ["doctor", system, "--json", "--set", "description.cooling=air, cold"])
-    assert isinstance(done.exception, Became), done.output
+    assert isinstance(done.exception, Started), done.output
     options = ["--set", "description.cooling=air, cold", "--json"]
-    assert done.exception.words == wrapped(load_system(system), system, options, 0, "doctor")
+    assert done.exception.argv == wrapped(load_system(system), system, options, 0, "doctor")
 
 
-def test_a_container_and_a_job_are_told_to_examine() -> None:
+def test_container_and_job_run_the_doctor_command() -> None:
     options = ["--json"]
     docker, run = (wrapped(load_system("dgxa100_n1"), "dgxa100_n1", options, 0, name) for name in ("doctor", "run"))
-    (there,) = (number for number, (a, b) in enumerate(zip(docker, run, strict=True)) if a != b)
-    assert docker[there - 1 : there + 3] == ["podium", "doctor", "dgxa100_n1", "--json"]
+    (place,) = (number for number, (a, b) in enumerate(zip(docker, run, strict=True)) if a != b)
+    assert docker[place - 1 : place + 3] == ["podium", "doctor", "dgxa100_n1", "--json"]
     job = wrapped(load_system("dgxa100_n8"), "dgxa100_n8", options, 0, "doctor")
     assert "--doctor" in job[job.index("--chdir=" + str(Path.cwd())) : job.index("--")]
     assert "--doctor" not in wrapped(load_system("dgxa100_n8"), "dgxa100_n8", options, 0)
 
 
-def test_without_the_launcher_what_is_seen_from_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_launcher_still_yields_the_local_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     findings = found("dgxa100_n128", "max_samples=1000", "seed=3", "description.number_of_nodes=7")
     launcher = next(iter(findings.values()))
     assert (launcher.rule, launcher.severity) == ("launcher", "error")
     assert launcher.message == (
-        "launch.launcher is slurm, but there is no sbatch here; install it: nothing was examined on its nodes, only "
-        "what is seen from here"
+        "launch.launcher is slurm, but sbatch is not installed here; install it: no diagnostics ran on its nodes, only "
+        "checks on this machine"
     )
     assert launcher.advice
     verdicts = {check: finding.severity for check, finding in findings.items()}
@@ -94,7 +97,7 @@ def test_without_the_launcher_what_is_seen_from_here_is_told(monkeypatch: pytest
     assert not set(verdicts) & {"device", "ranks", "paths", "data", "checkpoint", "host processor vcpu count"}
 
 
-def test_a_job_that_is_not_taken(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_job_is_a_finding(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "bin").mkdir()
     sbatch = root / "bin" / "sbatch"
     sbatch.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
@@ -102,79 +105,81 @@ def test_a_job_that_is_not_taken(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PATH", f"{root / 'bin'}:/usr/bin:/bin")
     launcher = found("laptop", "launch.launcher=slurm")["launcher"]
     assert launcher.severity == "error"
-    assert "sbatch did not take the job (exit code 1" in launcher.message
+    assert "sbatch did not submit the job (exit code 1" in launcher.message
 
 
-def test_an_interruption_is_none_of_the_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
-        raise Interrupted("interrupted; the Slurm job goes on")
+        raise Interrupted("interrupted; the Slurm job continues")
 
-    monkeypatch.setattr(diagnose_module, "become", interrupted)
+    monkeypatch.setattr(diagnose_module, become.__name__, interrupted)
     with pytest.raises(Interrupted):
         diagnose("dgxa100_n8", None, [], lambda _: None)
 
 
 @pytest.mark.usefixtures("caught")
 @pytest.mark.parametrize(
-    ("system", "name", "words"),
+    ("system", "name", "message"),
     [
         ("dgxa100_n8", "podium.sqsh", "launch.container.image: {} does not exist"),
         ("academic_t4", "podium.sif", "launch.container.image: {} does not exist"),
-        ("dgxa100_n1", "data", "data.store: /data/wikipedia in the container is {}/wikipedia here, which"),
+        ("dgxa100_n1", "data", "data.store: /data/wikipedia in the container is {}/wikipedia on this machine, which"),
         (
             "dgxa100_n1",
             "data/vocab.txt",
-            "data.vocabulary: /data/vocab.txt in the container is {} here, which does not exist",
+            "data.vocabulary: /data/vocab.txt in the container is {} on this machine, which does not exist",
         ),
         (
             "dgxa100_n8",
             "data/large.safetensors",
-            "initial_checkpoint: /data/large.safetensors in the container is {} here, which",
+            "initial_checkpoint: /data/large.safetensors in the container is {} on this machine, which",
         ),
         (
             "academic_t4",
             "data/wikipedia_128",
-            "phases.0.store: /data/wikipedia_128 in the container is {} here, which does not exist",
+            "phases.0.store: /data/wikipedia_128 in the container is {} on this machine, which does not exist",
         ),
     ],
 )
-def test_what_a_container_lacks_is_told_before_it_starts(root: Path, system: str, name: str, words: str) -> None:
+def test_missing_files_of_a_container_are_found_before_it_starts(
+    root: Path, system: str, name: str, message: str
+) -> None:
     (root / name).rename(root / "elsewhere")
     findings = found(system)
     assert findings["mounts"].severity == "error"
-    assert words.format(root / name) in findings["mounts"].message
-    assert "what its container is given is not all there" in findings["launcher"].message
+    assert message.format(root / name) in findings["mounts"].message
+    assert "the container's image, mounts or data are not all there" in findings["launcher"].message
 
 
 @pytest.mark.usefixtures("caught")
-def test_what_only_the_nodes_see_is_left_to_them(write_system: Any) -> None:
-    """A job's nodes may have a disk /raid of their own; a container here has not."""
+def test_absolute_paths_of_a_job_are_not_checked_here(write_system: Any) -> None:
+    """A job's nodes may have a local disk /raid; for a container on this machine it must exist here."""
     container = {"runtime": "pyxis", "image": "/raid/podium.sqsh", "mounts": ["/raid/no:/data"]}
     launch = {"launch.launcher": "slurm", "launch.container": container}
-    with pytest.raises(Became):
+    with pytest.raises(Started):
         found(str(write_system(launch)))
     launch = {"launch.launcher": "docker", "launch.container": container | {"runtime": "docker"}}
     assert found(str(write_system(launch)))["mounts"].severity == "error"
 
 
 @pytest.mark.usefixtures("caught")
-def test_a_path_that_is_under_no_mount_is_left_to_the_container(capsys: pytest.CaptureFixture[str]) -> None:
-    """An image may hold it."""
-    with pytest.raises(Became):
+def test_unmounted_path_is_only_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    """The image may contain it."""
+    with pytest.raises(Started):
         found("dgxa100_n1", "data.store=/other/wikipedia", "data.vocabulary=/database/vocab.txt")
     warning = " ".join(capsys.readouterr().err.split())
     assert "data.store: /other/wikipedia and data.vocabulary: /database/vocab.txt are under no mount" in warning
 
 
-def test_a_number_where_slurm_numbers_is_wrong_use() -> None:
+def test_node_rank_with_slurm_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"^--node-rank: found 1, but launch\.launcher is slurm"):
         diagnose("dgxa100_n8", None, [], lambda _: None, node_rank=1)
 
 
-def test_another_node_follows_the_first_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    followed: list[int] = []
-    monkeypatch.setattr("podium.doctor.diagnose.follow", lambda config, rank, *_: followed.append(rank))
+def test_worker_node_joins_the_first_and_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: list[int] = []
+    monkeypatch.setattr(diagnose_module, follow.__name__, lambda config, rank, *_: ranks.append(rank))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["doctor", "laptop", "--node-rank", "2", "--json", *settings])
     assert (done.exit_code, done.stdout) == (0, "")
-    assert followed == [2]
+    assert ranks == [2]

@@ -1,4 +1,4 @@
-"""Two nodes that meet at a rendezvous of this machine."""
+"""Fixtures: configuration of two nodes with a rendezvous on this machine."""
 
 import socket
 
@@ -9,7 +9,7 @@ from podium.config.schema import RunConfig
 
 
 def free_port() -> int:
-    """One whose next is free too."""
+    """A free port of the loopback whose successor is free too."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as one:
             port = int(one.getsockname()[1])

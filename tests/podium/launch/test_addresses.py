@@ -1,4 +1,4 @@
-"""Addresses and interfaces of this machine, and what a rendezvous may be on node 0."""
+"""Addresses and interfaces of this machine, and validation of the rendezvous on node 0."""
 
 import socket
 from collections.abc import Callable
@@ -17,20 +17,20 @@ def test_only_addresses_of_this_machine_have_an_interface() -> None:
     assert interface_of("not an address") is None
 
 
-def test_every_address_is_of_an_interface_that_exists() -> None:
+def test_every_address_belongs_to_an_existing_interface() -> None:
     found = list(node_addresses())
     assert ("lo", "127.0.0.1") in found
     assert {name for name, _ in found} <= {name for _, name in socket.if_nameindex()}
     assert all(interface_of(address) == name for name, address in found)
 
 
-def test_a_machine_reaches_itself_from_its_own_address() -> None:
+def test_source_address_towards_the_loopback() -> None:
     assert address_towards("127.0.0.1", 9) == "127.0.0.1"
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have host names resolve to addresses, as /etc/hosts or DNS would."""
+def host_names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make host names resolve to addresses, like /etc/hosts or DNS."""
     whole = socket.getaddrinfo
 
     def resolve_to(**known: list[str]) -> None:
@@ -43,8 +43,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This node has another address than the loopback's."""
+def other_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this node another address besides the loopback's."""
     monkeypatch.setattr(addresses, "node_addresses", lambda: iter([("lo", "127.0.0.1"), ("eth0", "192.0.2.2")]))
 
 
@@ -52,55 +52,55 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     ("host", "expected"),
     [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("localhost", "127.0.0.1"), ("node0", "127.0.0.3")],
 )
-def test_node_0_listens_at_its_own_address_alone(
-    names: Callable[..., None], monkeypatch: pytest.MonkeyPatch, host: str, expected: str
+def test_node_0_listens_only_at_its_address(
+    host_names: Callable[..., None], monkeypatch: pytest.MonkeyPatch, host: str, expected: str
 ) -> None:
-    """Of those that a host name has, at the one that is this node's; a node that only has the loopback uses that."""
+    """Of the addresses of a host name it takes this node's; a node with only the loopback uses that."""
     if ":" in expected and interface_of(expected) is None:
         pytest.skip("there is no IPv6 here")
     monkeypatch.setattr(addresses, "node_addresses", lambda: iter([("lo", "127.0.0.1")]))
-    names(node0=["203.0.113.77", "127.0.0.3"], localhost=["127.0.0.1"])
+    host_names(node0=["203.0.113.77", "127.0.0.3"], localhost=["127.0.0.1"])
     with listen_at_rendezvous(host, 0) as server:
         assert server.getsockname()[0] == expected
         assert server.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("other_address")
 @pytest.mark.parametrize(
     ("host", "match"),
     [
         (
             "node0.invalid",
-            r"the host name node0\.invalid does not resolve on this node \(.+\); name node 0 as all nodes",
+            r"the host name node0\.invalid does not resolve on this node \(.+\); use a name of node 0",
         ),
         (
             "a" * 64,
             r"the host name a{64} does not resolve on this node \(a part of a host name has 1 to 63 characters\)",
         ),
-        ("203.0.113.77", r"203\.0\.113\.77 is not this node, .* addresses are 192\.0\.2\.2 on eth0: name one"),
+        ("203.0.113.77", r"203\.0\.113\.77 is not this node, .* addresses are 192\.0\.2\.2 on eth0: give one"),
         ("elsewhere", r"elsewhere \(203\.0\.113\.77, 203\.0\.113\.78\) is not this node, which was started as node 0"),
         (
             "debian",
-            r"debian is 127\.0\.1\.1 on node 0 \(see /etc/hosts\), .*; give an address of node 0 \(192\.0",
+            r"debian resolves to 127\.0\.1\.1 on node 0 \(see /etc/hosts\), .*; give an address of node 0 \(192\.0",
         ),
         ("0.0.0.0", r"0\.0\.0\.0 is not the address of one node"),
         ("::", r":: is not the address of one node"),
     ],
 )
-def test_a_rendezvous_that_no_node_could_reach_is_refused(names: Callable[..., None], host: str, match: str) -> None:
-    names(elsewhere=["203.0.113.77", "203.0.113.78"], debian=["127.0.1.1"])
+def test_unreachable_rendezvous_is_refused(host_names: Callable[..., None], host: str, match: str) -> None:
+    host_names(elsewhere=["203.0.113.77", "203.0.113.78"], debian=["127.0.1.1"])
     with pytest.raises(UsageError, match=rf"^launch\.rendezvous: {match}"):
         listen_at_rendezvous(host, 0)
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(WorkError, match=rf"^launch\.rendezvous: port {port} cannot be listened on \(Address"):
+        with pytest.raises(WorkError, match=rf"^launch\.rendezvous: cannot listen on port {port} \(Address"):
             listen_at_rendezvous("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(("host", "reason"), [("", "it is empty"), ("a b", "."), ("x..y", "1 to 63 characters")])
-def test_what_is_no_host_name_does_not_resolve(host: str, reason: str) -> None:
+def test_invalid_host_name_does_not_resolve(host: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         resolve(host)

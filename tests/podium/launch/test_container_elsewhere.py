@@ -1,4 +1,4 @@
-"""Runs that go on elsewhere: what is said to Docker and Slurm, and what the Slurm job says to its nodes."""
+"""Runs in a container or a Slurm job: command lines of docker, sbatch and srun, dry runs, and resumed runs."""
 
 import os
 import shlex
@@ -27,64 +27,75 @@ DIRECT = ["--set", "launch.launcher=torchrun", "--set", "launch.container=null",
 JOB = {"SLURM_JOB_ID": "1234567", "SLURM_JOB_NUM_NODES": "3", "SLURM_NODEID": "2", "SLURM_CPUS_ON_NODE": "96"}
 
 
-def test_docker_is_given_devices_limits_mounts_and_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_options_and_inner_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_module, "INFINIBAND", Path("/"))
     options = run_options(10, "random", ["seed=3"], as_json=True)
     assert options == ["--runs", "10", "--recipe", "random", "--set", "seed=3", "--json"]
-    words = wrapped(load_system("dgxa100_n1"), "dgxa100_n1", options, 0)
-    assert words[:3] == ["docker", "run", "--rm"]
-    image = words.index("podium:latest")
-    assert words[image + 1 :] == ["podium", "run", "dgxa100_n1", *options, *DIRECT]
-    given = set(words[3:image])
-    assert given >= {"--gpus=all", "--shm-size=16g", "--network=none", "--ulimit=memlock=-1", "--device=/", "--init"}
-    assert given >= {f"--volume={CODE_FOLDER}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data")}
-    assert f"--volume={CODE_FOLDER}/data:/data:ro" in given
-    assert f"--volume={CODE_FOLDER}/systems/dgxa100_n1.yaml:/workspace/podium/systems/dgxa100_n1.yaml:ro" in given
-    assert f"--user={os.getuid()}:{os.getgid()}" in given
+    argv = wrapped(load_system("dgxa100_n1"), "dgxa100_n1", options, 0)
+    assert argv[:3] == ["docker", "run", "--rm"]
+    image = argv.index("podium:latest")
+    assert argv[image + 1 :] == ["podium", "run", "dgxa100_n1", *options, *DIRECT]
+    docker_options = set(argv[3:image])
+    assert docker_options >= {
+        "--gpus=all",
+        "--shm-size=16g",
+        "--network=none",
+        "--ulimit=memlock=-1",
+        "--device=/",
+        "--init",
+    }
+    assert docker_options >= {
+        f"--volume={CODE_FOLDER}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data")
+    }
+    assert f"--volume={CODE_FOLDER}/data:/data:ro" in docker_options
+    assert (
+        f"--volume={CODE_FOLDER}/systems/dgxa100_n1.yaml:/workspace/podium/systems/dgxa100_n1.yaml:ro" in docker_options
+    )
+    assert f"--user={os.getuid()}:{os.getgid()}" in docker_options
     assert run_options(1, None, [], as_json=False) == []
 
 
-def test_a_system_of_ones_own_goes_into_the_container_too(write_system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_system_file_is_mounted(write_system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_module, "INFINIBAND", Path("/nowhere"))
     container = {"runtime": "docker", "image": "x", "mounts": ["/big/data:/data"]}
     path = write_system({"launch.launcher": "docker", "launch.container": container})
-    words = wrapped(load_system(str(path)), str(path), [], 0)
-    assert f"--volume={path}:/workspace/podium/systems/mine.yaml:ro" in words
-    assert "--volume=/big/data:/data" in words
-    assert words[words.index("x") + 1 :][:3] == ["podium", "run", "mine"]
-    assert not any(word.startswith(("--gpus", "--device")) for word in words)
+    argv = wrapped(load_system(str(path)), str(path), [], 0)
+    assert f"--volume={path}:/workspace/podium/systems/mine.yaml:ro" in argv
+    assert "--volume=/big/data:/data" in argv
+    assert argv[argv.index("x") + 1 :][:3] == ["podium", "run", "mine"]
+    assert not any(option.startswith(("--gpus", "--device")) for option in argv)
 
 
-def test_several_nodes_in_docker_know_their_number(write_system: Any) -> None:
+def test_docker_on_several_nodes_passes_the_node_rank(write_system: Any) -> None:
     launch = {"launcher": "docker", "nodes": 2, "container": {"runtime": "docker", "image": "x"}}
     path = write_system({f"launch.{key}": value for key, value in launch.items()})
-    words = wrapped(load_system(str(path)), str(path), ["--json"], 1)
-    assert words[-9:-6] == ["--json", "--node-rank", "1"]
-    assert "--network=host" in words and not any(word.startswith("--ipc") for word in words)
+    argv = wrapped(load_system(str(path)), str(path), ["--json"], 1)
+    assert argv[-9:-6] == ["--json", "--node-rank", "1"]
+    assert "--network=host" in argv and not any(option.startswith("--ipc") for option in argv)
 
 
-def test_slurm_is_given_nodes_options_and_the_container() -> None:
-    words = wrapped(load_system("dgxa100_n8"), "dgxa100_n8", ["--runs", "10"], 0)
-    script = words.index(f"{CODE_FOLDER}/docker/slurm.sub")
-    assert words[:2] == ["sbatch", "--wait"]
-    assert set(words[2:script]) >= {"--nodes=8", "--ntasks-per-node=1", "--exclusive", f"--chdir={CODE_FOLDER}"}
-    assert words[script + 1 : script + 3] == ["--pyxis", f"{CODE_FOLDER}/podium.sqsh"]
-    assert words[-4:] == ["--", "dgxa100_n8", "--runs", "10"]
-    assert f"{CODE_FOLDER}/data:/data:ro" in words
+def test_sbatch_options_and_container() -> None:
+    argv = wrapped(load_system("dgxa100_n8"), "dgxa100_n8", ["--runs", "10"], 0)
+    script = argv.index(f"{CODE_FOLDER}/docker/slurm.sub")
+    assert argv[:2] == ["sbatch", "--wait"]
+    assert set(argv[2:script]) >= {"--nodes=8", "--ntasks-per-node=1", "--exclusive", f"--chdir={CODE_FOLDER}"}
+    assert argv[script + 1 : script + 3] == ["--pyxis", f"{CODE_FOLDER}/podium.sqsh"]
+    assert argv[-4:] == ["--", "dgxa100_n8", "--runs", "10"]
+    assert f"{CODE_FOLDER}/data:/data:ro" in argv
     assert "--apptainer" in wrapped(load_system("academic_t4"), "academic_t4", [], 0)
     with pytest.raises(UsageError, match=r"^--node-rank: found 1, but launch\.launcher is slurm"):
         wrapped(load_system("dgxa100_n8"), "dgxa100_n8", [], 1)
 
 
-def test_slurm_without_a_container_takes_this_python(write_system: Any) -> None:
+def test_sbatch_without_a_container_uses_this_python(write_system: Any) -> None:
     path = write_system({"launch.launcher": "slurm", "launch.slurm_options": ["--partition=gpu"]})
-    words = wrapped(load_system(str(path)), str(path), [], 0)
-    assert words[-5:] == [f"{CODE_FOLDER}/docker/slurm.sub", "--python", sys.executable, "--", str(path)]
-    assert "--partition=gpu" in words
+    argv = wrapped(load_system(str(path)), str(path), [], 0)
+    assert argv[-5:] == [f"{CODE_FOLDER}/docker/slurm.sub", "--python", sys.executable, "--", str(path)]
+    assert "--partition=gpu" in argv
 
 
 def set_host(folder: Path, resolved: str, addresses: str = "10.0.0.5 fd00::5 ") -> None:
-    """This node is called node0, which resolves to an address, and has these ones."""
+    """Fake `hostname` and `getent`: this node is node0, which resolves to an address, and has these addresses."""
     host = f'[ "$1" = -I ] && echo "{addresses}" || echo node0\n'
     for name, script in {"hostname": host, "getent": f"[ -z '{resolved}' ] || echo '{resolved}       node0'\n"}.items():
         (folder / name).write_text(f"#!/bin/bash\n{script}", encoding="utf-8")
@@ -93,21 +104,21 @@ def set_host(folder: Path, resolved: str, addresses: str = "10.0.0.5 fd00::5 ") 
 
 @pytest.fixture
 def fakes(tmp_path: Path) -> Path:
-    """srun, docker and nvidia-smi that say what they are asked; srun's task is run too, as on one node."""
+    """Fake srun, docker and others that print their arguments; srun also runs its task, as on one node."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    say = '#!/bin/bash\nname="${0##*/}"; for word; do echo "$name:$word"; done\n'
+    script = '#!/bin/bash\nname="${0##*/}"; for argument; do echo "$name:$argument"; done\n'
     for name in ("srun", "docker", "nvidia-smi", "podium", "apptainer", "python"):
-        (folder / name).write_text(say, encoding="utf-8")
+        (folder / name).write_text(script, encoding="utf-8")
     task = 'while [ "$1" != bash ]; do shift; done; exec "$@"\n'
-    (folder / "srun").write_text(say + task, encoding="utf-8")
+    (folder / "srun").write_text(script + task, encoding="utf-8")
     set_host(folder, "10.0.0.5")
     for path in folder.iterdir():
         path.chmod(0o755)
     return folder
 
 
-def said(fakes: Path, name: str, arguments: list[str], cwd: Path = CODE_FOLDER, code: int = 0) -> list[str]:
+def arguments_of(fakes: Path, name: str, arguments: list[str], cwd: Path = CODE_FOLDER, code: int = 0) -> list[str]:
     done = subprocess.run(
         ["bash", str(CODE_FOLDER / "docker" / "slurm.sub"), *arguments],
         env={"PATH": f"{fakes}:/usr/bin:/bin", **JOB},
@@ -130,15 +141,20 @@ INSIDE = [
     "--set",
     f"launch.rendezvous=node0:{PORT}",
 ]
-ASKED = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
+PODIUM_ARGUMENTS = ["run", "laptop", "--set", "seed=1 2", *INSIDE, "--node-rank", "2"]
 
 
-def test_a_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> None:
+def test_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> None:
     arguments = ["--python", "python", "laptop", "--set", "seed=1 2"]
-    assert said(fakes, "python", arguments) == ["-m", "podium.cli", *ASKED]
-    assert said(fakes, "python", ["--doctor", *arguments]) == ["-m", "podium.cli", "doctor", *ASKED[1:]]
-    asked = said(fakes, "srun", arguments)
-    assert asked[:4] == ["--ntasks-per-node=1", "--cpus-per-task=96", "--cpu-bind=none", "--kill-on-bad-exit=0"]
+    assert arguments_of(fakes, "python", arguments) == ["-m", "podium.cli", *PODIUM_ARGUMENTS]
+    assert arguments_of(fakes, "python", ["--doctor", *arguments]) == [
+        "-m",
+        "podium.cli",
+        "doctor",
+        *PODIUM_ARGUMENTS[1:],
+    ]
+    srun = arguments_of(fakes, "srun", arguments)
+    assert srun[:4] == ["--ntasks-per-node=1", "--cpus-per-task=96", "--cpu-bind=none", "--kill-on-bad-exit=0"]
 
 
 @pytest.mark.parametrize(
@@ -150,26 +166,26 @@ def test_a_job_without_a_container_runs_podium_on_every_node(fakes: Path) -> Non
         ("", "10.0.0.5", "node0"),
     ],
 )
-def test_a_first_node_whose_name_is_the_loopback_is_named_by_its_address(
+def test_rendezvous_uses_an_address_if_the_name_resolves_to_the_loopback(
     fakes: Path, resolved: str, addresses: str, expected: str
 ) -> None:
     set_host(fakes, resolved, addresses)
-    assert f"launch.rendezvous={expected}:{PORT}" in said(fakes, "python", ["--python", "python", "laptop"])
+    assert f"launch.rendezvous={expected}:{PORT}" in arguments_of(fakes, "python", ["--python", "python", "laptop"])
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A folder that has what the script looks for, to make the shared folders in."""
+    """A folder that the script accepts as the repository."""
     (tmp_path / "podium" / "cli").mkdir(parents=True)
     (tmp_path / "podium" / "cli" / "main.py").touch()
     return tmp_path
 
 
-def test_a_job_in_pyxis(fakes: Path, repository: Path) -> None:
+def test_job_in_pyxis(fakes: Path, repository: Path) -> None:
     arguments = ["--pyxis", "/i.sqsh", "--mount", "/d:/data:ro", "--", "laptop", "--set", "seed=1 2"]
-    assert said(fakes, "podium", arguments, repository) == ASKED
+    assert arguments_of(fakes, "podium", arguments, repository) == PODIUM_ARGUMENTS
     shared = ",".join(f"{repository}/{name}:/workspace/podium/{name}" for name in ("results", "runs", "data"))
-    found = said(fakes, "srun", arguments, repository)
+    found = arguments_of(fakes, "srun", arguments, repository)
     assert set(found) >= {
         "--container-image=/i.sqsh",
         f"--container-mounts=/d:/data:ro,{shared}",
@@ -178,30 +194,30 @@ def test_a_job_in_pyxis(fakes: Path, repository: Path) -> None:
     assert (repository / "runs").is_dir()
 
 
-def test_a_job_in_apptainer_mounts_nothing_twice(fakes: Path, repository: Path) -> None:
+def test_job_in_apptainer_mounts_nothing_twice(fakes: Path, repository: Path) -> None:
     mount = f"{repository}/runs:/workspace/podium/runs"
     arguments = ["--apptainer", "/i.sif", "--mount", mount, "laptop", "--set", "seed=1 2"]
-    found = said(fakes, "apptainer", arguments, repository)
+    found = arguments_of(fakes, "apptainer", arguments, repository)
     rest = ",".join(f"{repository}/{name}:/workspace/podium/{name}" for name in ("results", "data"))
     head = ["exec", "--nv", "--pwd", "/workspace/podium", "--bind", f"{mount},{rest}", "/i.sif", "podium"]
-    assert found == [*head, *ASKED]
+    assert found == [*head, *PODIUM_ARGUMENTS]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--pixis", "x", "laptop"], ["--mount"], ["--apptainer"], ["--python"]])
-def test_a_job_asked_wrongly_starts_nothing(fakes: Path, arguments: list[str]) -> None:
-    assert said(fakes, "srun", arguments, code=2) == []
+def test_invalid_options_start_nothing(fakes: Path, arguments: list[str]) -> None:
+    assert arguments_of(fakes, "srun", arguments, code=2) == []
 
 
-def test_a_job_from_another_folder_starts_nothing(fakes: Path, tmp_path: Path) -> None:
-    assert said(fakes, "srun", ["laptop"], cwd=tmp_path, code=2) == []
+def test_job_from_another_folder_starts_nothing(fakes: Path, tmp_path: Path) -> None:
+    assert arguments_of(fakes, "srun", ["laptop"], cwd=tmp_path, code=2) == []
 
 
-def test_podium_becomes_docker(fakes: Path, tmp_path: Path) -> None:
+def test_docker_replaces_the_process(fakes: Path, tmp_path: Path) -> None:
     program = (
-        "from pathlib import Path\nfrom podium.launch import container as elsewhere\n"
+        "from pathlib import Path\nfrom podium.launch import container as launch_container\n"
         "from podium.config.load import load_system\n"
-        f"elsewhere.WORKING_FOLDER = Path({str(tmp_path)!r})\n"
-        "elsewhere.become(load_system('dgxa100_n1'), ['docker', 'run', 'a b'])"
+        f"launch_container.WORKING_FOLDER = Path({str(tmp_path)!r})\n"
+        "launch_container.become(load_system('dgxa100_n1'), ['docker', 'run', 'a b'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -214,17 +230,17 @@ def test_podium_becomes_docker(fakes: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "dgxa100_n1").is_dir()
 
 
-def test_a_launcher_that_is_not_installed_is_told() -> None:
-    with pytest.raises(UsageError, match=r"^launch\.launcher is docker, but there is no no-docker here; install it$"):
+def test_missing_launcher_is_an_error() -> None:
+    with pytest.raises(
+        UsageError, match=r"^launch\.launcher is docker, but no-docker is not installed here; install it$"
+    ):
         become(load_system("dgxa100_n1"), ["no-docker", "run"])
 
 
 # --dry-run
 
 
-def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_prints_a_shell_command_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "my runs")
     done = CliRunner().invoke(app, ["run", "laptop", "--dry-run", "--runs", "2"])
     assert done.exit_code == 0, done.output
@@ -239,7 +255,7 @@ def test_a_dry_run_prints_what_a_shell_would_take_and_starts_nothing(
     assert f"'implementations.pytorch.train', '{tmp_path}/my runs/laptop/" in found
 
 
-def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
+def test_dry_run_of_several_nodes_is_that_of_this_node() -> None:
     settings = ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"]
     _, note, first = commands(RunRequest("laptop", settings))
     assert note.startswith("# node 0 of 2: ")
@@ -250,17 +266,17 @@ def test_a_dry_run_of_several_nodes_is_this_nodes() -> None:
     assert "--local-addr=ADDRESS" in commands(RunRequest("laptop", unknown, node_rank=1))[2]
 
 
-def test_a_dry_run_of_a_job_is_its_submission() -> None:
+def test_dry_run_of_a_job_is_its_sbatch_command() -> None:
     *_, line = commands(RunRequest("dgxa100_n8", ["description.cooling=air, cold"]))
     assert line.startswith("sbatch --wait ")
     assert line.endswith("-- dgxa100_n8 --set 'description.cooling=air, cold'")
 
 
-# What `podium run` does by launcher and number
+# `podium run` by launcher and node rank
 
 
-def make_what_is_mounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repository's folder with the images and the data of size large, as far as they are looked at from outside."""
+def make_mounted_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a folder in place of the repository, with the images and data whose existence is checked."""
     monkeypatch.setattr(mounts_module, "WORKING_FOLDER", folder)
     (folder / "data").mkdir()
     for name in ("wikipedia", "wikipedia_128", "evaluation", "vocab.txt", "large.safetensors"):
@@ -269,47 +285,47 @@ def make_what_is_mounted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / name).touch()
 
 
-def test_run_becomes_the_launcher_of_its_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_what_is_mounted(tmp_path, monkeypatch)
-    became: list[list[str]] = []
+def test_run_starts_the_launcher_of_its_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_mounted_files(tmp_path, monkeypatch)
+    started: list[list[str]] = []
 
-    def stop_there(config: RunConfig, words: list[str]) -> None:
-        became.append(words)
+    def record(config: RunConfig, argv: list[str]) -> None:
+        started.append(argv)
         raise SystemExit(0)
 
-    monkeypatch.setattr("podium.run.run_set.become", stop_there)
+    monkeypatch.setattr("podium.run.run_set.become", record)
     done = CliRunner().invoke(app, ["run", "dgxa100_n1", "--runs", "3"])
     assert done.exit_code == 0, done.output
-    assert became == [wrapped(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
+    assert started == [wrapped(load_system("dgxa100_n1"), "dgxa100_n1", ["--runs", "3"], 0)]
 
 
-def test_run_with_a_number_follows_the_first_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_a_node_rank_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[int] = []
     monkeypatch.setattr("podium.run.run_set.follow", lambda config, rank, *_: followed.append(rank))
-    monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: pytest.fail("the first node alone makes the runs"))
+    monkeypatch.setattr("podium.run.run_set.run_set", lambda *_: pytest.fail("only the first node makes the runs"))
     settings = ["--set", "launch.nodes=4", "--set", "launch.rendezvous=a:29500"]
     done = CliRunner().invoke(app, ["run", "laptop", "--node-rank", "2", *settings])
     assert done.exit_code == 0, done.output
     assert followed == [2]
 
 
-# A run that is gone on with
+# Resumed runs
 
 
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The folder of a run on a system, under runs/, as it was made inside and has saved itself; and what is become."""
-    make_what_is_mounted(tmp_path, monkeypatch)
+    """Make the folder of a stopped run with a checkpoint; returns it and the commands that are started from then on."""
+    make_mounted_files(tmp_path, monkeypatch)
     monkeypatch.setattr(container_module, "WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.WORKING_FOLDER", tmp_path)
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
-    became: list[list[str]] = []
+    started: list[list[str]] = []
 
-    def stop_there(config: RunConfig, words: list[str]) -> None:
-        became.append(words)
+    def record(config: RunConfig, argv: list[str]) -> None:
+        started.append(argv)
         raise SystemExit(0)
 
-    monkeypatch.setattr("podium.run.run_set.become", stop_there)
+    monkeypatch.setattr("podium.run.run_set.become", record)
 
     def make(system: str, *settings: str) -> tuple[Path, list[list[str]]]:
         run = RunFolder(tmp_path / "runs" / system / "2026-11-21" / "run_0")
@@ -320,13 +336,13 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         facts = facts_of(3, 1234, 0, 0, "", kept(config), {})
         (checkpoint / "facts.json").write_text(facts, encoding="utf-8")
         write_resolved(config, run.config)
-        return run.path, became
+        return run.path, started
 
     return make
 
 
-def invoked(*words: str, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["run", *words])
+def run_podium(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["run", *arguments])
     error = done.exception
     assert (error.exit_code if isinstance(error, UsageError) else done.exit_code) == code, done.output
     return done.output if error is None or not code else str(error)
@@ -335,47 +351,47 @@ def invoked(*words: str, code: int = 0) -> str:
 NAMED = "runs/{}/2026-11-21/run_0"
 
 
-def test_a_run_goes_on_in_docker(stopped: Any) -> None:
-    folder, became = stopped("dgxa100_n1")
+def test_run_resumes_in_docker(stopped: Any) -> None:
+    folder, started = stopped("dgxa100_n1")
     for named in (str(folder), NAMED.format("dgxa100_n1")):  # the latter from any folder
-        invoked("dgxa100_n1", "--resume", named, "--json", "--set", "launch.timeout_seconds=99")
-    assert became[0] == became[1]
-    inner = became[0][became[0].index("podium:latest") + 1 :]
-    asked = ["--resume", NAMED.format("dgxa100_n1"), "--set", "launch.timeout_seconds=99", "--json"]
-    assert inner == ["podium", "run", "dgxa100_n1", *asked, *DIRECT]
+        run_podium("dgxa100_n1", "--resume", named, "--json", "--set", "launch.timeout_seconds=99")
+    assert started[0] == started[1]
+    inner = started[0][started[0].index("podium:latest") + 1 :]
+    options = ["--resume", NAMED.format("dgxa100_n1"), "--set", "launch.timeout_seconds=99", "--json"]
+    assert inner == ["podium", "run", "dgxa100_n1", *options, *DIRECT]
 
 
-def test_a_run_goes_on_in_a_job_of_as_many_nodes_as_it_had(stopped: Any) -> None:
-    folder, became = stopped("academic_t4", "launch.nodes=2", "launch.requeue=null", "launch.rendezvous=gone:29500")
-    invoked("academic_t4", "--resume", str(folder))
-    assert "--nodes=2" in became[0]
-    assert became[0][-4:] == ["--", "academic_t4", "--resume", NAMED.format("academic_t4")]
-    line = invoked("academic_t4", "--resume", str(folder), "--dry-run")
+def test_run_resumes_in_a_job_with_its_number_of_nodes(stopped: Any) -> None:
+    folder, started = stopped("academic_t4", "launch.nodes=2", "launch.requeue=null", "launch.rendezvous=gone:29500")
+    run_podium("academic_t4", "--resume", str(folder))
+    assert "--nodes=2" in started[0]
+    assert started[0][-4:] == ["--", "academic_t4", "--resume", NAMED.format("academic_t4")]
+    line = run_podium("academic_t4", "--resume", str(folder), "--dry-run")
     assert line.endswith(f"-- academic_t4 --resume {NAMED.format('academic_t4')}\n")
-    assert len(became) == 1
+    assert len(started) == 1
 
 
-def test_a_run_that_a_container_does_not_see_does_not_go_on_there(stopped: Any, tmp_path: Path) -> None:
-    folder, became = stopped("dgxa100_n1")
+def test_run_outside_of_the_mounts_does_not_resume_in_a_container(stopped: Any, tmp_path: Path) -> None:
+    folder, started = stopped("dgxa100_n1")
     moved = folder.rename(tmp_path / "moved")
-    words = invoked("dgxa100_n1", "--resume", str(moved), code=2)
-    assert words == (
-        f"{moved}: the run goes on in a container (launch.container), which sees {tmp_path}/runs alone; move the run's "
-        "folder back there"
+    message = run_podium("dgxa100_n1", "--resume", str(moved), code=2)
+    assert message == (
+        f"{moved}: the run resumes in a container (launch.container), which mounts only {tmp_path}/runs; "
+        "move the run's folder back there"
     )
-    assert became == []
+    assert started == []
 
 
-def test_what_cannot_be_gone_on_with_is_not_submitted(stopped: Any) -> None:
-    folder, became = stopped("dgxa100_n8")
-    words = invoked("dgxa100_n8", "--resume", str(folder), "--set", "launch.nodes=4", code=2)
-    assert words.startswith("--set launch.nodes: found 4, but the run was made with 8; ")
+def test_run_that_cannot_be_resumed_is_not_submitted(stopped: Any) -> None:
+    folder, started = stopped("dgxa100_n8")
+    message = run_podium("dgxa100_n8", "--resume", str(folder), "--set", "launch.nodes=4", code=2)
+    assert message.startswith("--set launch.nodes: found 4, but the run was made with 8; ")
     (folder / "summary.json").write_text("{}", encoding="utf-8")
-    assert invoked("dgxa100_n8", "--resume", str(folder), code=2).endswith("has come to its end; start another one")
-    assert became == []
+    assert run_podium("dgxa100_n8", "--resume", str(folder), code=2).endswith("has come to its end; start another one")
+    assert started == []
 
 
-def test_runs_that_lie_on_another_disk_are_seen_under_their_name_here(
+def test_run_folder_behind_a_link_is_relative_to_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(container_module, "WORKING_FOLDER", tmp_path / "here")
@@ -387,57 +403,57 @@ def test_runs_that_lie_on_another_disk_are_seen_under_their_name_here(
     assert seen_anywhere(tmp_path) == tmp_path
 
 
-def test_what_a_job_says_to_its_nodes_is_taken_by_each(
+def test_arguments_of_slurm_sub_are_accepted_on_each_node(
     fakes: Path, stopped: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The words of docker/slurm.sub on node 2, and as they would be on node 0."""
-    folder, became = stopped("laptop", "launch.nodes=3", "global_batch_size=24", "launch.rendezvous=gone:29500")
-    words = said(fakes, "python", ["--python", "python", "laptop", "--resume", str(folder)])[2:]
-    assert words == ["run", "laptop", "--resume", str(folder), *INSIDE, "--node-rank", "2"]
-    met: list[tuple[str, int, str | None]] = []
+    """The arguments of docker/slurm.sub on node 2, and as they would be on node 0."""
+    folder, started = stopped("laptop", "launch.nodes=3", "global_batch_size=24", "launch.rendezvous=gone:29500")
+    arguments = arguments_of(fakes, "python", ["--python", "python", "laptop", "--resume", str(folder)])[2:]
+    assert arguments == ["run", "laptop", "--resume", str(folder), *INSIDE, "--node-rank", "2"]
+    calls: list[tuple[str, int, str | None]] = []
 
-    def noted(what: str) -> Any:
-        def note(config: RunConfig, rank: Any, *_: Any) -> None:
-            met.append((what, rank if what == "follow" else 0, config.launch.rendezvous))
+    def recording(what: str) -> Any:
+        def record(config: RunConfig, rank: Any, *_: Any) -> None:
+            calls.append((what, rank if what == "follow" else 0, config.launch.rendezvous))
             raise SystemExit(0)
 
-        return note
+        return record
 
-    monkeypatch.setattr("podium.run.run_set.follow", noted("follow"))
-    monkeypatch.setattr("podium.run.run_set.node_group", noted("gather"))
-    invoked(*words[1:])
-    invoked(*words[1:-1], "0")
+    monkeypatch.setattr("podium.run.run_set.follow", recording("follow"))
+    monkeypatch.setattr("podium.run.run_set.node_group", recording("gather"))
+    run_podium(*arguments[1:])
+    run_podium(*arguments[1:-1], "0")
     here = f"node0:{PORT}"
-    assert met == [("follow", 2, here), ("gather", 0, here)]
-    assert became == []
+    assert calls == [("follow", 2, here), ("gather", 0, here)]
+    assert started == []
 
 
-def test_a_run_on_nodes_started_by_hand_goes_on_by_the_same_command_on_each(
+def test_manually_started_nodes_resume_by_the_same_command_on_each(
     stopped: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = stopped("laptop", "launch.nodes=2", "launch.rendezvous=a:29500")
-    met: list[tuple[int, str | None]] = []
+    calls: list[tuple[int, str | None]] = []
     monkeypatch.setattr(
-        "podium.run.run_set.follow", lambda config, rank, *_: met.append((rank, config.launch.rendezvous))
+        "podium.run.run_set.follow", lambda config, rank, *_: calls.append((rank, config.launch.rendezvous))
     )
-    invoked("laptop", "--resume", str(folder), "--node-rank", "1")
-    invoked("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")
-    assert met == [(1, "a:29500"), (1, "b:29500")]
-    line = invoked("laptop", "--resume", str(folder), "--dry-run", "--set", "launch.rendezvous=127.0.0.1:29500")
+    run_podium("laptop", "--resume", str(folder), "--node-rank", "1")
+    run_podium("laptop", "--resume", str(folder), "--node-rank", "1", "--set", "launch.rendezvous=b:29500")
+    assert calls == [(1, "a:29500"), (1, "b:29500")]
+    line = run_podium("laptop", "--resume", str(folder), "--dry-run", "--set", "launch.rendezvous=127.0.0.1:29500")
     assert line.splitlines()[2].endswith(f"implementations.pytorch.train {folder}/config.yaml {folder}")
 
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for docker that prints a digest, and its arguments into the file that is returned."""
-    program, asked = tmp_path / "docker", tmp_path / "asked.txt"
+    """A fake docker that prints a digest, and appends its arguments to the file that is returned."""
+    program, calls = tmp_path / "docker", tmp_path / "calls.txt"
     version = '[ "$2" = version ] && exit "${NO_BUILDX:-0}"'
-    script = f'{version}\necho "$@" >>{asked}\n[ "$1" = buildx ] && echo "$DIGEST"\nexit "${{FAILS:-0}}"'
+    script = f'{version}\necho "$@" >>{calls}\n[ "$1" = buildx ] && echo "$DIGEST"\nexit "${{FAILS:-0}}"'
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("DIGEST", PINNED)
-    return asked
+    return calls
 
 
 PINNED = "sha256:" + "5" * 64
@@ -447,7 +463,7 @@ def _build(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([CODE_FOLDER / "docker/build.sh", *options], capture_output=True, text=True, check=False)
 
 
-def test_the_image_is_built_on_a_base_that_is_pinned_by_its_digest(docker: Path) -> None:
+def test_base_image_is_pinned_by_its_digest(docker: Path) -> None:
     base = next(
         line.removeprefix("ARG FROM_IMAGE=")
         for line in (CODE_FOLDER / "docker/Dockerfile").read_text().splitlines()
@@ -458,7 +474,7 @@ def test_the_image_is_built_on_a_base_that_is_pinned_by_its_digest(docker: Path)
     assert f"--build-arg FROM_IMAGE={base}@{PINNED} --tag podium:latest --no-cache ." in docker.read_text()
 
 
-def test_a_base_that_is_pinned_already_is_not_asked_for(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_of_a_pinned_base_is_not_requested(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_IMAGE", f"registry.example/torch@{PINNED}")
     assert _build("--print").stdout == f"registry.example/torch@{PINNED}\n"
     assert not docker.exists()
@@ -467,7 +483,7 @@ def test_a_base_that_is_pinned_already_is_not_asked_for(docker: Path, monkeypatc
 @pytest.mark.parametrize(
     "digest", ["sha256:abc", f"sha256:{'G' * 64}", "sha256:", "md5:5", f"{PINNED}5", PINNED.upper()]
 )
-def test_a_base_with_half_a_digest_is_refused(docker: Path, monkeypatch: pytest.MonkeyPatch, digest: str) -> None:
+def test_invalid_digest_is_refused(docker: Path, monkeypatch: pytest.MonkeyPatch, digest: str) -> None:
     monkeypatch.setenv("FROM_IMAGE", f"x@{digest}")
     done = _build()
     assert (done.returncode, done.stdout) == (2, "") and not docker.exists()
@@ -476,7 +492,7 @@ def test_a_base_with_half_a_digest_is_refused(docker: Path, monkeypatch: pytest.
     )
 
 
-def test_without_buildx_it_is_said_what_to_install_or_to_name(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_buildx_is_an_error(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_BUILDX", "1")
     done = _build()
     assert done.returncode == 1 and not docker.exists()
@@ -487,7 +503,7 @@ def test_without_buildx_it_is_said_what_to_install_or_to_name(docker: Path, monk
 
 
 @pytest.mark.parametrize(("digest", "fails"), [(PINNED, "1"), ("latest", "0"), ("", "0")])
-def test_without_a_digest_nothing_is_built(
+def test_nothing_is_built_without_a_digest(
     docker: Path, monkeypatch: pytest.MonkeyPatch, digest: str, fails: str
 ) -> None:
     monkeypatch.setenv("DIGEST", digest)

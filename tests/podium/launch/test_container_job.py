@@ -1,4 +1,4 @@
-"""A submitted job is waited for and shown; where Slurm does not take it, and on an interruption, a sentence says so."""
+"""Submission of a Slurm job: waiting, output, exit code, refusal and interruption."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from pathlib import Path
 from podium.cli import main as cli
 from podium.launch import container as job
 job.WORKING_FOLDER = Path(sys.argv[1])
-cli.app = lambda: sys.exit(job.attend("mine", ["sbatch", "--wait", "script"]))
+cli.app = lambda: sys.exit(job.submit_and_wait("mine", ["sbatch", "--wait", "script"]))
 cli.main()
 """
 
@@ -48,58 +48,62 @@ def start(folder: Path, sbatch: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """The same in this process; what sbatch itself prints on standard error is not captured with it."""
+def submit_and_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """The same in this process; standard error of sbatch is not captured."""
 
     def run(sbatch: str) -> subprocess.CompletedProcess[str]:
         write_sbatch(tmp_path, sbatch)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         monkeypatch.setattr(container, "WORKING_FOLDER", tmp_path)
-        words = ["sbatch", "--wait", "script"]
-        monkeypatch.setattr("podium.cli.main.app", lambda: sys.exit(container.attend("mine", words)))
+        argv = ["sbatch", "--wait", "script"]
+        monkeypatch.setattr("podium.cli.main.app", lambda: sys.exit(container.submit_and_wait("mine", argv)))
         return run_podium(cwd=tmp_path)
 
     return run
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
-def test_a_job_ends_as_if_it_had_run_here(attend: Callable[..., subprocess.CompletedProcess[str]], code: int) -> None:
+def test_output_and_exit_code_are_those_of_the_job(
+    submit_and_wait: Callable[..., subprocess.CompletedProcess[str]], code: int
+) -> None:
     writes = 'echo "{}" > runs/mine/slurm-17.txt; echo "a note" > runs/mine/slurm-17.err'
-    done = attend(f'echo "Submitted batch job 17"; {writes}; exit {code}')
+    done = submit_and_wait(f'echo "Submitted batch job 17"; {writes}; exit {code}')
     assert (done.stdout, done.stderr, done.returncode) == ("{}\n", "a note\n", code)
 
 
-def test_a_job_that_was_cancelled_while_it_waited_has_not_succeeded(
-    attend: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
+def test_job_cancelled_while_pending_has_failed(
+    submit_and_wait: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm's exit code of it is 0, as of one that was requeued and waited for its turn."""
+    """`sbatch --wait` returns 0 for it, as for a job that was requeued and is pending."""
     monkeypatch.setenv("STATE", "CANCELLED")
-    done = attend("touch runs/mine/slurm-17.txt runs/mine/slurm-17.err; echo Submitted batch job 17")
+    done = submit_and_wait("touch runs/mine/slurm-17.txt runs/mine/slurm-17.err; echo Submitted batch job 17")
     assert (done.stdout, done.returncode) == ("", 1)
     assert done.stderr == "podium: the Slurm job 17 ended as CANCELLED, before its run had ended\n"
 
 
-def test_a_job_whose_output_is_not_here_says_so(
-    attend: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+def test_missing_output_is_reported(
+    submit_and_wait: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    done = attend("echo Submitted batch job 17")
+    done = submit_and_wait("echo Submitted batch job 17")
     output, error = done.stdout, done.stderr
     assert (
-        output == f"podium: {tmp_path}/runs/mine/slurm-17.txt is not there; see whether the nodes share this folder\n"
+        output == f"podium: {tmp_path}/runs/mine/slurm-17.txt does not exist; check that the nodes share this folder\n"
     )
-    assert f"{tmp_path}/runs/mine/slurm-17.err is not there" in error
+    assert f"{tmp_path}/runs/mine/slurm-17.err does not exist" in error
 
 
-def test_a_job_that_is_not_taken_is_told(tmp_path: Path) -> None:
+def test_refused_job_is_an_error(tmp_path: Path) -> None:
     process = start(tmp_path, "echo sbatch: error: no controller >&2; exit 1")
     output, error = process.communicate(timeout=60)
     assert (process.returncode, output) == (1, "")
-    assert "sbatch: error: no controller\npodium: sbatch did not take the job (exit code 1;" in error
+    assert "sbatch: error: no controller\npodium: sbatch did not submit the job (exit code 1;" in error
     assert "Traceback" not in error
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_says_that_the_job_goes_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_interruption_leaves_the_job_and_prints_how_to_end_it(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, f"sleep 0.5; echo $$ > {tmp_path}/pid; exec sleep 100")
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text(encoding="utf-8"):

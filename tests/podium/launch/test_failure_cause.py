@@ -1,10 +1,10 @@
-"""The line of a run's output that says why it ended."""
+"""Search for the first failure and its error line in a run's output."""
 
 from pathlib import Path
 
 import pytest
 
-from podium.launch.failure_cause import LARGEST, LONGEST, cause_of
+from podium.launch.failure_cause import MAX_LENGTH, TAIL_BYTES, find_root_cause
 
 LOG = "E1120 23:39:28.439000 8454 torch/distributed/elastic/multiprocessing/api.py:1002] "
 REPORT = (
@@ -34,11 +34,11 @@ CLOSED = traceback("RuntimeError: [gloo/tcp/pair.cc:534] Connection closed by pe
         (traceback("ValueError: batch 7 is odd"), 1, "ValueError: batch 7 is odd"),
         (traceback("KeyError"), 1, "KeyError"),
         (traceback("h5py.Errors.Bad: x"), 1, "h5py.Errors.Bad: x"),
-        # the rank that died first, whatever the others say of it before or after
+        # the failed rank's error, before or after those of its peers
         (traceback("ValueError: odd") + CLOSED, 1, "ValueError: odd"),
         (CLOSED + traceback("ValueError: odd"), 1, "ValueError: odd"),
         (CLOSED, 1, CLOSED.splitlines()[-1]),
-        # of chained exceptions the one that was not handled
+        # the unhandled one of chained exceptions
         (
             traceback("KeyError: 'x'")
             + "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -53,7 +53,7 @@ CLOSED = traceback("RuntimeError: [gloo/tcp/pair.cc:534] Connection closed by pe
         ("step 1\nKilled\n\n", -9, "the last line that was printed: Killed"),
         ("", -9, ""),
         (LOG + "Sending process 8458 closing signal SIGTERM\n", -9, ""),
-        # an attempt before, which torchrun has started again
+        # an error of an earlier attempt, which torchrun has restarted
         (
             traceback("ValueError: old") + REPORT.format(code=3) + "step 1\n",
             1,
@@ -61,24 +61,24 @@ CLOSED = traceback("RuntimeError: [gloo/tcp/pair.cc:534] Connection closed by pe
         ),
     ],
 )
-def test_the_cause_is_a_line_that_the_ranks_printed(tmp_path: Path, printed: str, code: int, line: str) -> None:
+def test_cause_is_the_failed_ranks_error_line(tmp_path: Path, printed: str, code: int, line: str) -> None:
     output = tmp_path / "output.txt"
     output.write_text(printed + REPORT.format(code=code), encoding="utf-8")
-    death = cause_of(output)
-    assert (death.rank, death.exit_code) == (1, code)
-    assert death.line.startswith(line) if line else death.line == ""
+    cause = find_root_cause(output)
+    assert (cause.rank, cause.exit_code) == (1, code)
+    assert cause.line.startswith(line) if line else cause.line == ""
 
 
-def test_a_torchrun_that_fails_itself_says_why(tmp_path: Path) -> None:
+def test_failure_of_torchrun_before_any_rank_starts(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
     output.write_text(traceback("ImportError: no torch"), encoding="utf-8")
-    assert (cause_of(output).rank, cause_of(output).line) == (None, "ImportError: no torch")
-    assert cause_of(tmp_path / "nothing").line == ""
+    assert (find_root_cause(output).rank, find_root_cause(output).line) == (None, "ImportError: no torch")
+    assert find_root_cause(tmp_path / "nothing").line == ""
 
 
-def test_a_line_is_safe_for_a_terminal_and_short(tmp_path: Path) -> None:
+def test_line_is_printable_and_short(tmp_path: Path) -> None:
     output = tmp_path / "output.txt"
     hostile = "ValueError: \x1b[31m\x07\u202e" + "x" * 5000
-    output.write_bytes(b"\xff\n" * LARGEST + (traceback(hostile) + REPORT.format(code=1)).encode())
-    line = cause_of(output).line
-    assert line.isprintable() and line.startswith("ValueError: [31m") and len(line) == LONGEST
+    output.write_bytes(b"\xff\n" * TAIL_BYTES + (traceback(hostile) + REPORT.format(code=1)).encode())
+    line = find_root_cause(output).line
+    assert line.isprintable() and line.startswith("ValueError: [31m") and len(line) == MAX_LENGTH

@@ -1,4 +1,4 @@
-"""Connections between nodes: messages, and the greeting, with strangers on either side. All sockets are real."""
+"""Connections between nodes: messages and the handshake, also with unauthenticated peers. All sockets are real."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from podium.launch.node_connection import (
     SECRET_BYTES,
     Answer,
     Hello,
-    LostError,
     NodeConnection,
+    NodeLostError,
     Order,
     new_secret,
     read_secret,
@@ -35,8 +35,8 @@ from podium.launch.node_group import NodeGroup, follow, node_group, rendezvous_a
 
 
 @pytest.fixture(autouse=True)
-def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that fails does so within a minute."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a failing test end within a minute."""
     for name in ("JOIN_SECONDS", "ANSWER_SECONDS"):
         monkeypatch.setattr(f"podium.launch.node_group.{name}", 20.0)
 
@@ -54,7 +54,7 @@ def ends() -> Iterator[tuple[NodeConnection, NodeConnection]]:
 Ends = tuple[NodeConnection, NodeConnection]
 
 
-def test_messages_come_whole_and_in_order(ends: Ends) -> None:
+def test_messages_arrive_complete_and_in_order(ends: Ends) -> None:
     here, there = ends
     assert here.receive(Order, 0) is None
     orders = [
@@ -76,7 +76,7 @@ def raw(connection: NodeConnection) -> "Connection[Any, Any]":
 
 
 class Attack:
-    """Unpickled, it makes a file."""
+    """Object that makes a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,53 +86,53 @@ class Attack:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
+    ("content", "reason"),
     [
-        (b"no JSON", "it sent what is no Order: its message: Invalid JSON"),
-        (b"\xff\xfe", "it sent what is no Order: its message: Invalid JSON"),
-        (b"[" * 100_000, "it sent what is no Order: its message: Invalid JSON"),
-        (b"[1]", "it sent what is no Order: its message: Input should be an object"),
-        (b"7", "it sent what is no Order: its message: Input should be an object"),
-        (b"", "it sent what is no Order: its message: Invalid JSON"),
-        (b"{}", "it sent what is no Order: do: Field required"),
-        (b'{"do": "shell"}', "it sent what is no Order: do: Input should be 'clear', 'verify', 'run', 'stop' or 'end'"),
-        (b'{"do": "run", "entry": "evaluate"}', "it sent what is no Order: entry: Input should be 'train' or 'doctor'"),
-        (b'{"do": "run", "entry": "../../tmp/x"}', "it sent what is no Order: entry: Input should be 'train' or"),
-        (b'{"do": "run", "options": "all"}', "it sent what is no Order: options: Input should be a valid"),
-        (b'{"do": "run", "folder": 7}', "it sent what is no Order: folder: Input should be a valid string"),
-        (b'{"do": "run", "command": "x"}', "it sent what is no Order: command: Extra inputs are not permitted"),
-        (b'{"do": "end", "exit_code": 1e999}', "it sent what is no Order: exit_code: Input should be a"),
-        (json.dumps({"do": "end", "k" * 9000: 1}).encode(), "it sent what is no Order: kkk"),
-        (pickle.dumps(Order), "it sent what is no Order: its message: Invalid JSON"),
+        (b"no JSON", "it sent an invalid Order: message: Invalid JSON"),
+        (b"\xff\xfe", "it sent an invalid Order: message: Invalid JSON"),
+        (b"[" * 100_000, "it sent an invalid Order: message: Invalid JSON"),
+        (b"[1]", "it sent an invalid Order: message: Input should be an object"),
+        (b"7", "it sent an invalid Order: message: Input should be an object"),
+        (b"", "it sent an invalid Order: message: Invalid JSON"),
+        (b"{}", "it sent an invalid Order: do: Field required"),
+        (b'{"do": "shell"}', "it sent an invalid Order: do: Input should be 'clear', 'verify', 'run', 'stop' or 'end'"),
+        (b'{"do": "run", "entry": "evaluate"}', "it sent an invalid Order: entry: Input should be 'train' or 'doctor'"),
+        (b'{"do": "run", "entry": "../../tmp/x"}', "it sent an invalid Order: entry: Input should be 'train' or"),
+        (b'{"do": "run", "options": "all"}', "it sent an invalid Order: options: Input should be a valid"),
+        (b'{"do": "run", "folder": 7}', "it sent an invalid Order: folder: Input should be a valid string"),
+        (b'{"do": "run", "command": "x"}', "it sent an invalid Order: command: Extra inputs are not permitted"),
+        (b'{"do": "end", "exit_code": 1e999}', "it sent an invalid Order: exit_code: Input should be a"),
+        (json.dumps({"do": "end", "k" * 9000: 1}).encode(), "it sent an invalid Order: kkk"),
+        (pickle.dumps(Order), "it sent an invalid Order: message: Invalid JSON"),
         (b"x" * (1 << 20 | 1), "bad message length"),
     ],
 )
-def test_what_is_no_message_is_refused_with_a_sentence(ends: Ends, content: bytes, why: str) -> None:
+def test_invalid_message_is_an_error(ends: Ends, content: bytes, reason: str) -> None:
     here, there = ends
-    sender = threading.Thread(target=lambda: suppressed(raw(there).send_bytes, content))
+    sender = threading.Thread(target=lambda: call_suppressed(raw(there).send_bytes, content))
     sender.start()
-    with pytest.raises(LostError) as error:
+    with pytest.raises(NodeLostError) as error:
         here.receive(Order, 5)
-    assert str(error.value).startswith(f"node 0 was lost ({why}")
-    assert str(error.value).endswith("; see what Podium printed there")
+    assert str(error.value).startswith(f"node 0 was lost ({reason}")
+    assert str(error.value).endswith("; see Podium's output there")
     assert len(str(error.value)) < 300
     here.close()
     sender.join()
 
 
-def suppressed(call: Callable[..., object], *arguments: Any) -> None:
+def call_suppressed(call: Callable[..., object], *arguments: Any) -> None:
     with suppress(OSError, EOFError):
         call(*arguments)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\x09{", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"])
-def test_an_end_that_closes_or_sends_half_a_message_is_lost(ends: Ends, sent: bytes) -> None:
+def test_closed_connection_or_partial_message_is_an_error(ends: Ends, sent: bytes) -> None:
     here, there = ends
     os.write(raw(there).fileno(), sent)
     there.shut_down()
-    with pytest.raises(LostError, match=r"^node 0 was lost \("):
+    with pytest.raises(NodeLostError, match=r"^node 0 was lost \("):
         here.receive(Answer, 5)
-    with pytest.raises(LostError):
+    with pytest.raises(NodeLostError):
         for _ in range(100):
             there.send(Answer(message="b" * 10_000))
 
@@ -140,16 +140,16 @@ def test_an_end_that_closes_or_sends_half_a_message_is_lost(ends: Ends, sent: by
 def test_pickles_are_never_read(ends: Ends, tmp_path: Path) -> None:
     here, there = ends
     raw(there).send(Attack(tmp_path / "attacked"))
-    with pytest.raises(LostError):
+    with pytest.raises(NodeLostError):
         here.receive(Order, 5)
     assert not (tmp_path / "attacked").exists()
 
 
-def test_a_secret_is_for_its_user_alone_and_is_removed(tmp_path: Path) -> None:
+def test_secret_is_readable_by_its_user_only_and_is_removed(tmp_path: Path) -> None:
     path, mask = tmp_path / "runs" / "laptop" / ".secret", os.umask(0)
     try:
         path.parent.mkdir(parents=True)
-        path.write_bytes(b"x" * SECRET_BYTES)  # of a set that was killed
+        path.write_bytes(b"x" * SECRET_BYTES)  # left by a killed set of runs
         path.chmod(0o644)
         with new_secret(path) as secret:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -158,7 +158,7 @@ def test_a_secret_is_for_its_user_alone_and_is_removed(tmp_path: Path) -> None:
         assert not path.exists()
         with new_secret(path) as other:
             assert other != secret
-            path.write_bytes(secret)  # another set has come: it keeps its own
+            path.write_bytes(secret)  # of another set of runs, which must be kept
         assert read_secret(path) == secret
     finally:
         os.umask(mask)
@@ -169,7 +169,7 @@ def test_a_secret_is_for_its_user_alone_and_is_removed(tmp_path: Path) -> None:
     assert read_secret(path) is None
 
 
-def test_systems_and_rendezvous_have_secrets_of_their_own(config: RunConfig, tmp_path: Path) -> None:
+def test_each_system_and_rendezvous_has_another_secret_file(config: RunConfig, tmp_path: Path) -> None:
     hosts = ("a:29500", "[fd00::1]:29500", "a/../../x:29500")
     launches = [config.launch.model_copy(update={"rendezvous": host}) for host in hosts]
     files = [secret_file(config.model_copy(update={"launch": launch}), tmp_path) for launch in launches]
@@ -177,22 +177,22 @@ def test_systems_and_rendezvous_have_secrets_of_their_own(config: RunConfig, tmp
     assert {file.parent for file in files} == {tmp_path / "laptop"}
 
 
-class Follower:
+class WorkerThread:
     """Node 1, in a thread of this process."""
 
     def __init__(self, config: RunConfig, runs: Path) -> None:
         self.notes, self.error = list[str](), list[PodiumError]()
-        self._thread = threading.Thread(target=self._follow, args=(config, runs), daemon=True)
+        self._thread = threading.Thread(target=self._run_worker, args=(config, runs), daemon=True)
         self._thread.start()
 
-    def _follow(self, config: RunConfig, runs: Path) -> None:
+    def _run_worker(self, config: RunConfig, runs: Path) -> None:
         try:
             follow(config, 1, runs, self.notes.append)
         except PodiumError as error:
             self.error.append(error)
 
-    def ended(self) -> str:
-        """What it ended with."""
+    def wait(self) -> str:
+        """Wait for its end and return its error message."""
         self._thread.join(20)
         assert not self._thread.is_alive()
         return "".join(map(str, self.error))
@@ -204,39 +204,39 @@ def quiet(text: str) -> None:
 
 @contextmanager
 def two_nodes(
-    config: RunConfig, runs: Path, at_first: Callable[[tuple[str, int]], None] = lambda address: None
-) -> Iterator[tuple[NodeGroup, Follower]]:
-    """Node 0 with a node 1, which starts once `at_first` has done what strangers do at node 0's address before it."""
-    followers: list[Follower] = []
+    config: RunConfig, runs: Path, before_worker: Callable[[tuple[str, int]], None] = lambda address: None
+) -> Iterator[tuple[NodeGroup, WorkerThread]]:
+    """Node 0 and a worker, which starts after `before_worker` was called with node 0's address."""
+    workers: list[WorkerThread] = []
 
     def note(text: str) -> None:
         assert text.startswith("Waiting for 1 other nodes at ")
-        at_first(rendezvous_address(config))
-        followers.append(Follower(config, runs))
+        before_worker(rendezvous_address(config))
+        workers.append(WorkerThread(config, runs))
 
     with node_group(config, runs, note) as nodes:
-        yield nodes, followers[0]
+        yield nodes, workers[0]
 
 
 @pytest.fixture
-def strangers() -> Iterator[list[socket.socket]]:
-    """Connections that a test leaves open."""
+def other_peers() -> Iterator[list[socket.socket]]:
+    """List of connections to close after the test."""
     opened: list[socket.socket] = []
     yield opened
-    for stranger in opened:
-        stranger.close()
+    for peer in opened:
+        peer.close()
 
 
 @pytest.fixture
-def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A greeting may take longer than nodes wait for each other."""
-    monkeypatch.setattr("podium.launch.node_connection.GREETING_SECONDS", 60.0)
+def long_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a handshake take longer than nodes wait for each other."""
+    monkeypatch.setattr("podium.launch.node_connection.HANDSHAKE_SECONDS", 60.0)
 
 
 FRAMED = b'\0\0\0\x0f{"failed": "x"}'
 
 
-@pytest.mark.usefixtures("endless")
+@pytest.mark.usefixtures("long_handshake")
 @pytest.mark.parametrize(
     "sent",
     [
@@ -249,62 +249,62 @@ FRAMED = b'\0\0\0\x0f{"failed": "x"}'
         b"GET / HTTP/1.0\r\n\r\n",
     ],
 )
-def test_strangers_who_call_first_keep_no_node_waiting(
-    config: RunConfig, tmp_path: Path, strangers: list[socket.socket], sent: bytes
+def test_unauthenticated_connections_do_not_delay_a_node(
+    config: RunConfig, tmp_path: Path, other_peers: list[socket.socket], sent: bytes
 ) -> None:
     def call(address: tuple[str, int]) -> None:
         for _ in range(3):
-            strangers.append(socket.create_connection(address))
-            suppressed(strangers[-1].sendall, sent)
+            other_peers.append(socket.create_connection(address))
+            call_suppressed(other_peers[-1].sendall, sent)
 
-    with two_nodes(config, tmp_path, call) as (nodes, follower):
+    with two_nodes(config, tmp_path, call) as (nodes, worker):
         assert [other.name for other in nodes.others] == [f"node 1 ({socket.gethostname()})"]
-    assert follower.ended() == ""
-    for stranger in strangers:
-        stranger.settimeout(20)
+    assert worker.wait() == ""
+    for peer in other_peers:
+        peer.settimeout(20)
         received = b""
         with suppress(ConnectionResetError):
-            while more := stranger.recv(1 << 16):
+            while more := peer.recv(1 << 16):
                 received += more
-        assert len(received) < 80  # a challenge, and that the answer was wrong
+        assert len(received) < 80  # a challenge, and the failure
 
 
-@pytest.mark.usefixtures("endless")
-def test_the_oldest_greeting_gives_way(
-    config: RunConfig, tmp_path: Path, strangers: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("long_handshake")
+def test_oldest_pending_connection_is_closed(
+    config: RunConfig, tmp_path: Path, other_peers: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("podium.launch.node_group.MOST_CALLERS", 0)
+    monkeypatch.setattr("podium.launch.node_group.MAX_PENDING_CONNECTIONS", 0)
 
     def call() -> None:
-        strangers.extend(socket.create_connection(rendezvous_address(config)) for _ in range(30))
-        while strangers[0].recv(1 << 16):  # a challenge, and the end
+        other_peers.extend(socket.create_connection(rendezvous_address(config)) for _ in range(30))
+        while other_peers[0].recv(1 << 16):  # a challenge, and the end
             pass
-        Follower(config, tmp_path)
+        WorkerThread(config, tmp_path)
 
     with node_group(config, tmp_path, lambda text: threading.Thread(target=call, daemon=True).start()) as nodes:
         assert len(nodes.others) == 1
 
 
-def test_a_greeting_has_one_deadline(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte every so often does not prolong it."""
-    monkeypatch.setattr("podium.launch.node_connection.GREETING_SECONDS", 0.3)
+def test_handshake_has_one_deadline(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single bytes do not extend it."""
+    monkeypatch.setattr("podium.launch.node_connection.HANDSHAKE_SECONDS", 0.3)
     answers: list[bytes] = []
 
     def call(address: tuple[str, int]) -> None:
-        with socket.create_connection(address) as stranger:
-            stranger.settimeout(0.02)
-            stranger.sendall(b"\0\0\0\xff")  # of a message of 255 bytes
+        with socket.create_connection(address) as peer:
+            peer.settimeout(0.02)
+            peer.sendall(b"\0\0\0\xff")  # of a message of 255 bytes
             with suppress(ConnectionError):
                 while not answers or answers[-1]:
                     with suppress(TimeoutError):
-                        answers.append(stranger.recv(1 << 16))
-                    stranger.sendall(b"x")
+                        answers.append(peer.recv(1 << 16))
+                    peer.sendall(b"x")
             answers.append(b"closed")
 
     def late(address: tuple[str, int]) -> None:
         thread = threading.Thread(target=call, args=(address,))
         thread.start()
-        threading.Thread(target=lambda: (thread.join(), Follower(config, tmp_path)), daemon=True).start()
+        threading.Thread(target=lambda: (thread.join(), WorkerThread(config, tmp_path)), daemon=True).start()
 
     addresses: list[str] = []
     with node_group(config, tmp_path, lambda text: late(rendezvous_address(config))) as nodes:
@@ -314,56 +314,56 @@ def test_a_greeting_has_one_deadline(config: RunConfig, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("hello", "why"),
+    ("hello", "reason"),
     [
-        (Hello(rank=2, host="c"), "node 2 is not awaited; awaited are 1"),
-        (Hello(rank=0, host="c"), "node 0 is not awaited; awaited are 1"),
+        (Hello(rank=2, host="c"), "node 2 is not expected; nodes 1 are missing"),
+        (Hello(rank=0, host="c"), "node 0 is not expected; nodes 1 are missing"),
     ],
 )
-def test_nodes_that_are_not_awaited_are_refused(config: RunConfig, tmp_path: Path, hello: Hello, why: str) -> None:
-    """By one who knows the secret: started twice, or with another launch.nodes."""
+def test_unexpected_ranks_are_refused(config: RunConfig, tmp_path: Path, hello: Hello, reason: str) -> None:
+    """With the right secret: a node that was started twice, or with another launch.nodes."""
     found: list[Answer | None] = []
 
     def call(address: tuple[str, int]) -> None:
-        def greet() -> None:
+        def connect() -> None:
             secret = read_secret(secret_file(config, tmp_path))
-            with closing(NodeConnection(socket.create_connection(address))) as caller:
+            with closing(NodeConnection(socket.create_connection(address))) as connection:
                 assert secret
-                caller.authenticate(secret, challenges_first=False)
-                caller.send(hello)
-                found.append(caller.receive(Answer, 20))
-            Follower(config, tmp_path)
+                connection.authenticate(secret, challenges_first=False)
+                connection.send(hello)
+                found.append(connection.receive(Answer, 20))
+            WorkerThread(config, tmp_path)
 
-        threading.Thread(target=greet).start()
+        threading.Thread(target=connect).start()
 
     with node_group(config, tmp_path, lambda text: call(rendezvous_address(config))):
         pass
-    assert found == [Answer(failure=why)]
+    assert found == [Answer(failure=reason)]
 
 
 @pytest.mark.parametrize("sent", [b'{"rank": 1}', b'{"rank": "1", "host": "x"}', b"[]"])
-def test_a_hello_that_is_none_is_no_node(config: RunConfig, tmp_path: Path, sent: bytes) -> None:
+def test_invalid_hello_is_not_accepted(config: RunConfig, tmp_path: Path, sent: bytes) -> None:
     def call(address: tuple[str, int]) -> None:
-        def greet() -> None:
-            with closing(NodeConnection(socket.create_connection(address))) as caller:
-                caller.authenticate(read_secret(secret_file(config, tmp_path)) or b"", challenges_first=False)
-                raw(caller).send_bytes(sent)
-                with suppress(LostError):
-                    assert caller.receive(Answer, 20) is None
-            Follower(config, tmp_path)
+        def connect() -> None:
+            with closing(NodeConnection(socket.create_connection(address))) as connection:
+                connection.authenticate(read_secret(secret_file(config, tmp_path)) or b"", challenges_first=False)
+                raw(connection).send_bytes(sent)
+                with suppress(NodeLostError):
+                    assert connection.receive(Answer, 20) is None
+            WorkerThread(config, tmp_path)
 
-        threading.Thread(target=greet).start()
+        threading.Thread(target=connect).start()
 
     with node_group(config, tmp_path, lambda text: call(rendezvous_address(config))) as nodes:
         assert len(nodes.others) == 1
 
 
-Greeting = Callable[["Connection[Any, Any]"], None]
+Handshake = Callable[["Connection[Any, Any]"], None]
 
 
 @contextmanager
-def false_first_node(config: RunConfig, greeting: Greeting) -> Iterator[None]:
-    """A process at node 0's address that does not know the secret, and sends what it likes."""
+def false_first_node(config: RunConfig, handshake: Handshake) -> Iterator[None]:
+    """Server at node 0's address that does not know the secret, with the given handshake."""
     with socket.create_server(rendezvous_address(config)) as server:
 
         def serve() -> None:
@@ -371,7 +371,7 @@ def false_first_node(config: RunConfig, greeting: Greeting) -> Iterator[None]:
                 while True:
                     connected, _ = server.accept()
                     with Connection(connected.detach()) as connection:
-                        suppressed(greeting, connection)
+                        call_suppressed(handshake, connection)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -390,14 +390,14 @@ def with_another_secret(connection: "Connection[Any, Any]") -> None:
     connection.recv_bytes()
 
 
-def at_once(connection: "Connection[Any, Any]") -> None:
-    """Gives an order in place of a challenge."""
+def order_first(connection: "Connection[Any, Any]") -> None:
+    """Send an order in place of a challenge."""
     connection.send_bytes(b'{"do": "end", "failure": "x", "exit_code": 3}')
     connection.recv_bytes()
 
 
 def pretending(connection: "Connection[Any, Any]") -> None:
-    """Takes whatever comes for right, and sends the follower's own challenge back as an answer."""
+    """Accept every response, and send the worker's challenge back as the response."""
     connection.send_bytes(b"#CHALLENGE#" + b"x" * 20)
     connection.recv_bytes()
     connection.send_bytes(b"#WELCOME#")
@@ -409,55 +409,57 @@ def closing_at_once(connection: "Connection[Any, Any]") -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("greeting", [with_another_secret, at_once, pretending, closing_at_once])
-def test_a_false_first_node_is_not_followed(
-    config: RunConfig, tmp_path: Path, greeting: Greeting, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("handshake", [with_another_secret, order_first, pretending, closing_at_once])
+def test_worker_rejects_a_first_node_without_the_secret(
+    config: RunConfig, tmp_path: Path, handshake: Handshake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.0)
     with (
         new_secret(secret_file(config, tmp_path)),
-        false_first_node(config, greeting),
-        pytest.raises(WorkError, match=r"^launch\.rendezvous: what answers at 127\.0\.0\.1:\d+ does not know the"),
+        false_first_node(config, handshake),
+        pytest.raises(
+            WorkError, match=r"^launch\.rendezvous: the process that answers at 127\.0\.0\.1:\d+ does not know the"
+        ),
     ):
         follow(config, 1, tmp_path, quiet)
 
 
-def test_a_silent_first_node_is_left_at_the_deadline(
+def test_silent_first_node_ends_the_handshake_at_the_deadline(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.0)
-    monkeypatch.setattr("podium.launch.node_connection.GREETING_SECONDS", 0.1)
+    monkeypatch.setattr("podium.launch.node_connection.HANDSHAKE_SECONDS", 0.1)
     with (
         new_secret(secret_file(config, tmp_path)),
-        false_first_node(config, lambda connection: suppressed(connection.recv_bytes)),
-        pytest.raises(WorkError, match=r"what answers at .* does not know the secret"),
+        false_first_node(config, lambda connection: call_suppressed(connection.recv_bytes)),
+        pytest.raises(WorkError, match=r"the process that answers at .* does not know the secret"),
     ):
         follow(config, 1, tmp_path, quiet)
 
 
-def test_runs_that_are_not_shared_are_named(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_secret_file_is_an_error(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.0)
     with (
         false_first_node(config, closing_at_once),
-        pytest.raises(WorkError, match="is not here; have one runs/ for all"),
+        pytest.raises(WorkError, match="does not exist here; share one runs/ between all"),
     ):
         follow(config, 1, tmp_path, quiet)
 
 
-def test_a_stale_secret_is_read_anew(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The follower comes while what answers is of another set, then its own node 0 starts."""
+def test_secret_is_read_at_each_attempt(config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker starts while another process answers; then its node 0 starts."""
     monkeypatch.setattr("podium.launch.node_group.RETRY_SECONDS", 0.02)
     path = secret_file(config, tmp_path)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"s" * SECRET_BYTES)
     with false_first_node(config, closing_at_once):
-        follower = Follower(config, tmp_path)
-        while not any("does not know the secret" in note for note in follower.notes):
-            follower._thread.join(0.01)
+        worker = WorkerThread(config, tmp_path)
+        while not any("does not know the secret" in note for note in worker.notes):
+            worker._thread.join(0.01)
     with node_group(config, tmp_path, quiet) as nodes:
         assert len(nodes.others) == 1
         assert not path.exists()  # it has been used
-    assert follower.ended() == ""
+    assert worker.wait() == ""
 
 
 def listening(port: int) -> set[str]:
@@ -476,7 +478,7 @@ def listening(port: int) -> set[str]:
 @pytest.mark.parametrize(
     ("host", "address"), [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("[::1]", "::1")]
 )
-def test_node_0_listens_at_the_rendezvous_alone(
+def test_node_0_listens_only_at_the_rendezvous(
     config: RunConfig, tmp_path: Path, host: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if address == "::1" and not Path("/proc/net/if_inet6").exists():
@@ -491,28 +493,26 @@ def test_node_0_listens_at_the_rendezvous_alone(
     launch = config.launch.model_copy(update={"rendezvous": f"{host}:{port - 1}"})
     config = config.model_copy(update={"launch": launch})
     found: list[set[str]] = []
-    with two_nodes(config, tmp_path, lambda _: found.append(listening(port))) as (nodes, follower):
+    with two_nodes(config, tmp_path, lambda _: found.append(listening(port))) as (nodes, worker):
         assert nodes.node == Node(0, address)
         assert nodes.others[0].own_address == address
-        assert listening(port) == set()  # all have come
+        assert listening(port) == set()  # all nodes have connected
     assert found == [{"0100007F"} if address == "127.0.0.1" else {"00000000000000000000000001000000"}]
-    assert follower.ended() == ""
+    assert worker.wait() == ""
 
 
 @pytest.mark.parametrize("name", ["two words", "", "a" * 64, "ä", "no UTF-8: \udcff", "\x1b[2J"])
-def test_a_node_may_have_any_host_name(
+def test_any_host_name_is_accepted(
     config: RunConfig, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: name)
-    with two_nodes(config, tmp_path) as (nodes, follower):
+    with two_nodes(config, tmp_path) as (nodes, worker):
         assert nodes.others[0].name == f"node 1 ({printable(name)})"
-    assert follower.ended() == ""
+    assert worker.wait() == ""
 
 
 @pytest.mark.parametrize("host", ["node0.invalid", "a" * 64])
-def test_a_rendezvous_that_does_not_resolve_is_said_at_once_on_every_node(
-    config: RunConfig, tmp_path: Path, host: str
-) -> None:
+def test_unresolvable_rendezvous_is_an_error_on_every_node(config: RunConfig, tmp_path: Path, host: str) -> None:
     launch = config.launch.model_copy(update={"rendezvous": f"{host}:29500"})
     config = config.model_copy(update={"launch": launch})
     for start in (
@@ -525,7 +525,7 @@ def test_a_rendezvous_that_does_not_resolve_is_said_at_once_on_every_node(
 
 @pytest.fixture
 def runs(config: RunConfig, tmp_path: Path) -> Path:
-    """runs/ with links that lead out of it, and a file beside it."""
+    """runs/ with links that lead out of it, and a file next to it."""
     runs = tmp_path / "runs"
     (runs / "laptop" / "run_0").mkdir(parents=True)
     (tmp_path / "secrets").mkdir()
@@ -539,14 +539,14 @@ def runs(config: RunConfig, tmp_path: Path) -> Path:
 OUTSIDE = ("", "..", "../secrets", "laptop/../../secrets", "laptop/link", "{root}/secrets", "/")
 
 
-def test_orders_are_for_folders_below_runs_alone(
+def test_orders_for_folders_outside_of_runs_are_refused(
     config: RunConfig, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is started, written or read there, and no line of a file comes back."""
+    """Nothing is started, written or read there, and no line of a file is sent back."""
     monkeypatch.setattr("podium.launch.node_group.FILE_SECONDS", 0.0)
     monkeypatch.setattr("podium.launch.launch.subprocess.Popen", lambda *_, **__: pytest.fail("a process is started"))
     before = sorted(tmp_path.rglob("*"))
-    with two_nodes(config, runs) as (nodes, follower):
+    with two_nodes(config, runs) as (nodes, worker):
         for folder, do in product(OUTSIDE, ("run", "verify", "clear")):
             nodes.others[0].send(Order.model_validate({"do": do, "folder": folder.format(root=tmp_path)}))
             answer = nodes.others[0].receive(Answer, 20)
@@ -557,37 +557,37 @@ def test_orders_are_for_folders_below_runs_alone(
             answer = nodes.others[0].receive(Answer, 20)
             assert answer is not None
             assert answer.failure
-    assert follower.ended() == ""
+    assert worker.wait() == ""
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_no_line_of_a_file_is_sent_back(config: RunConfig, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("podium.launch.node_group.FILE_SECONDS", 0.0)
-    with two_nodes(config, runs) as (nodes, follower):
+    with two_nodes(config, runs) as (nodes, worker):
         nodes.others[0].send(Order(do="run", folder="laptop/run_0"))
         answer = nodes.others[0].receive(Answer, 20)
     path = runs / "laptop" / "run_0" / "config.yaml"
-    assert answer == Answer(failure=f"{path}: cannot be read on this node; what is wrong is printed there")
-    assert follower.ended() == ""
-    assert any("password" in note for note in follower.notes)
+    assert answer == Answer(failure=f"{path}: cannot be read on this node; the reason is in Podium's output there")
+    assert worker.wait() == ""
+    assert any("password" in note for note in worker.notes)
 
 
 @pytest.mark.parametrize("content", [b'{"do": "run", "folder": "laptop/run_0", "entry": "os.system"}', b"7", b"{"])
-def test_a_follower_refuses_what_is_no_order_with_a_sentence(config: RunConfig, runs: Path, content: bytes) -> None:
-    with two_nodes(config, runs) as (nodes, follower):
+def test_invalid_order_ends_the_worker(config: RunConfig, runs: Path, content: bytes) -> None:
+    with two_nodes(config, runs) as (nodes, worker):
         raw(nodes.others[0]).send_bytes(content)
-        with pytest.raises(LostError, match=r"^node 1 \(.*\) was lost \(it closed the connection\)"):
+        with pytest.raises(NodeLostError, match=r"^node 1 \(.*\) was lost \(it closed the connection\)"):
             nodes.others[0].receive(Answer, 20)
-        assert follower.ended().startswith("node 0 was lost (it sent what is no Order: ")
+        assert worker.wait().startswith("node 0 was lost (it sent an invalid Order: ")
 
 
-def test_a_folder_outside_of_runs_is_not_sent(runs: Path, tmp_path: Path) -> None:
+def test_folder_outside_of_runs_is_not_sent(runs: Path, tmp_path: Path) -> None:
     group = NodeGroup(runs)
-    with pytest.raises(UsageError, match=r"secrets: is not below .*runs, which all nodes share; move the run's"):
-        group._name_of(RunFolder(tmp_path / "secrets"))
+    with pytest.raises(UsageError, match=r"secrets: not below .*runs, which all nodes share; move the run's"):
+        group._relative_name(RunFolder(tmp_path / "secrets"))
 
 
-def test_a_node_that_could_not_start_is_not_waited_for(ends: Ends, tmp_path: Path) -> None:
+def test_node_that_failed_to_start_is_not_waited_for(ends: Ends, tmp_path: Path) -> None:
     node, group = ends[0], NodeGroup(tmp_path)
     group.others.append(ends[1])
     group.start(RunFolder(tmp_path / "run_0"), "train", ["--caches-cleared"])
@@ -598,14 +598,16 @@ def test_a_node_that_could_not_start_is_not_waited_for(ends: Ends, tmp_path: Pat
     with pytest.raises(WorkError, match=r"^node 1 \(b\): the disk is full$"):
         group.watch()
     group.stop()
-    assert node.receive(Order, 0) is None  # it has ended, and is not stopped
+    assert node.receive(Order, 0) is None  # its processes have ended, and get no stop order
 
 
-def test_answers_that_are_no_messages_lose_the_node(config: RunConfig, ends: Ends, tmp_path: Path) -> None:
+def test_invalid_answer_is_an_error(config: RunConfig, ends: Ends, tmp_path: Path) -> None:
     group = NodeGroup(tmp_path)
     group.others.append(ends[1])
     group.start(RunFolder(tmp_path / "run_0"), "train", [])
     raw(ends[0]).send_bytes(json.dumps({"failed": "x"}).encode())
     assert ends[1]._connection.poll(5)
-    with pytest.raises(LostError, match=r"^node 1 \(b\) was lost \(it sent what is no Answer: failed: Extra inputs"):
+    with pytest.raises(
+        NodeLostError, match=r"^node 1 \(b\) was lost \(it sent an invalid Answer: failed: Extra inputs"
+    ):
         group.watch()

@@ -1,4 +1,4 @@
-"""Two nodes make runs together: the first in this process, the other in another one, with scripts for torchrun."""
+"""Runs of two nodes: the first in this process, the worker in another one, with scripts in place of torchrun."""
 
 import json
 import os
@@ -26,22 +26,22 @@ from podium.launch.node_group import NodeGroup, follow, node_group, rendezvous_a
 from podium.launch.page_cache import Cleared
 from tests.benchmarks.bert.test_store import make_samples, write
 
-FOLLOWER = """
+WORKER = """
 import sys
 from pathlib import Path
 import podium.launch.launch as launching
 from podium.config.load import load_system
 from podium.core.errors import PodiumError
-from podium.launch import node_group as following
+from podium.launch import node_group
 from podium.launch.page_cache import Cleared
-from podium.launch.node_group import follow
 
 launching.command = lambda config, folder, entry, options, node, private: [
     sys.executable, sys.argv[1], str(folder.path), str(node.rank), entry, *options
 ]
-following.clear_caches = lambda config: Cleared(config.seed == 7, "as far as it goes")
+node_group.clear_caches = lambda config: Cleared(config.seed == 7, "partly cleared")
 try:
-    follow(load_system("laptop", settings=sys.argv[4:]), int(sys.argv[2]), Path(sys.argv[3]), lambda text: None)
+    config = load_system("laptop", settings=sys.argv[4:])
+    node_group.follow(config, int(sys.argv[2]), Path(sys.argv[3]), lambda text: None)
 except PodiumError as error:
     print(error, file=sys.stderr)
     sys.exit(error.exit_code)
@@ -51,14 +51,14 @@ HEAD = "import json, os, signal, sys, time\nfrom pathlib import Path\nfolder, ra
 
 @pytest.fixture
 def start_node(tmp_path: Path, settings: list[str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start another node, whose torchrun is a script; it finds `folder` and `rank`."""
+    """Start a worker node whose torchrun is a script with the variables `folder` and `rank`."""
     started = []
 
     def start(script: str, rank: int = 1) -> subprocess.Popen[str]:
         path = tmp_path / f"torchrun_{rank}.py"
         path.write_text(HEAD + script, encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, "-c", FOLLOWER, str(path), str(rank), str(tmp_path), *settings],
+            [sys.executable, "-c", WORKER, str(path), str(rank), str(tmp_path), *settings],
             env=os.environ | {"PYTHONPATH": str(CODE_FOLDER)},
             stderr=subprocess.PIPE,
             text=True,
@@ -74,7 +74,7 @@ def start_node(tmp_path: Path, settings: list[str]) -> Iterator[Callable[..., su
 
 @pytest.fixture
 def first_node(as_implementation: Any, monkeypatch: pytest.MonkeyPatch, summary: dict[str, Any]) -> None:
-    """The first node's torchrun: ends with a summary when it sees the file `end`."""
+    """Replace the first node's torchrun: it ends with a summary once the file `end` exists."""
     monkeypatch.setattr("podium.launch.node_group.clear_caches", lambda config: Cleared(True, "all"))
     as_implementation(
         "while not (folder / 'end').exists(): time.sleep(0.02)\n"
@@ -83,7 +83,7 @@ def first_node(as_implementation: Any, monkeypatch: pytest.MonkeyPatch, summary:
 
 
 def make_run(nodes: NodeGroup, config: RunConfig, folder: RunFolder) -> None:
-    """As podium.run.run_set makes one."""
+    """Make a run like podium.run.run_set."""
     nodes.launch(config, folder, "train", ["--caches-cleared"], lambda: None)
 
 
@@ -92,9 +92,7 @@ def quiet(text: str) -> None:
 
 
 @pytest.mark.usefixtures("first_node")
-def test_nodes_make_runs_together_until_they_are_dismissed(
-    config: RunConfig, run_folder: RunFolder, tmp_path: Path, start_node: Any
-) -> None:
+def test_two_nodes_make_several_runs(config: RunConfig, run_folder: RunFolder, tmp_path: Path, start_node: Any) -> None:
     script = "print('here', *sys.argv[3:], flush=True); (folder / 'end').touch()"
     node, notes = start_node(script), []
     with node_group(config, tmp_path, notes.append) as nodes:
@@ -104,8 +102,8 @@ def test_nodes_make_runs_together_until_they_are_dismissed(
             write_resolved(config, folder.config)
             assert nodes.clear_caches(config, folder).samples
             make_run(nodes, config, folder)
-            words = (folder.path / "output_1.txt").read_text(encoding="utf-8")
-            assert words == "here train --caches-cleared\n"
+            output = (folder.path / "output_1.txt").read_text(encoding="utf-8")
+            assert output == "here train --caches-cleared\n"
             assert folder.read_summary() is not None
         assert nodes.node.address == "127.0.0.1"
     assert node.wait(10) == 0
@@ -114,7 +112,7 @@ def test_nodes_make_runs_together_until_they_are_dismissed(
 
 @pytest.fixture
 def stored(config: RunConfig, tmp_path: Path) -> RunConfig:
-    """The configuration with stores of one shard each, which both nodes open."""
+    """Configuration with stores of one shard each, which both nodes open."""
     stores = {"store": tmp_path / "train", "evaluation_store": tmp_path / "eval"}
     for seed, folder in enumerate(stores.values()):
         folder.mkdir()
@@ -129,7 +127,7 @@ def overwrite_tokens(shard: Path) -> None:
 
 
 def write_run(config: RunConfig, folder: Path) -> RunFolder:
-    """The folder of a run as `podium run` prepares it on the first node."""
+    """Write the folder of a run like `podium run` on the first node."""
     run = RunFolder(folder)
     folder.mkdir()
     write_run_data(run.data, NodeData().of(config))
@@ -138,10 +136,10 @@ def write_run(config: RunConfig, folder: Path) -> RunFolder:
 
 
 @pytest.mark.usefixtures("first_node")
-def test_every_node_verifies_what_it_opens_and_compares_it_with_the_first(
+def test_worker_verifies_its_data_and_compares_it_with_the_first_nodes(
     stored: RunConfig, tmp_path: Path, start_node: Any
 ) -> None:
-    """Each byte once, and anew where a file has changed; the manifests are those of the first node."""
+    """Every byte once, and again if a file has changed; the manifests must equal those of the first node."""
     start_node("")
     assert stored.data.store
     shard = stored.data.store / "one.h5"
@@ -164,14 +162,14 @@ def test_every_node_verifies_what_it_opens_and_compares_it_with_the_first(
         nodes.verify_data(stored, run)
         write(shard, make_samples([60], seed=7))
         renew_manifest(shard.parent)
-        with pytest.raises(WorkError, match=r"^node 1 .*: data\.store: .*its tokens is 60, node 0 has 50; put the"):
+        with pytest.raises(WorkError, match=r"^node 1 .*: data\.store: .*its tokens is 60, node 0 has 50; restore the"):
             nodes.verify_data(stored, run)
         run.data.unlink()
-        nodes.verify_data(stored, run)  # the run of an older version, that is resumed
+        nodes.verify_data(stored, run)  # a resumed run of an older version has no data.json
 
 
 @pytest.mark.usefixtures("first_node")
-def test_data_that_changes_during_the_run_on_another_node_makes_it_no_result(
+def test_data_changed_on_a_worker_during_the_run_is_an_error(
     stored: RunConfig, tmp_path: Path, start_node: Any
 ) -> None:
     assert stored.data.store
@@ -187,7 +185,7 @@ def test_data_that_changes_during_the_run_on_another_node_makes_it_no_result(
 
 
 @pytest.mark.usefixtures("first_node")
-def test_caches_are_as_clear_as_on_the_node_where_they_are_least(
+def test_caches_count_as_cleared_only_if_cleared_on_all_nodes(
     config: RunConfig, tmp_path: Path, start_node: Any
 ) -> None:
     start_node("")
@@ -196,13 +194,11 @@ def test_caches_are_as_clear_as_on_the_node_where_they_are_least(
     write_resolved(config.model_copy(update={"seed": 8}), folder.config)
     with node_group(config, tmp_path, quiet) as nodes:
         cleared = nodes.clear_caches(config, folder)
-    assert cleared == Cleared(False, f"node 1 ({socket.gethostname()}): as far as it goes")
+    assert cleared == Cleared(False, f"node 1 ({socket.gethostname()}): partly cleared")
 
 
 @pytest.mark.usefixtures("first_node")
-def test_a_node_that_dies_ends_the_run_and_is_named(
-    config: RunConfig, run_folder: RunFolder, start_node: Any, tmp_path: Path
-) -> None:
+def test_killed_worker_ends_the_run(config: RunConfig, run_folder: RunFolder, start_node: Any, tmp_path: Path) -> None:
     write_resolved(config, run_folder.config)
     node = start_node("(folder / 'begun').touch(); time.sleep(60)")
 
@@ -214,7 +210,7 @@ def test_a_node_that_dies_ends_the_run_and_is_named(
     thread = threading.Thread(target=kill)
     thread.start()
     with (
-        pytest.raises(WorkError, match=r"^node 1 \(.*\) was lost \(.*\); see what Podium printed there$"),
+        pytest.raises(WorkError, match=r"^node 1 \(.*\) was lost \(.*\); see Podium's output there$"),
         node_group(config, tmp_path, quiet) as nodes,
     ):
         make_run(nodes, config, run_folder)
@@ -222,7 +218,7 @@ def test_a_node_that_dies_ends_the_run_and_is_named(
 
 
 @pytest.mark.usefixtures("first_node")
-def test_a_rank_that_dies_on_another_node_ends_the_run_with_its_words(
+def test_killed_rank_on_a_worker_ends_the_run_with_its_message(
     config: RunConfig, run_folder: RunFolder, start_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("podium.launch.node_group.ENDING_SECONDS", 0.3)
@@ -236,7 +232,7 @@ def test_a_rank_that_dies_on_another_node_ends_the_run_with_its_words(
     assert node.wait(10) == 1
 
 
-def test_processes_elsewhere_end_when_the_run_fails_here(
+def test_failure_on_the_first_node_ends_the_workers_processes(
     config: RunConfig, run_folder: RunFolder, start_node: Any, as_implementation: Any, tmp_path: Path
 ) -> None:
     as_implementation("while not (folder / 'pid').exists(): time.sleep(0.02)\nsys.exit(5)")
@@ -261,11 +257,11 @@ def test_processes_elsewhere_end_when_the_run_fails_here(
         (WorkError("rank 0 died"), 1),
         (Saved("asked to stop, and saved"), 143),
         (Interrupted("interrupted: stopped"), 130),
-        (UsageError("data.store: there is none"), 2),
+        (UsageError("data.store: missing"), 2),
         (ZeroDivisionError("a defect"), 1),
     ],
 )
-def test_a_node_ends_with_the_first_ones_failure(
+def test_worker_ends_with_the_first_nodes_error_and_exit_code(
     config: RunConfig, start_node: Any, error: Exception, exit_code: int, tmp_path: Path
 ) -> None:
     node = start_node("")
@@ -276,47 +272,44 @@ def test_a_node_ends_with_the_first_ones_failure(
 
 
 @pytest.mark.usefixtures("first_node")
-def test_a_node_ends_with_1_after_a_run_that_missed_its_target(
-    config: RunConfig, start_node: Any, tmp_path: Path
-) -> None:
+def test_worker_ends_with_exit_code_1_after_a_missed_target(config: RunConfig, start_node: Any, tmp_path: Path) -> None:
     node = start_node("")
     with node_group(config, tmp_path, quiet) as nodes:
         nodes.fail("the target was not reached", exit_code=1)
     assert node.wait(10) == 1
 
 
-def test_nodes_that_do_not_come_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_nodes_are_named(config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.1)
     three = config.model_copy(update={"launch": config.launch.model_copy(update={"nodes": 3})})
     with pytest.raises(
-        WorkError, match=r"^nodes 1, 2 have not come to 127\.0\.0\.1:\d+ in 0 s; start the same command .* reach 127"
+        WorkError,
+        match=r"^nodes 1, 2 have not connected to 127\.0\.0\.1:\d+ within 0 s; start the same command .* reach 127",
     ):
         node_group(three, tmp_path, quiet).__enter__()
 
 
-def test_a_first_node_that_is_not_there_is_told(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_first_node_is_an_error(config: RunConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("podium.launch.node_group.JOIN_SECONDS", 0.1)
     with pytest.raises(WorkError, match=r"^launch\.rendezvous: no process answers at 127\.0\.0\.1:\d+ \("):
         follow(config, 1, tmp_path, quiet)
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_a_node_that_is_none_of_them_is_refused(config: RunConfig, rank: int, tmp_path: Path) -> None:
+def test_rank_out_of_range_is_refused(config: RunConfig, rank: int, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"^--node-rank: found {rank}, allowed is 0 to 1"):
         follow(config, rank, tmp_path, quiet)
 
 
-def test_a_rendezvous_is_needed(config: RunConfig, tmp_path: Path) -> None:
+def test_missing_rendezvous_is_an_error(config: RunConfig, tmp_path: Path) -> None:
     nowhere = config.model_copy(update={"launch": config.launch.model_copy(update={"rendezvous": None})})
-    with pytest.raises(UsageError, match=r"launch\.nodes is 2, but launch\.rendezvous is missing; name HOST:PORT"):
+    with pytest.raises(UsageError, match=r"launch\.nodes is 2, but launch\.rendezvous is missing; set it to HOST:PORT"):
         node_group(nowhere, tmp_path, quiet).__enter__()
     six = config.model_copy(update={"launch": config.launch.model_copy(update={"rendezvous": "[fd00::2]:29500"})})
     assert rendezvous_address(six) == ("fd00::2", 29501)
 
 
-def test_one_node_needs_nobody(open_config: RunConfig, tmp_path: Path) -> None:
+def test_single_node_waits_for_no_other(open_config: RunConfig, tmp_path: Path) -> None:
     with node_group(open_config, tmp_path, quiet) as nodes:
         assert nodes.node.address is None
         nodes.watch()

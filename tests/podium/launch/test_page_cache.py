@@ -1,4 +1,4 @@
-"""What is cleared before a run, what is found in memory afterwards, and what is said of it."""
+"""Clearing of caches before a run: what is dropped, what remains in memory, and the message."""
 
 import mmap
 import os
@@ -13,13 +13,13 @@ from podium.launch import page_cache
 from podium.launch.page_cache import clear_caches, resident_bytes
 
 IN_MEMORY = Path("/dev/shm")
-NOBODY = 65534
+UNPRIVILEGED_ID = 65534
 SIZE = 3 * mmap.PAGESIZE + 1
 
 
 @pytest.fixture
 def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file in the place of the kernel's."""
+    """A file in place of /proc/sys/vm/drop_caches."""
     monkeypatch.setattr(page_cache, "DROP_CACHES", tmp_path / "drop_caches")
     monkeypatch.setattr("os.sync", lambda: None)
     return tmp_path / "drop_caches"
@@ -27,11 +27,11 @@ def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only shard of any configuration, of four pages that were just written; the disk must not be in memory."""
+    """The only shard of any configuration, of four dirty pages; skips if the disk is in memory."""
     path = tmp_path / "part.h5"
     path.write_bytes(os.urandom(SIZE))
     monkeypatch.setattr(page_cache, "_shards", lambda config: [path])
-    page_cache._drop(path)
+    page_cache._drop_pages(path)
     if resident_bytes(path) != 0:
         pytest.skip("the temporary folder is on a file system that keeps its pages")
     path.write_bytes(os.urandom(SIZE))
@@ -54,7 +54,7 @@ def configured(caches: str) -> RunConfig:
     return load_system("laptop", settings=[f"launch.caches={caches}"])
 
 
-def test_all_is_cleared_where_the_rights_allow(switch: Path, shard: Path) -> None:
+def test_all_caches_are_cleared_where_permissions_allow(switch: Path, shard: Path) -> None:
     switch.touch()
     cleared = clear_caches(configured("all"))
     assert (cleared.samples, cleared.words) == (True, "Cleared all of the kernel's caches")
@@ -62,25 +62,25 @@ def test_all_is_cleared_where_the_rights_allow(switch: Path, shard: Path) -> Non
     assert resident_bytes(shard) == 0
 
 
-def test_what_was_not_allowed_is_said(switch: Path, shard: Path) -> None:
-    switch.mkdir()  # so that it cannot be written, whoever asks
+def test_missing_permission_is_reported(switch: Path, shard: Path) -> None:
+    switch.mkdir()  # not even root can write it
     cleared = clear_caches(configured("all"))
     assert cleared.samples
-    why = f"{switch} cannot be written here (Is a directory)"
-    assert cleared.words == f"Cleared the samples from the page cache, and no more: {why}"
+    reason = f"{switch} cannot be written here (Is a directory)"
+    assert cleared.words == f"Cleared only the samples from the page cache: {reason}"
 
 
-def test_the_laptop_keeps_the_rest_of_its_caches(switch: Path, shard: Path) -> None:
+def test_caches_samples_keeps_all_other_caches(switch: Path, shard: Path) -> None:
     switch.touch()
     cleared = clear_caches(configured("samples"))
     assert cleared.samples
-    assert cleared.words.endswith("and no more: launch.caches is samples")
+    assert cleared.words.endswith("page cache: launch.caches is samples")
     assert switch.read_text(encoding="ascii") == ""
     assert resident_bytes(shard) == 0, "pages that were just written are written back first"
 
 
 @pytest.mark.parametrize("caches", ["all", "samples"])
-def test_pages_that_are_mapped_elsewhere_are_found(switch: Path, shard: Path, caches: str) -> None:
+def test_pages_mapped_by_a_process_are_not_cleared(switch: Path, shard: Path, caches: str) -> None:
     switch.touch()
     with shard.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert len(mapped[:]) == SIZE  # every page is read
@@ -94,41 +94,41 @@ def test_samples_on_a_file_system_in_memory_are_not_cleared(switch: Path, shard_
     assert not clear_caches(configured("all")).samples
 
 
-def test_where_the_kernel_does_not_say_the_samples_count_as_cleared(
+def test_samples_count_as_cleared_if_pages_cannot_be_counted(
     switch: Path, shard: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_cache, "resident_bytes", lambda path: None)
     cleared = clear_caches(configured("samples"))
     assert cleared.samples
-    assert cleared.words.endswith("the kernel does not say whether 1 of 1 shards are out of memory")
+    assert cleared.words.endswith("; for 1 of 1 shards it cannot be checked here")
 
 
-def as_nobody(look: Callable[[], int | None]) -> int | None:
-    """The answer of a process of a user without rights."""
+def as_unprivileged_user(count: Callable[[], int | None]) -> int | None:
+    """Result of a call in a process of a user without permissions."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-        os.write(writer, repr(look()).encode())
+        os.setgid(UNPRIVILEGED_ID)
+        os.setuid(UNPRIVILEGED_ID)
+        os.write(writer, repr(count()).encode())
         os._exit(0)
     os.waitpid(pid, 0)
     os.close(writer)
-    words = os.read(reader, 100).decode()
+    text = os.read(reader, 100).decode()
     os.close(reader)
-    return None if words == "None" else int(words)
+    return None if text == "None" else int(text)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
-def test_a_user_without_rights_to_a_file_is_not_misled(shard: Path, shard_in_memory: Path) -> None:
-    """The kernel answers that all pages are in memory, whether or not they are."""
+def test_resident_pages_of_a_file_of_another_user(shard: Path, shard_in_memory: Path) -> None:
+    """For such a user mincore(2) reports all pages as resident, whether or not they are."""
     for path in (shard, shard_in_memory):
         path.chmod(0o444)
-    opened = {path: path.open("rb") for path in (shard, shard_in_memory)}  # the folders above are closed to others
+    opened = {path: path.open("rb") for path in (shard, shard_in_memory)}  # other users may not enter the folders above
     paths = {path: Path(f"/proc/self/fd/{file.fileno()}") for path, file in opened.items()}
-    assert as_nobody(lambda: resident_bytes(paths[shard])) == SIZE
-    page_cache._drop(shard)
-    assert as_nobody(lambda: resident_bytes(paths[shard])) == 0
-    assert as_nobody(lambda: resident_bytes(paths[shard_in_memory])) is None
+    assert as_unprivileged_user(lambda: resident_bytes(paths[shard])) == SIZE
+    page_cache._drop_pages(shard)
+    assert as_unprivileged_user(lambda: resident_bytes(paths[shard])) == 0
+    assert as_unprivileged_user(lambda: resident_bytes(paths[shard_in_memory])) is None
     for file in opened.values():
         file.close()

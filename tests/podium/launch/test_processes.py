@@ -1,4 +1,4 @@
-"""A run's processes, seen to their end: whatever the end is, it is told in a sentence and nothing lives on."""
+"""The end of a run's processes: it is reported in one message, and no process is left."""
 
 import errno
 import json
@@ -23,7 +23,7 @@ from podium.core.errors import Interrupted, Saved, UsageError, WorkError
 from podium.core.locks import assert_unlocked
 from podium.core.processes import STOP_SIGNALS, stop_signals
 from podium.launch import launch as launch_module
-from podium.launch.launch import ALONE, TORCHRUN, command, launch, torchrun
+from podium.launch.launch import ALONE, TORCHRUN, command, launch, torchrun_arguments
 
 PRIVATE = Path("/private")
 
@@ -49,8 +49,7 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : Signal 9 (SIGKILL) received by PID 8459
 ======================================================
-"""  # noqa: E501
-"""What torchrun of PyTorch 2.13 prints when rank 1 of two dies."""
+"""  # noqa: E501 — output of torchrun of PyTorch 2.13 when rank 1 of two dies
 
 OTHERS = """\
 [1]:
@@ -90,7 +89,7 @@ def assert_all_dead(folder: RunFolder) -> None:
     assert left == []
 
 
-def test_the_command_runs_the_implementation_under_torchrun(open_config: RunConfig, run_folder: RunFolder) -> None:
+def test_command_runs_the_implementation_under_torchrun(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"processes_per_node": 3})})
     found = command(config, run_folder, "train", [], ALONE, PRIVATE)
     assert found[:5] == [sys.executable, *TORCHRUN, "--rdzv-backend=c10d"]
@@ -99,14 +98,14 @@ def test_the_command_runs_the_implementation_under_torchrun(open_config: RunConf
     assert command(config, run_folder, "train", ["--caches-cleared"], ALONE, PRIVATE) == [*found, "--caches-cleared"]
 
 
-def test_only_training_is_started_again(open_config: RunConfig, run_folder: RunFolder) -> None:
+def test_only_training_is_restarted(open_config: RunConfig, run_folder: RunFolder) -> None:
     config = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"max_restarts": 4})})
     assert "--max-restarts=4" in command(config, run_folder, "train", [], ALONE, PRIVATE)
     assert "--max-restarts=0" in command(open_config, run_folder, "train", [], ALONE, PRIVATE)
-    assert not any("restarts" in word for word in command(config, run_folder, "bench", [], ALONE, PRIVATE))
+    assert not any("restarts" in argument for argument in command(config, run_folder, "bench", [], ALONE, PRIVATE))
 
 
-def test_a_run_that_has_saved_itself_is_no_failure(
+def test_run_that_saved_a_checkpoint_raises_saved(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:
     failure = json.dumps({"exit_code": 143, "message": "saved after 32 samples"})
@@ -129,7 +128,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_processes_that_make_checkpoints_get_the_time_to_save(
+def test_processes_with_checkpoints_get_time_to_save(
     open_config: RunConfig,
     run_folder: RunFolder,
     as_implementation: Any,
@@ -145,7 +144,7 @@ def test_processes_that_make_checkpoints_get_the_time_to_save(
     assert run_folder.output.read_text(encoding="utf-8") == "60\n"
 
 
-def test_output_is_added_to_what_is_there(
+def test_output_is_appended(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, summary: dict[str, Any]
 ) -> None:
     run_folder.output.write_text("of the first attempt\n", encoding="utf-8")
@@ -154,11 +153,11 @@ def test_output_is_added_to_what_is_there(
     assert run_folder.output.read_text(encoding="utf-8") == "of the first attempt\nof the second\n"
 
 
-def test_a_run_that_ends_by_itself(
+def test_run_that_ends_normally(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, summary: dict[str, Any]
 ) -> None:
     as_implementation(
-        "print('some words', flush=True); print('and errors', file=sys.stderr)\n"
+        "print('some output', flush=True); print('and errors', file=sys.stderr)\n"
         "print(os.getcwd(), os.environ['OMP_NUM_THREADS'], sys.stdin.read() == '')\n"
         f"time.sleep(0.5); (folder / 'summary.json').write_text({json.dumps(summary)!r}); sys.exit(1)"
     )
@@ -168,14 +167,14 @@ def test_a_run_that_ends_by_itself(
     assert len(ticks) >= 2
     assert run_folder.read_summary() == summary
     text = run_folder.output.read_text(encoding="utf-8")
-    assert "some words" in text
+    assert "some output" in text
     assert "and errors" in text
     assert f"{launch_module.WORKING_FOLDER} {open_config.launch.threads} True" in text
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 @pytest.mark.parametrize("kind", [UsageError, WorkError])
-def test_a_failure_that_was_told_is_the_one_raised(
+def test_reported_failure_is_raised(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, kind: type[WorkError]
 ) -> None:
     failure = json.dumps({"exit_code": kind.exit_code, "message": "part-3.h5: is damaged"})
@@ -184,22 +183,20 @@ def test_a_failure_that_was_told_is_the_one_raised(
         start(open_config, run_folder)
 
 
-def test_an_end_without_words_is_told_by_its_exit_code(
+def test_unreported_failure_has_the_exit_code_and_last_line(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:
     as_implementation("sys.stdout.buffer.write(b'\\xff not UTF-8'); sys.exit(7)")
     with pytest.raises(
         WorkError,
         match=r"^torchrun ended with exit code 7 \(the last line that was printed: . not UTF-8\), so the run was "
-        r"aborted; what it printed is in ",
+        r"aborted; its output is in ",
     ) as caught:
         start(open_config, run_folder)
     assert str(run_folder.output) in str(caught.value)
 
 
-def test_a_launcher_that_was_killed_is_told(
-    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
-) -> None:
+def test_killed_torchrun_is_reported(open_config: RunConfig, run_folder: RunFolder, as_implementation: Any) -> None:
     as_implementation("os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(WorkError, match=r"^torchrun was killed by SIGKILL, so the run was aborted"):
         start(open_config, run_folder)
@@ -209,24 +206,24 @@ def failing(text: str) -> str:
     return f"print({text!r}); sys.exit(1)"
 
 
-def test_a_rank_that_was_killed_is_named_with_the_signal(
+def test_killed_rank_is_reported_with_the_signal(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:
     as_implementation(failing(KILLED.format(code=-9, others="  <NO_OTHER_FAILURES>")))
-    with pytest.raises(WorkError, match=r"^rank 1 was killed by SIGKILL, so the run was aborted; what it"):
+    with pytest.raises(WorkError, match=r"^rank 1 was killed by SIGKILL, so the run was aborted; its output"):
         start(open_config, run_folder)
 
 
-def test_the_rank_that_is_named_is_the_first_that_died(
+def test_reported_rank_is_the_first_that_died(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:
-    """torchrun lists the ranks that it ended itself before the one that died."""
+    """torchrun lists the ranks that it terminated before the one that died."""
     as_implementation(failing(KILLED.format(code=-9, others=OTHERS)))
     with pytest.raises(WorkError, match=r"^rank 1 was killed by SIGKILL, "):
         start(open_config, run_folder)
 
 
-def test_a_rank_that_ended_is_named_with_its_exit_code(
+def test_failed_rank_is_reported_with_its_exit_code(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:
     as_implementation(failing(KILLED.format(code=3, others="  <NO_OTHER_FAILURES>")))
@@ -234,7 +231,7 @@ def test_a_rank_that_ended_is_named_with_its_exit_code(
         start(open_config, run_folder)
 
 
-def test_a_signal_without_a_name_is_told_too(
+def test_signal_without_a_name_is_reported_by_its_number(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:
     as_implementation(failing(KILLED.format(code=-40, others="  <NO_OTHER_FAILURES>")))
@@ -242,17 +239,17 @@ def test_a_signal_without_a_name_is_told_too(
         start(open_config, run_folder)
 
 
+# A launcher with a child that does not end. torchrun starts its workers in new sessions.
 FAMILY = """
 import subprocess
 worker = "import time; from podium.core.processes import end_with_parent; {end}; print(1, flush=True); time.sleep(60)"
-child = subprocess.Popen([sys.executable, "-c", worker], start_new_session={alone}, stdout=subprocess.PIPE)
+child = subprocess.Popen([sys.executable, "-c", worker], start_new_session={new_session}, stdout=subprocess.PIPE)
 assert child.stdout.readline()
 (folder / "pids.partial").write_text(f"{{os.getpid()}} {{child.pid}}")
 {before}
 os.rename(folder / "pids.partial", folder / "pids")
 {after}
 """
-"""A launcher with a child that has no end of its own; torchrun's workers lead sessions of their own (alone)."""
 
 
 def interrupt_when_begun(folder: RunFolder, number: int) -> threading.Thread:
@@ -268,21 +265,21 @@ def interrupt_when_begun(folder: RunFolder, number: int) -> threading.Thread:
 
 
 @pytest.mark.parametrize(
-    ("number", "stubborn"), [*((number, False) for number in STOP_SIGNALS), (signal.SIGTERM, True)]
+    ("number", "ignores_sigterm"), [*((number, False) for number in STOP_SIGNALS), (signal.SIGTERM, True)]
 )
-def test_an_interruption_ends_every_process_of_the_group(
+def test_interruption_ends_every_process_of_the_group(
     open_config: RunConfig,
     run_folder: RunFolder,
     as_implementation: Any,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
-    stubborn: bool,
+    ignores_sigterm: bool,
 ) -> None:
     monkeypatch.setattr(launch_module, "GRACE_SECONDS", 0.3)
     if number not in stop_signals():
         pytest.skip("nohup started the tests")
-    before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if stubborn else ""
-    as_implementation(FAMILY.format(alone=False, end="pass", before=before, after="time.sleep(60)"))
+    before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if ignores_sigterm else ""
+    as_implementation(FAMILY.format(new_session=False, end="pass", before=before, after="time.sleep(60)"))
     handler, thread = signal.getsignal(number), interrupt_when_begun(run_folder, number)
     begun = time.monotonic()
     with pytest.raises(Interrupted, match=r"^interrupted: stopped before the end$"):
@@ -293,7 +290,7 @@ def test_an_interruption_ends_every_process_of_the_group(
     assert_all_dead(run_folder)
 
 
-def test_a_signal_that_nohup_has_ignored_ends_nothing(
+def test_signal_ignored_by_nohup_ends_nothing(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, summary: dict[str, Any]
 ) -> None:
     written = f"(folder / 'summary.json').write_text({json.dumps(summary)!r})"
@@ -306,31 +303,31 @@ def test_a_signal_that_nohup_has_ignored_ends_nothing(
     assert run_folder.read_summary() == summary
 
 
-def test_a_launcher_that_dies_leaves_no_child_behind(
-    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
-) -> None:
-    as_implementation(FAMILY.format(alone=False, end="pass", before="", after="os.kill(os.getpid(), signal.SIGKILL)"))
-    with pytest.raises(WorkError, match="torchrun was killed by SIGKILL"):
-        start(open_config, run_folder)
-    assert_all_dead(run_folder)
-
-
-def test_workers_in_sessions_of_their_own_end_too(
-    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
-) -> None:
-    """torchrun starts its workers so; when it is killed itself (no memory left), they would go on."""
+def test_killed_torchrun_leaves_no_child(open_config: RunConfig, run_folder: RunFolder, as_implementation: Any) -> None:
     as_implementation(
-        FAMILY.format(alone=True, end="end_with_parent()", before="", after="os.kill(os.getpid(), signal.SIGKILL)")
+        FAMILY.format(new_session=False, end="pass", before="", after="os.kill(os.getpid(), signal.SIGKILL)")
     )
     with pytest.raises(WorkError, match="torchrun was killed by SIGKILL"):
         start(open_config, run_folder)
     assert_all_dead(run_folder)
 
 
-def test_an_error_while_looking_for_news_ends_the_processes(
+def test_workers_in_other_sessions_end(open_config: RunConfig, run_folder: RunFolder, as_implementation: Any) -> None:
+    """torchrun starts its workers so; they would continue after it is killed, such as by the OOM killer."""
+    as_implementation(
+        FAMILY.format(
+            new_session=True, end="end_with_parent()", before="", after="os.kill(os.getpid(), signal.SIGKILL)"
+        )
+    )
+    with pytest.raises(WorkError, match="torchrun was killed by SIGKILL"):
+        start(open_config, run_folder)
+    assert_all_dead(run_folder)
+
+
+def test_error_in_on_tick_ends_the_processes(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
 ) -> None:
-    as_implementation(FAMILY.format(alone=False, end="pass", before="", after="time.sleep(60)"))
+    as_implementation(FAMILY.format(new_session=False, end="pass", before="", after="time.sleep(60)"))
 
     def tick() -> None:
         if (run_folder.path / "pids").exists():
@@ -359,9 +356,9 @@ def addresses():
             continue
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
-                yield words[1].partition(":")[0]
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                yield fields[1].partition(":")[0]
 
 with joined(load_resolved(Path(sys.argv[1]))) as processes:
     processes.barrier()
@@ -373,10 +370,10 @@ LOOPBACKS = (
     "0100007F",
     "00000000000000000000000001000000",
     "0000000000000000FFFF00000100007F",
-)  # as the kernel has them
+)  # in the kernel's format
 
 
-def test_no_process_of_a_single_node_listens_to_other_machines(
+def test_processes_of_a_single_node_listen_only_at_the_loopback(
     open_config: RunConfig, run_folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = open_config.model_copy(update={"launch": open_config.launch.model_copy(update={"processes_per_node": 2})})
@@ -388,7 +385,13 @@ def test_no_process_of_a_single_node_listens_to_other_machines(
     def started(config: RunConfig, folder: RunFolder, entry: str, options: Any, node: Any, private: Path) -> list[str]:
         places.append(private)
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
-        return [sys.executable, *torchrun(config, folder, node, private), str(script), str(folder.config), str(found)]
+        return [
+            sys.executable,
+            *torchrun_arguments(config, folder, node, private),
+            str(script),
+            str(folder.config),
+            str(found),
+        ]
 
     monkeypatch.setattr(launch_module, "command", started)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -401,33 +404,33 @@ def test_no_process_of_a_single_node_listens_to_other_machines(
     assert [path.name for path in tmp_path.glob("*torch*")] == []
 
 
-def test_torchrun_still_prints_what_is_looked_for(
+def test_installed_torchrun_reports_killed_ranks_in_the_expected_form(
     tmp_path: Path, open_config: RunConfig, run_folder: RunFolder
 ) -> None:
-    """The text above is torchrun's own: a rank that is killed under the installed one is told in the same form."""
+    """The text above is torchrun's: the installed version must report a killed rank in the same form."""
     script = tmp_path / "die.py"
     script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", encoding="utf-8")
-    arguments = [sys.executable, *torchrun(open_config, run_folder, ALONE, tmp_path), str(script)]
+    arguments = [sys.executable, *torchrun_arguments(open_config, run_folder, ALONE, tmp_path), str(script)]
     with run_folder.output.open("wb") as output:
         done = subprocess.run(arguments, stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, check=False)
-    failure = launch_module.failure(run_folder, done.returncode)
+    failure = launch_module.diagnose_failure(run_folder, done.returncode)
     assert str(failure).startswith("rank 0 was killed by SIGKILL, so the run was aborted")
 
 
-def test_the_launcher_holds_the_run_s_folder_too(
+def test_torchrun_inherits_the_lock_of_the_run_folder(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, summary: dict[str, Any]
 ) -> None:
-    """So that it is held if Podium is killed. By what it inherits: it knows nothing of locks."""
+    """The folder stays locked if Podium is killed; torchrun only inherits the open lock file."""
     as_implementation(
         "print([os.readlink(f'/proc/self/fd/{n}') for n in range(3, 4096) if os.path.exists(f'/proc/self/fd/{n}')])\n"
         f"(folder / 'summary.json').write_text({json.dumps(summary)!r})"
     )
     start(open_config, run_folder)
     assert f"'{run_folder.lock}'" in run_folder.output.read_text(encoding="utf-8")
-    assert_unlocked(run_folder.lock, "nobody holds it any more")
+    assert_unlocked(run_folder.lock, "it is still locked")
 
 
-def test_a_full_disk_is_named_where_nothing_could_be_told(
+def test_full_disk_is_the_error_if_no_failure_was_written(
     open_config: RunConfig, run_folder: RunFolder, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -441,9 +444,7 @@ def test_a_full_disk_is_named_where_nothing_could_be_told(
         start(open_config, run_folder)
 
 
-def test_output_that_cannot_be_written_is_a_sentence(
-    open_config: RunConfig, run_folder: RunFolder, as_implementation: Any
-) -> None:
+def test_unwritable_output_is_an_error(open_config: RunConfig, run_folder: RunFolder, as_implementation: Any) -> None:
     as_implementation("pass")
     run_folder.output.mkdir()
     with pytest.raises(WorkError, match=r"output\.txt: cannot be written \(Is a directory\)"):

@@ -1,6 +1,6 @@
-"""Processes that are stopped: what is noticed, what is said of it, and that nothing is left and nothing healthy ended.
+"""Detection of stopped processes: the message, no process is left, and no healthy process is ended.
 
-Ranks are small processes that write heartbeats and have sessions of their own, as torchrun's have.
+Ranks are small processes in new sessions, like those of torchrun, that write heartbeats.
 """
 
 import os
@@ -54,6 +54,7 @@ while any(child.poll() is None for child in children):
     time.sleep(0.02)
 sys.exit(max(child.returncode for child in children))
 """
+# A rank that writes its process id after its first heartbeat, and ends once the file `end` exists.
 RANK = """
 import json, os, sys, time
 from pathlib import Path
@@ -71,7 +72,6 @@ while not (folder / "end").exists():
 beats.close()
 (folder / "summary.json").write_text('{{"reached_target": true}}')
 """
-"""A rank that says which process it is after its first heartbeat, and ends when the file `end` is there."""
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
 
 
 class Run:
-    """A run of two stand-in ranks, and what is done to it once they train."""
+    """Run with two fake ranks, and a callback once both train."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
@@ -96,7 +96,7 @@ class Run:
         self.ranks: list[int] = []
 
     def started(self) -> bool:
-        """Whether both ranks have begun; notes their processes."""
+        """Whether both ranks have begun; records their process ids."""
         files = [self.folder.path / f"rank_{rank}" for rank in range(2)]
         if all(file.exists() for file in files) and not self.ranks:
             self.ranks = [int(file.read_text()) for file in files]
@@ -110,7 +110,7 @@ class Run:
         until(lambda: all((one := read_process(pid)) and one.state == STOPPED for pid in pids))
 
     def __call__(self, then: Callable[[], None]) -> None:
-        """Launch it and call `then` once, from a tick."""
+        """Launch the run and call `then` once, from a tick."""
         done: list[bool] = []
 
         def tick() -> None:
@@ -128,17 +128,17 @@ class Run:
 @pytest.fixture
 def run(config: RunConfig, run_folder: RunFolder, as_implementation: Any) -> Iterator[Run]:
     as_implementation(TORCHRUN.format(ranks=2, rank=RANK.format(training=1)))
-    made = Run(config, run_folder)
-    yield made
-    left = made.left()
+    run = Run(config, run_folder)
+    yield run
+    left = run.left()
     for pid in left:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert made.ranks, "the ranks have begun"
+    assert run.ranks, "the ranks have not begun"
     assert left == []
 
 
-def test_ranks_that_are_all_stopped_are_named_and_ended(run: Run) -> None:
+def test_all_ranks_stopped_are_named_and_killed(run: Run) -> None:
     with pytest.raises(WorkError) as caught:
         run(lambda: run.stop(*run.ranks))
     text = re.sub(r"for 0\.4\d* seconds", "for 0.4 seconds", str(caught.value))
@@ -146,44 +146,46 @@ def test_ranks_that_are_all_stopped_are_named_and_ended(run: Run) -> None:
         assert f"rank {rank} (process {pid} on " in text
     assert "in batch 7 after forward" in text
     assert (
-        " have not moved for 0.4 seconds (launch.timeout_seconds is 0.4): they are stopped (state T, as by SIGSTOP)"
-        in text
+        " have made no progress for 0.4 seconds (launch.timeout_seconds is 0.4): "
+        "they are stopped (state T, as by SIGSTOP)" in text
     )
 
 
-def test_a_rank_that_is_stopped_is_left_to_the_other_s_watchdog_for_a_while(run: Run) -> None:
-    with pytest.raises(WorkError, match=r"^rank 1 \(process \d+ on .*\) has not moved for .*: it is stopped"):
+def test_one_stopped_rank_is_killed_after_twice_the_timeout(run: Run) -> None:
+    with pytest.raises(WorkError, match=r"^rank 1 \(process \d+ on .*\) has made no progress for .*: it is stopped"):
         run(lambda: run.stop(run.ranks[1]))
 
 
-def test_what_a_rank_has_said_of_another_is_kept(run: Run) -> None:
+def test_failure_reported_by_a_rank_is_kept(run: Run) -> None:
     def stop() -> None:
-        run.folder.tell_failure(WorkError("rank 1 gives no sign of life"), final=False)
+        run.folder.tell_failure(WorkError("rank 1 sends no heartbeats"), final=False)
         run.stop(run.ranks[1])
 
-    with pytest.raises(WorkError, match=r"^rank 1 gives no sign of life$"):
+    with pytest.raises(WorkError, match=r"^rank 1 sends no heartbeats$"):
         run(stop)
 
 
-def test_a_stop_during_start_up_is_noticed_too(run: Run, as_implementation: Any) -> None:
+def test_stop_during_start_up_is_detected(run: Run, as_implementation: Any) -> None:
     as_implementation(TORCHRUN.format(ranks=2, rank=RANK.format(training=0)))
-    with pytest.raises(WorkError, match=r"rank 0 \(process \d+ on [^,]*\), rank 1 .* have not moved"):
+    with pytest.raises(WorkError, match=r"rank 0 \(process \d+ on [^,]*\), rank 1 .* have made no progress"):
         run(lambda: run.stop(*run.ranks))
 
 
-def test_a_long_phase_without_heartbeats_is_no_standstill(run: Run, as_implementation: Any) -> None:
-    """Start-up, compilation or a checkpoint may take longer than the time allowed."""
+def test_long_phase_without_heartbeats_is_no_stall(run: Run, as_implementation: Any) -> None:
+    """Start-up, compilation or a checkpoint may take longer than the timeout."""
     as_implementation(TORCHRUN.format(ranks=2, rank=RANK.format(training=0)))
     run(lambda: threading.Timer(4 * TIMEOUT, (run.folder.path / "end").touch).start())
     assert run.folder.read_summary()
 
 
-def test_a_launcher_of_ranks_that_is_stopped_is_noticed(run: Run) -> None:
-    with pytest.raises(WorkError, match=r"^torchrun \(process \d+ on [^)]*\) has not moved for .*: it is stopped"):
+def test_stopped_torchrun_is_detected(run: Run) -> None:
+    with pytest.raises(
+        WorkError, match=r"^torchrun \(process \d+ on [^)]*\) has made no progress for .*: it is stopped"
+    ):
         run(lambda: run.stop(run.torchrun))
 
 
-def test_a_run_that_saves_itself_when_torchrun_is_stopped_is_saved(run: Run) -> None:
+def test_run_that_saves_while_torchrun_is_stopped_is_saved(run: Run) -> None:
     def stop() -> None:
         run.stop(run.torchrun)
         run.folder.tell_failure(Saved("saved after 32 samples"))
@@ -192,7 +194,7 @@ def test_a_run_that_saves_itself_when_torchrun_is_stopped_is_saved(run: Run) -> 
         run(stop)
 
 
-def test_a_run_that_has_ended_when_torchrun_was_stopped_is_a_run(run: Run) -> None:
+def test_run_that_ends_while_torchrun_is_stopped_counts(run: Run) -> None:
     def stop() -> None:
         run.stop(run.torchrun)
         (run.folder.path / "end").touch()
@@ -202,7 +204,7 @@ def test_a_run_that_has_ended_when_torchrun_was_stopped_is_a_run(run: Run) -> No
 
 
 @pytest.mark.parametrize("stopped", ["rank", "torchrun", "all"])
-def test_an_interruption_leaves_no_stopped_process(run: Run, stopped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_leaves_no_stopped_process(run: Run, stopped: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_module, "GRACE_SECONDS", 1.0)
 
     def interrupt() -> None:
@@ -214,7 +216,7 @@ def test_an_interruption_leaves_no_stopped_process(run: Run, stopped: str, monke
         run(interrupt)
 
 
-STUBBORN = """
+IGNORES_SIGTERM = """
 import os, signal, sys, time
 from pathlib import Path
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -226,25 +228,25 @@ while True:
 """
 
 
-def test_ranks_that_torchrun_did_not_live_to_kill_are_killed(
+def test_ranks_that_ignore_sigterm_are_killed(
     run: Run, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_module, "GRACE_SECONDS", 0.3)
-    as_implementation(TORCHRUN.format(ranks=2, rank=STUBBORN))
+    as_implementation(TORCHRUN.format(ranks=2, rank=IGNORES_SIGTERM))
     with pytest.raises(Interrupted):
         run(lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
-def test_ranks_of_a_torchrun_that_was_killed_are_killed(
+def test_ranks_of_a_killed_torchrun_are_killed(
     run: Run, as_implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch_module, "GRACE_SECONDS", 0.3)
-    as_implementation(TORCHRUN.format(ranks=2, rank=STUBBORN))
+    as_implementation(TORCHRUN.format(ranks=2, rank=IGNORES_SIGTERM))
     with pytest.raises(WorkError, match="torchrun was killed by SIGKILL"):
         run(lambda: os.kill(run.torchrun, signal.SIGKILL))
 
 
-def test_a_run_that_saves_itself_when_torchrun_was_killed_was_not_asked_to(run: Run) -> None:
+def test_run_that_saves_after_torchrun_was_killed_is_aborted(run: Run) -> None:
     def kill() -> None:
         run.folder.tell_failure(Saved("saved after 32 samples"))
         os.kill(run.torchrun, signal.SIGKILL)
@@ -254,7 +256,7 @@ def test_a_run_that_saves_itself_when_torchrun_was_killed_was_not_asked_to(run: 
 
 
 class Suspension:
-    """Stands for the clock of a launcher that was suspended for an hour."""
+    """Set the launcher's clock forward, as if it had been suspended for an hour."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch, self._real = monkeypatch, time.monotonic
@@ -263,8 +265,8 @@ class Suspension:
         self._patch.setattr(clock.time, "monotonic", lambda: self._real() + 3600)
 
 
-def test_a_group_that_was_suspended_as_a_whole_goes_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launcher is continued first, and finds ranks that it has last seen an hour ago and that are still stopped."""
+def test_suspended_and_continued_group_is_no_stall(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher is continued first: its last check was an hour ago, and the ranks are still stopped."""
     suspension = Suspension(monkeypatch)
 
     def suspend() -> None:
@@ -283,8 +285,8 @@ def test_a_group_that_was_suspended_as_a_whole_goes_on(run: Run, monkeypatch: py
     assert run.folder.read_summary()
 
 
-def test_a_launcher_that_is_really_stopped_and_continued(tmp_path: Path) -> None:
-    """Its own clock stands still meanwhile: by another process that looks at the clock every few milliseconds."""
+def test_clock_stands_still_while_its_process_is_stopped(tmp_path: Path) -> None:
+    """Measured in another process, which reads the clock every few milliseconds."""
     script = (
         "import sys, time\nfrom podium.core.clock import AwakeClock\nawake, real = AwakeClock(0.05), time.monotonic\n"
         "begun = real()\n"
@@ -300,8 +302,8 @@ def test_a_launcher_that_is_really_stopped_and_continued(tmp_path: Path) -> None
     assert awake < passed - 1.0
 
 
-def test_no_process_is_ended_that_the_launch_did_not_start(run: Run) -> None:
-    """A child from before, and its child, which the launcher adopts when the parent between them dies."""
+def test_processes_not_started_by_the_launch_are_not_ended(run: Run) -> None:
+    """An older child of the launcher, and a grandchild that it adopts when the process between them dies."""
     before = subprocess.Popen(["sleep", "60"])
     script = (
         "import subprocess, sys; sys.stdin.read()\n"
@@ -328,7 +330,7 @@ def test_no_process_is_ended_that_the_launch_did_not_start(run: Run) -> None:
             os.waitpid(pid, 0)
 
 
-def test_orphans_are_adopted_during_the_run_alone(run: Run) -> None:
+def test_orphans_are_adopted_only_during_the_run(run: Run) -> None:
     import ctypes
 
     from podium.core.process_tree import PR_GET_CHILD_SUBREAPER
@@ -341,25 +343,25 @@ def test_orphans_are_adopted_during_the_run_alone(run: Run) -> None:
 
     during: list[int] = []
 
-    def look() -> None:
+    def record() -> None:
         during.append(adopts())
         (run.folder.path / "end").touch()
 
     assert adopts() == 0
-    run(look)
+    run(record)
     assert (during, adopts()) == ([1], 0)
 
 
-def test_a_disk_that_is_full_hides_no_standstill(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stall_is_reported_on_a_full_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise WorkError("the disk is full")
 
     monkeypatch.setattr(RunFolder, "tell_failure", full)
-    with pytest.raises(PodiumError, match="have not moved"):
+    with pytest.raises(PodiumError, match="have made no progress"):
         run(lambda: run.stop(*run.ranks))
 
 
-def test_heartbeats_go_to_the_record_of_the_rank(tmp_path: Path) -> None:
+def test_heartbeats_are_written_into_the_ranks_record(tmp_path: Path) -> None:
     path = tmp_path / "heartbeats"
     make_heartbeats(path, 3)
     assert read_heartbeats(path) == {}
@@ -377,8 +379,8 @@ def test_heartbeats_go_to_the_record_of_the_rank(tmp_path: Path) -> None:
     assert read_heartbeats(tmp_path / "gone") == {}
 
 
-def test_a_rank_that_is_frozen_is_noticed_by_its_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen process is in no state T: its heartbeats stay away, and it takes no processor time."""
+def test_frozen_rank_is_detected_by_its_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen process is not in state T, but sends no heartbeats and uses no processor time."""
     path, now = tmp_path / "heartbeats", [0.0]
     make_heartbeats(path, 1)
     monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
@@ -386,20 +388,20 @@ def test_a_rank_that_is_frozen_is_noticed_by_its_heartbeats(tmp_path: Path, monk
     try:
         until(lambda: (found := read_process(child.pid)) and found.state == "S")
         watch = ProgressWatch(StartedProcesses(os.getpid(), ("NONE", "none")), path, 4.0)
-        looks: dict[float, Any] = {}
+        checks: dict[float, Any] = {}
         for tick in range(1, 40):
             now[0] = tick / 2
             if now[0] == 8.0:  # until now it may have been in any long phase
                 path.write_bytes(RECORD.pack(child.pid, 3, 12, b"backward"))
-            looks[now[0]] = watch.look()
-        stuck = {second: found for second, found in looks.items() if found}
-        assert min(stuck) == 12.0
-        assert f"rank 0 (process {child.pid} on " in stuck[12.0].sentence
+            checks[now[0]] = watch.check()
+        stalled = {second: found for second, found in checks.items() if found}
+        assert min(stalled) == 12.0
+        assert f"rank 0 (process {child.pid} on " in stalled[12.0].message
         assert (
-            "in batch 12 after backward) has not moved for 4 seconds (launch.timeout_seconds is 4): it is in state S"
-            in (stuck[12.0].sentence)
+            "in batch 12 after backward) has made no progress for 4 seconds (launch.timeout_seconds is 4): "
+            "it is in state S" in (stalled[12.0].message)
         )
-        assert [process.pid for process in stuck[12.0].ranks] == [child.pid]
+        assert [process.pid for process in stalled[12.0].ranks] == [child.pid]
     finally:
         child.kill()
         child.wait()

@@ -1,4 +1,4 @@
-"""A module's shutdown is begun by the first signal, and further ones do not break it off."""
+"""Only the first shutdown signal reaches a module's handlers."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
 for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     os.kill(os.getpid(), number)
 print(__name__, sys.argv[1:])
-print(socket.getfqdn("a" * 64), socket.getfqdn("no host"))  # torchrun does so with this machine's name
+print(socket.getfqdn("a" * 64), socket.getfqdn("no host"))  # as torchrun looks up this machine's name
 """
 
 
