@@ -152,9 +152,9 @@ def measure_offsets(processes: Processes, rounds: int = OFFSET_ROUNDS) -> list[C
         # On a GPU the copy to the host waits for the all-gather, so the next timestamp is taken after it.
         sent.append(torch.cat(times).cpu())
         received.append(time.time())
-    mine = torch.tensor(received, dtype=torch.float64, device=processes.device)
-    received_by_rank = [torch.empty_like(mine) for _ in range(processes.ranks)]
-    dist.all_gather(received_by_rank, mine)
+    received_here = torch.tensor(received, dtype=torch.float64, device=processes.device)
+    received_by_rank = [torch.empty_like(received_here) for _ in range(processes.ranks)]
+    dist.all_gather(received_by_rank, received_here)
     return offset_bounds(torch.stack(sent), torch.stack(received_by_rank, dim=1).cpu())
 
 

@@ -1,4 +1,4 @@
-"""Masked-LM accuracy on the evaluation samples, over all ranks, without dropout; optionally beside training.
+"""Masked-LM accuracy on the evaluation samples, over all ranks, without dropout; optionally during training.
 
 An asynchronous evaluation copies the weights, and a thread evaluates the copy on a separate stream while training
 continues. After every step the ranks exchange whether their evaluation has ended, by one all-reduce of a few numbers

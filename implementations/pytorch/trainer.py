@@ -426,13 +426,14 @@ class Trainer:
     def _evaluation_summary(self, seconds: float) -> dict[str, Any]:
         """Return cost and balance of evaluations. `seconds`: time that training waited for them. A collective."""
         tokens, slots = (sum(getattr(batch, name) for batch in self.evaluation_batches) for name in ("tokens", "slots"))
-        most, beside = self.processes.most(tokens), self.overlapped.seconds if self.overlapped is not None else 0.0
-        all_tokens, all_slots, all_beside = self.processes.total([tokens, slots, beside])
+        overlapped_seconds = self.overlapped.seconds if self.overlapped is not None else 0.0
+        max_tokens = self.processes.most(tokens)
+        all_tokens, all_slots, all_seconds = self.processes.total([tokens, slots, overlapped_seconds])
         return {
             "evaluations": self.evaluations,
             "share_of_run": seconds / self.seconds,
-            "seconds_beside_training": all_beside / self.processes.ranks,
+            "seconds_beside_training": all_seconds / self.processes.ranks,
             "steps_thrown_away": self.steps_thrown_away,
-            "max_over_mean_tokens": most * self.processes.ranks / all_tokens,
+            "max_over_mean_tokens": max_tokens * self.processes.ranks / all_tokens,
             "padding_share": 1 - all_tokens / all_slots,
         }

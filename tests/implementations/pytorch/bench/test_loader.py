@@ -78,6 +78,6 @@ def test_invalid_options_are_errors(folder: Path, tmp_path: Path, capsys: pytest
         [*required, "--window", "-1"],
         [*required, "--depth", "0"],
     ):
-        with pytest.raises(SystemExit) as refused:
+        with pytest.raises(SystemExit) as exited:
             loader.main(["--store", str(folder), *wrong])
-        assert refused.value.code == 2
+        assert exited.value.code == 2
