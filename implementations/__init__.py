@@ -1,1 +1,1 @@
-"""How benchmarks are trained: one package an implementation."""
+"""Implementations of the benchmarks: one package for each, run as separate processes."""

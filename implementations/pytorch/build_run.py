@@ -1,7 +1,7 @@
 """Setup of a run from its configuration: model, optimizer, sample order, and warm-up before the clock starts.
 
-Weights may be loaded from a checkpoint made with `podium data checkpoint`. The warm-up does on synthetic data all
-that a first step has to do once, and its effect on weights and optimizer is undone.
+Weights may be loaded from a checkpoint made with `podium data checkpoint`. The warm-up runs one-time work (kernel
+compilation, memory allocation, DDP's buckets, CUDA graph capture) on synthetic data, and restores all state.
 """
 
 import copy
@@ -37,31 +37,36 @@ from podium.planning.samplers import Phase
 
 @torch.no_grad()
 def load_checkpoint(model: BertForPreTraining, path: Path) -> None:
-    """Replace every weight of the model by the checkpoint's, one tensor at a time.
+    """Copy all weights of a Podium checkpoint into the model, in place, one tensor at a time.
 
-    Raises UsageError for a checkpoint that is missing or of another size or vocabulary, WorkError for a damaged one.
+    Raises UsageError for a checkpoint that is missing or has another size or vocabulary, WorkError for a damaged one.
     """
     checkpoint = PodiumCheckpoint(path)
     checkpoint.require(model.size, model.vocabulary)
     weights = model.state_dict()
-    assert sorted(weights) == sorted(checkpoint.names), "the table of names is that of the model"
-    for name, weight in weights.items():
+    assert sorted(weights) == sorted(checkpoint.names), "checkpoint and model have the same tensor names"
+    for name, weight in weights.items():  # never two copies of all weights in memory
         values = torch.from_numpy(checkpoint.read(name))
         assert weight.shape == values.shape
         weight.copy_(values)
 
 
-GRAPH_ATTENTION = ("flash",)  # backends whose launches are the same for all batches of a shape, as graphs need
+# Attention backends whose kernel launches depend on the shape of a batch only, not on the lengths in it: a CUDA graph
+# replays the recorded launches with the recorded arguments.
+GRAPH_ATTENTION = ("flash",)
 
 
-def making(config: RunConfig, precision: str, device: torch.device) -> Making:
-    """How the configuration has the model computed. Raises UsageError for what this device cannot do."""
+def model_options(config: RunConfig, precision: str, device: torch.device) -> Making:
+    """Return the model's options: attention backend, kernels, linear layer.
+
+    Raises UsageError for a backend that the device does not support.
+    """
     kernels = resolve_kernels(config.kernels, device)
     attention = resolve_attention(config.attention, device, COMPUTE_TYPES[precision])
     if config.capacity_overflow is not None and attention == "nested":
         raise UsageError(
             "capacity_overflow is set, but attention auto is nested on this GPU, which has no flash attention; "
-            "leave capacity_overflow out, or set attention to grouped"
+            "remove capacity_overflow, or set attention to grouped"
         )
     return Making(
         attention=attention,
@@ -72,23 +77,24 @@ def making(config: RunConfig, precision: str, device: torch.device) -> Making:
     )
 
 
-def build_stepper(config: RunConfig, processes: Processes, words: int, size: Size | None = None) -> Stepper:
-    """A model of `words` words with its start, in DDP, and its optimizer.
+def build_stepper(config: RunConfig, processes: Processes, vocabulary_size: int, size: Size | None = None) -> Stepper:
+    """Build the model in DDP, its gradient synchronisation, optimizer and learning-rate table.
 
-    Weights are drawn alike on all ranks; dropout then draws differently on each. `size` replaces the configured one.
+    Initial weights are equal on all ranks, dropout masks differ. `size` replaces the configured model size.
     """
     assert config.seed is not None
     precision = resolve_precision(config.precision, processes.device)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed)  # the same on all ranks, so that all draw the same weights
     model = BertForPreTraining(
         size or config.model_size,
-        words,
+        vocabulary_size,
         dropout_probability=config.dropout,
-        making=making(config, precision, processes.device),
+        making=model_options(config, precision, processes.device),
     )
     if config.initial_checkpoint is not None:
         load_checkpoint(model, config.initial_checkpoint)
     model.to(processes.device)
+    # Reseeded per rank after the weights: with equal dropout masks, the gradients' noise would not average out.
     dropout_seed = np.random.SeedSequence([config.seed, processes.rank]).generate_state(1, np.uint32)
     torch.manual_seed(int(dropout_seed[0]))
     ddp, sync = synchronised(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)
@@ -98,9 +104,9 @@ def build_stepper(config: RunConfig, processes: Processes, words: int, size: Siz
 
 
 def build_order(
-    config: RunConfig, store: LengthIndex, words: int, device: torch.device, seed: int | None = None
+    config: RunConfig, store: LengthIndex, vocabulary_size: int, device: torch.device, seed: int | None = None
 ) -> TrainingOrder:
-    """Who trains on which sample when, under the configured seed unless another is given."""
+    """Return the order of global batches and their assignment to ranks. `seed` replaces the configured one."""
     seed = config.seed if seed is None else seed
     assert seed is not None
     return TrainingOrder(
@@ -108,19 +114,19 @@ def build_order(
         seed=seed,
         strategy=config.balancing,
         global_batch_size=config.global_batch_size,
-        deal=Deal.of_config(config, config.model_size.relative_costs(words), store.max_sequence_length),
+        deal=Deal.of_config(config, config.model_size.relative_costs(vocabulary_size), store.max_sequence_length),
         accumulation_steps=config.gradient_accumulation_steps,
         shape_step=config.shape_step or SHAPE_STEPS[device.type],
         attention_widths=config.attention_widths,
         capacity_overflow=config.capacity_overflow,
         shards=config.shards,
-        phases=[_phase(config, phase, store) for phase in config.phases],
+        phases=[_sampling_phase(config, phase, store) for phase in config.phases],
         strata_counts=config.strata_counts,
     )
 
 
-def _phase(config: RunConfig, phase: TrainingPhase, store: LengthIndex) -> Phase:
-    """The phase as samplers know it; without its own store it draws from data.store, the first of those joined."""
+def _sampling_phase(config: RunConfig, phase: TrainingPhase, store: LengthIndex) -> Phase:
+    """Convert a configured phase to a sampler's; a phase without a store uses data.store, the first joined store."""
     start, stop = 0, None
     if isinstance(store, JoinedStores):
         start, stop = store.range_of(config.stores.index(phase.store) if phase.store else 0)
@@ -134,7 +140,10 @@ def _phase(config: RunConfig, phase: TrainingPhase, store: LengthIndex) -> Phase
 
 
 def uses_graphs(config: RunConfig, device: torch.device) -> bool:
-    """Whether steps are to be replayed as CUDA graphs. Raises UsageError where that is asked for and cannot be."""
+    """Whether steps are replayed as CUDA graphs on this device.
+
+    Raises UsageError if `cuda_graph: step` is configured and graphs are not possible.
+    """
     attention: str = config.attention
     if attention == "auto":
         precision = resolve_precision(config.precision, device)
@@ -143,69 +152,78 @@ def uses_graphs(config: RunConfig, device: torch.device) -> bool:
 
 
 def replays_graphs(config: RunConfig, device: str, attention: str) -> bool:
-    """`uses_graphs` on a kind of device, `cpu` or `cuda`, with resolved attention."""
-    hindrance = (
+    """`uses_graphs` for a device type, `cpu` or `cuda`, and a resolved attention backend; needs no such device."""
+    obstacle = (
         f"launch.device is {device}, and CUDA graphs need cuda"
         if device != "cuda"
         else f"attention is {attention}, and graphs need one of {', '.join(GRAPH_ATTENTION)}"
         if attention not in GRAPH_ATTENTION
-        else f"shape_step is {config.shape_step}, and the longest length that graphs hold is that of {LENGTH_STEP}"
+        else f"shape_step is {config.shape_step}, and graphs need {LENGTH_STEP} or less"
         if (config.shape_step or 0) > LENGTH_STEP
-        else "balancing gives ranks unequal numbers of sequences, and graphs need equal ones"
+        else "balancing gives ranks different numbers of sequences, and graphs need equal numbers"
         if config.capacity_overflow is None and (config.balancing == "packed" or config.balancing_counts == "free")
         else "graphs need gradient_accumulation_steps 1"
         if config.most_accumulation_steps != 1
         else None
     )
-    if config.cuda_graph == "step" and hindrance:
-        raise UsageError(f"cuda_graph: found step, but {hindrance}; allowed here are auto and none")
-    return config.cuda_graph != "none" and hindrance is None
+    if config.cuda_graph == "step" and obstacle:
+        raise UsageError(f"cuda_graph: found step, but {obstacle}; allowed here are auto and none")
+    return config.cuda_graph != "none" and obstacle is None
 
 
 WARM_UP_STEPS = 3
-GRAPH_WARM_UP_STEPS = 11  # DDP settles its buckets in the first steps, before a graph is captured
+# Eager steps before the first capture. DDP rebuilds its buckets after the first backward pass; PyTorch's documentation
+# of CUDA graphs with DDP requires at least 11 iterations before a capture.
+GRAPH_WARM_UP_STEPS = 11
 
 
 def warm_up(
     stepper: Stepper,
     order: TrainingOrder,
-    vocabulary: int,
+    vocabulary_size: int,
     steps: int = WARM_UP_STEPS,
     graph_shapes: RunShapes | None = None,
 ) -> None:
-    """Take steps and an evaluation in the shapes of each phase's first batches, and undo all that they changed.
+    """Run steps and an evaluation on synthetic batches of each phase's first shapes, and restore all state.
 
-    With `graph_shapes` a CUDA graph is captured for every shape of the run, and the stepper then replays them. Only the
-    length index of the data is read. Lengths come from the run's own order, so shapes are the run's.
+    With `graph_shapes` a CUDA graph is captured for every shape of the run, and the stepper replays graphs afterwards.
+    Sample lengths come from the run's order, so the shapes are the run's. Reads the length index only, no samples,
+    since MLPerf does not allow touching training data before run_start.
     """
-    saved, processes = _state(stepper), stepper.processes
-    firsts = [first for first in order.first_steps() if first < stepper.config.steps]
-    of_phases = [first + number for first in firsts for number in range(steps)]
+    saved, processes = _snapshot(stepper), stepper.processes
+    first_steps = [first for first in order.first_steps() if first < stepper.config.steps]
+    of_phases = [first + number for first in first_steps for number in range(steps)]
     numbers = list(graph_shapes.examples.values()) if graph_shapes else of_phases
     masked_slots = graph_shapes.masked_slots if graph_shapes else None
-    examples = [synthetic_step(order, number, processes.rank, vocabulary, masked_slots) for number in numbers]
-    taken = len(examples)
-    if graph_shapes:  # ranks differ in shapes but wait for each other in every step, so all take equally many
-        taken = max(GRAPH_WARM_UP_STEPS, processes.most(taken))
-    for number in range(taken):
+    examples = [synthetic_step(order, number, processes.rank, vocabulary_size, masked_slots) for number in numbers]
+    count = len(examples)
+    if graph_shapes:
+        # Each step is a collective. Ranks have different numbers of shapes, so all take the largest number of steps:
+        # a step more on one rank would wait for the others until the timeout.
+        count = max(GRAPH_WARM_UP_STEPS, processes.most(count))
+    for number in range(count):
         stepper.take(examples[number % len(examples)], PhaseClock())
-    longest = max(examples, key=lambda example: example.whole.slots)  # evaluation has the full length
+    # Evaluation batches have the full sequence length, so the largest example stands for them.
+    longest = max(examples, key=lambda example: example.whole.slots)
     evaluate(stepper.model.module, list(longest.micro_batches), processes, stepper.precision)
     if graph_shapes:
         graphs = stepper.use_graphs()
+        # Captured before the state is restored: a capture records launches and computes nothing, but graphs hold the
+        # addresses of parameters, gradients and optimizer state, so those must be restored in place.
         for example in examples:
             graphs.capture(example.micro_batches[0], stepper.loss_weights(example)[0])
     _restore(stepper, saved)
 
 
-def _state(stepper: Stepper) -> dict[str, Any]:
+def _snapshot(stepper: Stepper) -> dict[str, Any]:
+    """Copy everything that a step changes, random states included."""
     return {
         "model": copy.deepcopy(stepper.model.state_dict()),
         "optimizer": copy.deepcopy(stepper.optimizer.state_dict()["state"]),
         "group_steps": [copy.deepcopy(group.get("step")) for group in stepper.optimizer.param_groups],
         "rates": [group["lr"].clone() for group in stepper.optimizer.param_groups],
         "scaler": stepper.scaler.state_dict(),
-        "taken": stepper.taken.clone(),
+        "steps_taken": stepper.steps_taken.clone(),
         "random": torch.get_rng_state(),
         "device_random": torch.cuda.get_rng_state() if stepper.processes.device.type == "cuda" else None,
     }
@@ -213,7 +231,10 @@ def _state(stepper: Stepper) -> dict[str, Any]:
 
 @torch.no_grad()
 def _restore(stepper: Stepper, saved: dict[str, Any]) -> None:
-    """In place, since graphs use these very tensors. What did not exist before is zero, as it would begin."""
+    """Restore a snapshot in place, since CUDA graphs hold the addresses of these tensors.
+
+    Optimizer state that did not exist before the warm-up becomes zero, which is how optimizers initialise it.
+    """
     stepper.model.load_state_dict(saved["model"])
     optimizer = stepper.optimizer
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -225,9 +246,9 @@ def _restore(stepper: Stepper, saved: dict[str, Any]) -> None:
         if "step" in group:
             group["step"].copy_(torch.zeros_like(group["step"]) if steps is None else steps)
         group["lr"].copy_(rate)
-    optimizer.zero_grad(set_to_none=False)
+    optimizer.zero_grad(set_to_none=False)  # gradients stay allocated: DDP's buckets and graphs point to them
     stepper.scaler.load_state_dict(saved["scaler"])
-    stepper.taken.copy_(saved["taken"])
+    stepper.steps_taken.copy_(saved["steps_taken"])
     torch.set_rng_state(saved["random"])
     if saved["device_random"] is not None:
         torch.cuda.set_rng_state(saved["device_random"])

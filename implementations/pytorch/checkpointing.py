@@ -1,11 +1,13 @@
 """Checkpoints: copied to the host between two steps, written by a thread, and restored in place, bit for bit.
 
 Every rank writes one file: its random number generator state, the optimizer state that no lower rank has (all of it
-is rank 0's where ranks have the same), and on rank 0 the model. So nothing is sent, and no rank waits for another.
-All ranks need one shared file system. The position of the run follows from counts, since the sample order is stateless.
+on rank 0 where the state is replicated), and on rank 0 the model. So no tensors are sent between ranks, and no rank
+waits for another. All ranks need one shared file system. The position in the sample order is a count of batches,
+since the order is stateless.
 
-The files are in the safetensors format; a stamp of the owner and a digest of all tensors in their header tell a file
-that is damaged or belongs to another run. BLAKE2b is as fast on processors without instructions for SHA-256.
+The files have the safetensors format. A stamp (checkpoint, rank, configuration) and a digest of all tensors in the
+header detect files that are damaged or belong to another run. The digest is BLAKE2b, which is fast on processors
+without SHA-256 instructions too.
 """
 
 import json
@@ -45,16 +47,18 @@ from podium.core.files import whole_file, write_whole
 
 
 def content_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest over name, type, shape and bytes of tensors on the host, in the order given."""
+    """Return the BLAKE2b digest of name, dtype, shape and bytes of tensors on the host, in the given order."""
     digest = blake2b(digest_size=DIGEST_BYTES)
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        # Viewed as bytes, since NumPy has no bfloat16.
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], stamp: Mapping[str, str]) -> None:
-    """Write a file, whole or not at all. WorkError where the disk does not take it."""
+    """Write a safetensors file atomically, with its stamp. Raises WorkError if it cannot be written."""
+    # Sorted, as readers sort: the digest must not depend on the order in which tensors were collected.
     content = content_digest((name, tensors[name]) for name in sorted(tensors))
     with whole_file(path) as temporary:
         temporary.touch()
@@ -62,12 +66,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], stamp: Mapping[str,
         try:
             save_file(dict(tensors), temporary, metadata={STAMP: json.dumps({**stamp, CONTENT: content})})
         except SafetensorError as error:
-            raise WorkError(f"{path}: cannot be written ({error}); see that the disk has space") from error
-        temporary.chmod(mode)  # the library keeps its files to the user alone
+            raise WorkError(f"{path}: cannot be written ({error}); make sure that the disk has free space") from error
+        temporary.chmod(mode)  # save_file makes files readable by their owner only, and other users may resume the run
 
 
 class TensorFile:
-    """A file of tensors to read. WorkError for one that cannot be read."""
+    """A safetensors file, opened for reading. Raises WorkError if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -77,75 +81,85 @@ class TensorFile:
         except (OSError, SafetensorError) as error:
             raise WorkError(f"{path}: cannot be read ({error}); remove the folder {path.parent}") from error
 
-    def require(self, stamp: Mapping[str, str]) -> None:
-        """WorkError unless it is the one that was written with this stamp, with all that was written. Reads all."""
+    def verify(self, stamp: Mapping[str, str]) -> None:
+        """Raise WorkError unless stamp and content digest are right. Reads the whole file."""
         require_tensors(self._path, stamp)
 
     def get(self, name: str) -> Tensor:
+        """Read one tensor. Raises WorkError if the file does not have it."""
         if name not in self._names:
-            raise WorkError(f"{self._path}: holds no {name}; go on with the version and packages that wrote it")
+            raise WorkError(f"{self._path}: has no {name}; resume with the version and packages that wrote it")
         tensor: Tensor = self._file.get_tensor(name)
         return tensor
 
     def copy_to(self, name: str, tensor: Tensor) -> None:
-        """Bring a tensor to what it was, in place."""
-        found = self.get(name)
-        if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+        """Copy a tensor of the file into `tensor`. Raises WorkError for another shape or dtype."""
+        stored = self.get(name)
+        if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
             raise WorkError(
-                f"{self._path}: {name} is {found.dtype} {list(found.shape)}, and the run has {tensor.dtype} "
-                f"{list(tensor.shape)}; go on with the configuration that wrote it"
+                f"{self._path}: {name} is {stored.dtype} {list(stored.shape)}, and the run has {tensor.dtype} "
+                f"{list(tensor.shape)}; resume with the configuration that wrote it"
             )
-        tensor.copy_(found)
+        tensor.copy_(stored)
 
 
-RANDOM, DEVICE_RANDOM = "random.cpu", "random.device"
+# Names of the random states in a rank's file.
+RNG_STATE, DEVICE_RNG_STATE = "random.cpu", "random.device"
 
 
 class RunState:
-    """The tensors that a run is made of, by name, where they live. Ranks make it together."""
+    """The tensors that define a run's state, by name: model, optimizer, loss scaler, step count, random states.
+
+    A collective: all ranks construct it together.
+    """
 
     def __init__(self, stepper: Stepper, processes: Processes) -> None:
-        """The optimizer's state must exist, as it does after one step."""
+        """The optimizer must have taken a step (the warm-up's), so that its state exists."""
         self._stepper, self._processes = stepper, processes
         model = stepper.model.module
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         named = [*model.named_parameters(), *model.named_buffers()]
         self._model = {f"model.{name}": tensor.detach() for name, tensor in named}
-        held = stepper.optimizer.state
-        mine = [processes.rank if held.get(parameter) else processes.ranks for parameter in self._names]
-        lowest = torch.tensor(mine, dtype=torch.int64, device=processes.device)
+        states = stepper.optimizer.state
+        # With a sharded optimizer each rank has the state of some parameters only, and only it knows which. The minimum
+        # over ranks gives all ranks the same owner of each parameter, without gathering the states.
+        ranks_with_state = [processes.rank if states.get(parameter) else processes.ranks for parameter in self._names]
+        lowest = torch.tensor(ranks_with_state, dtype=torch.int64, device=processes.device)
         dist.all_reduce(lowest, op=dist.ReduceOp.MIN)
-        # the lowest rank whose optimizer has a state for each parameter
+        # Parameter name → lowest rank that has its optimizer state; the number of ranks if none has it.
         self._owners: dict[str, int] = dict(zip(self._names.values(), lowest.tolist(), strict=True))
 
-    def of_rank(self) -> dict[str, Tensor]:
-        """What this rank writes: tensors that live on, but for random states, which are copies."""
+    def rank_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that this rank writes, by name: the live tensors, not copies, except random states."""
         rank, stepper = self._processes.rank, self._stepper
-        found = {**self._model, **self._steps()} if rank == 0 else {}
+        tensors = {**self._model, **self._steps()} if rank == 0 else {}
         for owner, state in self._optimizer():
             if owner == rank:
-                found |= state
+                tensors |= state
         for number, group in enumerate(stepper.optimizer.param_groups):
             if "step" in group:
-                found[f"group.{number}.step"] = torch.as_tensor(group["step"])
-        found[RANDOM] = torch.get_rng_state()
+                tensors[f"group.{number}.step"] = torch.as_tensor(group["step"])
+        tensors[RNG_STATE] = torch.get_rng_state()
         if self._processes.device.type == "cuda":
-            found[DEVICE_RANDOM] = torch.cuda.get_rng_state()
-        return found
+            tensors[DEVICE_RNG_STATE] = torch.cuda.get_rng_state()
+        return tensors
 
     def _steps(self) -> dict[str, Tensor]:
         scaler = {f"scaler.{name}": tensor for name, tensor in self._stepper.scaler.tensors().items()}
-        return {"steps_taken": self._stepper.taken, **scaler}
+        return {"steps_taken": self._stepper.steps_taken, **scaler}
 
     def _optimizer(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Owner and state of each parameter that this rank's optimizer has a state of."""
+        """Yield owning rank and named state tensors of each parameter that this rank's optimizer has state for."""
         for parameter, state in self._stepper.optimizer.state.items():
             name = self._names[parameter]
             yield self._owners[name], {f"optimizer.{name}.{key}": value for key, value in state.items()}
 
     @torch.no_grad()
     def load(self, checkpoint: Path) -> None:
-        """Bring all of it to what it was, in place. WorkError for a file that cannot be read or does not fit."""
+        """Restore all tensors in place, so that CUDA graphs and DDP keep their addresses.
+
+        Raises WorkError for a file that cannot be read or does not match the run.
+        """
         first, own = TensorFile(rank_file(checkpoint, 0)), TensorFile(rank_file(checkpoint, self._processes.rank))
         for name, tensor in (self._model | self._steps()).items():
             first.copy_to(name, tensor)
@@ -159,37 +173,39 @@ class RunState:
                 own.copy_to(f"group.{number}.step", step)
             elif step is not None:
                 group["step"] = int(own.get(f"group.{number}.step"))
-        torch.set_rng_state(own.get(RANDOM))
+        # Last: nothing after this may draw random numbers, or the resumed run would differ in its dropout masks.
+        torch.set_rng_state(own.get(RNG_STATE))
         if self._processes.device.type == "cuda":
-            torch.cuda.set_rng_state(own.get(DEVICE_RANDOM))
+            torch.cuda.set_rng_state(own.get(DEVICE_RNG_STATE))
 
 
 def verify_tensors(checkpoint: Checkpoint, rank: int) -> None:
-    """Read what a rank has written and raise WorkError unless it is that, byte for byte.
+    """Read a rank's file of a checkpoint and raise WorkError if it is damaged or belongs to another checkpoint or run.
 
-    Every rank does so with its own file, so that all files are seen to and each is once.
+    Every rank verifies its own file, so that each file is read once.
     """
     stamp = stamp_of(checkpoint.batches, rank, checkpoint.facts["configuration"])
-    TensorFile(rank_file(checkpoint.path, rank)).require(stamp)
+    TensorFile(rank_file(checkpoint.path, rank)).verify(stamp)
 
 
 @contextmanager
-def own_facts(checkpoint: Checkpoint) -> Iterator[Mapping[str, Any]]:
-    """What is to be gone on from. WorkError where it is not what is looked for."""
+def checkpoint_facts(checkpoint: Checkpoint) -> Iterator[Mapping[str, Any]]:
+    """Give access to a checkpoint's facts. Errors of missing or unexpected entries become WorkError."""
     try:
         yield checkpoint.facts
     except (KeyError, TypeError, ValueError) as error:
         raise WorkError(
-            f"{checkpoint.path / FACTS}: is not what this version of Podium goes on from ({error}); go on with the "
-            "version that wrote it"
+            f"{checkpoint.path / FACTS}: is not a checkpoint that this version of Podium can resume from ({error}); "
+            "resume with the version that wrote it"
         ) from error
 
 
 class Saver(AbstractContextManager["Saver"]):
-    """Makes checkpoints while the run goes on. Use as a context manager: what is being written is finished then.
+    """Asynchronous checkpoint writer. Use as a context manager: leaving it waits for the checkpoint being written.
 
-    `capture` copies all tensors to the host, `keep` hands the copies over to be written as soon as the host knows where
-    the run stood. Training waits only for the checkpoint before. Errors of writing are raised by the next call.
+    `capture` copies all tensors to the host, without waiting for the device. `start_writing` writes the copies in a
+    thread, once the host knows the counts of that step. Training waits only if the previous checkpoint is still being
+    written. Errors of the thread are raised by the next call.
     """
 
     def __init__(
@@ -202,17 +218,15 @@ class Saver(AbstractContextManager["Saver"]):
         configuration: Mapping[str, Any],
         digests: Mapping[str, str] | None = None,
     ) -> None:
-        """`samples` have been trained on already; `configuration` is as podium/config/run_folder.py gives it.
-
-        `digests` are those of the stores, where the run's folder lists what it is trained on.
-        """
+        """`samples` trained on so far; `configuration` from podium/config/run_folder.py; `digests` of the stores."""
         self._settings, self._folder, self._processes, self._state = settings, folder, processes, state
         self._configuration, self._digests = configuration, digests
-        self._next_samples = self._after(samples)
-        self._last, self._asked = monotonic(), False
-        self._copies: dict[str, Tensor] = {}
-        self._arrival: torch.cuda.Event | None = None
-        self.captured = False  # whether copies wait for `keep`
+        self._next_samples = self._next_multiple(samples)
+        self._last, self._time_reported = monotonic(), False
+        self._copies: dict[str, Tensor] = {}  # reused by all checkpoints: pinned memory is slow to allocate
+        self._copies_done: torch.cuda.Event | None = None
+        self.captured = False  # whether copies wait for `start_writing`
+        # One thread: checkpoints are written in the order in which they were captured.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
@@ -221,75 +235,92 @@ class Saver(AbstractContextManager["Saver"]):
         if kind is None:
             self.finish()
 
-    def _after(self, samples: int) -> int | None:
+    def _next_multiple(self, samples: int) -> int | None:
+        """Return the sample count of the next checkpoint, or None if checkpoints are not made by samples."""
         every = self._settings.every_samples
         return None if every is None else (samples // every + 1) * every
 
-    def asks(self) -> bool:
-        """Whether this rank now wants a checkpoint for the time that has gone by: the first rank, once."""
+    def due_by_time(self) -> bool:
+        """Whether `every_minutes` have passed; True once per checkpoint, and on the first rank only.
+
+        Clocks of ranks differ, so one rank decides and the others learn it with the metrics of the step.
+        """
         minutes = self._settings.every_minutes
-        if minutes is None or self._asked or not self._processes.first or monotonic() - self._last < 60 * minutes:
+        if (
+            minutes is None
+            or self._time_reported
+            or not self._processes.first
+            or monotonic() - self._last < 60 * minutes
+        ):
             return False
-        self._asked = True
+        self._time_reported = True
         return True
 
-    def due(self, samples: int) -> bool:
-        """Whether so many samples ask for a checkpoint; the same on all ranks."""
+    def due_by_samples(self, samples: int) -> bool:
+        """Whether `samples` trained on make a checkpoint due; the same on all ranks."""
         return self._next_samples is not None and samples >= self._next_samples
 
     def capture(self, samples: int) -> None:
-        """Copy what the device has computed up to now. `samples` have been trained on, as far as is known."""
-        self.finish()
-        self._next_samples = self._after(samples)
-        self._last, self._asked = monotonic(), False
+        """Copy all tensors as they are after the steps submitted so far. `samples` trained on, as far as is known."""
+        self.finish()  # the thread may still read the copies that are overwritten below
+        self._next_samples = self._next_multiple(samples)
+        self._last, self._time_reported = monotonic(), False
         on_device = self._processes.device.type == "cuda"
-        for name, tensor in self._state.of_rank().items():
+        for name, tensor in self._state.rank_tensors().items():
             if name not in self._copies:
                 self._copies[name] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_device)
+            # On the stream of training, so the copies are ordered after the last step and before the next one. From
+            # the device to pinned memory the host does not wait.
             self._copies[name].copy_(tensor, non_blocking=True)
         if on_device:
-            self._arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrival.record()
+            self._copies_done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._copies_done.record()
         self.captured = True
 
-    def keep(self, batches: int, samples: int, metrics_bytes: int, rest: Mapping[str, Any]) -> None:
-        """Have the copies written: this is where the run stood when they were made, as the first rank's host knows it.
+    def start_writing(self, batches: int, samples: int, metrics_bytes: int, resume_facts: Mapping[str, Any]) -> None:
+        """Write the captured copies in the thread. The counts are those of the moment of `capture`.
 
-        `rest` is what else the run goes on from, as JSON can hold it.
+        `resume_facts` is everything else that a resumed run needs, as JSON values.
         """
         assert self.captured
         self.captured = False
+        # Measured now, not in the thread: lines that the log gets meanwhile do not belong to this checkpoint.
         log_bytes = self._folder.log.stat().st_size if self._processes.first else 0
-        self._writing = self._writer.submit(self._write, batches, samples, metrics_bytes, rest, log_bytes)
+        self._writing = self._writer.submit(self._write, batches, samples, metrics_bytes, resume_facts, log_bytes)
 
     def finish(self) -> None:
-        """Wait until all is written, and raise what went wrong with it."""
+        """Wait for the checkpoint being written, and raise the error of the thread if it failed."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def _write(self, batches: int, samples: int, metrics_bytes: int, rest: Mapping[str, Any], log_bytes: int) -> None:
-        if self._arrival is not None:
-            self._arrival.synchronize()
+    def _write(
+        self, batches: int, samples: int, metrics_bytes: int, resume_facts: Mapping[str, Any], log_bytes: int
+    ) -> None:
+        # Order matters: the folder is marked unfinished, files are written and synchronised to disk, then the mark is
+        # removed. A checkpoint without the mark is therefore complete after a crash at any point, and old checkpoints
+        # are removed only when the new one is durable.
+        if self._copies_done is not None:
+            self._copies_done.synchronize()
         folder, rank = self._folder, self._processes.rank
         path = begin_checkpoint(folder.checkpoints, batches)
         stamp = stamp_of(batches, rank, self._configuration)
         write_tensors(rank_file(path, rank), self._copies, stamp)
         if rank == 0:
             for file in (folder.log, folder.metrics):
-                _to_disk(file)
+                _fsync(file)
             log = folder.log.read_bytes()[:log_bytes].decode("utf-8")
             known = batches, samples, self._processes.ranks, metrics_bytes, log
-            write_whole(path / FACTS, facts_of(*known, self._configuration, rest, self._digests))
+            write_whole(path / FACTS, facts_of(*known, self._configuration, resume_facts, self._digests))
         finish_checkpoint(path)
-        for place in (path, folder.checkpoints):
-            _to_disk(place)
+        for directory in (path, folder.checkpoints):  # file names are durable only when their directory is synchronised
+            _fsync(directory)
         if rank == 0:
             remove_old_checkpoints(folder.checkpoints, self._settings.keep)
 
 
-def _to_disk(path: Path) -> None:
-    """Have what was written to a file, or the names in a folder, survive a loss of power."""
+def _fsync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk, so that they survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -298,10 +329,12 @@ def _to_disk(path: Path) -> None:
 
 
 def agreed_checkpoint(folder: RunFolder, processes: Processes, found: Checkpoint | None) -> Checkpoint | None:
-    """What the first rank has found, told to all: the checkpoint to go on from, or None to begin.
+    """Return the checkpoint that the first rank found, on all ranks; None to start from scratch. A collective.
 
     Raises WorkError on a rank that does not see the same files.
     """
+    # Only the first rank passes its checkpoint, others pass None (-1), so the maximum broadcasts it. Otherwise, a rank
+    # with a stale view of the file system could resume from another step, and the run would hang or diverge.
     batches = processes.most(-1 if found is None else found.batches)
     if batches < 0:
         return None
@@ -309,6 +342,6 @@ def agreed_checkpoint(folder: RunFolder, processes: Processes, found: Checkpoint
     checkpoint = read_checkpoint(path)
     if checkpoint is None:
         raise WorkError(
-            f"{path}: rank {processes.rank} does not see this checkpoint; ranks need one file system for it"
+            f"{path}: rank {processes.rank} does not see this checkpoint; all ranks need one shared file system"
         )
     return checkpoint

@@ -1,8 +1,8 @@
 """Diagnostics of devices and ranks for `podium doctor`: capabilities, versions, collectives and clocks.
 
-Each feature that a configuration requires is tried alone, and then all in a real step. Clock offsets are bounded by
-messages whose order is known. Source: the bounds that causality gives (Cristian, Probabilistic clock synchronization,
-1989): a message was sent before it is received, by any clock.
+Each feature that a configuration requires is tried alone, and then all of them in a real step. Clock offsets are
+bounded by timestamps of messages, since a message is received after it was sent, by any clock. Source: Cristian,
+Probabilistic clock synchronization, 1989.
 """
 
 import os
@@ -22,18 +22,18 @@ from torch import Tensor
 
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import TINY, Size
-from implementations.pytorch.bench.variants import Podium, mixed_lengths
+from implementations.pytorch.bench.variants import PodiumRunner, mixed_lengths
 from implementations.pytorch.build_run import uses_graphs
 from implementations.pytorch.distributed.process_group import Processes, alone
 from implementations.pytorch.kernels.choose import resolve_kernels
 from implementations.pytorch.model.attention.dispatch import resolve_attention
-from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, resolve_precision, timed
+from implementations.pytorch.precision import COMPUTE_TYPES, matmul_peak, measure_seconds, resolve_precision
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
 
 
 def visible_device() -> dict[str, Any]:
-    """Versions as text, None where there is none of the kind; of each GPU its name and bytes, free and in all."""
+    """Return versions as text, None for what is not available, and name, free and total bytes of each GPU."""
     gpus = []
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free, total = torch.cuda.mem_get_info(number)
@@ -48,25 +48,25 @@ def visible_device() -> dict[str, Any]:
 
 
 def _cudnn(number: int | None) -> str | None:
-    """91002 is 9.10.2; before version 9 a digit less was kept for the major version: 8907 is 8.9.7."""
+    """Format cuDNN's version number: 91002 is 9.10.2. Before version 9 it had a digit less: 8907 is 8.9.7."""
     if number is None:
         return None
     major, rest = divmod(number, 10_000 if number >= 90_000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-MOST_SAMPLES = 8  # global batch of the step that is tried, at most
+MAX_STEP_SAMPLES = 8  # upper bound on the global batch of the trial step
 
 
-def examine_device(config: RunConfig) -> dict[str, Any]:
-    """Versions, GPUs, and for each thing that the configuration asks what it comes to here or why it cannot be."""
+def diagnose_device(config: RunConfig) -> dict[str, Any]:
+    """Return versions, GPUs, and for each feature of the configuration its resolved value or why it is not possible."""
     found = visible_device()
     if config.launch.device == "cuda" and not found["gpus"]:
         return found | {"possible": []}
     device = torch.device(config.launch.device)
     if device.type == "cpu":
         torch.set_num_threads(config.launch.threads)
-    return found | {"possible": [_tried(what, ask, config, device) for what, ask in ASKED.items()]}
+    return found | {"possible": [_run_check(name, check, config, device) for name, check in CHECKS.items()]}
 
 
 def _attention(config: RunConfig, device: torch.device) -> str:
@@ -80,27 +80,29 @@ def _loader(config: RunConfig, device: torch.device) -> str:
 
 
 def _step(config: RunConfig, device: torch.device) -> str:
-    """Take a whole optimizer step of one layer under the configuration, on a few synthetic samples."""
+    """Run an optimizer step of a one-layer model under the configuration, on a few synthetic samples."""
     parts = config.gradient_accumulation_steps
-    samples = parts * min(MOST_SAMPLES, max(1, config.local_batch_size // parts))
+    samples = parts * min(MAX_STEP_SAMPLES, max(1, config.local_batch_size // parts))
     launch = config.launch.model_copy(update={"processes_per_node": 1, "nodes": 1})
     changed = {"launch": launch, "global_batch_size": samples, "initial_checkpoint": None, "seed": 0}
     with alone(device) as processes:
-        wrong = _not_finite(config.model_copy(update=changed), processes, samples)
+        wrong = _non_finite_parameters(config.model_copy(update=changed), processes, samples)
     if wrong:
         raise UsageError(f"after one step {wrong[0]} is not finite")
     return f"{samples} samples, {config.optimizer.algorithm}"
 
 
-def _not_finite(config: RunConfig, processes: Processes, samples: int) -> list[str]:
-    """Parameters that are not finite after a step."""
+def _non_finite_parameters(config: RunConfig, processes: Processes, samples: int) -> list[str]:
+    """Return the names of parameters that are not finite after a step."""
     size = replace(config.model_size, layers=1)
-    side = Podium(config, processes, mixed_lengths(wikipedia_histogram(), samples), TINY.vocabulary_size, size)
-    side.take(0)
-    return [name for name, p in side.stepper.model.named_parameters() if not bool(torch.isfinite(p).all())]
+    runner = PodiumRunner(config, processes, mixed_lengths(wikipedia_histogram(), samples), TINY.vocabulary_size, size)
+    runner.take(0)
+    return [name for name, p in runner.stepper.model.named_parameters() if not bool(torch.isfinite(p).all())]
 
 
-ASKED: dict[str, Callable[[RunConfig, torch.device], str]] = {
+# What is checked → function that returns the resolved value or raises. The step comes last: its errors are the least
+# specific.
+CHECKS: dict[str, Callable[[RunConfig, torch.device], str]] = {
     "precision": lambda config, device: resolve_precision(config.precision, device),
     "attention": _attention,
     "kernels": lambda config, device: resolve_kernels(config.kernels, device),
@@ -110,94 +112,98 @@ ASKED: dict[str, Callable[[RunConfig, torch.device], str]] = {
 }
 
 
-def _tried(what: str, ask: Callable[[RunConfig, torch.device], str], config: RunConfig, device: torch.device) -> Any:
+def _run_check(
+    name: str, check: Callable[[RunConfig, torch.device], str], config: RunConfig, device: torch.device
+) -> Any:
+    """Return the result of a check as JSON."""
     try:
-        return {"what": what, "found": ask(config, device), "why_not": None}
+        return {"what": name, "found": check(config, device), "why_not": None}
     except PodiumError as error:
-        return {"what": what, "found": "", "why_not": str(error)}
-    except Exception as error:  # noqa: BLE001 — whatever a step fails by here, a run would fail by
-        words = str(error).strip().splitlines() or [""]
-        return {"what": what, "found": "", "why_not": f"{type(error).__name__}: {words[0]}"}
+        return {"what": name, "found": "", "why_not": str(error)}
+    except Exception as error:  # noqa: BLE001 — any error of the step would end a run too
+        lines = str(error).strip().splitlines() or [""]
+        return {"what": name, "found": "", "why_not": f"{type(error).__name__}: {lines[0]}"}
 
 
-ROUNDS = 20
+OFFSET_ROUNDS = 20
 
 
 @dataclass(frozen=True)
-class Offset:
-    """A rank's clock minus rank 0's lies between these, in seconds."""
+class ClockOffset:
+    """Bounds on a rank's clock minus rank 0's clock, in seconds."""
 
-    least: float
-    greatest: float
+    lower: float
+    upper: float
 
     @property
-    def certain(self) -> float:
-        """Seconds that the clocks are apart at least; 0 where they may be alike."""
-        return max(self.least, -self.greatest, 0.0)
+    def minimum_difference(self) -> float:
+        """Lower bound on the difference of the clocks in seconds; 0 if they may be equal."""
+        return max(self.lower, -self.upper, 0.0)
 
 
-def measure_offsets(processes: Processes, rounds: int = ROUNDS) -> list[Offset]:
-    """Of every rank, as all ranks tell each other the time again and again. On every rank the same."""
+def measure_offsets(processes: Processes, rounds: int = OFFSET_ROUNDS) -> list[ClockOffset]:
+    """Measure the clock offset of every rank by all-gathers of timestamps. A collective, with equal results."""
     sent, received = [], []
     for _ in range(rounds):
-        dist.barrier()
+        dist.barrier()  # the closer together ranks send, the tighter the bounds
         now = torch.tensor([time.time()], dtype=torch.float64, device=processes.device)
         times = [torch.empty_like(now) for _ in range(processes.ranks)]
         dist.all_gather(times, now)
+        # On a GPU the copy to the host waits for the all-gather, so the next timestamp is taken after it.
         sent.append(torch.cat(times).cpu())
         received.append(time.time())
-    mine = torch.tensor(received, dtype=torch.float64, device=processes.device)
-    everyones = [torch.empty_like(mine) for _ in range(processes.ranks)]
-    dist.all_gather(everyones, mine)
-    return offsets(torch.stack(sent), torch.stack(everyones, dim=1).cpu())
+    received_here = torch.tensor(received, dtype=torch.float64, device=processes.device)
+    received_by_rank = [torch.empty_like(received_here) for _ in range(processes.ranks)]
+    dist.all_gather(received_by_rank, received_here)
+    return offset_bounds(torch.stack(sent), torch.stack(received_by_rank, dim=1).cpu())
 
 
-def offsets(sent_NR: Tensor, received_NR: Tensor) -> list[Offset]:
-    """From when, in each of N rounds, each of R ranks sent and when it had received what all had sent.
+def offset_bounds(sent_NR: Tensor, received_NR: Tensor) -> list[ClockOffset]:
+    """Bound the clock offsets of R ranks, from the times [N, R] of N all-gathers at which ranks sent and received.
 
-    Rank r received after rank 0 sent, so its clock is at most received[r] − sent[0] ahead; and rank 0 received after
-    rank r sent, so it is at least sent[r] − received[0] ahead.
+    Rank r received after rank 0 sent, so its clock is at most received[r] − sent[0] ahead. Rank 0 received after rank r
+    sent, so it is at least sent[r] − received[0] ahead. The tightest bounds of all rounds hold.
     """
     greatest_R = (received_NR - sent_NR[:, :1]).min(dim=0).values
     least_R = (sent_NR - received_NR[:, :1]).max(dim=0).values
     least_R[0] = greatest_R[0] = 0.0
-    return [Offset(*pair) for pair in zip(least_R.tolist(), greatest_R.tolist(), strict=True)]
+    return [ClockOffset(*pair) for pair in zip(least_R.tolist(), greatest_R.tolist(), strict=True)]
 
 
-LARGEST_MESSAGE = {"cpu": 2**26, "cuda": 2**29}  # bytes all-reduced at most: enough for latency not to count
-TURNS = 5
+LARGEST_MESSAGE = {"cpu": 2**26, "cuda": 2**29}  # bytes of an all-reduce, large enough for latency to be negligible
+ALL_REDUCE_ROUNDS = 5
 
 
-def examine_together(config: RunConfig, processes: Processes, words: int) -> dict[str, Any]:
-    """One object for the whole system; every rank has to call it."""
+def diagnose_ranks(config: RunConfig, processes: Processes, vocabulary_size: int) -> dict[str, Any]:
+    """Return facts of all ranks, clock offsets and all-reduce bandwidth, as JSON. A collective."""
     clocks = measure_offsets(processes)
-    everyone: list[dict[str, Any]] = [{}] * processes.ranks
-    dist.all_gather_object(everyone, _own(config, processes))
-    for facts, offset in zip(everyone, clocks, strict=True):
-        facts |= {"clock_seconds": [offset.least, offset.greatest], "clock_seconds_certain": offset.certain}
+    facts_by_rank: list[dict[str, Any]] = [{}] * processes.ranks
+    dist.all_gather_object(facts_by_rank, _rank_facts(config, processes))
+    for facts, offset in zip(facts_by_rank, clocks, strict=True):
+        facts |= {"clock_seconds": [offset.lower, offset.upper], "clock_seconds_certain": offset.minimum_difference}
     return {
-        "ranks": everyone,
+        "ranks": facts_by_rank,
         "backend": dist.get_backend(),
-        "all_reduce": measure_all_reduce(processes, config.model_size, words),
+        "all_reduce": measure_all_reduce(processes, config.model_size, vocabulary_size),
     }
 
 
-def measure_all_reduce(processes: Processes, size: Size, words: int) -> dict[str, float]:
-    """Median of several all-reduces of float32 as many as the gradients are, or of a part of them where they are large.
+def measure_all_reduce(processes: Processes, size: Size, vocabulary_size: int) -> dict[str, float]:
+    """Measure the median of several float32 all-reduces, of the size of the gradients up to LARGEST_MESSAGE.
 
-    `bus_bandwidth` in bytes/s is what each link carries in a ring, 2 (n − 1) / n of the bytes a second; it does not
-    depend on the number of ranks n, and is 0 for one rank, which sends nothing.
+    `bus_bandwidth` in bytes/s is what each link of a ring carries, 2 (n − 1) / n of the message per second; it does not
+    depend on the number of ranks n. It is 0 for one rank, which sends nothing. Source: NCCL tests, PERFORMANCE.md.
     """
-    gradients = 4 * size.parameters(words)
+    gradients = 4 * size.parameters(vocabulary_size)
     message = min(gradients, LARGEST_MESSAGE[processes.device.type])
     tensor = torch.ones(message // 4, dtype=torch.float32, device=processes.device)
     seconds = []
-    for _ in range(TURNS + 1):
+    for _ in range(ALL_REDUCE_ROUNDS + 1):
         tensor.fill_(1.0)
-        dist.barrier()
-        seconds.append(timed(lambda: dist.all_reduce(tensor), processes.device))
+        dist.barrier()  # so that the time does not include waiting for the slowest rank
+        seconds.append(measure_seconds(lambda: dist.all_reduce(tensor), processes.device))
     right = bool((tensor == processes.ranks).all())
-    typical = median(seconds[1:])
+    typical = median(seconds[1:])  # without the first, which sets up connections
     share = 2 * (processes.ranks - 1) / processes.ranks
     return {
         "bytes": message,
@@ -209,14 +215,15 @@ def measure_all_reduce(processes: Processes, size: Size, words: int) -> dict[str
 
 
 def missing_paths(paths: Sequence[Path]) -> list[str]:
-    """Those that this process cannot read."""
+    """Return the paths that this process cannot read, as text."""
     return [str(path) for path in paths if not os.access(path, os.R_OK)]
 
 
-def _own(config: RunConfig, processes: Processes) -> dict[str, Any]:
+def _rank_facts(config: RunConfig, processes: Processes) -> dict[str, Any]:
+    """Return host, versions, device, matrix-product rate and unreadable paths of this rank."""
     device, data = processes.device, config.data
     paths = [*config.stores, data.evaluation_store, data.vocabulary, config.initial_checkpoint]
-    dist.barrier()  # so that all multiply at once, as in training
+    dist.barrier()  # so that all ranks multiply at the same time, as in training
     return {
         "rank": processes.rank,
         "host": socket.gethostname(),

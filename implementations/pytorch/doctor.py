@@ -22,17 +22,18 @@ from podium.core.processes import end_with_parent
 def main() -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.doctor", description=__doc__)
     parser.add_argument("config", type=Path, help="a resolved configuration, as `podium doctor` writes it")
-    parser.add_argument("folder", type=Path, nargs="?", help="of a process that torchrun started: where to write")
+    parser.add_argument("folder", type=Path, nargs="?", help="folder for summary.json; only in a process of torchrun")
     arguments = parser.parse_args()
     end_with_parent()
     try:
         config = load_resolved(arguments.config)
         if arguments.folder is None:
-            from implementations.pytorch.diagnostics import examine_device
+            # Imported only now: a wrong configuration is reported without waiting for torch.
+            from implementations.pytorch.diagnostics import diagnose_device
 
-            print(json.dumps(examine_device(config)))
+            print(json.dumps(diagnose_device(config)))
         else:
-            _together(config, RunFolder(arguments.folder))
+            _diagnose_ranks(config, RunFolder(arguments.folder))
     except PodiumError as error:
         print(error, file=sys.stderr)
         if arguments.folder is not None:
@@ -41,14 +42,15 @@ def main() -> int:
     return 0
 
 
-def _together(config: RunConfig, folder: RunFolder) -> None:
-    from implementations.pytorch.diagnostics import examine_together
+def _diagnose_ranks(config: RunConfig, folder: RunFolder) -> None:
+    """Diagnose all ranks together, and write summary.json on the first. A collective."""
+    from implementations.pytorch.diagnostics import diagnose_ranks
     from implementations.pytorch.distributed.process_group import joined
 
     with joined(config) as processes:
-        found = examine_together(config, processes, config.model_size.vocabulary_size)
+        result = diagnose_ranks(config, processes, config.model_size.vocabulary_size)
         if processes.first:
-            write_whole(folder.summary, json.dumps(found, indent=2) + "\n")
+            write_whole(folder.summary, json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

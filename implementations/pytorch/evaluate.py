@@ -1,4 +1,4 @@
-"""Evaluation of a checkpoint as in a run: `python -m implementations.pytorch.evaluate --checkpoint … --store …`.
+"""Evaluation of a checkpoint, as in a run: `python -m implementations.pytorch.evaluate --checkpoint … --store …`.
 
 One process, on the GPU if there is one. Progress is printed to standard error, the result to standard output. Exit
 codes: 0 done, 1 failed, 2 wrong usage.
@@ -29,12 +29,12 @@ from podium.core.processes import end_with_parent
 from podium.planning.balancing.interface import Deal
 
 LOCAL_BATCH_SIZE = 64
-SECONDS_BETWEEN_LINES = 10.0
+PROGRESS_INTERVAL_SECONDS = 10.0
 PRECISIONS = ("auto", "fp32", "bf16")
 DEVICES = ("auto", "cpu", "cuda")
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.evaluate", description=__doc__)
     parser.add_argument(
         "--checkpoint", type=Path, required=True, help="weights, as `podium data checkpoint` writes them"
@@ -42,11 +42,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--store", type=Path, required=True, help="a folder of prepared shards to evaluate on")
     parser.add_argument("--vocabulary", type=Path, required=True, help="vocab.txt of the store")
     parser.add_argument("--size", choices=sorted(SIZES), required=True)
-    parser.add_argument("--samples", type=int, help="evaluation samples; without it, those of the size")
+    parser.add_argument("--samples", type=int, help="number of evaluation samples; default: that of the size")
     parser.add_argument("--precision", choices=PRECISIONS, default=PRECISIONS[0])
     parser.add_argument("--device", choices=DEVICES, default=DEVICES[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     end_with_parent()
     try:
         result = _evaluate(arguments)
@@ -69,9 +69,9 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     if samples < 1:
         raise UsageError(f"--samples: found {samples}, allowed is 1 or more")
     store.require_samples(samples, "--samples")
-    making = Making(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
-    with torch.device("meta"):  # its own start would be overwritten
-        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, making=making)
+    options = Making(kernels=load_kernels("numba" if device.type == "cpu" else "eager"))
+    with torch.device("meta"):  # no initialisation: all weights are loaded below
+        model = BertForPreTraining(size, len(vocabulary.words), dropout_probability=0.0, making=options)
     model.to_empty(device=device)
     load_checkpoint(model, arguments.checkpoint)
     batches = evaluation_batches(
@@ -80,7 +80,7 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
     started = perf_counter()
     with alone(device) as processes:
         precision = resolve_precision(arguments.precision, device)
-        accuracy = evaluate(model, _told(batches, samples), processes, precision)
+        accuracy = evaluate(model, _with_progress(batches, samples), processes, precision)
     return {
         "masked_lm_accuracy": accuracy.masked_lm,
         "next_sentence_accuracy": accuracy.next_sentence,
@@ -91,21 +91,21 @@ def _evaluate(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _device(name: str) -> torch.device:
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
         raise UsageError("--device: found cuda, but torch sees no GPU here; allowed is cpu")
-    return torch.device("cuda" if there and name != "cpu" else "cpu")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def _told(batches: Sequence[RaggedBatch], samples: int) -> Iterator[RaggedBatch]:
-    """The batches; what was evaluated so far is told every few seconds, and at the end."""
-    done, told = 0, perf_counter()
+def _with_progress(batches: Sequence[RaggedBatch], samples: int) -> Iterator[RaggedBatch]:
+    """Yield the batches, and print the progress every few seconds and at the end."""
+    done, last_report = 0, perf_counter()
     for batch in batches:
         yield batch
         done += batch.sequences
-        if done == samples or perf_counter() - told > SECONDS_BETWEEN_LINES:
+        if done == samples or perf_counter() - last_report > PROGRESS_INTERVAL_SECONDS:
             print(f"evaluated {done} of {samples} samples", file=sys.stderr, flush=True)
-            told = perf_counter()
+            last_report = perf_counter()
 
 
 if __name__ == "__main__":

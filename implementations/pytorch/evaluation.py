@@ -1,4 +1,4 @@
-"""Masked-LM accuracy on the evaluation samples, over all ranks, without dropout; optionally beside training.
+"""Masked-LM accuracy on the evaluation samples, over all ranks, without dropout; optionally during training.
 
 An asynchronous evaluation copies the weights, and a thread evaluates the copy on a separate stream while training
 continues. After every step the ranks exchange whether their evaluation has ended, by one all-reduce of a few numbers
@@ -30,7 +30,7 @@ from podium.core.errors import WorkError
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Micro-averages over all masked tokens, or all sequences, of the evaluation samples."""
+    """Results of an evaluation: averages over all masked tokens, or all sequences, of all ranks' samples."""
 
     masked_lm: float
     next_sentence: float
@@ -41,7 +41,10 @@ class Accuracy:
 def evaluate(
     model: BertForPreTraining, batches: Iterable[RaggedBatch], processes: Processes, precision: str
 ) -> Accuracy:
-    """Evaluate this rank's batches, add up over ranks and tell every rank. Leaves the model in training mode."""
+    """Evaluate this rank's batches, and return the accuracy over all ranks, on every rank. A collective.
+
+    Leaves the model in training mode.
+    """
     model.eval()
     sums = evaluation_sums(model, batches, processes.device, precision)
     model.train()
@@ -52,10 +55,12 @@ def evaluate(
 def evaluation_sums(
     model: BertForPreTraining, batches: Iterable[RaggedBatch], device: torch.device, precision: str
 ) -> Tensor:
-    """What a model in evaluation mode gets right of some batches: float64 [5] on the device, to be added up over ranks.
+    """Evaluate batches with a model in evaluation mode. Returns float64 [5] on the device, to be summed over ranks.
 
-    Masked tokens right, next sentences right, sum of masked-LM losses, masked tokens, sequences.
+    Correct masked tokens, correct next-sentence labels, sum of masked-LM losses, masked tokens, sequences.
     """
+    # float64: float32 counts exactly only up to 2^24 tokens, and the loss is a sum over all of them. On the device, so
+    # that batches are queued without waiting for results.
     sums = torch.zeros(5, dtype=torch.float64, device=device)
     for batch in batches:
         batch = batch.to(device)
@@ -69,94 +74,101 @@ def evaluation_sums(
 
 
 def accuracy_of(sums: Sequence[float]) -> Accuracy:
-    """From `evaluation_sums` of all ranks together."""
+    """Return the accuracy from the sums of `evaluation_sums` over all ranks."""
     masked_lm, next_sentence, loss_sum, masked, sequences = sums
     return Accuracy(masked_lm / masked, next_sentence / sequences, loss_sum / masked, int(sequences))
 
 
-DONE, FAILED, SUMS = 0, 1, 2  # positions in the numbers that ranks add up
+# Positions in the float64 [7] that ranks all-reduce: number of ranks done, number failed, first of the five sums.
+DONE, FAILED, SUMS = 0, 1, 2
 
 
 class OverlappedEvaluation:
-    """One evaluation at a time of a copy of the model. All ranks make one together and call it in the same order."""
+    """Asynchronous evaluation of a copy of the model, one at a time.
+
+    Construction, `begin`, `poll` and `finish` are collectives: all ranks call them in the same order.
+    """
 
     def __init__(
         self, model: BertForPreTraining, processes: Processes, precision: str, examples: Iterable[RaggedBatch] = ()
     ) -> None:
-        """The copy is run on `examples` once, so that nothing is left to be compiled on the clock."""
+        """Evaluate `examples` once with the copy, so that no kernels are compiled after run_start."""
         self._model, self._processes, self._precision = model, processes, precision
         self._copy = copy.deepcopy(model).requires_grad_(False).eval()
+        # A separate gloo group: its all-reduces are not ordered with those of gradients, and do not use the GPU.
         self._group = cpu_group()
         on_gpu = processes.device.type == "cuda"
         self._stream = torch.cuda.Stream(processes.device) if on_gpu else None  # type: ignore[no-untyped-call]
         self._thread: threading.Thread | None = None
-        self._found: list[float] | BaseException | None = None
-        self._told: tuple[Tensor, dist.Work] | None = None
-        self.seconds = 0.0  # time that this rank's thread has spent on evaluations
+        self._result: list[float] | BaseException | None = None
+        self._exchange: tuple[Tensor, dist.Work] | None = None
+        self.seconds = 0.0  # spent on evaluations by this rank's thread
         evaluation_sums(self._copy, examples, processes.device, precision)
 
     @property
     def running(self) -> bool:
-        """Whether an evaluation has begun whose accuracy is not known yet."""
+        """Whether an evaluation has begun and its accuracy is not known yet."""
         return self._thread is not None
 
     @torch.no_grad()
     def begin(self, batches: Sequence[RaggedBatch]) -> None:
-        """Copy the weights and evaluate them on this rank's batches from now on."""
+        """Copy the weights and begin to evaluate them on this rank's batches."""
         assert not self.running, "one at a time"
+        # On the stream of training: after the last step and before the next changes the weights.
         torch._foreach_copy_(list(self._copy.state_dict().values()), list(self._model.state_dict().values()))
         if self._stream is not None:
+            # The evaluation's stream must not read the copy before it is complete.
             self._stream.wait_stream(torch.cuda.current_stream(self._processes.device))
-        self._found = None
+        self._result = None
         self._thread = threading.Thread(target=self._evaluate, args=[batches], name="evaluation", daemon=True)
         self._thread.start()
 
     def poll(self) -> Accuracy | None:
-        """The accuracy, once all ranks have told that theirs has ended: to be called on all ranks after every step.
+        """Return the accuracy once all ranks have ended their evaluation, else None. Called on all ranks after a step.
 
-        Waits for nothing but numbers that were on their way during the last step. Raises what went wrong in the thread,
-        and on the other ranks WorkError.
+        Waits only for the all-reduce that was started one step before. Raises the error of this rank's thread, and
+        WorkError on the other ranks.
         """
         if not self.running:
             return None
-        if self._told is not None and (accuracy := self._heard()) is not None:
+        if self._exchange is not None and (accuracy := self._finish_exchange()) is not None:
             return accuracy
-        self._tell()
+        self._begin_exchange()
         return None
 
     def finish(self) -> Accuracy:
-        """Wait for the accuracy of the evaluation that runs. Raises as `poll` does."""
-        assert self._thread is not None, "none runs"
-        if self._told is not None and (accuracy := self._heard()) is not None:
+        """Wait for the running evaluation on all ranks and return its accuracy. Raises like `poll`."""
+        assert self._thread is not None, "no evaluation is running"
+        if self._exchange is not None and (accuracy := self._finish_exchange()) is not None:
             return accuracy
         self._thread.join()
-        self._tell()
-        accuracy = self._heard()
+        self._begin_exchange()
+        accuracy = self._finish_exchange()
         assert accuracy is not None, "all threads have ended"
         return accuracy
 
-    def _tell(self) -> None:
-        """Send what this rank has to say by now."""
-        found = self._found
+    def _begin_exchange(self) -> None:
+        """Start the all-reduce of this rank's status and, if it is done, its sums."""
+        result = self._result  # read once: the thread may set it meanwhile
         numbers = torch.zeros(SUMS + 5, dtype=torch.float64)
-        if isinstance(found, BaseException):
+        if isinstance(result, BaseException):
             numbers[FAILED] = 1
-        elif found is not None:
+        elif result is not None:
             numbers[DONE] = 1
-            numbers[SUMS:] = torch.tensor(found, dtype=torch.float64)
-        self._told = numbers, self._processes.begin_total(numbers, self._group)
+            numbers[SUMS:] = torch.tensor(result, dtype=torch.float64)
+        self._exchange = numbers, self._processes.begin_total(numbers, self._group)
 
-    def _heard(self) -> Accuracy | None:
-        """The accuracy, if by what was told last all ranks have ended."""
-        assert self._told is not None
-        numbers, work = self._told
-        self._told = None
+    def _finish_exchange(self) -> Accuracy | None:
+        """Wait for the all-reduce. Returns the accuracy if all ranks were done when it was started, else None."""
+        assert self._exchange is not None
+        numbers, work = self._exchange
+        self._exchange = None
         work.wait()
         done, failed, *sums = numbers.tolist()
         if failed:
-            if isinstance(self._found, BaseException):
-                raise self._found
-            raise WorkError("an evaluation beside training failed on another rank; see what that one says")
+            if isinstance(self._result, BaseException):
+                raise self._result
+            raise WorkError("an evaluation during training failed on another rank; see the error of that rank")
         if done < self._processes.ranks:
             return None
         self._thread = None
@@ -169,8 +181,8 @@ class OverlappedEvaluation:
                 use_torchs_threads()
             with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
                 sums = evaluation_sums(self._copy, batches, self._processes.device, self._precision)
-                found: list[float] = sums.tolist()
+                result: list[float] = sums.tolist()  # waits for the stream
             self.seconds += perf_counter() - began
-            self._found = found
-        except BaseException as error:  # noqa: BLE001 — handed over to the thread that trains
-            self._found = error
+            self._result = result  # last: a result means that all attributes of the evaluation are final
+        except BaseException as error:  # noqa: BLE001 — raised in the training thread by poll or finish
+            self._result = error

@@ -18,48 +18,51 @@ from podium.core.errors import WorkError
 from podium.core.files import unwritable
 from podium.planning.batch_plan import GlobalBatch
 
-MOST_SKIPPED = 40  # steps in a row before a run is given up: by then the loss scale is 2**40 times smaller
+MAX_CONSECUTIVE_SKIPS = 40  # the run fails then: the loss scale has been halved 40 times, to no effect
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A step whose numbers are still on their way to the host."""
+    """A step whose numbers are being reduced over ranks and copied to the host."""
 
     line: dict[str, Any]
     whole: GlobalBatch
-    # Sums of both losses, how many ranks ask to stop and to save, and how many have a finite gradient norm; gradient
-    # norm, rate, and whether the step was taken: float64 [8] on the host.
+    # float64 [8] on the host. Summed over ranks: masked-LM loss, next-sentence loss, ranks that request a stop, ranks
+    # that request a checkpoint, ranks with a finite gradient norm. Of this rank: gradient norm, learning rate, taken.
     numbers: Tensor
-    arrival: dist.Work | torch.cuda.Event
+    completion: dist.Work | torch.cuda.Event
 
-    def arrived(self) -> list[float]:
-        if isinstance(self.arrival, torch.cuda.Event):
-            self.arrival.synchronize()  # of this step's numbers; the device is in the step after it by now
+    def wait(self) -> list[float]:
+        """Wait for the numbers and return them."""
+        if isinstance(self.completion, torch.cuda.Event):
+            self.completion.synchronize()  # of the previous step: the device works on the next one meanwhile
         else:
-            self.arrival.wait()
+            self.completion.wait()
         values: list[float] = self.numbers.tolist()
         return values
 
 
 class Metrics:
-    """Global losses of every step, summed over ranks while the next step runs, and evaluations.
+    """Writer of the metrics file: global losses of every step, summed over ranks while the next step runs.
 
-    Use as a context manager. One step late and on every rank, raises NotFinite for a loss or a gradient that is not
-    finite and WorkError for too many steps skipped in a row.
+    Use as a context manager. `flush` raises, one step late and on every rank, NotFinite for a loss or gradient that is
+    not finite and WorkError for too many consecutive skipped steps. The same reduction distributes requests of any rank
+    to stop or to write a checkpoint, so that all ranks act on them after the same step.
     """
 
     def __init__(self, path: Path, processes: Processes, skipped: int = 0) -> None:
-        """Lines are added to the file. `skipped` steps in a row were the last before it was opened."""
+        """Append to the file at `path`. `skipped`: consecutive skipped steps before a resumed run."""
         self._path, self._processes = path, processes
         self._file: IO[str] | None = None
-        self.pending: _Pending | None = None  # the step that waits for its numbers
-        self.skipped = skipped  # for overflow, since the last step that was taken
+        self.pending: _Pending | None = None  # the last step, until it is flushed
+        self.skipped = skipped  # consecutive steps skipped for overflow
+        # The two values 1 and 0 on the device: a request is an index into them, not a copy from the host.
         self._flags = torch.eye(2, dtype=torch.float64, device=processes.device)[0]
-        self.asked_to_stop, self.asked_to_save = False, False  # by any rank: known to all ranks at once
+        self.stop_requested, self.save_requested = False, False  # by any rank; known to all ranks after the same step
 
     @property
-    def length(self) -> int:
-        """Bytes of the file; 0 on a rank that does not write."""
+    def size_bytes(self) -> int:
+        """Size of the file in bytes; 0 on a rank that does not write it."""
         return os.fstat(self._file.fileno()).st_size if self._file is not None else 0
 
     def __enter__(self) -> Self:
@@ -76,18 +79,18 @@ class Metrics:
             return
         try:
             self._file.close()
-        except OSError as error:  # of a line that the disk did not take, which has been told already
+        except OSError as error:  # of a line that could not be written, which has been reported already
             if kind is None:
                 raise unwritable(self._path, error) from None
 
     def step(
         self, number: int, samples: int, step: Step, result: StepResult, stop: bool = False, save: bool = False
     ) -> None:
-        """Take note of a finished step, the `number`-th, after which `samples` have been trained on.
+        """Record step `number`, after which `samples` have been trained on, without waiting. A collective.
 
-        `stop` and `save`: whether this rank asks all to stop, or to make a checkpoint.
+        `stop`, `save`: whether this rank requests that all ranks stop, or write a checkpoint.
         """
-        assert self.pending is None, "the step before is flushed first"
+        assert self.pending is None, "the previous step is flushed before"
         line = {
             "event": "step",
             "step": number,
@@ -98,13 +101,16 @@ class Metrics:
         }
         if step.whole.moved:
             line["moved"] = step.whole.moved
-        asked = (self._flags[1 - stop], self._flags[1 - save])  # without a copy from the host, which would wait
-        sums = (result.masked_lm, result.next_sentence, *asked, result.finite)
+        requests = (self._flags[1 - stop], self._flags[1 - save])
+        sums = (result.masked_lm, result.next_sentence, *requests, result.finite)
         values = (*sums, result.gradient_norm, result.rate, result.taken)
+        # float64: sums over a large global batch would lose digits in float32.
         numbers = torch.stack([value.double() for value in values])
         work = self._processes.begin_total(numbers[: len(sums)])
         if numbers.is_cuda:
-            work.wait()  # the stream waits, not the host
+            # With NCCL, `wait` makes the current stream wait for the all-reduce, not the host. So the copy below is
+            # ordered after it, and the event after the copy.
+            work.wait()
             on_host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             on_host.copy_(numbers, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -114,13 +120,13 @@ class Metrics:
             self.pending = _Pending(line, step.whole, numbers, work)
 
     def flush(self) -> GlobalBatch | None:
-        """Write the step that is still waiting for its numbers. Its batch, if overflow had it skipped."""
+        """Write the line of the last recorded step. Returns its batch if it was skipped for overflow, else None."""
         if self.pending is None:
             return None
         pending, self.pending = self.pending, None
-        masked_lm, next_sentence, stop, save, finite, norm, rate, taken = pending.arrived()
-        self.asked_to_stop = self.asked_to_stop or stop > 0
-        self.asked_to_save = self.asked_to_save or save > 0
+        masked_lm, next_sentence, stop, save, finite, norm, rate, taken = pending.wait()
+        self.stop_requested = self.stop_requested or stop > 0
+        self.save_requested = self.save_requested or save > 0
         line = pending.line
         line["learning_rate"] = rate
         line["masked_lm_loss"] = masked_lm / pending.whole.masked
@@ -137,10 +143,11 @@ class Metrics:
         return None
 
     def _skip(self, pending: _Pending) -> GlobalBatch:
+        """Count and write a skipped step."""
         self.skipped += 1
-        if self.skipped == MOST_SKIPPED:
+        if self.skipped == MAX_CONSECUTIVE_SKIPS:
             raise WorkError(
-                f"{MOST_SKIPPED} steps in a row overflowed in fp16; lower optimizer.learning_rate or "
+                f"{MAX_CONSECUTIVE_SKIPS} steps in a row overflowed in fp16; lower optimizer.learning_rate or "
                 "loss_scaling.initial, or use precision fp32, and start again"
             )
         samples = pending.line["samples"] - pending.whole.samples
@@ -148,7 +155,7 @@ class Metrics:
         return pending.whole
 
     def write(self, line: dict[str, Any]) -> None:
-        """Add a line to the file. WorkError where the disk does not take it."""
+        """Append a line to the file, on the first rank only. Raises WorkError if it cannot be written."""
         if self._file is None:
             return
         try:

@@ -1,13 +1,14 @@
-"""One optimizer step: forward and backward of each micro-batch, clipping, update; the host waits for no result.
+"""One optimizer step: forward and backward of each micro-batch, clipping, update. The host waits for no result.
 
-- Dynamic loss scaling for fp16. A step whose gradients are not all finite changes nothing, halves the scale and counts
-  neither as a step nor as samples; the host knows it one step late, as all metrics. Source: Micikevicius et al., arXiv
-  1710.03740, by torch.amp.GradScaler, which does not synchronize with the host if the optimizer supports that.
+- Dynamic loss scaling for fp16. A step with a gradient that is not finite is skipped: it changes no weights, halves the
+  scale, and counts neither as a step nor as samples. The host learns it one step late, like all metrics. Source:
+  Micikevicius et al., arXiv 1710.03740, with torch.amp.GradScaler, which does not synchronise with the host if the
+  optimizer supports that.
 - CUDA graphs: a whole training step as one graph for each shape of its batch, one launch in place of thousands.
   Source: the whole-network capture of PyTorch's CUDA graph documentation. A graph reads static tensors that each
   step's batch is copied into, and writes tensors that the next replay overwrites, so results are copied out. All
   graphs share one memory pool, which is safe because no two of them ever run at the same time.
-- Losses that are not finite: which samples the batch was made of.
+- Errors for losses and gradients that are not finite, with the samples of the batch.
 """
 
 import json
@@ -38,7 +39,7 @@ from podium.core.errors import WorkError
 from podium.core.files import write_whole
 from podium.planning.batch_plan import GlobalBatch
 
-Body = Callable[[RaggedBatch, Tensor], list[Tensor]]  # a batch and its loss weights → numbers (0-d), on the device
+StepBody = Callable[[RaggedBatch, Tensor], list[Tensor]]  # batch, loss weights [2] → 0-d tensors on the device
 
 
 @dataclass(frozen=True)
@@ -49,37 +50,52 @@ class _Captured:
 
 
 class StepGraphs:
-    """The graphs of a run, by shape."""
+    """CUDA graphs of the training step, one for each batch shape."""
 
-    def __init__(self, body: Body, device: torch.device) -> None:
+    def __init__(self, body: StepBody, device: torch.device) -> None:
         self._body, self._device = body, device
         self._captured: dict[tuple[int, ...], _Captured] = {}
         self._pool: Any = None
+        # Captured on the stream of training: DDP remembers the stream that it was constructed on. It is not the default
+        # stream, which cannot be captured (process_group.py).
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
     def __len__(self) -> int:
         return len(self._captured)
 
     def capture(self, batch: RaggedBatch, weights: Tensor) -> None:
-        """Record the step for batches of this shape. Nothing is computed; the step must have been taken once before."""
+        """Capture the step for batches of this shape, unless it is captured already. Computes nothing.
+
+        The step must have run eagerly before, so that gradients, optimizer state and compiled kernels exist.
+        """
         if batch.shape in self._captured:
             return
         static, weights = batch.with_tensors(lambda t: t.to(self._device).clone()), weights.to(self._device).clone()
         graph = torch.cuda.CUDAGraph()
+        # thread_local: other threads (data loader, watchdog, NCCL's) may call CUDA during the capture; in the default
+        # mode, global, a forbidden call of any thread would invalidate it.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             outputs = self._body(static, weights)
         self._pool = graph.pool()
         self._captured[batch.shape] = _Captured(graph, [*static.tensors(), weights], outputs)
 
     def replay(self, batch: RaggedBatch, weights: Tensor) -> list[Tensor]:
-        """Take a step with a batch of a captured shape, on the host or the device."""
+        """Replay the step on a batch of a captured shape, on the host or the device. Returns copies of its outputs.
+
+        Raises KeyError for a shape that was not captured.
+        """
         captured = self._captured[batch.shape]
+        # All on one stream: inputs are overwritten after the previous replay has read them. Host tensors must be pinned
+        # for the copy to be asynchronous.
         torch._foreach_copy_(captured.inputs, [*batch.tensors(), weights], non_blocking=True)
         captured.graph.replay()
+        # The next replay of any graph overwrites the shared pool, and metrics are read one step late.
         return [output.clone() for output in captured.outputs]
 
 
 class LossScaler(torch.amp.GradScaler):
+    """Dynamic loss scaling, with a step and a scale that can be read without synchronising with the host."""
+
     def __init__(self, settings: LossScaling, device: torch.device, enabled: bool) -> None:
         super().__init__(
             device.type, init_scale=settings.initial, growth_interval=settings.growth_interval, enabled=enabled
@@ -88,17 +104,18 @@ class LossScaler(torch.amp.GradScaler):
 
     @property
     def factor(self) -> Tensor | None:
-        """What gradients are multiplied by until they are unscaled (0-d, on the device), once a loss was scaled."""
+        """Scale of the gradients (0-d, on the device), or None if disabled. A loss must have been scaled before."""
         return self._get_scale_async() if self._enabled else None
 
     def take_step(self, optimizer: Optimizer) -> Tensor:
-        """Take the optimizer's step unless a gradient is not finite. 1 where it was taken, else 0 (0-d, float32).
+        """Take the optimizer's step unless a gradient is not finite. Returns 1 if it was taken, else 0 (0-d, float32).
 
-        Gradients are unscaled before: only that finds out which it is.
+        `unscale_` must have been called: it checks the gradients.
         """
         if not self._enabled:
             optimizer.step()
             return self._one
+        # A flag on the device: reading it here would make the host wait for the step.
         found = self._found_inf_per_device(optimizer)
         assert found, "gradients are unscaled before the step"
         found_inf = sum(found.values(), start=torch.zeros_like(self._one))
@@ -107,27 +124,27 @@ class LossScaler(torch.amp.GradScaler):
         return self._one - found_inf
 
     def tensors(self) -> dict[str, Tensor]:
-        """The scale and how long it has been held, where they live; none where losses are not scaled."""
+        """Return the live tensors of scale and growth tracker, for checkpoints; none if scaling is disabled."""
         if not self._enabled:
             return {}
-        assert self._scale is not None and self._growth_tracker is not None, "a step was taken"
+        assert self._scale is not None and self._growth_tracker is not None, "a step was taken before"
         return {"scale": self._scale, "growth_tracker": self._growth_tracker}
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Numbers of a step on the device, not waited for (0-d each)."""
+    """Results of a step: 0-d tensors on the device, which may not be computed yet."""
 
-    masked_lm: Tensor  # sums of this rank's losses over its share of the global batch
+    masked_lm: Tensor  # sum of this rank's losses over its share of the global batch
     next_sentence: Tensor
-    gradient_norm: Tensor  # before clipping: of what is clipped, averaged or this rank's own; NaN without clipping
+    gradient_norm: Tensor  # before clipping, of the averaged or of this rank's gradient; NaN without clipping
     rate: Tensor
-    taken: Tensor  # 1, or 0 where overflow had the step skipped
-    finite: Tensor  # 1, or 0 where that norm is not finite, so that the weights are not either if the step was taken
+    taken: Tensor  # 1, or 0 if the step was skipped for an overflow
+    finite: Tensor  # 1, or 0 if gradient_norm is not finite: then neither are the weights, if the step was taken
 
 
 class Stepper:
-    """The model, its optimizer and how they take a step."""
+    """Runs training steps: model, gradient synchronisation, loss scaling, clipping and optimizer."""
 
     def __init__(
         self,
@@ -139,18 +156,20 @@ class Stepper:
         rates: Tensor,
         precision: str,
     ) -> None:
-        """`rates` [steps] float32 on the device; `precision` is resolved."""
+        """`rates`: learning rates [steps], float32 on the device; `precision` is resolved, not `auto`."""
         self.config, self.processes = config, processes
         self.model, self.sync = model, sync
         self.optimizer, self.rates, self.precision = optimizer, rates, precision
         assert config.clipping is None or config.clipping.when == "after" or config.clipping == sync.clipping
         self.scaler = LossScaler(config.loss_scaling, processes.device, enabled="fp16" in (precision, sync.wire))
-        self.taken = torch.zeros((), dtype=torch.int64, device=processes.device)  # steps, without skipped ones
+        # Number of steps, without skipped ones. On the device, since the host learns one step late whether a step was
+        # skipped, and the next learning rate depends on it.
+        self.steps_taken = torch.zeros((), dtype=torch.int64, device=processes.device)
         self.graphs: StepGraphs | None = None
         self._no_norm = torch.full((), float("nan"), device=processes.device)
 
     def take(self, step: Step, phases: PhaseClock) -> StepResult:
-        """Train on one global batch. `step` holds this rank's part of it."""
+        """Train on one global batch, of which `step` holds this rank's part. Returns without waiting for the device."""
         weights = self.loss_weights(step)
         if self.graphs is not None:
             (batch,) = step.micro_batches
@@ -158,19 +177,19 @@ class Stepper:
             phases.lap("forward")
             return StepResult(*result)
         batches = [batch.to(self.processes.device) for batch in step.micro_batches]
-        return self._take(batches, weights.to(self.processes.device, non_blocking=True), phases)
+        return self._train_step(batches, weights.to(self.processes.device, non_blocking=True), phases)
 
     def use_graphs(self) -> StepGraphs:
-        """From now on take steps by replaying graphs, which are still to be captured."""
+        """Replay graphs in all further steps. Returns the graphs, which the caller has to capture."""
         assert self.config.gradient_accumulation_steps == 1
-        self.graphs = StepGraphs(self._whole, self.processes.device)
+        self.graphs = StepGraphs(self._graph_body, self.processes.device)
         return self.graphs
 
     def loss_weights(self, step: Step) -> Tensor:
-        """What each micro-batch's loss sums are multiplied by [micro-batches, 2], in pinned memory for a GPU.
+        """Return the factors of each micro-batch's loss sums [micro-batches, 2], float32, pinned for a GPU.
 
-        DDP then divides the sum of gradients over ranks by their number. With the global loss, sums over the whole
-        batch are divided by its own counts; else it is the mean of micro-batches' means.
+        DDP averages gradients over ranks. With `loss: global`, sums are divided by the counts of the global batch, and
+        the factor `ranks` cancels DDP's division. With `per_rank`, the loss is the mean of micro-batches' means.
         """
         parts = len(step.micro_batches)
         if self.config.loss == "global":
@@ -182,18 +201,21 @@ class Stepper:
         tensor = torch.tensor(weights, dtype=torch.float32)
         return tensor.pin_memory() if self.processes.device.type == "cuda" else tensor
 
-    def _whole(self, batch: RaggedBatch, weights: Tensor) -> list[Tensor]:
-        """The step as a CUDA graph records it."""
-        return list(vars(self._take([batch], weights[None], PhaseClock())).values())
+    def _graph_body(self, batch: RaggedBatch, weights: Tensor) -> list[Tensor]:
+        """Run the step in the form that a CUDA graph captures: tensors in, tensors out."""
+        return list(vars(self._train_step([batch], weights[None], PhaseClock())).values())
 
-    def _take(self, batches: list[RaggedBatch], weights: Tensor, phases: PhaseClock) -> StepResult:
-        rate = self.rates[self.taken.clamp(max=len(self.rates) - 1).view(1)].view(())
+    def _train_step(self, batches: list[RaggedBatch], weights: Tensor, phases: PhaseClock) -> StepResult:
+        # Indexed on the device, where the step count is. Clamped, since a warm-up may take more steps than the run has.
+        rate = self.rates[self.steps_taken.clamp(max=len(self.rates) - 1).view(1)].view(())
         set_rate(self.optimizer, rate)
+        # Zeroed in place: DDP's buckets (gradient_as_bucket_view) and captured graphs hold the gradients' addresses.
         self.optimizer.zero_grad(set_to_none=False)
         kernels = self.model.module.making.kernels
         sums: list[Tensor] = []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
+            # Gradients of all but the last micro-batch accumulate locally, so that they are sent once a step.
             with nullcontext() if last else self.model.no_sync():
                 with autocast(self.precision, self.processes.device):
                     parts = loss_sums(self.model(batch), batch, kernels)
@@ -206,17 +228,22 @@ class Stepper:
                 phases.lap("backward", until=self.sync.last_bucket_ready if last else None)
                 phases.lap("synchronisation" if last else "backward")
             sums.append(losses.detach())
-        self.scaler.unscale_(self.optimizer)  # which finds out whether all gradients are finite
+        # Unscaled before clipping, so that the norm is compared with max_norm in true units. Gradients are averaged
+        # over ranks by now, so all ranks detect the same overflow and skip the same step.
+        self.scaler.unscale_(self.optimizer)
         norm = self._clip()
         taken = self.scaler.take_step(self.optimizer)
-        self.taken += taken.to(torch.int64)
+        self.steps_taken += taken.to(torch.int64)
         phases.lap("optimizer")
         masked_lm, next_sentence = torch.stack(sums).sum(0).unbind()
         finite = torch.ones_like(norm) if self.config.clipping is None else torch.isfinite(norm).to(norm.dtype)
         return StepResult(masked_lm, next_sentence, norm, rate, taken, finite)
 
     def _clip(self) -> Tensor:
-        """Clip what is not yet clipped. The norm before clipping."""
+        """Clip the averaged gradient by its global norm, if configured. Returns the norm before clipping (0-d).
+
+        With `before` and `bucket` the synchronisation hooks have clipped already, and the norm is this rank's.
+        """
         if self.config.clipping is None:
             return self._no_norm
         if self.config.clipping.when == "after":
@@ -224,21 +251,21 @@ class Stepper:
         return self.sync.local_norm()
 
 
-MOST_NAMED = 4
+MAX_LISTED_SAMPLES = 4
 
 
 class NotFinite(WorkError):
-    """The loss or the gradient of a step is not finite. All ranks find it out together, one step late."""
+    """The loss or the gradient of a step is not finite. All ranks raise it together, one step late."""
 
     def __init__(self, step: int, loss: float, whole: GlobalBatch) -> None:
-        """A finite loss says that the gradient is not."""
+        """`loss` of step `step`, trained on `whole`. If it is finite, the error is about the gradient."""
         what = "gradient" if math.isfinite(loss) else "loss"
         super().__init__(f"the {what} of step {step} is {'not finite' if math.isfinite(loss) else loss}")
         self.step, self.loss, self.whole = step, loss, whole
 
 
-def with_samples(error: NotFinite, store: SampleStore, path: Path) -> WorkError:
-    """The failure with the samples of the batch: all of them are written to `path`, by rank."""
+def error_with_samples(error: NotFinite, store: SampleStore, path: Path) -> WorkError:
+    """Return the error with the first samples of the batch in its message; writes all of them to `path`, by rank."""
     whole, ranks = error.whole, len(error.whole.micro_batch_slots)
     samples = []
     for rank in range(ranks):
@@ -250,9 +277,9 @@ def with_samples(error: NotFinite, store: SampleStore, path: Path) -> WorkError:
     write_whole(path, json.dumps({"step": error.step, "loss": str(error.loss), "samples": samples}, indent=1) + "\n")
     named = ", ".join(
         f"{sample['index']} ({Path(str(sample['shard'])).name} {sample['sample_of_shard']})"
-        for sample in samples[:MOST_NAMED]
+        for sample in samples[:MAX_LISTED_SAMPLES]
     )
-    more = f" and {len(samples) - MOST_NAMED} more" if len(samples) > MOST_NAMED else ""
+    more = f" and {len(samples) - MAX_LISTED_SAMPLES} more" if len(samples) > MAX_LISTED_SAMPLES else ""
     return WorkError(
         f"{error} on samples {named}{more}, all of which are in {path}; "
         "lower optimizer.learning_rate or use precision fp32, and start again"

@@ -28,25 +28,27 @@ from podium.mllog.write import ResultLog
 def main() -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.train", description=__doc__)
     parser.add_argument("config", type=Path, help="a resolved configuration, as `podium run` writes it")
-    parser.add_argument("folder", type=Path, help="where to write log, metrics and summary")
-    parser.add_argument("--caches-cleared", action="store_true", help="the data was dropped from the page cache before")
+    parser.add_argument("folder", type=Path, help="folder of the run: log, metrics and summary are written there")
+    parser.add_argument(
+        "--caches-cleared", action="store_true", help="the page cache was cleared before the run; logged as cache_clear"
+    )
     arguments = parser.parse_args()
     end_with_parent()
     folder = RunFolder(arguments.folder)
     try:
-        with shared_lock(folder.lock), _full_disk_told(folder):
+        with shared_lock(folder.lock), _report_full_disk(folder):
             return _train(arguments.config, folder, arguments.caches_cleared)
     except PodiumError as error:
-        with suppress(PodiumError):  # the disk may be full: the harness finds that out by itself
+        with suppress(PodiumError):  # the disk may be full, which the launcher reports
             folder.tell_failure(error)
-        with suppress(OSError):
+        with suppress(OSError):  # standard error may be a file on the same disk
             print(error, file=sys.stderr)
         return error.exit_code
 
 
 @contextmanager
-def _full_disk_told(folder: RunFolder) -> Iterator[None]:
-    """Raises WorkError for a full disk, whoever was writing."""
+def _report_full_disk(folder: RunFolder) -> Iterator[None]:
+    """Convert the OSError of a full disk or quota, from any write in the block, to WorkError."""
     try:
         yield
     except OSError as error:
@@ -57,8 +59,8 @@ def _full_disk_told(folder: RunFolder) -> Iterator[None]:
 
 def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
     config = load_resolved(config_path)
-    if told := folder.told_failure(final_only=True):
-        raise told  # torchrun starts again whatever has failed, but this would fail again
+    if failure := folder.told_failure(final_only=True):
+        raise failure  # torchrun restarts failed processes; a final failure would only repeat
     if summary := folder.read_summary():
         return 0 if summary["reached_target"] or config.target_accuracy is None else 1
     with ExitStack() as stack:
@@ -66,6 +68,7 @@ def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
         if int(os.environ["RANK"]) == 0:
             log, checkpoint = _open_log(config, folder, caches_cleared)
             stack.enter_context(log)
+        # Imported only now: importing torch takes seconds, and init_start is to be logged before.
         from implementations.pytorch.distributed.process_group import joined
         from implementations.pytorch.trainer import Trainer
 
@@ -74,12 +77,13 @@ def _train(config_path: Path, folder: RunFolder, caches_cleared: bool) -> int:
 
 
 def _open_log(config: RunConfig, folder: RunFolder, caches_cleared: bool) -> tuple[ResultLog, Checkpoint | None]:
-    """The run's log, and the checkpoint that it goes on from if it was begun before and has got that far."""
+    """Open the log. Returns it and the checkpoint to resume from; None for a new run or one without a checkpoint."""
+    # Either a user resumed the run, or torchrun restarted its processes.
     again = folder.begun or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     checkpoint = None
     if again:
         checkpoint = usable_checkpoint(folder.checkpoints, lambda text: print(text, file=sys.stderr, flush=True))
-        if checkpoint is not None:
+        if checkpoint is not None:  # checked before the next lines change any file of the run
             require_kept(checkpoint, config, folder.config)
             require_same_data(checkpoint, folder)
         folder.begin_again(checkpoint)

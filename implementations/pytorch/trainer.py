@@ -1,4 +1,4 @@
-"""The trainer: a run from init_start to run_stop, with initialisation, warm-up, training to the target and timings."""
+"""The trainer: a run from init_start to run_stop. Initialisation, warm-up, training to the target, summary."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from implementations.pytorch.checkpointing import (
     RunState,
     Saver,
     agreed_checkpoint,
-    own_facts,
+    checkpoint_facts,
     verify_tensors,
 )
 from implementations.pytorch.data.batch import RaggedBatch
@@ -30,7 +30,7 @@ from implementations.pytorch.metrics import Metrics
 from implementations.pytorch.optim.build import used
 from implementations.pytorch.phase_clock import PHASES, PhaseClock
 from implementations.pytorch.precision import matmul_peak
-from implementations.pytorch.step import NotFinite, with_samples
+from implementations.pytorch.step import NotFinite, error_with_samples
 from podium.config.run_folder import Checkpoint, RunFolder, kept
 from podium.config.schema import RunConfig
 from podium.core.clock import boot_seconds
@@ -42,42 +42,42 @@ from podium.planning.batch_plan import GlobalBatch, run_shapes
 
 @dataclass
 class Totals:
-    """What adds up over the steps of a run."""
+    """Sums over the steps of a run."""
 
     steps: int = 0
     samples: int = 0
     tokens: int = 0
     slots: int = 0
-    useful_flops: float = 0.0  # what had to be computed
-    model_flops: float = 0.0  # as published figures count: with the whole last layer
+    useful_flops: float = 0.0  # of the operations that are needed
+    model_flops: float = 0.0  # as counted for published MFU: with the whole last layer
     max_over_mean_tokens: float = 0.0  # sum over steps
-    moved: int = 0  # sequences that did not fit where they were dealt to
+    moved: int = 0  # sequences that did not fit into the part that they were assigned to
 
-    def add(self, whole: GlobalBatch, config: RunConfig, words: int, times: int = 1) -> None:
-        """Count a step, or with -1 no longer count it."""
+    def add(self, whole: GlobalBatch, config: RunConfig, vocabulary_size: int, times: int = 1) -> None:
+        """Add the step of a global batch; `times` -1 subtracts it again."""
         size, sums = config.model_size, (whole.samples, whole.tokens, whole.token_pairs, whole.masked)
         self.steps += times
         self.samples += times * whole.samples
         self.tokens += times * whole.tokens
         self.slots += times * whole.slots
-        self.useful_flops += times * size.flops_of(*sums, words, config.last_layer)
-        self.model_flops += times * size.flops_of(*sums, words)
+        self.useful_flops += times * size.flops_of(*sums, vocabulary_size, config.last_layer)
+        self.model_flops += times * size.flops_of(*sums, vocabulary_size)
         self.max_over_mean_tokens += times * whole.max_over_mean_tokens
         self.moved += times * whole.moved
 
 
 @dataclass
 class Position:
-    """How far a run is, between two steps."""
+    """Position of a run between two steps."""
 
-    next_evaluation: int  # samples after which the next evaluation is due
-    batches: int = 0  # global batches taken from the order, those of skipped steps included
-    block_start: int = 0  # samples at which the block of the log began that is being trained, or comes next
-    in_block: bool = False  # whether its first line is written
+    next_evaluation: int  # number of samples after which the next evaluation is due
+    batches: int = 0  # global batches taken from the order, including those of skipped steps
+    block_start: int = 0  # number of samples at which the current or next block of the MLPerf log starts
+    in_block: bool = False  # whether its block_start is written
 
 
 class Trainer:
-    """Trains one run on one rank: every rank has a trainer."""
+    """One rank's trainer of a run."""
 
     def __init__(
         self,
@@ -87,7 +87,10 @@ class Trainer:
         log: ResultLog | None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """`checkpoint` is what the first rank has found to go on from; its log holds the lines up to there already."""
+        """`log` is None on ranks other than the first. A collective.
+
+        `checkpoint`: what the first rank found to resume from, None on others; `log` then has the lines up to it.
+        """
         self.config, self.processes, self.folder, self.log = config, processes, folder, log
         self.phases, self.totals = PhaseClock(), Totals()
         self.position = Position(config.evaluation_interval)
@@ -95,27 +98,29 @@ class Trainer:
         self.overlapped: OverlappedEvaluation | None = None
         self.evaluations, self.steps_thrown_away = 0, 0
         self.saver: Saver | None = None
-        self.digests: dict[str, str] | None = None  # of the stores, where the run's folder lists them
+        self.digests: dict[str, str] | None = None  # of the stores, if the run's folder lists them
         self.checkpoint = agreed_checkpoint(folder, processes, checkpoint)
         self.skipped, self.seconds_before = 0, 0.0
         if self.checkpoint:
-            with own_facts(self.checkpoint) as facts:
+            with checkpoint_facts(self.checkpoint) as facts:
                 self.totals, self.position = Totals(**facts["totals"]), Position(**facts["position"])
                 self.phases.seconds.update(facts["phases"])
                 self.skipped, self.seconds_before = facts["skipped"], facts["seconds"]
 
     def run(self) -> bool:
-        """Train to the target or the end of the samples allowed. True if the target was reached, or none was set."""
+        """Train to the target or the maximum of samples. Returns True if the target was reached or is not set."""
         self._initialise()
         if self.log and not self.checkpoint:
             self.log.run_starts()
-        self.processes.barrier()  # no rank reads data before the line above is written
+        # MLPerf: no rank may read training data before run_start is logged, by the first rank.
+        self.processes.barrier()
+        # The boot clock, which steps of the wall clock do not change. A resumed run continues its time.
         self.started = boot_seconds() - self.seconds_before
         reached = self._train()
-        self._summarise(reached)
+        self._write_summary(reached)
         return reached or self.config.target_accuracy is None
 
-    # Before the clock starts: metadata and synthetic data only
+    # Before run_start: only metadata and synthetic data may be read
 
     def _initialise(self) -> None:
         config, processes = self.config, self.processes
@@ -126,24 +131,26 @@ class Trainer:
         self.precision = self.stepper.precision
         if self.log and not self.checkpoint:
             in_use = used(self.stepper.optimizer, config.optimizer)
-            self.log.settings(config, in_use, config.model_size.tensors(self.words))
+            self.log.settings(config, in_use, config.model_size.tensors(self.vocabulary_size))
         self.last_step = config.steps
         self._find_shapes()
         self._warm_up()
         if config.evaluation.overlap == "training":
-            self._prepare_overlap(self.words)
+            self._prepare_overlap(self.vocabulary_size)
         if config.checkpoint or self.checkpoint:
             self.state = RunState(self.stepper, processes)
+        # After the warm-up, which creates the optimizer's state. In place, since graphs hold the tensors' addresses.
         if self.checkpoint:
             verify_tensors(self.checkpoint, processes.rank)
             self.state.load(self.checkpoint.path)
         self.loader = self._make_loader()
+        # Between barriers, so that all ranks multiply at the same time, as in training.
         processes.barrier()
-        (self.peak,) = processes.total([self._peak()])
+        (self.peak,) = processes.total([self._measure_peak()])
         processes.barrier()
 
     def _open_data(self) -> None:
-        """Open the stores to train on and to evaluate on."""
+        """Open the training and evaluation stores."""
         config, processes = self.config, self.processes
         assert config.data.vocabulary is not None
         parts = config.store_parts(processes.rank // config.launch.processes_per_node)
@@ -152,29 +159,29 @@ class Trainer:
         if self.folder.data.exists():
             self.digests = {key: store.manifest.digest for key, store in zip(config.every_store, opened, strict=True)}
         self.store: SampleStore = join_stores(stores)
-        self.words = len(vocabulary.words)
+        self.vocabulary_size = len(vocabulary.words)
 
     def _build_order(self) -> None:
-        self.order = build_order(self.config, self.store, self.words, self.processes.device)
+        self.order = build_order(self.config, self.store, self.vocabulary_size, self.processes.device)
 
     def _build_model(self) -> None:
-        self.stepper = build_stepper(self.config, self.processes, self.words)
+        self.stepper = build_stepper(self.config, self.processes, self.vocabulary_size)
 
     def _find_shapes(self) -> None:
-        """The shapes of this rank's batches, where a graph is captured for each."""
+        """Find all batch shapes of this rank's steps, if CUDA graphs are used; else None."""
         graphs = uses_graphs(self.config, self.processes.device)
         self.shapes = run_shapes(self.order, self.processes.rank, self.last_step) if graphs else None
 
     def _warm_up(self) -> None:
-        warm_up(self.stepper, self.order, self.words, graph_shapes=self.shapes)
+        warm_up(self.stepper, self.order, self.vocabulary_size, graph_shapes=self.shapes)
 
-    def _prepare_overlap(self, words: int) -> None:
-        """A copy of the model, of so many words, to be evaluated beside training."""
-        examples = synthetic_step(self.order, 0, self.processes.rank, words).micro_batches
+    def _prepare_overlap(self, vocabulary_size: int) -> None:
+        """Build the asynchronous evaluation, and warm it up on a synthetic batch."""
+        examples = synthetic_step(self.order, 0, self.processes.rank, vocabulary_size).micro_batches
         self.overlapped = OverlappedEvaluation(self.stepper.model.module, self.processes, self.precision, examples)
 
-    def _peak(self) -> float:
-        """Floating-point operations a second of this rank's device in matrix products."""
+    def _measure_peak(self) -> float:
+        """Measure the peak FLOP/s of this rank's device in matrix products."""
         return matmul_peak(self.precision, self.processes.device)
 
     def _make_loader(self) -> Loader:
@@ -189,8 +196,8 @@ class Trainer:
             **({"window": config.exchange_steps} if config.loader == "exchange" else {}),
         )
 
-    def _share_evaluation(self, reader: Callable[[SampleStore], BulkReader] = BulkReader) -> list[RaggedBatch]:
-        """This rank's evaluation samples."""
+    def _read_evaluation_batches(self, reader: Callable[[SampleStore], BulkReader] = BulkReader) -> list[RaggedBatch]:
+        """Read this rank's evaluation samples and collate them into batches."""
         return evaluation_batches(
             self.evaluation_store,
             self.processes.rank,
@@ -201,9 +208,10 @@ class Trainer:
             reader=reader,
         )
 
-    # On the clock
+    # Between run_start and run_stop
 
     def _train(self) -> bool:
+        """Run all steps and evaluations. Returns whether the target was reached."""
         config, position, processes = self.config, self.position, self.processes
         with ExitStack() as stack:
             self.watch = stack.enter_context(
@@ -212,11 +220,18 @@ class Trainer:
             self.metrics = stack.enter_context(Metrics(self.folder.metrics, processes, self.skipped))
             if config.checkpoint:
                 self.stop_request = stack.enter_context(StopRequest())
-                at = self.totals.samples
-                saver = Saver(config.checkpoint, self.folder, processes, self.state, at, kept(config), self.digests)
+                saver = Saver(
+                    config.checkpoint,
+                    self.folder,
+                    processes,
+                    self.state,
+                    self.totals.samples,
+                    kept(config),
+                    self.digests,
+                )
                 self.saver = stack.enter_context(saver)
             steps: Iterable[Step] = stack.enter_context(self.loader)
-            self.evaluation_batches = self._share_evaluation()
+            self.evaluation_batches = self._read_evaluation_batches()
             self.phases.restart()
             for number, step in enumerate(steps, start=position.batches + 1):
                 self.watch.batch = number
@@ -227,10 +242,10 @@ class Trainer:
                 self._step(step)
                 position.batches = number
                 if self._overlapped_evaluation_reached_target(position.block_start):
-                    return self._stop(reached=True)
+                    return self._stop_clock(reached=True)
                 due = self.totals.samples >= position.next_evaluation or number == self.last_step
                 if due:
-                    self._flush()  # which may find that the last step does not count
+                    self._flush()  # the last step may turn out to be skipped: then no evaluation is due
                 if self.totals.samples < position.next_evaluation and number < self.last_step:
                     self._save()
                     continue
@@ -242,66 +257,68 @@ class Trainer:
                 if self.log:
                     self.log.block_stops(position.block_start, self.totals.samples)
                 if self._evaluate(last=number == self.last_step):
-                    return self._stop(reached=True)
+                    return self._stop_clock(reached=True)
                 position.block_start, position.in_block = self.totals.samples, False
                 interval = config.evaluation_interval
                 position.next_evaluation = (position.block_start // interval + 1) * interval
                 if number < self.last_step:
                     self._save()
-            return self._stop(reached=False)
+            return self._stop_clock(reached=False)
 
     def _step(self, step: Step) -> None:
+        """Take a step and record its metrics. The host stays one step ahead of the device."""
         result = self.stepper.take(step, self.phases)
-        self._flush()
-        self.totals.add(step.whole, self.config, self.words)
-        stop, save = (self.stop_request.asked, self.saver.asks()) if self.saver else (False, False)
+        self._flush()  # of the step before: only now, so that the device has work while the host waits
+        self.totals.add(step.whole, self.config, self.vocabulary_size)
+        stop, save = (self.stop_request.asked, self.saver.due_by_time()) if self.saver else (False, False)
         self.metrics.step(self.totals.steps, self.totals.samples, step, result, stop, save)
         self.phases.lap("optimizer")
 
     def _flush(self) -> None:
-        """Write the step before; if overflow had it skipped, it counts neither as a step nor as samples."""
+        """Write the metrics of the last step. A step skipped for overflow counts neither as a step nor as samples."""
         try:
             skipped = self.metrics.flush()
         except NotFinite as error:
-            raise with_samples(error, self.store, self.folder.not_finite) from None
+            raise error_with_samples(error, self.store, self.folder.not_finite) from None
         if skipped is not None:
-            self.totals.add(skipped, self.config, self.words, times=-1)
+            self.totals.add(skipped, self.config, self.vocabulary_size, times=-1)
         if self.saver and self.saver.captured:
-            rest = {
+            resume_facts = {
                 "totals": asdict(self.totals),
                 "position": asdict(self.position),
                 "phases": dict(self.phases.seconds),
                 "skipped": self.metrics.skipped,
                 "seconds": boot_seconds() - self.started,
             }
-            self.saver.keep(self.position.batches, self.totals.samples, self.metrics.length, rest)
+            self.saver.start_writing(self.position.batches, self.totals.samples, self.metrics.size_bytes, resume_facts)
 
     def _save(self) -> None:
-        """Make a checkpoint where one is due, and leave after it where any rank was asked to stop.
+        """Write a checkpoint if one is due. If a stop is requested, wait for it and raise Saved, on all ranks.
 
-        Raises Saved on all ranks together. Where the run stands is known when the numbers of the step before are here.
+        The tensors are captured here. The counts that belong to them are known at the next `_flush`, which writes.
         """
         if self.saver is None:
             return
-        stop = self.metrics.asked_to_stop
-        if not (stop or self.metrics.asked_to_save or self.saver.due(self.totals.samples)):
+        stop = self.metrics.stop_requested
+        if not (stop or self.metrics.save_requested or self.saver.due_by_samples(self.totals.samples)):
             return
-        self.metrics.asked_to_save = False
+        self.metrics.save_requested = False
         self.saver.capture(self.totals.samples)
         if stop or not self.metrics.pending:
             self._flush()
         if stop:
             self.saver.finish()
-            self.processes.barrier()
+            self.processes.barrier()  # the checkpoint is complete only when all ranks have written their files
             raise Saved(f"asked to stop, and saved after {self.totals.samples:,} samples")
 
     def _evaluate(self, last: bool) -> bool:
-        """Evaluate now, or begin to beside the steps to come; whether the target is known to be reached."""
+        """Evaluate, or begin an asynchronous evaluation. Returns whether the target is known to be reached."""
         if self.overlapped is not None and self.overlapped.running and self._record_accuracy(self.overlapped.finish()):
             return True
-        self.evaluated = replace(self.totals)
+        self.evaluated_totals = replace(self.totals)
         if self.log:
-            self.log.evaluation_starts(self.evaluated.samples)
+            self.log.evaluation_starts(self.evaluated_totals.samples)
+        # Each batch counts as progress for the watchdog.
         batches = self.watch.alive(self.evaluation_batches)
         if self.overlapped is None:
             return self._record_accuracy(evaluate(self.stepper.model.module, batches, self.processes, self.precision))
@@ -310,7 +327,7 @@ class Trainer:
         return last and self._record_accuracy(self.overlapped.finish())
 
     def _overlapped_evaluation_reached_target(self, block_start: int) -> bool:
-        """Whether an evaluation beside training is now known to have reached the target."""
+        """Whether an asynchronous evaluation has ended on all ranks and reached the target."""
         accuracy = self.overlapped.poll() if self.overlapped is not None else None
         if accuracy is None:
             return False
@@ -321,17 +338,18 @@ class Trainer:
         return self._record_accuracy(accuracy)
 
     def _record_accuracy(self, accuracy: Accuracy) -> bool:
-        """Write down an accuracy. If it reaches the target, what was trained since does not count.
+        """Log an accuracy. Returns whether it reaches the target; steps since the evaluated weights then do not count.
 
-        WorkError on all ranks for weights that a last step has spoiled: no loss of a step after it would show that.
+        Raises WorkError on all ranks if the loss is not finite: weights that the last step before an evaluation made
+        not finite would otherwise only show in the loss of the step after it.
         """
         if not math.isfinite(accuracy.masked_lm_loss):
-            step, loss = self.evaluated.steps, accuracy.masked_lm_loss
+            step, loss = self.evaluated_totals.steps, accuracy.masked_lm_loss
             raise WorkError(
-                f"the evaluation after step {step} has a loss of {loss}: the weights are not finite, or as good as; "
+                f"the evaluation after step {step} has a loss of {loss}: the weights are not finite, or close to it; "
                 "lower optimizer.learning_rate or use precision fp32, and start again"
             )
-        self.accuracy, samples = accuracy, self.evaluated.samples
+        self.accuracy, samples = accuracy, self.evaluated_totals.samples
         self.evaluations += 1
         if self.log:
             self.log.evaluation_stops(samples, accuracy.masked_lm)
@@ -348,28 +366,29 @@ class Trainer:
         self.phases.lap("evaluation")
         if not self._reaches_target(accuracy):
             return False
-        self.steps_thrown_away = self.totals.steps - self.evaluated.steps
-        self.totals = self.evaluated
+        self.steps_thrown_away = self.totals.steps - self.evaluated_totals.steps
+        self.totals = self.evaluated_totals
         return True
 
     def _reaches_target(self, accuracy: Accuracy) -> bool:
         target = self.config.target_accuracy
         return target is not None and accuracy.masked_lm >= target
 
-    def _stop(self, reached: bool) -> bool:
-        """Stop the clock, before anything is tidied up."""
+    def _stop_clock(self, reached: bool) -> bool:
+        """Log run_stop and take the time, before resources are released. Returns `reached`."""
         self.seconds = boot_seconds() - self.started
         if self.log:
             self.log.run_stops(SUCCESS if reached else ABORTED, self.totals.samples)
         return reached
 
-    # After the clock has stopped
+    # After run_stop
 
-    def _summarise(self, reached: bool) -> None:
+    def _write_summary(self, reached: bool) -> None:
+        """Reduce timings over ranks, and write summary.json on the first rank. A collective."""
         ranks, totals, seconds = self.processes.ranks, self.totals, self.seconds
         phase_seconds = self.processes.total([self.phases.seconds[phase] for phase in PHASES])
-        evaluation = self._evaluation(phase_seconds[PHASES.index("evaluation")] / ranks)
-        exchanged = self._exchanged(self.loader) if isinstance(self.loader, ExchangePrefetcher) else {}
+        evaluation = self._evaluation_summary(phase_seconds[PHASES.index("evaluation")] / ranks)
+        exchanged = self._exchange_summary(self.loader) if isinstance(self.loader, ExchangePrefetcher) else {}
         if not self.processes.first:
             return
         assert self.accuracy is not None
@@ -398,22 +417,23 @@ class Trainer:
         }
         write_whole(self.folder.summary, json.dumps(summary, indent=2) + "\n")
 
-    def _exchanged(self, loader: ExchangePrefetcher) -> dict[str, Any]:
-        """What passing samples on took the mean rank, from the start of the run to its end."""
+    def _exchange_summary(self, loader: ExchangePrefetcher) -> dict[str, Any]:
+        """Return the exchange loader's measurements over the whole run, averaged over ranks. A collective."""
         measured = vars(loader.measured)
         sums = self.processes.total([float(value) for value in measured.values()])
         return {"exchange": {key: value / self.processes.ranks for key, value in zip(measured, sums, strict=True)}}
 
-    def _evaluation(self, seconds: float) -> dict[str, Any]:
-        """What evaluations took of the run, of which training waited for so many seconds, and how even ranks were."""
+    def _evaluation_summary(self, seconds: float) -> dict[str, Any]:
+        """Return cost and balance of evaluations. `seconds`: time that training waited for them. A collective."""
         tokens, slots = (sum(getattr(batch, name) for batch in self.evaluation_batches) for name in ("tokens", "slots"))
-        most, beside = self.processes.most(tokens), self.overlapped.seconds if self.overlapped is not None else 0.0
-        all_tokens, all_slots, all_beside = self.processes.total([tokens, slots, beside])
+        overlapped_seconds = self.overlapped.seconds if self.overlapped is not None else 0.0
+        max_tokens = self.processes.most(tokens)
+        all_tokens, all_slots, all_seconds = self.processes.total([tokens, slots, overlapped_seconds])
         return {
             "evaluations": self.evaluations,
             "share_of_run": seconds / self.seconds,
-            "seconds_beside_training": all_beside / self.processes.ranks,
+            "seconds_beside_training": all_seconds / self.processes.ranks,
             "steps_thrown_away": self.steps_thrown_away,
-            "max_over_mean_tokens": most * self.processes.ranks / all_tokens,
+            "max_over_mean_tokens": max_tokens * self.processes.ranks / all_tokens,
             "padding_share": 1 - all_tokens / all_slots,
         }

@@ -1,1 +1,1 @@
-"""Timings of a training step and its parts: `python -m implementations.pytorch.bench`."""
+"""Benchmarks of training steps, the data loader and gradient synchronisation."""

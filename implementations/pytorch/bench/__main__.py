@@ -17,9 +17,17 @@ import torch
 
 from benchmarks.bert.lengths import read_histogram, wikipedia_histogram
 from benchmarks.bert.sizes import VOCABULARY_SIZE, Size
-from implementations.pytorch.bench.huggingface import HuggingFace, attention_implementations, require_memory
+from implementations.pytorch.bench.huggingface import HuggingFaceRunner, attention_implementations, require_memory
 from implementations.pytorch.bench.step_costs import measure_costs
-from implementations.pytorch.bench.variants import Podium, Side, Times, mixed_lengths, resized, time_in_turn, variants
+from implementations.pytorch.bench.variants import (
+    PodiumRunner,
+    StepRunner,
+    StepTimes,
+    mixed_lengths,
+    resize,
+    time_interleaved,
+    variants,
+)
 from implementations.pytorch.distributed.process_group import Processes, joined
 from implementations.pytorch.precision import matmul_peak
 from podium.config.load import load_resolved
@@ -30,23 +38,27 @@ from podium.core.files import write_whole
 from podium.core.processes import end_with_parent
 from podium.planning.batch_plan import SHAPE_STEPS
 
-FULL = "podium"
-# Word numbers are stored in 16 bits.
-LARGEST = {"steps": 2**31 - 1, "vocabulary": 2**16, "layers": 2**31 - 1, "hidden": 2**31 - 1}
+PODIUM = "podium"
+# Largest values of options. Token IDs are stored in 16 bits.
+OPTION_LIMITS = {"steps": 2**31 - 1, "vocabulary": 2**16, "layers": 2**31 - 1, "hidden": 2**31 - 1}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.bench", description=__doc__)
     parser.add_argument("config", type=Path, help="a resolved configuration, as `podium bench` writes it")
-    parser.add_argument("folder", type=Path, help="where to write what was measured")
-    parser.add_argument("--steps", type=int, default=8, help="steps of each side that are counted")
-    parser.add_argument("--vocabulary", type=int, default=VOCABULARY_SIZE, help="words of the model")
-    parser.add_argument("--layers", type=int, help="another number of layers than the size's")
-    parser.add_argument("--hidden", type=int, help="another width than the size's, with heads of 64")
-    parser.add_argument("--lengths", type=Path, help="a JSON list: how many samples have 1, 2, … tokens")
-    parser.add_argument("--ablate", action="store_true", help="turn every optimisation off, one at a time")
-    parser.add_argument("--against", choices=["huggingface"], help="another implementation to time in turn")
-    parser.add_argument("--costs", action="store_true", help="fit what a token, a pair and so on costs")
+    parser.add_argument("folder", type=Path, help="folder for summary.json")
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of each variant")
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY_SIZE, help="vocabulary size of the model")
+    parser.add_argument("--layers", type=int, help="number of layers; default: that of the model size")
+    parser.add_argument("--hidden", type=int, help="hidden size, a multiple of 64; default: that of the model size")
+    parser.add_argument("--lengths", type=Path, help="JSON list with the number of samples of each length")
+    parser.add_argument("--ablate", action="store_true", help="turn off each optimisation, one at a time")
+    parser.add_argument(
+        "--against", choices=["huggingface"], help="another implementation to time, steps interleaved with Podium's"
+    )
+    parser.add_argument(
+        "--costs", action="store_true", help="fit the cost of a token, a pair of tokens, a masked token and a sequence"
+    )
     arguments = parser.parse_args()
     end_with_parent()
     folder = RunFolder(arguments.folder)
@@ -64,49 +76,61 @@ def main() -> int:
 
 
 def _bench(arguments: argparse.Namespace, config: RunConfig, processes: Processes) -> dict[str, Any]:
-    device, words, size = processes.device, arguments.vocabulary, _size(arguments, config.model_size)
+    device, vocabulary_size, size = processes.device, arguments.vocabulary, _size(arguments, config.model_size)
     micro_batch = config.local_batch_size // config.gradient_accumulation_steps
     histogram = wikipedia_histogram() if arguments.lengths is None else read_histogram(arguments.lengths)
     lengths = mixed_lengths(histogram, arguments.steps * config.global_batch_size)
-    full = Podium(config, processes, lengths, words, size)
-    sides: dict[str, Side] = {FULL: full}
-    whats: dict[str, str] = {}
+    full = PodiumRunner(config, processes, lengths, vocabulary_size, size)
+    runners: dict[str, StepRunner] = {PODIUM: full}
+    descriptions: dict[str, str] = {}
     if arguments.ablate:
-        for name, (what, changed) in variants(config, device.type).items():
-            sides[name], whats[name] = Podium(changed, processes, lengths, words, size), what
-    opponents = []
+        for name, (description, changed) in variants(config, device.type).items():
+            runners[name] = PodiumRunner(changed, processes, lengths, vocabulary_size, size)
+            descriptions[name] = description
+    attentions = []
     if arguments.against == "huggingface":
-        opponents = attention_implementations(device)
-        require_memory(micro_batch, words, device)
+        attentions = attention_implementations(device)
+        require_memory(micro_batch, vocabulary_size, device)
         if full.steps[0].micro_batches[0].slot_width is not None:
-            raise UsageError("--against huggingface: balancing is padded; it is compared with unpadded steps")
-        for attention in opponents:
+            raise UsageError(
+                "--against huggingface: balancing is padded; use another one, since it is compared with unpadded steps"
+            )
+        for attention in attentions:
             precision = full.stepper.precision
-            sides[attention] = HuggingFace(attention, full.steps, config, size, words, precision, device)
+            runners[attention] = HuggingFaceRunner(
+                attention, full.steps, config, size, vocabulary_size, precision, device
+            )
 
+    # Measured before and after, and the larger counts: a GPU's clock rate falls as it warms up.
     before = matmul_peak(full.stepper.precision, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    times = time_in_turn(sides, arguments.steps, device)
+    times = time_interleaved(runners, arguments.steps, device)
     peak = max(before, matmul_peak(full.stepper.precision, device))
-    result = _rates(full, times[FULL], config, processes, size, words, peak)
-    result["ablation"] = _ablation(whats, times) if arguments.ablate else None
-    result["huggingface"] = _huggingface(opponents, times, config)
-    ratio = result["huggingface"] and result["huggingface"]["milliseconds"]["total"] / (1000 * times[FULL].total)
+    result = _rates(full, times[PODIUM], config, processes, size, vocabulary_size, peak)
+    result["ablation"] = _ablation(descriptions, times) if arguments.ablate else None
+    result["huggingface"] = _huggingface(attentions, times, config)
+    ratio = result["huggingface"] and result["huggingface"]["milliseconds"]["total"] / (1000 * times[PODIUM].total)
     result["ratio_to_huggingface"] = ratio
     if arguments.costs:
         shape_step = config.shape_step or SHAPE_STEPS[device.type]
-        costs = measure_costs(full.stepper, mixed_lengths(histogram, micro_batch), shape_step, words)
+        costs = measure_costs(full.stepper, mixed_lengths(histogram, micro_batch), shape_step, vocabulary_size)
         result["step_costs"] = vars(costs)
     return result
 
 
 def _rates(
-    full: Podium, times: Times, config: RunConfig, processes: Processes, size: Size, words: int, peak: float
+    full: PodiumRunner,
+    times: StepTimes,
+    config: RunConfig,
+    processes: Processes,
+    size: Size,
+    vocabulary_size: int,
+    peak: float,
 ) -> dict[str, Any]:
     wholes = [step.whole for step in full.steps]
     useful, model = (
-        sum(size.training_flops(w.lengths, w.masked, words, last_layer) for w in wholes)
+        sum(size.training_flops(w.lengths, w.masked, vocabulary_size, last_layer) for w in wholes)
         for last_layer in (config.last_layer, "all")
     )
     peaks = peak * processes.ranks
@@ -119,43 +143,43 @@ def _rates(
         "peak_tflops": peaks / 1e12,
         "milliseconds": times.milliseconds,
         "phases_ms": full.phases_ms,
-        "memory_bytes": _memory(processes.device),
+        "memory_bytes": _peak_memory(processes.device),
         "padding_share": 1 - sum(w.tokens for w in wholes) / sum(w.slots for w in wholes),
         "max_over_mean_tokens": float(np.mean([w.max_over_mean_tokens for w in wholes])),
         "steps": len(times.seconds),
         "global_batch_size": config.global_batch_size,
         "ranks": processes.ranks,
-        "device": _name(processes.device),
+        "device": _device_name(processes.device),
         "threads": torch.get_num_threads(),
         "precision": full.stepper.precision,
         "graphs": len(full.stepper.graphs or ()),
         "layers": size.layers,
         "hidden": size.hidden,
-        "vocabulary": words,
+        "vocabulary": vocabulary_size,
         "torch": torch.__version__,
     }
 
 
-def _ablation(whats: Mapping[str, str], times: Mapping[str, Times]) -> list[dict[str, Any]]:
-    """How many times as long a step takes without each thing, by summed times and step by step."""
+def _ablation(descriptions: Mapping[str, str], times: Mapping[str, StepTimes]) -> list[dict[str, Any]]:
+    """Return the time of each variant relative to Podium's, in total and step by step, as JSON."""
     return [
         {
             "without": name,
-            "what": what,
-            "ratio": times[name].total / times[FULL].total,
-            "ratio_by_step": times[name].ratios(times[FULL]),
+            "what": description,
+            "ratio": times[name].total / times[PODIUM].total,
+            "ratio_by_step": times[name].ratios(times[PODIUM]),
             "milliseconds": times[name].milliseconds,
         }
-        for name, what in whats.items()
+        for name, description in descriptions.items()
     ]
 
 
-def _huggingface(opponents: list[str], times: Mapping[str, Times], config: RunConfig) -> dict[str, Any] | None:
-    """The fastest of its attention implementations, and what each took."""
-    if not opponents:
+def _huggingface(attentions: list[str], times: Mapping[str, StepTimes], config: RunConfig) -> dict[str, Any] | None:
+    """Return the times of Hugging Face's fastest attention implementation, and the total of each; None if not run."""
+    if not attentions:
         return None
-    best = min(opponents, key=lambda name: times[name].total)
-    totals = {name: 1000 * times[name].total for name in opponents}
+    best = min(attentions, key=lambda name: times[name].total)
+    totals = {name: 1000 * times[name].total for name in attentions}
     rate = len(times[best].seconds) * config.global_batch_size / times[best].total
     return {
         "attention": best,
@@ -165,26 +189,27 @@ def _huggingface(opponents: list[str], times: Mapping[str, Times], config: RunCo
     }
 
 
-def _memory(device: torch.device) -> int:
-    """Most memory in use: the GPU's in the timed steps, or on a CPU the process's since it started."""
+def _peak_memory(device: torch.device) -> int:
+    """Return the peak memory in bytes: the GPU's in the timed steps, or the process's since its start on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    # Linux gives kilobytes.
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _name(device: torch.device) -> str:
+def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def _size(arguments: argparse.Namespace, size: Size) -> Size:
-    """The configured size, or one of other dimensions."""
-    for name in LARGEST:
+    """Return the model size with the dimensions of --layers and --hidden. Raises UsageError for values out of range."""
+    for name in OPTION_LIMITS:
         value = getattr(arguments, name)
-        if value is not None and not 1 <= value <= LARGEST[name]:
-            raise UsageError(f"--{name}: found {value}, allowed is 1 to {LARGEST[name]}")
+        if value is not None and not 1 <= value <= OPTION_LIMITS[name]:
+            raise UsageError(f"--{name}: found {value}, allowed is 1 to {OPTION_LIMITS[name]}")
     if not arguments.hidden and not arguments.layers:
         return size
-    return resized(size, arguments.layers or size.layers, arguments.hidden or size.hidden)
+    return resize(size, arguments.layers or size.layers, arguments.hidden or size.hidden)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Hugging Face's BertForPreTraining on the same samples, every sequence padded to the full length, as usually run."""
+"""Hugging Face's BertForPreTraining on the same samples, with every sequence padded to the full length, as is usual."""
 
 from functools import partial
 from importlib.util import find_spec
@@ -17,16 +17,17 @@ from implementations.pytorch.precision import autocast
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 
-BYTES_A_LOGIT = 18  # for every slot and word: in 16 bits, in float32, its softmax, and the gradients of both
-SHARE_OF_MEMORY = 0.5  # of the free memory that logits may take; the rest is for activations and the other variants
+BYTES_PER_LOGIT = 18  # of every slot and vocabulary entry: 16-bit and float32 values, softmax, gradients
+MEMORY_FRACTION = 0.5  # upper bound of the logits' share of free memory; the rest is for activations and variants
 
 
-def require_memory(sequences: int, words: int, device: torch.device) -> None:
-    """Raise UsageError where its logits of a micro-batch alone would fill the memory that is free now."""
-    needed, free = sequences * SEQUENCE_LENGTH * words * BYTES_A_LOGIT, _free_memory(device)
-    if needed > SHARE_OF_MEMORY * free:
+def require_memory(sequences: int, vocabulary_size: int, device: torch.device) -> None:
+    """Raise UsageError if the logits of a micro-batch alone would take too much of the free memory."""
+    needed, free = sequences * SEQUENCE_LENGTH * vocabulary_size * BYTES_PER_LOGIT, _free_memory(device)
+    if needed > MEMORY_FRACTION * free:
         raise UsageError(
-            f"--against huggingface: its logits of {sequences} × {SEQUENCE_LENGTH} tokens and {words} words take about "
+            f"--against huggingface: logits of {sequences} × {SEQUENCE_LENGTH} tokens and a vocabulary of "
+            f"{vocabulary_size} take about "
             f"{needed / 2**30:.0f} GiB, and {free / 2**30:.0f} GiB are free; lower global_batch_size or --vocabulary"
         )
 
@@ -37,11 +38,11 @@ def _free_memory(device: torch.device) -> int:
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return 1024 * int(line.split()[1])
-    raise AssertionError("Linux has told MemAvailable since 3.14")
+    raise AssertionError("Linux reports MemAvailable since 3.14")
 
 
 def attention_implementations(device: torch.device) -> list[str]:
-    """Those of transformers that run here. Raises UsageError where transformers itself is missing."""
+    """Return the attention implementations of transformers that run here. Raises UsageError if it is not installed."""
     if find_spec("transformers") is None:
         raise UsageError(
             "--against huggingface: transformers is not installed; run `.venv/bin/python -m pip install transformers`"
@@ -50,8 +51,8 @@ def attention_implementations(device: torch.device) -> list[str]:
     return ["eager", "sdpa", *(["flash_attention_2"] if flash else [])]
 
 
-class HuggingFace:
-    """Whole steps with the same precision, dropout, clipping and optimizer as Podium's own."""
+class HuggingFaceRunner:
+    """Runs whole steps with the same precision, dropout, clipping and optimizer as Podium's."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class HuggingFace:
         steps: list[Step],
         config: RunConfig,
         size: Size,
-        words: int,
+        vocabulary_size: int,
         precision: str,
         device: torch.device,
     ) -> None:
@@ -67,7 +68,7 @@ class HuggingFace:
 
         torch.manual_seed(0)
         settings = BertConfig(
-            vocab_size=words,
+            vocab_size=vocabulary_size,
             hidden_size=size.hidden,
             num_hidden_layers=size.layers,
             num_attention_heads=size.heads,
@@ -87,6 +88,7 @@ class HuggingFace:
         self.autocast = partial(autocast, precision, device)
 
     def take(self, number: int) -> None:
+        """Run step `number`."""
         self.optimizer.zero_grad(set_to_none=False)
         micro_batches = self.batches[number]
         for batch in micro_batches:
@@ -100,7 +102,7 @@ class HuggingFace:
 
 
 def _padded(batch: RaggedBatch) -> dict[str, Any]:
-    """An unpadded batch as transformers takes it: [sequences, 512] with a mask, labels -100 where there is none."""
+    """Return transformers' inputs for an unpadded batch: [sequences, 512], a mask, and -100 for ignored labels."""
     shape = (batch.sequences, SEQUENCE_LENGTH)
     lengths = torch.tensor(batch.lengths)
     inside = torch.arange(SEQUENCE_LENGTH) < lengths[:, None]

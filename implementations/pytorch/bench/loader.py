@@ -1,8 +1,8 @@
 """Timings of the data loader: `python -m implementations.pytorch.bench.loader --store DIR --local-batch 16 --help`.
 
-Every repetition opens the store anew and reads other samples of it, warm (the shards were read through before) or
-cold (the page cache was dropped). With --step-milliseconds one step is consumed at that interval, as in training,
-and what is measured is the waiting time for each step. Prints one JSON object.
+Every repetition opens the store again and reads other samples, warm (the shards are in the page cache) or cold (they
+were dropped from it). With --step-milliseconds a step is consumed at that interval, as in training, and the time that
+training would wait for each step is measured. Prints one JSON object.
 """
 
 import argparse
@@ -24,40 +24,42 @@ from podium.planning.balancing.strategies import STRATEGIES
 from podium.planning.batch_plan import TrainingOrder
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.bench.loader", description=__doc__)
     parser.add_argument("--store", type=Path, required=True, help="folder of prepared shards")
-    parser.add_argument("--local-batch", type=_positive, required=True, help="samples of this rank in a step")
-    parser.add_argument("--ranks", type=_positive, default=1, help="ranks that the samples are dealt to; one is timed")
+    parser.add_argument("--local-batch", type=_positive, required=True, help="samples per rank and step")
+    parser.add_argument(
+        "--ranks", type=_positive, default=1, help="number of ranks that samples are assigned to; one is timed"
+    )
     parser.add_argument("--strategy", choices=STRATEGIES, default="indexed")
     parser.add_argument("--loader", choices=LOADERS, default="own")
-    parser.add_argument("--cold", action="store_true", help="have the system forget the shards before every turn")
-    parser.add_argument("--steps", type=_positive, default=400)
-    parser.add_argument("--repeat", type=_positive, default=3, help="turns, each with other samples")
-    parser.add_argument("--depth", type=_positive, default=4, help="steps that are ready at most")
     parser.add_argument(
-        "--window", type=_not_negative, default=WINDOW, help="steps known ahead; 0 asks the disk for nothing"
+        "--cold", action="store_true", help="drop the shards from the page cache before every repetition"
     )
-    parser.add_argument("--step-milliseconds", type=float, default=0.0, help="what each step is trained on")
-    arguments = parser.parse_args(given)
+    parser.add_argument("--steps", type=_positive, default=400)
+    parser.add_argument("--repeat", type=_positive, default=3, help="number of repetitions, each with other samples")
+    parser.add_argument("--depth", type=_positive, default=4, help="largest number of steps that are ready")
+    parser.add_argument("--window", type=_not_negative, default=WINDOW, help="steps of read-ahead; 0: none")
+    parser.add_argument("--step-milliseconds", type=float, default=0.0, help="simulated training time of a step")
+    arguments = parser.parse_args(argv)
     try:
         shards = shard_paths(arguments.store)
         turns = []
         for seed in range(arguments.repeat):
-            (forget if arguments.cold else read_through)(shards)
-            turns.append(_turn(arguments, seed))
-            gc.collect()  # pages that are still mapped would not be forgotten
+            (drop_from_page_cache if arguments.cold else read_into_page_cache)(shards)
+            turns.append(_run_repetition(arguments, seed))
+            gc.collect()  # closes the mappings of the store: mapped pages would stay in the page cache
     except PodiumError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     rate = median(turn["sequences_per_second"] for turn in turns)
-    found = {"settings": vars(arguments), "turns": turns, "sequences_per_second": rate}
-    print(json.dumps(found, indent=2, default=str))
+    result = {"settings": vars(arguments), "turns": turns, "sequences_per_second": rate}
+    print(json.dumps(result, indent=2, default=str))
     return 0
 
 
-def _turn(arguments: argparse.Namespace, seed: int) -> dict[str, float]:
-    """Seconds to make the loader and, from its entering on, how long which step was waited for."""
+def _run_repetition(arguments: argparse.Namespace, seed: int) -> dict[str, float]:
+    """Run one repetition. Returns the time to construct the loader, and waiting times per step from its start on."""
     store = SampleStore(arguments.store)
     order = TrainingOrder(
         store,
@@ -68,7 +70,7 @@ def _turn(arguments: argparse.Namespace, seed: int) -> dict[str, float]:
         accumulation_steps=1,
     )
     if arguments.cold:
-        forget(store.paths)  # once more: opening has read the offsets
+        drop_from_page_cache(store.paths)  # again: opening has read the offsets
     before = time.perf_counter()
     loader = LOADERS[arguments.loader](order, 0, range(arguments.steps), arguments.depth, window=arguments.window)
     start = last = time.perf_counter()
@@ -90,26 +92,27 @@ def _turn(arguments: argparse.Namespace, seed: int) -> dict[str, float]:
     }
 
 
-def forget(paths: Sequence[Path]) -> None:
-    """Ask the system to drop these files from its page cache."""
+def drop_from_page_cache(paths: Sequence[Path]) -> None:
+    """Drop files from the page cache of the system."""
     for path in paths:
         with path.open("rb") as file:
+            # Dirty pages are not dropped, so they are written first.
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def read_through(paths: Sequence[Path]) -> None:
-    """Have these files in the page cache."""
+def read_into_page_cache(paths: Sequence[Path]) -> None:
+    """Read files into the page cache of the system."""
     for path in paths:
         with path.open("rb") as file:
             while file.read(2**24):
                 pass
 
 
-def _positive(text: str, least: int = 1) -> int:
+def _positive(text: str, minimum: int = 1) -> int:
     number = int(text)
-    if number < least:
-        raise argparse.ArgumentTypeError(f"found {number}, allowed is {least} or more")
+    if number < minimum:
+        raise argparse.ArgumentTypeError(f"found {number}, allowed is {minimum} or more")
     return number
 
 

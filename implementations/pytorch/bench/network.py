@@ -1,4 +1,4 @@
-"""Cost of the gradient synchronisation modes over a slow network: whole steps of two processes, modes in turn.
+"""Cost of the gradient synchronisation modes over a slow network: whole steps of two processes, interleaved.
 
     $ python -m implementations.pytorch.bench.network --rate 400mbit --bucket-mib 0.25,1,4,16
 
@@ -20,31 +20,31 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.bert.lengths import wikipedia_histogram
-from implementations.pytorch.bench.variants import Podium, Times, mixed_lengths, resized, time_in_turn
+from implementations.pytorch.bench.variants import PodiumRunner, StepTimes, mixed_lengths, resize, time_interleaved
 from implementations.pytorch.distributed.process_group import joined
 from podium.config.load import load_system
 from podium.config.schema import Clipping
 from podium.core.errors import PodiumError, UsageError, WorkError
 
 LINK = "podium0"
+# The queue holds 400 ms of data, so that bursts of a whole bucket of gradients are delayed and not dropped.
 TOKEN_BUCKET = ("burst", "256kb", "latency", "400ms")
-QUEUED_PACKETS = 10_000
+QUEUED_PACKETS = 10_000  # limit of the network emulator, for the same reason
 
 
-ADDRESS = "10.77.0.{}"  # of the first and the second host
-WITHIN = ("ip", "netns", "exec")  # before the name of a host and a command that is to run there
+ADDRESS = "10.77.0.{}"  # of hosts 1 and 2
+IN_NAMESPACE = ("ip", "netns", "exec")  # command prefix, followed by the namespace and the command to run in it
 
 
 @contextmanager
 def two_hosts(rate: str, delay: str | None) -> Iterator[list[str]]:
-    """The names of two network namespaces with a link between them.
+    """Create two network namespaces with a link between them. Yields their names, and removes them afterwards.
 
-    Both ends send at `rate` at most and each packet arrives `delay` later, both in tc's words ("400mbit", "1ms");
-    without a delay as soon as it is sent. Raises UsageError where this machine does not allow that. Namespaces and link
-    are gone afterwards.
+    Both ends send with at most `rate`, and packets arrive `delay` later (None: no delay), in tc's units ("400mbit",
+    "1ms"). Raises UsageError without root rights or iproute2, WorkError if the kernel does not allow it.
     """
     if os.geteuid() != 0:
-        raise UsageError("two hosts on one machine: found no root rights; run this as root")
+        raise UsageError("network namespaces need root rights; run this as root")
     names = [f"podium-{os.getpid()}-{number}" for number in range(2)]
     shape = ["tbf", "rate", rate, *TOKEN_BUCKET]
     if delay is not None:
@@ -61,44 +61,49 @@ def two_hosts(rate: str, delay: str | None) -> Iterator[list[str]]:
             _run("tc", "-n", name, "qdisc", "add", "dev", LINK, "root", *shape)
         yield names
     finally:
+        # Deleting a namespace deletes its end of the link too.
         for name in names:
             with suppress(PodiumError):
                 _run("ip", "netns", "delete", name)
 
 
 def _run(*command: str) -> None:
+    """Run a command of iproute2. Raises UsageError if it is not installed, WorkError if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise UsageError(f"{command[0]}: not found; install iproute2") from error
     if done.returncode:
-        raise WorkError(f"{' '.join(command)}: {done.stderr.strip()}; this machine does not allow two hosts on it")
+        raise WorkError(
+            f"{' '.join(command)}: {done.stderr.strip()}; this machine does not allow "
+            "network namespaces with a shaped link"
+        )
 
 
-WAYS: dict[str, dict[str, Any]] = {
+MODES: dict[str, dict[str, Any]] = {
     "after": {"clipping": Clipping(max_norm=1.0)},
     "bucket": {"clipping": Clipping(max_norm=1.0, when="bucket")},
     "before": {"clipping": Clipping(max_norm=1.0, when="before")},
     "bucket, bf16 sent": {"clipping": Clipping(max_norm=1.0, when="bucket"), "gradient_wire": "bf16"},
 }
-PORT = 29_511
-SECONDS_A_STEP = 60
-REACHED_BYTES, REACHED_TRIES = 32 * 2**20, 8
+PORT = 29_511  # of the rendezvous
+SECONDS_PER_STEP = 60
+THROUGHPUT_BYTES, THROUGHPUT_ROUNDS = 32 * 2**20, 8
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="implementations.pytorch.bench.network", description=__doc__)
-    parser.add_argument("--rate", default="400mbit", help="of the link, in tc's words")
-    parser.add_argument("--delay", help="of the link, in tc's words, where the kernel can delay")
-    parser.add_argument("--steps", type=int, default=8, help="steps of each way that are counted")
+    parser.add_argument("--rate", default="400mbit", help="rate of the link in tc's units, as 400mbit")
+    parser.add_argument("--delay", help="delay of the link in tc's units, as 1ms, if the kernel has netem")
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of each mode")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--vocabulary", type=int, default=4_000)
     parser.add_argument("--local-batch", type=int, default=8)
     parser.add_argument(
-        "--bucket-mib", type=_sizes, default=(2.0,), help="sizes of a bucket on the wire, between commas: each in turn"
+        "--bucket-mib", type=_sizes, default=(2.0,), help="bucket sizes on the wire, separated by commas"
     )
-    parser.add_argument("--wire", action="store_true", help="also clip by bucket and send bf16")
+    parser.add_argument("--wire", action="store_true", help="also time clipping by bucket with gradients sent as bf16")
     parser.add_argument("--of-rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
@@ -106,8 +111,8 @@ def main() -> int:
             _measure(arguments)
         else:
             with two_hosts(arguments.rate, arguments.delay) as hosts:
-                ways = len(ways_of(arguments))
-                print(_start(hosts, SECONDS_A_STEP * (2 * arguments.steps + 4) * ways))
+                mode_count = len(synchronisation_modes(arguments))
+                print(_run_ranks(hosts, SECONDS_PER_STEP * (2 * arguments.steps + 4) * mode_count))
     except PodiumError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -115,30 +120,30 @@ def main() -> int:
 
 
 def _sizes(text: str) -> tuple[float, ...]:
-    sizes = tuple(float(one) for one in text.split(","))
+    sizes = tuple(float(size) for size in text.split(","))
     if min(sizes) <= 0:
         raise ValueError(text)
     return sizes
 
 
-def ways_of(arguments: argparse.Namespace) -> dict[tuple[str, float], dict[str, Any]]:
-    """What differs from the laptop's configuration, by way of clipping and size of a bucket."""
+def synchronisation_modes(arguments: argparse.Namespace) -> dict[tuple[str, float], dict[str, Any]]:
+    """Return the changes to the laptop's configuration by mode and bucket size in MiB."""
     return {
         (name, size): {**changes, "gradient_bucket_mib": size}
         for size in arguments.bucket_mib
-        for name, changes in WAYS.items()
+        for name, changes in MODES.items()
         if arguments.wire or "gradient_wire" not in changes
     }
 
 
-def _start(hosts: list[str], seconds: int) -> str:
-    """Start a process on each host. What the first of them prints."""
+def _run_ranks(hosts: list[str], seconds: int) -> str:
+    """Run one rank in each namespace. Returns the standard output of the first. Raises WorkError if one fails."""
     command = [sys.executable, "-m", "implementations.pytorch.bench.network", *sys.argv[1:], "--of-rank"]
-    joining = {"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": str(PORT), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    rendezvous = {"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": str(PORT), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     started = [
         subprocess.Popen(
-            [*WITHIN, host, *command],
-            env={**os.environ, **joining, "GLOO_SOCKET_IFNAME": LINK, "RANK": str(rank)},
+            [*IN_NAMESPACE, host, *command],
+            env={**os.environ, **rendezvous, "GLOO_SOCKET_IFNAME": LINK, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -147,14 +152,16 @@ def _start(hosts: list[str], seconds: int) -> str:
     try:
         outputs = [process.communicate(timeout=seconds)[0] for process in started]
     except subprocess.TimeoutExpired as error:
-        raise WorkError(f"two processes were not done after {seconds} s; take fewer steps or a faster link") from error
+        raise WorkError(
+            f"two processes did not end within {seconds} s; use fewer --steps or a higher --rate"
+        ) from error
     finally:
         for process in started:
             process.kill()
             process.wait()
     failed = [process.returncode for process in started if process.returncode]
     if failed:
-        raise WorkError(f"a process ended with exit code {failed[0]}; what it printed is above")
+        raise WorkError(f"a process ended with exit code {failed[0]}; its output is above")
     return outputs[0].strip()
 
 
@@ -166,48 +173,51 @@ def _measure(arguments: argparse.Namespace) -> None:
         "seed=1",
     ]
     config = load_system("laptop", settings=settings)
-    size = resized(config.model_size, arguments.layers, arguments.hidden)
+    size = resize(config.model_size, arguments.layers, arguments.hidden)
     lengths = mixed_lengths(wikipedia_histogram(), arguments.steps * config.global_batch_size)
     with joined(config) as processes:
-        sides = {
-            way: Podium(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
-            for way, changes in ways_of(arguments).items()
+        runners = {
+            mode: PodiumRunner(config.model_copy(update=changes), processes, lengths, arguments.vocabulary, size)
+            for mode, changes in synchronisation_modes(arguments).items()
         }
-        by_name = {f"{name}, {size:g} MiB": side for (name, size), side in sides.items()}
-        times = time_in_turn(by_name, arguments.steps, processes.device)
-        reached = _gigabits()
+        by_name = {f"{name}, {size:g} MiB": runner for (name, size), runner in runners.items()}
+        times = time_interleaved(by_name, arguments.steps, processes.device)
+        gigabits = _measure_throughput()
     if not processes.first:
         return
-    parameters = sum(parameter.numel() for parameter in next(iter(sides.values())).stepper.model.parameters())
-    found = {
+    parameters = sum(parameter.numel() for parameter in next(iter(runners.values())).stepper.model.parameters())
+    result = {
         "rate": arguments.rate,
         "delay": arguments.delay,
-        "reached_gigabits": reached,
+        "reached_gigabits": gigabits,
         "steps": arguments.steps,
         "gradient_mib": 4 * parameters / 2**20,
-        "ways": [_found(way, sides, times, arguments.steps) for way in sides],
+        "ways": [_mode_result(mode, runners, times, arguments.steps) for mode in runners],
     }
-    print(json.dumps(found, indent=2))
+    print(json.dumps(result, indent=2))
 
 
-def _gigabits() -> float:
-    """Gbit/s that the fastest of some all-reduces sends in each direction: of two ranks each sends all bytes once."""
-    values = torch.ones(REACHED_BYTES // 4)
+def _measure_throughput() -> float:
+    """Measure Gbit/s in each direction in the fastest of some all-reduces: each of two ranks sends all bytes once."""
+    values = torch.ones(THROUGHPUT_BYTES // 4)
     seconds = []
-    for _ in range(REACHED_TRIES):
+    for _ in range(THROUGHPUT_ROUNDS):
         dist.barrier()
         started = time.perf_counter()
         dist.all_reduce(values)
         seconds.append(time.perf_counter() - started)
         values.fill_(1)
-    return 8 * REACHED_BYTES / min(seconds) / 1e9
+    return 8 * THROUGHPUT_BYTES / min(seconds) / 1e9
 
 
-def _found(
-    way: tuple[str, float], sides: Mapping[tuple[str, float], Podium], times: Mapping[str, Times], steps: int
+def _mode_result(
+    mode: tuple[str, float],
+    runners: Mapping[tuple[str, float], PodiumRunner],
+    times: Mapping[str, StepTimes],
+    steps: int,
 ) -> dict[str, Any]:
-    """A way's times, alone and in those of `after` with buckets of the same size."""
-    name, size = way
+    """Return the times of a mode, and relative to `after` with the same bucket size, as JSON."""
+    name, size = mode
     own, after = times[f"{name}, {size:g} MiB"], times[f"after, {size:g} MiB"]
     return {
         "clipping": name,
@@ -215,8 +225,8 @@ def _found(
         "milliseconds": own.milliseconds,
         "times_after": own.total / after.total,
         "times_after_by_step": own.ratios(after),
-        "phases_ms": {phase: 1000 * s / steps for phase, s in sides[way].clock.seconds.items()},
-        "buckets": sides[way].stepper.sync.buckets or None,
+        "phases_ms": {phase: 1000 * s / steps for phase, s in runners[mode].clock.seconds.items()},
+        "buckets": runners[mode].stepper.sync.buckets or None,
     }
 
 

@@ -1,10 +1,10 @@
-"""Timed steps of many batch compositions, from which the cost of a token, a pair of tokens and so on is fitted."""
+"""Costs of a step by token, pair of tokens, masked token and sequence, fitted to timed steps of many batches."""
 
 from statistics import median
 
 import numpy as np
 
-from implementations.pytorch.bench.variants import time_in_turn
+from implementations.pytorch.bench.variants import time_interleaved
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_sample
@@ -13,50 +13,49 @@ from implementations.pytorch.step import Stepper
 from podium.planning.batch_plan import GlobalBatch
 from podium.planning.costs import StepCosts, fit
 
-ROUNDS = 5  # times that each composition is timed; the median counts
+ROUNDS = 5  # repetitions of each composition, of which the median is used
 
 
-def measure_costs(stepper: Stepper, mixed: np.ndarray, shape_step: int, words: int) -> StepCosts:
-    """Fit the costs of this process's step, a micro-batch of which has samples of the `mixed` lengths.
+def measure_costs(stepper: Stepper, mixed: np.ndarray, shape_step: int, vocabulary_size: int) -> StepCosts:
+    """Fit the step costs of this process around a micro-batch of the `mixed` lengths [n].
 
-    The compositions: as it is, half of it, all of one length, and with few or many tokens masked.
+    Compositions: that micro-batch, half of it, sequences of one length, each with 15% or 5% of the tokens masked.
     """
     count, tokens = len(mixed), int(mixed.sum())
     compositions = [(mixed, 0.15), (mixed[: max(1, count // 2)], 0.15), (mixed, 0.05)]
     for length in (32, 128, 256, 512):
         whole = np.full(max(1, tokens // length), length)
         compositions += [(whole, 0.15), (whole[: max(1, len(whole) // 2)], 0.05)]
-    side = _Compositions(stepper, compositions, shape_step, words)
-    order = {"": side}
+    runner = _Compositions(stepper, compositions, shape_step, vocabulary_size)
     seconds: list[list[float]] = [[] for _ in compositions]
     for _ in range(ROUNDS):
-        times = time_in_turn(order, len(compositions), stepper.processes.device)[""].seconds
-        for place, value in zip(seconds, times, strict=True):
-            place.append(value)
+        times = time_interleaved({"": runner}, len(compositions), stepper.processes.device)[""].seconds
+        for repetitions, value in zip(seconds, times, strict=True):
+            repetitions.append(value)
     measured = [
         (lengths, step.whole.masked, median(values))
-        for (lengths, _), step, values in zip(compositions, side.steps, seconds, strict=True)
+        for (lengths, _), step, values in zip(compositions, runner.steps, seconds, strict=True)
     ]
     return fit(measured)
 
 
 class _Compositions:
-    """Steps without CUDA graphs, since these shapes are not a run's."""
+    """Runs a step of each composition, without CUDA graphs, since no graph is captured for these shapes."""
 
     def __init__(
-        self, stepper: Stepper, compositions: list[tuple[np.ndarray, float]], shape_step: int, words: int
+        self, stepper: Stepper, compositions: list[tuple[np.ndarray, float]], shape_step: int, vocabulary_size: int
     ) -> None:
         self.stepper = stepper
-        self.steps = [self._step(lengths, share, shape_step, words) for lengths, share in compositions]
+        self.steps = [self._step(lengths, share, shape_step, vocabulary_size) for lengths, share in compositions]
 
     def take(self, number: int) -> None:
         graphs, self.stepper.graphs = self.stepper.graphs, None
         self.stepper.take(self.steps[number], PhaseClock())
         self.stepper.graphs = graphs
 
-    def _step(self, lengths: np.ndarray, share: float, shape_step: int, words: int) -> Step:
+    def _step(self, lengths: np.ndarray, share: float, shape_step: int, vocabulary_size: int) -> Step:
         rng = np.random.default_rng(0)
-        samples = [synthetic_sample(n, max(1, round(share * n)), words, rng) for n in lengths.tolist()]
+        samples = [synthetic_sample(n, max(1, round(share * n)), vocabulary_size, rng) for n in lengths.tolist()]
         batch = collate(samples, None, shape_step)
         ranks = self.stepper.processes.ranks
         whole = GlobalBatch(

@@ -1,8 +1,8 @@
 """Variants to time: steps of Podium under different options, and of other implementations on the same samples.
 
-The ablation turns off every optimisation, one at a time (the idea is that of arXiv 2208.08124), and on several ranks
-also does what published systems do between ranks: balancing, exchange, clipping, wire and optimizer. The samples are
-synthetic, of given lengths, and assigned to ranks as in a run.
+The ablation turns off every optimisation, one at a time (following arXiv 2208.08124). On several ranks it also times
+the alternatives of published systems between ranks: balancing, exchange, clipping, wire format and optimizer. The
+samples are synthetic, of given lengths, and assigned to ranks as in a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from implementations.pytorch.data.reader import Step
 from implementations.pytorch.data.synthetic import synthetic_step
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.phase_clock import PhaseClock
-from implementations.pytorch.precision import timed
+from implementations.pytorch.precision import measure_seconds
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
 from podium.planning.batch_plan import run_shapes
@@ -31,7 +31,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Lengths:
-    """What the length index of a store tells, where there is no store."""
+    """Length index of samples that are in no store."""
 
     lengths: np.ndarray
     max_sequence_length: int = SEQUENCE_LENGTH
@@ -45,22 +45,23 @@ class Lengths:
 
 
 def mixed_lengths(histogram: np.ndarray, count: int) -> np.ndarray:
-    """`count` lengths at evenly spaced quantiles of a histogram (samples of length 0, 1, …), shuffled.
+    """Return `count` lengths at evenly spaced quantiles of a histogram (counts of lengths 0, 1, …), shuffled.
 
-    So few samples have the mixture of many, and all sides and machines are timed on the same.
+    So few samples have the distribution of many, and all variants and machines are timed on the same samples.
     """
     return np.random.default_rng(SEED).permutation(quantiles(histogram, count))
 
 
-class Side(Protocol):
-    """Something that takes training steps, numbered from 0."""
+class StepRunner(Protocol):
+    """An implementation whose training steps are timed."""
 
-    def take(self, number: int) -> None: ...
+    def take(self, number: int) -> None:
+        """Run step `number`, counted from 0."""
 
 
 @dataclass
-class Times:
-    """Seconds of each step of one side."""
+class StepTimes:
+    """Seconds of each step of one runner."""
 
     seconds: list[float] = field(default_factory=list)
 
@@ -70,24 +71,24 @@ class Times:
 
     @property
     def milliseconds(self) -> dict[str, float]:
-        return _spread([1000 * value for value in self.seconds])
+        return _min_median_max([1000 * value for value in self.seconds])
 
-    def ratios(self, others: "Times") -> dict[str, float]:
-        """How many times as long as another side's the steps took, one by one."""
-        return _spread([a / b for a, b in zip(self.seconds, others.seconds, strict=True)])
+    def ratios(self, baseline: "StepTimes") -> dict[str, float]:
+        """Return minimum, median and maximum of the ratios of these times to the baseline's, step by step."""
+        return _min_median_max([a / b for a, b in zip(self.seconds, baseline.seconds, strict=True)])
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def _min_median_max(values: Sequence[float]) -> dict[str, float]:
     return {"least": min(values), "median": median(values), "greatest": max(values)}
 
 
 HEAD_SIZE = 64
 
 
-def resized(size: Size, layers: int, hidden: int) -> Size:
-    """A size with another number of layers and another width, with heads of 64, and BERT's own random start.
+def resize(size: Size, layers: int, hidden: int) -> Size:
+    """Return a model size with other numbers of layers and hidden units, in heads of 64, with BERT's initialisation.
 
-    Raises UsageError for a width that is not whole heads.
+    Raises UsageError if `hidden` is not a multiple of 64.
     """
     if hidden % HEAD_SIZE:
         raise UsageError(f"--hidden: found {hidden}, allowed are multiples of {HEAD_SIZE}")
@@ -102,27 +103,32 @@ def resized(size: Size, layers: int, hidden: int) -> Size:
     )
 
 
-class Podium:
-    """Whole steps as a run takes them, on prepared synthetic batches."""
+class PodiumRunner:
+    """Runs whole steps as in a run, on prepared synthetic batches."""
 
     def __init__(
-        self, config: RunConfig, processes: Processes, lengths: np.ndarray, words: int, size: Size | None = None
+        self,
+        config: RunConfig,
+        processes: Processes,
+        lengths: np.ndarray,
+        vocabulary_size: int,
+        size: Size | None = None,
     ) -> None:
-        """Every sample is in exactly one of the steps, of which there are len(lengths) / global batch size."""
-        order, rank = build_order(config, Lengths(lengths), words, processes.device, SEED), processes.rank
+        """Prepare len(lengths) / global batch size steps. Every sample is in exactly one of them."""
+        order, rank = build_order(config, Lengths(lengths), vocabulary_size, processes.device, SEED), processes.rank
         count = len(lengths) // config.global_batch_size
-        self.stepper = build_stepper(config, processes, words, size)
+        self.stepper = build_stepper(config, processes, vocabulary_size, size)
         shapes = run_shapes(order, rank, count) if uses_graphs(config, processes.device) else None
-        warm_up(self.stepper, order, words, graph_shapes=shapes)
+        warm_up(self.stepper, order, vocabulary_size, graph_shapes=shapes)
         masked_slots = shapes.masked_slots if shapes else None
-        self.steps = [synthetic_step(order, number, rank, words, masked_slots) for number in range(count)]
+        self.steps = [synthetic_step(order, number, rank, vocabulary_size, masked_slots) for number in range(count)]
         if processes.device.type == "cuda":
             self.steps = [Step(tuple(b.pinned() for b in step.micro_batches), step.whole) for step in self.steps]
         self.clock = PhaseClock()
 
     @property
     def phases_ms(self) -> dict[str, float]:
-        """Milliseconds of a step in each phase that took any time."""
+        """Mean milliseconds per step in each phase that took any time."""
         return {phase: 1000 * s / len(self.steps) for phase, s in self.clock.seconds.items() if s > 0}
 
     def take(self, number: int) -> None:
@@ -130,39 +136,40 @@ class Podium:
         self.stepper.take(self.steps[number], self.clock)
 
 
-def time_in_turn(sides: Mapping[str, Side], steps: int, device: torch.device) -> dict[str, Times]:
-    """Times of `steps` steps of every side, one of each in turn, after a round that is not counted.
+def time_interleaved(runners: Mapping[str, StepRunner], steps: int, device: torch.device) -> dict[str, StepTimes]:
+    """Time `steps` steps of every runner, interleaved: step 0 of each, step 1 of each, and so on.
 
-    The uncounted round meets every shape once. Who begins changes from step to step, since what ran before leaves its
-    traces in caches and memory. A GPU is waited for before and after each step.
+    A first round, which is not counted, runs every shape once. A GPU is synchronised before and after each step.
     """
-    times = {name: Times() for name in sides}
-    names = list(sides)
+    # Interleaved, so that drift of clock rates and other load affect all runners alike. The first runner changes from
+    # step to step, since caches and memory are left in different states by different predecessors.
+    times = {name: StepTimes() for name in runners}
+    names = list(runners)
     for number in range(-steps, steps):
-        begin = number % len(names)
-        for name in names[begin:] + names[:begin]:
-            side = sides[name]
-            seconds = timed(partial(side.take, number % steps), device)
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            runner = runners[name]
+            seconds = measure_seconds(partial(runner.take, number % steps), device)
             if number >= 0:
                 times[name].seconds.append(seconds)
-            elif number == -1 and isinstance(side, Podium):
-                side.clock = PhaseClock()
+            elif number == -1 and isinstance(runner, PodiumRunner):
+                runner.clock = PhaseClock()  # phases of the uncounted round do not count either
     return times
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A configuration without one thing."""
+    """A change of the configuration that turns off one optimisation, or replaces it by an alternative."""
 
     name: str
-    what: str  # what is done instead
+    description: str  # what the variant does instead
     changes: Mapping[str, Any]
     devices: tuple[str, ...] = ("cpu", "cuda")
-    is_choice: bool = False  # another way, and not an optimisation turned off: no part of EVERYTHING
+    is_alternative: bool = False  # an alternative, not an optimisation turned off: not part of EVERYTHING
 
 
 VARIANTS = (
-    Variant("torch.compile", "Triton kernels in its place", {"kernels": "triton"}, ("cuda",)),
+    Variant("torch.compile", "Triton kernels instead", {"kernels": "triton"}, ("cuda",)),
     Variant(
         "flash attention",
         "a launch and a stream for each group of lengths",
@@ -171,7 +178,7 @@ VARIANTS = (
     ),
     Variant(
         "grouping",
-        "attention in one rectangle of 512 tokens a sequence",
+        "attention padded to 512 tokens per sequence",
         {"attention": "grouped", "attention_widths": (512,)},
         ("cpu",),
     ),
@@ -191,57 +198,61 @@ EVERYTHING = "everything"
 OTHER_OPTIMIZER: dict[str, tuple[str, str]] = {"lamb": ("adamw", "AdamW"), "adamw": ("lamb", "LAMB")}
 
 
-def variants_of_ranks(config: RunConfig) -> list[Variant]:
-    """What published systems differ in between ranks, as the papers ablate it; nothing where there is one rank.
+def multi_rank_variants(config: RunConfig) -> list[Variant]:
+    """Return the variants of what published systems do between ranks; none for a single rank.
 
-    Optimizer and wire are exchanged for the other kind, whichever the configuration has: for the time of a step alone,
-    since what an optimizer is worth are samples to target.
+    Optimizer and wire format are replaced by the other kind, whichever the configuration has. This compares the time of
+    a step only: an optimizer's value lies in the number of samples to the target.
     """
     if config.launch.ranks == 1:
         return []
     other, name = OTHER_OPTIMIZER[config.optimizer.algorithm]
     wire = "bf16" if config.wire == "fp32" else "fp32"
     found = [
-        Variant("balancing", "samples as they come", {"balancing": "random"}),
+        Variant("balancing", "samples in random order, not balanced", {"balancing": "random"}),
         Variant(
             "exchange",
             "sorted samples in strides (Baidu's exchange)",
             {"balancing": "exchanged"},
-            is_choice=True,
+            is_alternative=True,
         ),
-        Variant("wire", f"gradients sent as {wire}", {"gradient_wire": wire}, is_choice=wire != "fp32"),
+        Variant("wire", f"gradients sent as {wire}", {"gradient_wire": wire}, is_alternative=wire != "fp32"),
         Variant(
             "optimizer",
             f"{name}, with the same settings",
             {"optimizer": config.optimizer.model_copy(update={"algorithm": other})},
-            is_choice=True,
+            is_alternative=True,
         ),
     ]
     if config.clipping is None:
         return found
-    for when, what in (
+    for when, description in (
         ("bucket", "each bucket clipped, then sent at once"),
         ("after", "clipped after the reduction"),
         ("before", "clipped before the reduction: nothing is sent until backward has ended"),
     ):
         if when != config.clipping.when:
             clipping = config.clipping.model_copy(update={"when": when})
-            found.append(Variant(f"clipping: {when}", what, {"clipping": clipping}, is_choice=when != "before"))
-    return [*found, Variant("clipping", "none at all", {"clipping": None}, is_choice=True)]
+            found.append(
+                Variant(f"clipping: {when}", description, {"clipping": clipping}, is_alternative=when != "before")
+            )
+    return [*found, Variant("clipping", "no clipping", {"clipping": None}, is_alternative=True)]
 
 
 def variants(config: RunConfig, device: str) -> dict[str, tuple[str, RunConfig]]:
-    """Name → what is done instead, and the configuration; last, all of it at once. Those that change nothing are left
-    out."""
+    """Return the variants for a device: name → description and configuration. The last turns off all optimisations.
+
+    Variants that do not change the configuration are omitted.
+    """
     found: dict[str, tuple[str, RunConfig]] = {}
     everything: dict[str, Any] = {}
-    for variant in (*variants_of_ranks(config), *VARIANTS):
+    for variant in (*multi_rank_variants(config), *VARIANTS):
         if device not in variant.devices:
             continue
         changed = config.model_copy(update=dict(variant.changes))
         if changed != config:
-            found[variant.name] = (variant.what, changed)
-            everything |= {} if variant.is_choice else variant.changes
+            found[variant.name] = (variant.description, changed)
+            everything |= {} if variant.is_alternative else variant.changes
     if len(found) > 1:
         found[EVERYTHING] = ("all of these together", config.model_copy(update=everything))
     return found

@@ -1,7 +1,7 @@
-"""One rank of a run at its real number of ranks, alone: `python -m implementations.pytorch.rehearse CONFIG --help`.
+"""Rehearsal of one rank of a run, in one process: `python -m implementations.pytorch.rehearse CONFIG --help`.
 
 CONFIG is a resolved configuration with synthetic stores; `podium rehearse SYSTEM` starts it. Prints one JSON object.
-Exit codes: 0 done, 1 failed, 2 wrong usage: what is wrong is the last line on standard error.
+Exit codes: 0 done, 1 failed, 2 wrong usage; the error message is the last line of standard error.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.bert.length_index import FILE
-from implementations.pytorch.bench.loader import forget
+from implementations.pytorch.bench.loader import drop_from_page_cache
 from implementations.pytorch.distributed.process_group import keep_freed_memory, rehearsed
 from implementations.pytorch.rehearse.settings import left_out
 from implementations.pytorch.rehearse.trainer import (
@@ -29,10 +29,10 @@ from implementations.pytorch.rehearse.trainer import (
     METRICS,
     PLAN,
     TOTALS,
-    Part,
-    RehearsedTrainer,
+    RehearsalTrainer,
+    StartPart,
 )
-from implementations.pytorch.rehearse.usage import bytes_read, memory, seconds_since_start
+from implementations.pytorch.rehearse.usage import bytes_read, resident_memory, seconds_since_start
 from podium.config.load import load_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -41,40 +41,42 @@ from podium.core.files import require_readable
 from podium.core.processes import end_with_parent
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    imports = asdict(Part(seconds_since_start(), time.process_time(), memory().own))
+def main(argv: Sequence[str] | None = None) -> int:
+    # First: what the process has used so far is the cost of interpreter and imports.
+    imports = asdict(StartPart(seconds_since_start(), time.process_time(), resident_memory().anonymous))
     parser = argparse.ArgumentParser(prog="implementations.pytorch.rehearse", description=__doc__)
     parser.add_argument("config", type=Path, help="a resolved configuration, as `podium rehearse` writes it")
-    parser.add_argument("--rank", type=int, default=0, help="the rank that is rehearsed")
-    parser.add_argument("--steps", type=int, default=20, help="steps to take")
-    arguments = parser.parse_args(given)
+    parser.add_argument("--rank", type=int, default=0, help="rank to rehearse")
+    parser.add_argument("--steps", type=int, default=20, help="number of steps")
+    arguments = parser.parse_args(argv)
     end_with_parent()
     try:
         config = load_resolved(arguments.config)
         ranks = config.launch.ranks
         if not 0 <= arguments.rank < ranks:
             raise UsageError(
-                f"--rank: found {arguments.rank}, allowed is 0 to {ranks - 1}: {config.system} has {ranks}"
+                f"--rank: found {arguments.rank}, allowed is 0 to {ranks - 1}: {config.system} has {ranks} ranks"
             )
-        found = rehearse(config, arguments.rank, arguments.steps, imports, arguments.config.parent)
+        result = rehearse(config, arguments.rank, arguments.steps, imports, arguments.config.parent)
     except PodiumError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(json.dumps(found))
+    print(json.dumps(result))
     return 0
 
 
 def rehearse(
     config: RunConfig, rank: int, steps: int, imports: dict[str, Any], folder: Path | None = None
 ) -> dict[str, Any]:
-    """Rehearse one rank in this process, which has imported what it needs, and what that took.
+    """Rehearse one rank in this process. Returns the report of `podium rehearse` for it, as JSON.
 
-    What a run writes goes into a folder in `folder`, that of temporary files by default, and is removed.
+    `imports`: measured cost of interpreter and imports. Files of the run are written to a temporary folder in `folder`
+    (default: the system's folder for temporary files) and removed.
     """
     launch = config.launch
     require_readable([path / FILE for path in config.every_store.values()], "length index")
     indices = {path / FILE: (path / FILE).stat().st_size for path in config.every_store.values()}
-    forget([*indices])
+    drop_from_page_cache([*indices])  # so that opening the stores reads from the disk, as on a freshly started node
     torch.set_num_threads(launch.threads)
     keep_freed_memory()
     disk, requested = bytes_read()
@@ -82,16 +84,17 @@ def rehearse(
         tempfile.TemporaryDirectory(prefix="podium_", dir=folder) as run_folder,
         rehearsed(rank, launch.ranks) as processes,
     ):
-        trainer = RehearsedTrainer(config, processes, RunFolder(Path(run_folder)), steps)
+        trainer = RehearsalTrainer(config, processes, RunFolder(Path(run_folder)), steps)
         trainer.rehearse()
-        after, (disk_after, requested_after) = memory(frozenset(map(str, indices))), bytes_read()
+        after, (disk_after, requested_after) = resident_memory(frozenset(map(str, indices))), bytes_read()
         parts = {"interpreter and imports": imports} | {name: asdict(part) for name, part in trainer.start.items()}
-        of_device = sum(parts[part]["own_bytes"] for part in DEVICE_PARTS)
+        model_bytes = sum(parts[part]["own_bytes"] for part in DEVICE_PARTS)
         store_disk_bytes = trainer.store_disk_bytes
         evaluation, shapes, sample_bytes = trainer.evaluation_batches, trainer.shapes, trainer.sample_bytes
-        host = _host(trainer, config)
+        host = _host_times(trainer, config)
         del trainer
-    own = after.own - of_device
+    # Without the parts that stand for the device's: this CPU holds a tiny model, the system's host none.
+    anonymous = after.anonymous - model_bytes
     return {
         "rank": rank,
         "ranks": launch.ranks,
@@ -106,11 +109,11 @@ def rehearse(
         },
         "host": host,
         "memory": {
-            "own_bytes": own,
-            "file_bytes": after.of_files,
-            "index_bytes": after.of_index,
-            "model_bytes": of_device,
-            "node_bytes": launch.processes_per_node * own + after.of_files,
+            "own_bytes": anonymous,
+            "file_bytes": after.files,
+            "index_bytes": after.index,
+            "model_bytes": model_bytes,
+            "node_bytes": launch.processes_per_node * anonymous + after.files,
         },
         "read": {
             "disk_bytes": disk_after - disk,
@@ -129,15 +132,16 @@ def rehearse(
     }
 
 
-def _host(trainer: RehearsedTrainer, config: RunConfig) -> Mapping[str, Any]:
-    """Milliseconds of CPU time a step, by part; the sum is that of the medians."""
-    piece = {EXCHANGE: min(config.exchange_steps, config.steps)}
+def _host_times(trainer: RehearsalTrainer, config: RunConfig) -> Mapping[str, Any]:
+    """Return milliseconds of CPU time per step, by part, and the sum of their medians."""
+    # One call of the exchange plans several steps.
+    steps_per_call = {EXCHANGE: min(config.exchange_steps, config.steps)}
     timed = {
-        part: trainer.stopwatch.milliseconds(part, piece.get(part, 1))
+        part: trainer.stopwatch.milliseconds(part, steps_per_call.get(part, 1))
         for part in (PLAN, EXCHANGE, LAYOUT, TOTALS, METRICS, FLUSH)
     }
-    parts = {part: one for part, one in timed.items() if one is not None}
-    return {"parts": parts, "milliseconds": sum(one["median"] for one in parts.values())}
+    parts = {part: times for part, times in timed.items() if times is not None}
+    return {"parts": parts, "milliseconds": sum(times["median"] for times in parts.values())}
 
 
 if __name__ == "__main__":

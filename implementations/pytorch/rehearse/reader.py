@@ -1,4 +1,4 @@
-"""Samples that do not exist: found in the length index as those of a store are, and made up instead of read."""
+"""Reader of synthetic samples: lengths come from the length index of a store, tokens are random."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,26 +7,28 @@ from benchmarks.bert.samples import Samples, offsets_of
 from benchmarks.bert.shard import STORED_DTYPE
 from benchmarks.bert.store_reader import BulkReader, byte_ranges
 
-WORDS = 512  # of the vocabulary that tokens are of
+VOCABULARY_SIZE = 512  # of the synthetic tokens
 
 
 class SyntheticReader(BulkReader):
-    """Finds the records of samples as `BulkReader` does, without a shard to read them from."""
+    """A `BulkReader` that finds the records of samples and generates them, without reading shards."""
 
     def gather(self, indices: NDArray[np.int64]) -> Samples:
-        """Samples of as many tokens and masked tokens as those with these indices [n], of random words."""
+        """Return random samples with the token counts of the samples with these indices [n]."""
         places = self._find(indices)
         return synthetic_samples(places.lengths.astype(np.int64), places.masked_counts.astype(np.int64))
 
     def will_need(self, indices: NDArray[np.int64]) -> int:
-        """Bytes that would be asked for, as if all records lay in one shard."""
+        """Return the bytes that a reader would request, as if all records were in one shard."""
         places = self._find(indices)
         starts = places.starts + self._firsts[places.shards] * STORED_DTYPE.itemsize
         return sum(length for _, length in byte_ranges(starts, starts + places.sizes))
 
 
-def synthetic_samples(lengths: NDArray[np.int64], masked_counts: NDArray[np.int64], words: int = WORDS) -> Samples:
-    """Samples of so many tokens [n], of which so many are masked [n], evenly spaced behind the first."""
+def synthetic_samples(
+    lengths: NDArray[np.int64], masked_counts: NDArray[np.int64], vocabulary_size: int = VOCABULARY_SIZE
+) -> Samples:
+    """Return random samples of `lengths` tokens [n], `masked_counts` [n] of them masked at even distances."""
     rng = np.random.default_rng(len(lengths))
     sample_offsets, masked_offsets = offsets_of(lengths), offsets_of(masked_counts)
     masked = int(masked_offsets[-1])
@@ -35,7 +37,7 @@ def synthetic_samples(lengths: NDArray[np.int64], masked_counts: NDArray[np.int6
     positions = np.minimum(1 + number * last // np.repeat(masked_counts, masked_counts), last)
 
     def draw(count: int) -> NDArray[np.uint16]:
-        return rng.integers(0, words, count, dtype=np.uint16)
+        return rng.integers(0, vocabulary_size, count, dtype=np.uint16)
 
     return Samples(
         token_ids=draw(int(sample_offsets[-1])),

@@ -1,21 +1,20 @@
-"""From a system's configuration to that of its rehearsal: what depends on the device is as on the system's own, and
-what computes is what this CPU can."""
+"""Configuration of a rehearsal: batches as on the system's device, computed with what this CPU supports."""
 
 from podium.config.schema import RunConfig
 from podium.planning.batch_plan import SHAPE_STEPS
 
 
 def on_cpu(config: RunConfig) -> RunConfig:
-    """The configuration as this CPU computes it, with the batches of the system's device.
+    """Return the configuration for this CPU, with the batches of the system's device.
 
-    What it leaves out is in `left_out`.
+    `left_out` lists what the rehearsal does not cover.
     """
     changed = {
         "launch": config.launch.model_copy(update={"device": "cpu", "binding": "none"}),
         "initial_checkpoint": None,
         "checkpoint": None,
         "shape_step": config.shape_step or SHAPE_STEPS[config.launch.device],
-        "gradient_wire": config.wire,
+        "gradient_wire": config.wire,  # resolved: `auto` depends on launch.device, which is changed above
         "attention": config.attention if config.attention in ("padded", "grouped") else "grouped",
         "kernels": "auto",
         "precision": "fp32",
@@ -27,7 +26,7 @@ def on_cpu(config: RunConfig) -> RunConfig:
 
 
 def left_out(config: RunConfig) -> list[str]:
-    """What a run of this configuration does and its rehearsal does not."""
+    """Return what a run of this configuration does and its rehearsal does not, as phrases for the report."""
     return [
         "the model, its warm-up and its evaluations (a tiny model on this CPU stands for it, evaluations are prepared)",
         "communication",

@@ -1,4 +1,4 @@
-"""CPU time of the parts of a step, in whichever thread they are computed."""
+"""CPU time of the parts of a step, in all threads."""
 
 import threading
 import time
@@ -13,21 +13,22 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Seconds of CPU time of every call of some functions, without those of timed functions that they call.
+    """Exclusive CPU time of calls of wrapped functions: without the wrapped functions that they call.
 
-    It is the time of the thread: beside a GPU that does the training the host's threads run alone, and here they share
-    two cores with the model.
+    CPU time of the thread, not wall time: on the system the GPU trains and the host's threads have free cores, while
+    here they compete with the model for the cores.
     """
 
     def __init__(self) -> None:
         self._calls: defaultdict[str, list[float]] = defaultdict(list)
         self._local = threading.local()
 
-    def timed(self, part: str, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, whose calls count as `part`."""
+    def wrap(self, part: str, function: Callable[P, T]) -> Callable[P, T]:
+        """Return the function, with its calls timed as `part`."""
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            # A stack for each thread: its top collects the time of timed calls made by the current one.
             inner: list[float] = vars(self._local).setdefault("inner", [])
             inner.append(0.0)
             began = time.thread_time()
@@ -41,17 +42,20 @@ class Stopwatch:
 
         return call
 
-    def watch(self, holder: object, method: str, part: str) -> None:
-        """Have the calls of an object's method count as `part`."""
-        setattr(holder, method, self.timed(part, getattr(holder, method)))
+    def wrap_method(self, instance: object, method: str, part: str) -> None:
+        """Time the calls of an object's method as `part`."""
+        setattr(instance, method, self.wrap(part, getattr(instance, method)))
 
     def clear(self) -> None:
-        """Forget all calls so far."""
+        """Discard all times so far."""
         self._calls.clear()
 
-    def milliseconds(self, part: str, steps_a_call: int = 1) -> dict[str, Any] | None:
-        """Median, least and greatest time a step of a part whose every call is for so many steps; None for no call."""
-        calls = [1000 * seconds / steps_a_call for seconds in self._calls[part]]
+    def milliseconds(self, part: str, steps_per_call: int = 1) -> dict[str, Any] | None:
+        """Return median, minimum and maximum milliseconds per step of a part; None if it was not called.
+
+        `steps_per_call`: number of steps that each call is for.
+        """
+        calls = [1000 * seconds / steps_per_call for seconds in self._calls[part]]
         if not calls:
             return None
         return {"median": median(calls), "least": min(calls), "greatest": max(calls), "calls": len(calls)}

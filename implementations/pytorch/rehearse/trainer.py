@@ -1,4 +1,4 @@
-"""A rank's trainer in a rehearsal: the run's own, on synthetic samples and with the smallest model."""
+"""Trainer of a rehearsal: a run's trainer with synthetic samples, the smallest model, and timers."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,17 +17,17 @@ from implementations.pytorch.data.exchange import ExchangeReader, Plan
 from implementations.pytorch.data.loader import Loader, Prefetcher
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.rehearse.reader import WORDS, SyntheticReader
+from implementations.pytorch.rehearse.reader import VOCABULARY_SIZE, SyntheticReader
 from implementations.pytorch.rehearse.settings import on_cpu
 from implementations.pytorch.rehearse.stopwatch import Stopwatch
-from implementations.pytorch.rehearse.usage import bytes_read, memory
+from implementations.pytorch.rehearse.usage import bytes_read, resident_memory
 from implementations.pytorch.trainer import Trainer
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
 from podium.planning.batch_plan import run_shapes
 from podium.planning.hardware import attention_of
 
-# Parts of a step, by what they are called in the report.
+# Parts of a step, by their names in the report.
 PLAN, EXCHANGE, LAYOUT, TOTALS, METRICS, FLUSH = (
     "global batch",
     "exchange plan",
@@ -36,96 +36,97 @@ PLAN, EXCHANGE, LAYOUT, TOTALS, METRICS, FLUSH = (
     "metrics",
     "metrics of the step before",
 )
-SAMPLES = "synthetic samples"  # which are not the system's
-# Parts of the start whose time and memory are not those of the system's host, as this CPU computes another model.
+SAMPLES = "synthetic samples"  # timed so that other parts do not include them; not reported
+# Parts of the start that do not count for the system's host: here they run another model, on the CPU.
 DEVICE_PARTS = ("model", "warm-up", "matmul rate")
 
 
 @dataclass
-class Part:
-    """What a part of the start took."""
+class StartPart:
+    """Cost of a part of the start."""
 
     seconds: float = 0.0
-    cpu_seconds: float = 0.0  # of all threads: the same beside any other load
-    own_bytes: int = 0  # of memory, more than before
+    cpu_seconds: float = 0.0  # of all threads; hardly changes with other load on the machine
+    own_bytes: int = 0  # increase of anonymous memory
 
 
-class Rehearsed(Exception):
+class RehearsalDone(Exception):
     """All steps of the rehearsal are taken."""
 
 
-class RehearsedTrainer(Trainer):
-    """Initialises as a run does, takes some steps, and leaves. Evaluations are prepared and not computed."""
+class RehearsalTrainer(Trainer):
+    """Trainer that initialises as in a run, takes some steps, and ends. Evaluations are prepared, not computed."""
 
     def __init__(self, config: RunConfig, processes: Processes, folder: RunFolder, steps: int) -> None:
-        """`config` is the system's."""
+        """`config`: the system's configuration, not yet adapted to this CPU."""
         super().__init__(on_cpu(config), processes, folder, None)
         self._graphs = replays_graphs(config, config.launch.device, attention_of(config))
         self._steps = min(steps, config.steps)
         self.stopwatch = Stopwatch()
-        self.start: dict[str, Part] = {}  # in their order
+        self.start: dict[str, StartPart] = {}  # in the order of execution
         self.store_disk_bytes = 0  # read from disks to open the stores
-        self.sample_bytes: list[int] = []  # of this rank's samples of each step, as a store holds them
+        self.sample_bytes: list[int] = []  # of this rank's samples of each step, in the store's format
 
     def rehearse(self) -> None:
-        """Start, and take the steps."""
-        with suppress(Rehearsed):
+        """Initialise and take the steps."""
+        with suppress(RehearsalDone):
             self.run()
 
     @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        own, wall, cpu = memory().own, time.perf_counter(), time.process_time()
+    def _measure(self, part: str) -> Iterator[None]:
+        """Measure the block as a part of the start."""
+        anonymous, wall, cpu = resident_memory().anonymous, time.perf_counter(), time.process_time()
         yield
         seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
-        self.start[part] = Part(seconds, cpu_seconds, memory().own - own)
+        self.start[part] = StartPart(seconds, cpu_seconds, resident_memory().anonymous - anonymous)
 
     def _open_data(self) -> None:
-        with self._timed("stores"):
+        with self._measure("stores"):
             before, _ = bytes_read()
             super()._open_data()
             self.store_disk_bytes = bytes_read()[0] - before
 
     def _build_order(self) -> None:
-        with self._timed("sampling order"):
+        with self._measure("sampling order"):
             super()._build_order()
 
     def _build_model(self) -> None:
-        with self._timed("model"):
-            self.stepper = build_stepper(self.config, self.processes, WORDS, TINY)
+        with self._measure("model"):
+            self.stepper = build_stepper(self.config, self.processes, VOCABULARY_SIZE, TINY)
 
     def _find_shapes(self) -> None:
-        with self._timed("shapes of all steps"):
+        with self._measure("shapes of all steps"):
             self.shapes = run_shapes(self.order, self.processes.rank, self.last_step) if self._graphs else None
 
     def _warm_up(self) -> None:
-        with self._timed("warm-up"):
-            warm_up(self.stepper, self.order, WORDS)
-        self.stopwatch.watch(self.order, "global_batch", PLAN)
+        with self._measure("warm-up"):
+            warm_up(self.stepper, self.order, VOCABULARY_SIZE)
+        self.stopwatch.wrap_method(self.order, "global_batch", PLAN)
 
-    def _prepare_overlap(self, words: int) -> None:
-        super()._prepare_overlap(WORDS)
+    def _prepare_overlap(self, vocabulary_size: int) -> None:
+        super()._prepare_overlap(VOCABULARY_SIZE)
 
-    def _peak(self) -> float:
-        with self._timed("matmul rate"):
-            return super()._peak()
+    def _measure_peak(self) -> float:
+        with self._measure("matmul rate"):
+            return super()._measure_peak()
 
     def _make_loader(self) -> Loader:
-        with self._timed("loader"):
+        with self._measure("loader"):
             loader = super()._make_loader()
-        assert isinstance(loader, Prefetcher), "DALI is left out"
+        assert isinstance(loader, Prefetcher), "DALI is not rehearsed"
         reader = loader.source
         reader.samples = SyntheticReader(self.store)
-        self.stopwatch.watch(reader.samples, "gather", SAMPLES)
+        self.stopwatch.wrap_method(reader.samples, "gather", SAMPLES)
         if isinstance(reader, ExchangeReader):
-            self.stopwatch.watch(reader, "plan", EXCHANGE)
-            self.stopwatch.watch(reader, "lay_out", LAYOUT)
-            self._replace_what_arrives(reader)
+            self.stopwatch.wrap_method(reader, "plan", EXCHANGE)
+            self.stopwatch.wrap_method(reader, "lay_out", LAYOUT)
+            self._synthesise_received_samples(reader)
         else:
-            self.stopwatch.watch(reader, "read", LAYOUT)
+            self.stopwatch.wrap_method(reader, "read", LAYOUT)
         return loader
 
-    def _replace_what_arrives(self, reader: ExchangeReader) -> None:
-        """No other rank sends anything, so samples that arrive are made up as those are that are read."""
+    def _synthesise_received_samples(self, reader: ExchangeReader) -> None:
+        """Generate the samples that other ranks would send, since there are no other ranks."""
         samples, passed_on = reader.samples, reader.pass_on
 
         def pass_on(plan: Plan, read: Samples) -> Samples:
@@ -134,23 +135,27 @@ class RehearsedTrainer(Trainer):
 
         vars(reader)["pass_on"] = pass_on
 
-    def _share_evaluation(self, reader: Callable[[SampleStore], BulkReader] = SyntheticReader) -> list[RaggedBatch]:
-        self.stopwatch.watch(self.totals, "add", TOTALS)
-        self.stopwatch.watch(self.metrics, "step", METRICS)
-        self.stopwatch.watch(self.metrics, "flush", FLUSH)
-        with self._timed("evaluation samples"):
-            batches = super()._share_evaluation(reader)
+    def _read_evaluation_batches(
+        self, reader: Callable[[SampleStore], BulkReader] = SyntheticReader
+    ) -> list[RaggedBatch]:
+        self.stopwatch.wrap_method(self.totals, "add", TOTALS)
+        self.stopwatch.wrap_method(self.metrics, "step", METRICS)
+        self.stopwatch.wrap_method(self.metrics, "flush", FLUSH)
+        with self._measure("evaluation samples"):
+            batches = super()._read_evaluation_batches(reader)
         return batches
 
     def _step(self, step: Step) -> None:
         super()._step(step)
-        whole, here = step.whole, 0
+        whole, sample_bytes = step.whole, 0
         for part in whole.micro_batches(self.processes.rank):
-            here += int(record_lengths(whole.lengths[part], whole.masked_counts[part]).sum()) * STORED_DTYPE.itemsize
-        self.sample_bytes.append(here)
+            sample_bytes += (
+                int(record_lengths(whole.lengths[part], whole.masked_counts[part]).sum()) * STORED_DTYPE.itemsize
+            )
+        self.sample_bytes.append(sample_bytes)
         if len(self.sample_bytes) == self._steps:
-            raise Rehearsed
+            raise RehearsalDone
 
     def _evaluate(self, last: bool) -> bool:
-        """Computed by the device: nothing for the host to do."""
+        """Skip the evaluation: the device computes it, and its cost for the host is negligible."""
         return False

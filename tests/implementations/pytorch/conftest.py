@@ -1,4 +1,4 @@
-"""What the tests of the PyTorch implementation share: samples of Wikipedia's lengths, small models, processes."""
+"""Fixtures of the PyTorch implementation's tests: samples of Wikipedia's lengths, small models, process groups."""
 
 import gc
 import json
@@ -41,7 +41,7 @@ SMALL = Size(
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """The tensors here are small: threads would wait for each other, and the more so where cores are busy."""
+    """Use one thread: with tensors as small as here, several threads mostly wait for each other."""
     torch.set_num_threads(1)
     use_torchs_threads()
 
@@ -58,7 +58,7 @@ def small() -> Size:
 
 @pytest.fixture(scope="session")
 def wikipedia_lengths() -> Callable[[int, int], np.ndarray]:
-    """(count, seed) → lengths [count] uint16, drawn from Wikipedia's histogram, or from a mixture that is like it."""
+    """(count, seed) → lengths [count] uint16, drawn from Wikipedia's histogram, or from a similar distribution."""
     if HISTOGRAM.is_file():
         shares = np.array(json.loads(HISTOGRAM.read_text(encoding="utf-8")), dtype=np.float64)
     else:  # a quarter of all samples have the full length, the rest are mostly short
@@ -127,7 +127,7 @@ def make_store(tmp_path: Path, write_store: Callable[..., Path]) -> Callable[...
 
 @pytest.fixture(scope="session")
 def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[SampleStore, Path]:
-    """Samples of a made-up text, prepared as a user's are, and the path of its vocabulary of 12 words."""
+    """A store of samples of a generated text, and the path of its vocabulary of 12 tokens."""
     folder = tmp_path_factory.mktemp("tiny_store")
     random = np.random.default_rng(6)
     vocabulary, text = folder / "vocab.txt", folder / "text"
@@ -142,7 +142,7 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> tuple[SampleStore, P
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., BertForPreTraining]:
-    """A small model whose every parameter has a part in the loss, biases and LayerNorm included."""
+    """A small model in which every parameter contributes to the loss, including biases and LayerNorm."""
 
     def make(
         attention: str = "grouped",
@@ -150,11 +150,11 @@ def make_model() -> Callable[..., BertForPreTraining]:
         size: Size = SMALL,
         seed: int = 0,
         kernels: Kernels = NUMBA,
-        **making: Any,
+        **options: Any,
     ) -> BertForPreTraining:
         torch.manual_seed(seed)
-        made = Making(attention=attention, kernels=kernels, **making)
-        model = BertForPreTraining(size, VOCABULARY, dropout_probability=dropout_probability, making=made)
+        model_options = Making(attention=attention, kernels=kernels, **options)
+        model = BertForPreTraining(size, VOCABULARY, dropout_probability=dropout_probability, making=model_options)
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.dim() == 1:
@@ -179,7 +179,7 @@ def make_config() -> Callable[..., RunConfig]:
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
-    """A process group of this process alone."""
+    """A process group with this process as the only rank."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1)
     try:
         yield Processes(0, 1, torch.device("cpu"))
@@ -190,7 +190,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def make_stepper(processes: Processes) -> Callable[..., Stepper]:
-    """A stepper of this process alone, in fp32 unless another precision is named."""
+    """(config, model, precision) → a stepper of the only rank, in fp32 by default."""
 
     def make(config: RunConfig, model: BertForPreTraining, precision: str = "fp32") -> Stepper:
         ddp, sync = synchronised(model, processes.device, config.clipping, config.wire, config.gradient_bucket_mib)

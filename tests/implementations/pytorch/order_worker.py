@@ -1,4 +1,4 @@
-"""A rank of a run that notes in a file what it reads of samples and what it logs, in that order.
+"""A rank of a run that records in a file when it reads samples and when it logs events.
 
 Arguments: the file, and those of implementations.pytorch.train.
 """
@@ -15,22 +15,22 @@ from podium.mllog.write import ResultLog
 
 
 def main() -> int:
-    notes = Path(sys.argv.pop(1))
+    calls_file = Path(sys.argv.pop(1))
 
-    def note(owner: Any, name: str) -> None:
-        really: Callable[..., Any] = getattr(owner, name)
+    def record(owner: Any, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
 
         def call(*arguments: Any, **more: Any) -> Any:
-            with notes.open("a", encoding="utf-8") as file:
+            with calls_file.open("a", encoding="utf-8") as file:
                 file.write(f"{name}\n")
-            return really(*arguments, **more)
+            return original(*arguments, **more)
 
         setattr(owner, name, call)
 
-    note(shard, "mapped_file")
-    note(BulkReader, "will_need")
-    note(ResultLog, "submission")
-    note(ResultLog, "run_starts")
+    record(shard, "mapped_file")
+    record(BulkReader, "will_need")
+    record(ResultLog, "submission")
+    record(ResultLog, "run_starts")
     return train.main()
 
 

@@ -1,4 +1,4 @@
-"""One rank of test_overlapping: evaluates beside polls, rank 1 more slowly, and saves what it was told.
+"""One rank of test_evaluation: evaluates asynchronously, rank 1 more slowly, and saves the results of its polls.
 
 Arguments: shard, file of the process group, rank, ranks, file to save to.
 """
@@ -38,37 +38,37 @@ def main() -> None:
     expected = evaluate(model, batches, here, "fp32")
     sums = evaluation.evaluation_sums
 
-    def slowly(*arguments: Any) -> torch.Tensor:
+    def slow_sums(*arguments: Any) -> torch.Tensor:
         time.sleep(SLOW * rank)
         return sums(*arguments)
 
     overlapped = OverlappedEvaluation(model, here, "fp32")
-    evaluation.evaluation_sums = slowly
-    found: dict[str, Any] = {"expected": vars(expected)}
+    evaluation.evaluation_sums = slow_sums
+    results: dict[str, Any] = {"expected": vars(expected)}
     overlapped.begin(batches)
     polls = 0
     while (accuracy := overlapped.poll()) is None:
         dist.barrier()  # as a step's gradients are waited for
         time.sleep(0.01)
         polls += 1
-    found["polled"], found["polls"] = vars(accuracy), polls
+    results["polled"], results["polls"] = vars(accuracy), polls
     overlapped.begin(batches)
-    overlapped.poll()  # told of, and not heard, when all wait for the end
-    found["finished"] = vars(overlapped.finish())
+    overlapped.poll()  # its all-reduce is still unread when all ranks wait for the end
+    results["finished"] = vars(overlapped.finish())
 
-    def failing(*arguments: Any) -> torch.Tensor:
+    def failing_sums(*arguments: Any) -> torch.Tensor:
         if rank == 1:
             raise WorkError("out of memory")
         return sums(*arguments)
 
-    evaluation.evaluation_sums = failing
+    evaluation.evaluation_sums = failing_sums
     overlapped.begin(batches)
     try:
         while overlapped.poll() is None:
             dist.barrier()
     except WorkError as error:
-        found["words"] = str(error)
-    Path(out).write_text(json.dumps(found), encoding="utf-8")
+        results["message"] = str(error)
+    Path(out).write_text(json.dumps(results), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

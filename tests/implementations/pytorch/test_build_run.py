@@ -1,4 +1,4 @@
-"""From a configuration to what takes steps: every choice is made, and what a device lacks is refused by name."""
+"""Setup of a run from its configuration: each option is resolved, and an error names the key of an unsupported one."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.build_run import build_stepper, making, uses_graphs
+from implementations.pytorch.build_run import build_stepper, model_options, uses_graphs
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.evaluation import evaluate
 from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
@@ -31,48 +31,50 @@ Configs = Callable[..., RunConfig]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def test_auto_is_the_devices_own(make_config: Configs) -> None:
+def test_auto_selects_kernels_by_device(make_config: Configs) -> None:
     config = make_config(attention="grouped")
-    assert making(config, "bf16", CPU).kernels is NUMBA
-    assert not making(config, "bf16", CPU).compiles
-    on_gpu = making(config, "bf16", CUDA)
+    assert model_options(config, "bf16", CPU).kernels is NUMBA
+    assert not model_options(config, "bf16", CPU).compiles
+    on_gpu = model_options(config, "bf16", CUDA)
     assert on_gpu.kernels is EAGER
     assert on_gpu.compiles
 
 
 @pytest.mark.parametrize(
-    ("device", "changes", "sentence"),
+    ("device", "changes", "message"),
     [
         (CPU, {"kernels": "triton"}, "kernels: found triton on cpu, allowed there are auto, eager, compiled, numba"),
         (CUDA, {"kernels": "numba"}, "kernels: found numba on cuda, allowed there are auto, eager, compiled, triton"),
         (CPU, {"attention": "flash"}, "attention: found flash with bfloat16 on cpu, but it needs bf16 or fp16 on cuda"),
     ],
 )
-def test_what_a_device_lacks_is_refused(
-    device: torch.device, changes: dict[str, Any], sentence: str, make_config: Configs
+def test_options_that_a_device_does_not_support_are_errors(
+    device: torch.device, changes: dict[str, Any], message: str, make_config: Configs
 ) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        making(make_config(**changes), "bf16", device)
+    with pytest.raises(UsageError, match=message):
+        model_options(make_config(**changes), "bf16", device)
 
 
-def test_fp8_is_refused_on_a_cpu() -> None:
-    with pytest.raises(UsageError, match="precision: found fp8, which the cpu here cannot multiply; allowed are bf16"):
+def test_fp8_is_an_error_on_a_cpu() -> None:
+    with pytest.raises(
+        UsageError, match="precision: found fp8, which this cpu device does not support; allowed are bf16"
+    ):
         resolve_precision("fp8", CPU)
 
 
-def test_graphs_are_used_where_they_can_be(make_config: Configs) -> None:
+def test_graphs_are_used_where_possible(make_config: Configs) -> None:
     flash = make_config(attention="flash")
     assert uses_graphs(flash, CUDA)
     assert uses_graphs(flash.model_copy(update={"cuda_graph": "step"}), CUDA)
     assert not uses_graphs(flash.model_copy(update={"cuda_graph": "none"}), CUDA)
-    assert not uses_graphs(make_config(attention="grouped"), CUDA)  # groups have shapes of their own
+    assert not uses_graphs(make_config(attention="grouped"), CUDA)  # the groups' shapes differ from batch to batch
     assert not uses_graphs(make_config(attention="flash", gradient_accumulation_steps=2), CUDA)
     assert not uses_graphs(make_config(attention="flash", shape_step=1024), CUDA)  # spare slots longer than 512
     assert not uses_graphs(flash, CPU)
 
 
 @pytest.mark.parametrize(
-    ("device", "changes", "sentence"),
+    ("device", "changes", "message"),
     [
         (CPU, {}, "cuda_graph: found step, but launch.device is cpu, and CUDA graphs need cuda; allowed here are auto"),
         (
@@ -83,15 +85,15 @@ def test_graphs_are_used_where_they_can_be(make_config: Configs) -> None:
         (CUDA, {"attention": "flash", "gradient_accumulation_steps": 2}, "graphs need gradient_accumulation_steps 1"),
     ],
 )
-def test_graphs_that_cannot_be_are_refused(
-    device: torch.device, changes: dict[str, Any], sentence: str, make_config: Configs
+def test_required_graphs_that_are_not_possible_are_an_error(
+    device: torch.device, changes: dict[str, Any], message: str, make_config: Configs
 ) -> None:
-    with pytest.raises(UsageError, match=sentence):
+    with pytest.raises(UsageError, match=message):
         uses_graphs(make_config(cuda_graph="step", **changes), device)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_weights_are_the_seeds_and_dropout_each_ranks(
+def test_ranks_have_equal_weights_and_different_dropout(
     ranks: int, make_config: Configs, processes: Processes, small: Size, vocabulary: int
 ) -> None:
     config = make_config(seed=5, ranks=ranks)
@@ -113,8 +115,8 @@ COMBINATIONS = [
     for last_layer in ("needed", "all")
     for precision in ("fp32", "bf16")
 ]
+# A pairwise covering: every two values of different settings occur together.
 PAIRS = [COMBINATIONS[number] for number in (0, 7, 11, 12, 18, 21)]
-"""In which every two values of different settings come together."""
 OTHERS = [
     {"attention": "grouped", "attention_widths": (16, 64, 512)},
     {"attention": "grouped", "precision": "fp16"},
@@ -122,7 +124,7 @@ OTHERS = [
 ]
 
 
-def test_every_two_settings_come_together() -> None:
+def test_pairs_cover_every_two_values() -> None:
     def pairs(combinations: list[dict[str, str]]) -> set[Any]:
         return {pair for combination in combinations for pair in itertools.combinations(combination.items(), 2)}
 
@@ -133,7 +135,7 @@ def test_every_two_settings_come_together() -> None:
 @pytest.mark.parametrize(
     "combinations", [PAIRS + OTHERS, pytest.param(COMBINATIONS, marks=pytest.mark.exhaustive)], ids=["pairs", "all"]
 )
-def test_training_ends_alike_with_every_combination(
+def test_every_combination_trains_to_the_same_loss(
     combinations: list[dict[str, Any]],
     make_store: Callable[..., SampleStore],
     make_config: Configs,
@@ -141,11 +143,11 @@ def test_training_ends_alike_with_every_combination(
     small: Size,
     vocabulary: int,
 ) -> None:
-    """Training with dropout, on the same samples: the mean loss of the last steps is that of the plain model but for
-    the noise between seeds, of which three plain runs tell the size."""
+    """With dropout, on the same samples: the mean loss of the last steps is that of the plain model, up to the noise
+    between seeds, which is measured with three plain runs."""
     store = make_store(np.random.default_rng(0).integers(5, 40, 24))
 
-    def end(seed: int = 1, **changes: Any) -> float:
+    def final_loss(seed: int = 1, **changes: Any) -> float:
         config = make_config(
             global_batch_size=4, seed=seed, optimizer={"learning_rate": 6e-3, "warmup_steps": 10}, **changes
         )
@@ -162,16 +164,16 @@ def test_training_ends_alike_with_every_combination(
         losses = [float(stepper.take(read_step(order, n, 0), PhaseClock()).masked_lm) for n in range(40)]
         return sum(losses[-16:]) / sum(losses[:6]) * 6 / 16
 
-    ends = [end(seed, **PLAIN) for seed in (1, 2, 3)]
+    ends = [final_loss(seed, **PLAIN) for seed in (1, 2, 3)]
     assert max(ends) < 0.9, "nothing is learned"
     mean, noise = sum(ends) / 3, max(ends) - min(ends)
     for combination in combinations:
-        assert abs(end(**combination) - mean) < 2 * noise + 0.03, combination
+        assert abs(final_loss(**combination) - mean) < 2 * noise + 0.03, combination
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)])
-def test_nothing_is_compiled_twice_in_a_run(
+def test_nothing_is_recompiled_during_a_run(
     backend: str,
     make_store: Callable[..., SampleStore],
     make_config: Configs,
@@ -181,9 +183,9 @@ def test_nothing_is_compiled_twice_in_a_run(
     tmp_path: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever shapes come: one graph serves all layers and lengths in training, another those of evaluation.
+    """For all shapes: one compiled graph serves all layers and lengths in training, another one in evaluation.
 
-    The graphs are those of any backend; generating their C++ and compiling it takes half a minute.
+    Graphs are captured the same way for any backend; inductor's C++ compilation takes half a minute.
     """
     if backend == "inductor" and shutil.which("g++") is None:
         pytest.skip("torch.compile needs g++ on a CPU")
@@ -196,7 +198,9 @@ def test_nothing_is_compiled_twice_in_a_run(
     eager = config.model_copy(update={"kernels": "eager"})
     order = TrainingOrder(store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1)
     stepper = build_stepper(config, processes, vocabulary, small)
-    assert len({read_step(order, n, 0).micro_batches[0].slots for n in range(10)}) > 1, "there is but one shape"
+    assert len({read_step(order, n, 0).micro_batches[0].slots for n in range(10)}) > 1, (
+        "the batches have only one shape"
+    )
     first = read_step(order, 0, 0)
     stepper.take(first, PhaseClock())
     evaluate(stepper.model.module, list(first.micro_batches), processes, "fp32")
@@ -210,7 +214,7 @@ def test_nothing_is_compiled_twice_in_a_run(
     assert not counters["graph_break"]
 
     plain = build_stepper(eager, processes, vocabulary, small).model.module.eval()
-    ours = build_stepper(config, processes, vocabulary, small).model.module.eval()
+    compiled_model = build_stepper(config, processes, vocabulary, small).model.module.eval()
     with torch.no_grad(), autocast("fp32", CPU):
         batch = first.micro_batches[0]
-        torch.testing.assert_close(ours(batch).masked_lm, plain(batch).masked_lm, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(compiled_model(batch).masked_lm, plain(batch).masked_lm, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Checkpoints and the model: the names are its own, and its scores are those of transformers with the same weights."""
+"""Loading of checkpoints: the model has their tensor names, and its scores equal those of transformers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ Error = Callable[[Tensor, Tensor], float]
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch, small: Size) -> None:
+def small_is_a_known_size(monkeypatch: pytest.MonkeyPatch, small: Size) -> None:
     monkeypatch.setitem(SIZES, small.name, small)
 
 
@@ -43,7 +43,7 @@ def weights_of(model: BertForPreTraining) -> Weights:
 
 @pytest.mark.parametrize("name", ["large", "tiny", "small"])
 @pytest.mark.parametrize("vocabulary", [101, 30_522])
-def test_the_names_are_those_of_the_model(name: str, vocabulary: int, small: Size) -> None:
+def test_checkpoint_names_and_shapes_are_the_models(name: str, vocabulary: int, small: Size) -> None:
     size = {"large": LARGE, "tiny": TINY, "small": small}[name]
     with torch.device("meta"):
         model = BertForPreTraining(size, vocabulary, dropout_probability=0.1)
@@ -54,7 +54,7 @@ def test_the_names_are_those_of_the_model(name: str, vocabulary: int, small: Siz
 
 
 def huggingface_model(size: Size, vocabulary: int, activation: str = "gelu_new") -> Any:
-    """A BertForPreTraining of transformers', every parameter of which has a part in the scores."""
+    """A BertForPreTraining of transformers in which every parameter contributes to the scores."""
     from transformers import BertConfig
     from transformers import BertForPreTraining as HuggingFaceBert
 
@@ -91,8 +91,8 @@ def huggingface_scores(model: Any, samples: list[Sample]) -> tuple[Tensor, Tenso
 
 
 @torch.no_grad()
-def our_scores(model: BertForPreTraining, samples: list[Sample]) -> tuple[Tensor, Tensor]:
-    """The same of ragged batches. `samples` must descend in length, as `collate` sorts them."""
+def podium_scores(model: BertForPreTraining, samples: list[Sample]) -> tuple[Tensor, Tensor]:
+    """The same scores by Podium's model. `samples` must descend in length, as `collate` sorts them."""
     model.eval()
     batch = collate(samples, None, 64)
     scores = model(batch)
@@ -110,36 +110,40 @@ def empty_model(size: Size, vocabulary: int) -> BertForPreTraining:
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "gelu_pytorch_tanh"])
-def test_hugging_face_s_weights_give_hugging_face_s_scores(
+def test_hugging_face_weights_give_hugging_face_scores(
     tmp_path: Path, samples: list[Sample], small: Size, vocabulary: int, activation: str, relative_error: Error
 ) -> None:
-    theirs = huggingface_model(small, vocabulary, activation)
-    theirs.save_pretrained(tmp_path / "hf")
+    hf_model = huggingface_model(small, vocabulary, activation)
+    hf_model.save_pretrained(tmp_path / "hf")
     done = convert(tmp_path / "hf", tmp_path / "x.safetensors")
     assert (done.size, done.vocabulary, done.notes) == (small, vocabulary, ())
-    ours = empty_model(small, vocabulary)
-    load_checkpoint(ours, tmp_path / "x.safetensors")
-    for found, expected in zip(our_scores(ours, samples), huggingface_scores(theirs, samples), strict=True):
+    podium_model = empty_model(small, vocabulary)
+    load_checkpoint(podium_model, tmp_path / "x.safetensors")
+    for found, expected in zip(
+        podium_scores(podium_model, samples), huggingface_scores(hf_model, samples), strict=True
+    ):
         assert relative_error(found, expected) < 1e-5
 
 
-def test_our_weights_give_our_scores_in_transformers(
+def test_podium_weights_give_podium_scores_in_transformers(
     tmp_path: Path, samples: list[Sample], make_model: Models, relative_error: Error
 ) -> None:
     from transformers import BertForPreTraining as HuggingFaceBert
 
-    ours = make_model()
-    write_podium(tmp_path / "x.safetensors", weights_of(ours))
+    podium_model = make_model()
+    write_podium(tmp_path / "x.safetensors", weights_of(podium_model))
     convert(tmp_path / "x.safetensors", tmp_path / "hf", to="huggingface")
-    theirs, told = HuggingFaceBert.from_pretrained(tmp_path / "hf", output_loading_info=True)
-    assert not any(told.values()), told
-    assert theirs.dtype == torch.float32
-    assert (theirs.config.layer_norm_eps, theirs.config.hidden_act) == (1e-12, "gelu_new")
-    for found, expected in zip(huggingface_scores(theirs, samples), our_scores(ours, samples), strict=True):
+    hf_model, loading_info = HuggingFaceBert.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    assert not any(loading_info.values()), loading_info
+    assert hf_model.dtype == torch.float32
+    assert (hf_model.config.layer_norm_eps, hf_model.config.hidden_act) == (1e-12, "gelu_new")
+    for found, expected in zip(
+        huggingface_scores(hf_model, samples), podium_scores(podium_model, samples), strict=True
+    ):
         assert relative_error(found, expected) < 1e-5
 
 
-def test_transformers_writes_back_what_it_was_given(tmp_path: Path, make_model: Models) -> None:
+def test_transformers_saves_the_same_weights(tmp_path: Path, make_model: Models) -> None:
     from transformers import BertForPreTraining as HuggingFaceBert
 
     weights = weights_of(make_model())
@@ -153,7 +157,7 @@ def test_transformers_writes_back_what_it_was_given(tmp_path: Path, make_model: 
 # Loading
 
 
-def test_a_checkpoint_is_loaded_to_the_bit(tmp_path: Path, make_model: Models) -> None:
+def test_a_checkpoint_is_loaded_bit_for_bit(tmp_path: Path, make_model: Models) -> None:
     expected, model = make_model(seed=1), make_model(seed=2)
     write_podium(tmp_path / "x.safetensors", weights_of(expected))
     parameters = dict(model.named_parameters())
@@ -164,21 +168,21 @@ def test_a_checkpoint_is_loaded_to_the_bit(tmp_path: Path, make_model: Models) -
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(
+def test_a_checkpoint_of_another_size_is_an_error_and_changes_no_weights(
     tmp_path: Path, make_model: Models, small: Size, vocabulary: int
 ) -> None:
     write_podium(tmp_path / "x.safetensors", weights_of(make_model(seed=1)))
-    for model, words in (
+    for model, message in (
         (empty_model(small, vocabulary + 1), f"the checkpoint has {vocabulary} words, the vocabulary {vocabulary + 1}"),
         (empty_model(TINY, vocabulary), "the checkpoint is of size small, the model of size tiny"),
     ):
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             load_checkpoint(model, tmp_path / "x.safetensors")
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_checkpoint_with_a_value_that_is_no_number_is_refused(tmp_path: Path, make_model: Models) -> None:
+def test_a_checkpoint_with_a_nan_is_an_error(tmp_path: Path, make_model: Models) -> None:
     weights = weights_of(make_model())
     weights.tensors["pooler.bias"][0] = np.nan
     write_podium(tmp_path / "x.safetensors", weights)
@@ -186,27 +190,27 @@ def test_a_checkpoint_with_a_value_that_is_no_number_is_refused(tmp_path: Path, 
         load_checkpoint(make_model(), tmp_path / "x.safetensors")
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_a_run_starts_from_its_checkpoint(
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_run_starts_from_its_initial_checkpoint(
     tmp_path: Path,
-    given: bool,
+    configured: bool,
     processes: Processes,
     make_config: Callable[..., RunConfig],
     tiny_store: tuple[SampleStore, Path],
 ) -> None:
     """The weights after initialisation and warm-up, as the first step finds them."""
-    store, words = tiny_store
+    store, vocabulary_path = tiny_store
     checkpoint = empty_model(TINY, 12)
     write_podium(tmp_path / "x.safetensors", weights_of(checkpoint))
-    data = DataSettings(store=store.paths[0].parent, evaluation_store=store.paths[0].parent, vocabulary=words)
+    data = DataSettings(store=store.paths[0].parent, evaluation_store=store.paths[0].parent, vocabulary=vocabulary_path)
     config = make_config(
         data=data,
         seed=5,
         global_batch_size=4,
         precision="fp32",
-        initial_checkpoint=tmp_path / "x.safetensors" if given else None,
+        initial_checkpoint=tmp_path / "x.safetensors" if configured else None,
     )
     trainer = Trainer(config, processes, RunFolder(tmp_path), None)
     trainer._initialise()
     found = trainer.stepper.model.module.state_dict()
-    assert all(torch.equal(value, found[name]) for name, value in checkpoint.state_dict().items()) is given
+    assert all(torch.equal(value, found[name]) for name, value in checkpoint.state_dict().items()) is configured

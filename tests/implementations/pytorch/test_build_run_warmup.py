@@ -1,4 +1,4 @@
-"""Warming up leaves no trace."""
+"""The warm-up restores all state, reads no samples, and covers the shapes of the run."""
 
 import copy
 from collections.abc import Callable
@@ -72,25 +72,27 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 
 @CASES
-def test_all_is_as_before(start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int) -> None:
+def test_the_warm_up_restores_all_state(
+    start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int
+) -> None:
     stepper, order = start(algorithm, balancing, accumulation)
     parameters, random = parameters_of(stepper), torch.get_rng_state()
     groups = copy.deepcopy(stepper.optimizer.state_dict()["param_groups"])
     warm_up(stepper, order, vocabulary)
     assert_equal(parameters_of(stepper), parameters)
     after = stepper.optimizer.state_dict()
-    assert all(not tensor.any() for state in after["state"].values() for tensor in state.values())  # as all begin
+    assert all(not tensor.any() for state in after["state"].values() for tensor in state.values())  # the initial state
     for group, before in zip(after["param_groups"], groups, strict=True):
         assert float(group.pop("step", 0)) == 0
         assert_equal(group, before)
     assert torch.equal(torch.get_rng_state(), random)
-    assert int(stepper.taken) == 0
+    assert int(stepper.steps_taken) == 0
     assert stepper.model.training
     assert all(p.grad is None or not p.grad.any() for p in stepper.model.parameters())
 
 
 @CASES
-def test_steps_after_it_are_the_steps_without(
+def test_steps_after_a_warm_up_equal_steps_without(
     start: Maker, algorithm: str, balancing: str, accumulation: int, vocabulary: int
 ) -> None:
     ends = []
@@ -105,48 +107,48 @@ def test_steps_after_it_are_the_steps_without(
     assert_equal(ends[1], ends[0])
 
 
-def test_the_data_is_not_touched(start: Maker, vocabulary: int) -> None:
+def test_the_warm_up_reads_no_samples(start: Maker, vocabulary: int) -> None:
     stepper, order = start("lamb", "indexed", 1)
     order.store.paths[0].unlink()
     warm_up(stepper, order, vocabulary)
 
 
-def test_it_takes_the_steps_that_it_is_for(start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the shapes of the run's first batches."""
+def test_the_warm_up_uses_the_shapes_of_the_first_batches(
+    start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stepper, order = start("lamb", "indexed", 2)
     taken: list[list[tuple[int, ...]]] = []
     take = stepper.take
 
-    def noted(step: Any, phases: PhaseClock) -> Any:
+    def recorded_take(step: Any, phases: PhaseClock) -> Any:
         taken.append([batch.lengths for batch in step.micro_batches])
         return take(step, phases)
 
-    monkeypatch.setattr(stepper, "take", noted)
+    monkeypatch.setattr(stepper, "take", recorded_take)
     warm_up(stepper, order, vocabulary, steps=3)
     assert taken == [[batch.lengths for batch in read_step(order, number, 0).micro_batches] for number in range(3)]
 
 
-def test_it_comes_back_to_where_a_run_was(start: Maker, vocabulary: int) -> None:
-    """A run that goes on from a checkpoint warms up too."""
+def test_the_warm_up_restores_the_state_of_a_resumed_run(start: Maker, vocabulary: int) -> None:
     stepper, order = start("lamb", "indexed", 1)
     for number in range(2):
         stepper.take(read_step(order, number, 0), PhaseClock())
-    before = copy.deepcopy((parameters_of(stepper), stepper.optimizer.state_dict(), int(stepper.taken)))
+    before = copy.deepcopy((parameters_of(stepper), stepper.optimizer.state_dict(), int(stepper.steps_taken)))
     warm_up(stepper, order, vocabulary)
-    assert_equal((parameters_of(stepper), stepper.optimizer.state_dict(), int(stepper.taken)), before)
-    assert int(stepper.taken) == 2
+    assert_equal((parameters_of(stepper), stepper.optimizer.state_dict(), int(stepper.steps_taken)), before)
+    assert int(stepper.steps_taken) == 2
 
 
 @pytest.mark.parametrize("most", [2, 15])
-def test_ranks_of_unequal_numbers_of_shapes_take_equally_many_steps(
+def test_ranks_with_different_numbers_of_shapes_take_equally_many_steps(
     start: Maker, vocabulary: int, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Each of its steps is a reduction over all ranks: one step more on one rank would wait for ever."""
+    """Each step is an all-reduce: a step more on one rank would wait for ever."""
     stepper, order = start("lamb", "indexed", 1)
     batches = [read_step(order, number, 0).micro_batches[0] for number in range(2)]
     shapes = RunShapes({batch.slots: 64 for batch in batches}, {batch.slots: n for n, batch in enumerate(batches)})
-    mine = len(shapes.examples)
-    monkeypatch.setattr(Processes, "most", lambda _, number: {mine: most}[number])
+    own_count = len(shapes.examples)
+    monkeypatch.setattr(Processes, "most", lambda _, number: {own_count: most}[number])
     taken, captured = [], []
     take = stepper.take
     monkeypatch.setattr(stepper, "take", lambda step, phases: taken.append(step) or take(step, phases))

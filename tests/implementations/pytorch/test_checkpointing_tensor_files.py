@@ -1,4 +1,4 @@
-"""Files of tensors: whose they are, and that no byte of them has changed."""
+"""Tensor files: stamp and content digest detect foreign and changed files."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from implementations.pytorch.checkpointing import CONTENT, STAMP, TensorFile, content_digest, write_tensors
 from podium.core.errors import WorkError
 
-MINE = {"batches": "3", "rank": "0"}
+STAMP_OF_RANK_0 = {"batches": "3", "rank": "0"}
 TENSORS = {
     "b.matrix": torch.arange(2000, dtype=torch.float32).reshape(40, 50),
     "a.half": torch.linspace(0, 1, 7, dtype=torch.bfloat16),
@@ -25,55 +25,55 @@ TENSORS = {
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "batch_3" / "rank_0.safetensors"
     path.parent.mkdir()
-    write_tensors(path, TENSORS, MINE)
+    write_tensors(path, TENSORS, STAMP_OF_RANK_0)
     return path
 
 
-def test_all_comes_back(path: Path) -> None:
+def test_all_tensors_are_read_back(path: Path) -> None:
     file = TensorFile(path)
-    file.require(MINE)
+    file.verify(STAMP_OF_RANK_0)
     for name, tensor in TENSORS.items():
         assert torch.equal(file.get(name), tensor)
     assert [other.name for other in path.parent.iterdir()] == [path.name]
 
 
-def test_every_changed_byte_of_the_tensors_is_found(path: Path) -> None:
+def test_a_changed_byte_of_any_tensor_is_detected(path: Path) -> None:
     whole = path.read_bytes()
     start = 8 + int.from_bytes(whole[:8], "little")
     for place in (start, len(whole) - 1, *range(start + 13, len(whole), 997)):
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)
-        words = rf"^{path}: is damaged: .* remove the folder {path.parent}, and the run goes on from the checkpoint"
-        with pytest.raises(WorkError, match=words):
-            TensorFile(path).require(MINE)
+        message = rf"^{path}: is damaged: .* remove the folder {path.parent}, and the run goes on from the checkpoint"
+        with pytest.raises(WorkError, match=message):
+            TensorFile(path).verify(STAMP_OF_RANK_0)
 
 
-def rewritten(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """With the digest of the tensors that were written first."""
-    stamp = {**MINE, CONTENT: content_digest(sorted(TENSORS.items()))}
+def rewrite(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write tensors with the digest of TENSORS."""
+    stamp = {**STAMP_OF_RANK_0, CONTENT: content_digest(sorted(TENSORS.items()))}
     save_file(tensors, path, metadata={STAMP: json.dumps(stamp)})
 
 
 @pytest.mark.parametrize("metadata", [None, {"x": "y"}, {STAMP: "{"}, {STAMP: "[]"}])
-def test_a_file_without_a_stamp_is_refused(path: Path, metadata: dict[str, str] | None) -> None:
+def test_a_file_without_a_stamp_is_an_error(path: Path, metadata: dict[str, str] | None) -> None:
     save_file(TENSORS, path, metadata=metadata)
     with pytest.raises(WorkError, match="is not this checkpoint's: its batches is None, and 3 is right"):
-        TensorFile(path).require(MINE)
+        TensorFile(path).verify(STAMP_OF_RANK_0)
 
 
-def test_the_same_tensors_are_the_same_bytes(path: Path) -> None:
+def test_writing_is_reproducible(path: Path) -> None:
     whole = path.read_bytes()
     for _ in range(8):
-        write_tensors(path, TENSORS, MINE)
+        write_tensors(path, TENSORS, STAMP_OF_RANK_0)
         assert path.read_bytes() == whole
 
 
 @pytest.mark.parametrize("change", ["renamed", "type", "shape", "left out", "added"])
-def test_so_is_a_changed_name_type_or_shape(path: Path, change: str) -> None:
+def test_a_changed_name_type_or_shape_is_detected(path: Path, change: str) -> None:
     tensors = load_file(path)
-    rewritten(path, tensors)
-    TensorFile(path).require(MINE)
+    rewrite(path, tensors)
+    TensorFile(path).verify(STAMP_OF_RANK_0)
     if change == "renamed":
         tensors["a.other"] = tensors.pop("a.number")
     elif change == "type":
@@ -84,18 +84,18 @@ def test_so_is_a_changed_name_type_or_shape(path: Path, change: str) -> None:
         del tensors["a.none"]
     else:
         tensors["z"] = torch.empty(0)
-    rewritten(path, tensors)
+    rewrite(path, tensors)
     with pytest.raises(WorkError, match="is damaged"):
-        TensorFile(path).require(MINE)
+        TensorFile(path).verify(STAMP_OF_RANK_0)
 
 
-def test_another_stamp_is_said(path: Path) -> None:
+def test_the_error_names_the_differing_part_of_the_stamp(path: Path) -> None:
     with pytest.raises(WorkError, match="is not this checkpoint's: its rank is 0, and 1 is right; put the right file"):
-        TensorFile(path).require(MINE | {"rank": "1"})
+        TensorFile(path).verify(STAMP_OF_RANK_0 | {"rank": "1"})
 
 
-def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
     with pytest.raises(WorkError, match="file: a folder is in the way"):
-        write_tensors(tmp_path / "file", TENSORS, MINE)
+        write_tensors(tmp_path / "file", TENSORS, STAMP_OF_RANK_0)
     assert not list(tmp_path.glob(".*"))

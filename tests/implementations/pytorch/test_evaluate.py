@@ -1,4 +1,4 @@
-"""Evaluating a checkpoint: the accuracy is that of transformers on the same samples, and mistakes are sentences."""
+"""Evaluation of a checkpoint: the accuracy equals that of transformers on the same samples; errors are messages."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ KEYS = ["masked_lm_accuracy", "next_sentence_accuracy", "masked_lm_loss", "sampl
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(9)
     model = BertForPreTraining(TINY, 12, dropout_probability=0.1)
-    with torch.no_grad():  # so that it says now one and now the other of the next sentence
+    with torch.no_grad():  # so that next-sentence predictions differ between samples
         model.pooler.weight *= 5
         model.next_sentence.weight *= 5
     tensors = {name: value.detach().numpy() for name, value in model.state_dict().items()}
@@ -36,8 +36,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def words(checkpoint: Path, tiny_store: tuple[SampleStore, Path]) -> dict[str, str]:
-    """The options of a call that is right."""
+def options(checkpoint: Path, tiny_store: tuple[SampleStore, Path]) -> dict[str, str]:
+    """The options of a valid call."""
     store, vocabulary = tiny_store
     return {
         "--checkpoint": str(checkpoint),
@@ -50,13 +50,13 @@ def words(checkpoint: Path, tiny_store: tuple[SampleStore, Path]) -> dict[str, s
     }
 
 
-def listed(words: dict[str, str]) -> list[str]:
-    return [word for pair in words.items() for word in pair]
+def argv_of(options: dict[str, str]) -> list[str]:
+    return [text for option in options.items() for text in option]
 
 
 @torch.no_grad()
 def by_transformers(checkpoint: Path, store: SampleStore, folder: Path, samples: int) -> dict[str, float]:
-    """Micro-averages over the samples that the reference picks, one sequence at a time."""
+    """Averages over the samples that the reference selects, one sequence at a time."""
     from transformers import BertForPreTraining as HuggingFaceBert
 
     from benchmarks.bert.checkpoint.convert import convert
@@ -64,7 +64,7 @@ def by_transformers(checkpoint: Path, store: SampleStore, folder: Path, samples:
     convert(checkpoint, folder / "hf", to="huggingface")
     model = HuggingFaceBert.from_pretrained(folder / "hf").eval()
     right = masked = 0
-    loss, next_right, said = 0.0, 0, set()
+    loss, next_right, predictions = 0.0, 0, set()
     for number in range(samples):
         sample = store.read(number * len(store) // samples)
         ids = torch.from_numpy(sample.token_ids.astype(np.int64))[None]
@@ -73,11 +73,11 @@ def by_transformers(checkpoint: Path, store: SampleStore, folder: Path, samples:
         logits = scores.prediction_logits[0, sample.masked_positions.tolist()]
         labels = torch.from_numpy(sample.masked_token_ids.astype(np.int64))
         right += int((logits.argmax(1) == labels).sum())
-        said.add(int(scores.seq_relationship_logits.argmax()))
+        predictions.add(int(scores.seq_relationship_logits.argmax()))
         next_right += int(scores.seq_relationship_logits.argmax()) == sample.next_sentence_label
         loss += float(F.cross_entropy(logits, labels, reduction="sum"))
         masked += len(labels)
-    assert said == {0, 1}
+    assert predictions == {0, 1}
     return {
         "masked_lm_accuracy": right / masked,
         "next_sentence_accuracy": next_right / samples,
@@ -85,12 +85,12 @@ def by_transformers(checkpoint: Path, store: SampleStore, folder: Path, samples:
     }
 
 
-def test_the_accuracy_is_that_of_transformers(
-    tmp_path: Path, checkpoint: Path, tiny_store: tuple[SampleStore, Path], words: dict[str, str]
+def test_the_accuracy_equals_that_of_transformers(
+    tmp_path: Path, checkpoint: Path, tiny_store: tuple[SampleStore, Path], options: dict[str, str]
 ) -> None:
     """Started as a process, as `podium data verify` starts it."""
     done = subprocess.run(
-        [sys.executable, "-m", "implementations.pytorch.evaluate", *listed(words), "--json"],
+        [sys.executable, "-m", "implementations.pytorch.evaluate", *argv_of(options), "--json"],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -113,33 +113,35 @@ def test_the_accuracy_is_that_of_transformers(
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that `main` can be called in this process, which must not end with another."""
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `main` callable in this process, which must not end with its parent."""
     monkeypatch.setattr(entry, "end_with_parent", lambda: None)
     monkeypatch.setattr(entry, "keep_freed_memory", lambda: None)
 
 
-@pytest.mark.usefixtures("here")
-def test_without_json_a_person_can_read_it(words: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_this_process")
+def test_without_json_the_result_is_printed_as_lines(
+    options: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     for precision in ("fp32", "bf16"):
-        assert entry.main(listed(words | {"--precision": precision, "--samples": "5"})) == 0
+        assert entry.main(argv_of(options | {"--precision": precision, "--samples": "5"})) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split("  ")[0] for line in lines] == [key.replace("_", " ") for key in KEYS]
     assert not torch.distributed.is_initialized()
 
 
-@pytest.mark.usefixtures("here")
-def test_without_a_number_the_samples_are_those_of_the_size(
-    words: dict[str, str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("in_this_process")
+def test_the_default_number_of_samples_is_that_of_the_size(
+    options: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    del words["--samples"]
-    assert entry.main(listed(words)) == 2
+    del options["--samples"]
+    assert entry.main(argv_of(options)) == 2
     assert "--samples is 1000" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
-    ("change", "exit_code", "sentence"),
+    ("change", "exit_code", "message"),
     [
         (
             {"--checkpoint": "none"},
@@ -156,29 +158,29 @@ def test_without_a_number_the_samples_are_those_of_the_size(
         ({"--checkpoint": "broken"}, 1, "cannot be read as safetensors"),
     ],
 )
-def test_what_is_wrong_is_a_sentence(
+def test_errors_are_one_line_on_standard_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    words: dict[str, str],
+    options: dict[str, str],
     change: dict[str, str],
     exit_code: int,
-    sentence: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if change.get("--checkpoint") == "broken":
         (tmp_path / "broken").write_bytes(b"no")
     monkeypatch.chdir(tmp_path)
-    assert entry.main([*listed(words | change), "--json"]) == exit_code
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert sentence in said.err
-    assert len(said.err.splitlines()) == 1
+    assert entry.main([*argv_of(options | change), "--json"]) == exit_code
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert message in output.err
+    assert len(output.err.splitlines()) == 1
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("change", [{"--size": "huge"}, {"--precision": "fp8"}, {"--samples": "many"}])
-def test_an_option_that_is_unknown_is_wrong_use(words: dict[str, str], change: dict[str, Any]) -> None:
+def test_invalid_options_exit_with_code_2(options: dict[str, str], change: dict[str, Any]) -> None:
     with pytest.raises(SystemExit) as caught:
-        entry.main(listed(words | change))
+        entry.main(argv_of(options | change))
     assert caught.value.code == 2

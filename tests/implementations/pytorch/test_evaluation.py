@@ -1,6 +1,6 @@
-"""Evaluation: micro-averages over all masked tokens, without dropout, back in training mode afterwards.
+"""Evaluation: averages over all masked tokens, without dropout, and the model is in training mode afterwards.
 
-Evaluation beside training: of the weights as they were, known to all ranks after the same step, no step changed.
+Asynchronous evaluation: of a copy of the weights, known to all ranks after the same step, without changing any step.
 """
 
 import json
@@ -33,7 +33,7 @@ from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 @pytest.mark.parametrize("attention", ["grouped", "padded"])
-def test_it_is_the_average_over_tokens_and_not_over_batches(
+def test_accuracy_is_averaged_over_tokens_not_batches(
     attention: str,
     processes: Processes,
     make_samples: Callable[..., list[Sample]],
@@ -64,10 +64,10 @@ def test_it_is_the_average_over_tokens_and_not_over_batches(
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_perfect_model_is_right_everywhere(
+def test_a_perfect_model_has_accuracy_one(
     processes: Processes, make_samples: Callable[..., list[Sample]], vocabulary: int
 ) -> None:
-    """Positions that only round the shape up count neither as right nor as wrong."""
+    """Padding of the shape counts neither as correct nor as wrong."""
     from implementations.pytorch.data.batch import RaggedBatch
     from implementations.pytorch.model.bert import Making, Scores
 
@@ -97,7 +97,7 @@ def batches(store: SampleStore) -> list[RaggedBatch]:
     return evaluation_batches(store, 0, Deal(1, 1), samples=20, local_batch_size=6, slot_width=None)
 
 
-def waited_for(overlapped: OverlappedEvaluation) -> Accuracy:
+def wait_for_accuracy(overlapped: OverlappedEvaluation) -> Accuracy:
     end = time.monotonic() + 60
     while (accuracy := overlapped.poll()) is None:
         assert time.monotonic() < end
@@ -105,7 +105,7 @@ def waited_for(overlapped: OverlappedEvaluation) -> Accuracy:
     return accuracy
 
 
-def test_it_is_of_the_weights_as_they_were(
+def test_asynchronous_evaluation_is_of_the_copied_weights(
     processes: Processes, make_model: Models, batches: list[RaggedBatch]
 ) -> None:
     model = make_model(dropout_probability=0.5)
@@ -117,7 +117,7 @@ def test_it_is_of_the_weights_as_they_were(
             for parameter in model.parameters():
                 parameter.mul_(0.9)
         assert overlapped.running
-        assert waited_for(overlapped) == expected
+        assert wait_for_accuracy(overlapped) == expected
         assert not overlapped.running
     assert model.training
     assert overlapped.seconds > 0
@@ -127,7 +127,7 @@ def test_it_is_of_the_weights_as_they_were(
     assert overlapped.poll() is None
 
 
-def test_steps_are_the_same_bit_for_bit_with_one_beside_them(
+def test_steps_during_an_evaluation_are_the_same_bit_for_bit(
     store: SampleStore,
     batches: list[RaggedBatch],
     processes: Processes,
@@ -138,15 +138,15 @@ def test_steps_are_the_same_bit_for_bit_with_one_beside_them(
 ) -> None:
     config = make_config(global_batch_size=4)
     ends, accuracies = [], []
-    for beside in (False, True):
+    for evaluates in (False, True):
         stepper, order = make_stepper(config, make_model(dropout_probability=0.1)), make_order(store, config)
         overlapped = OverlappedEvaluation(stepper.model.module, processes, "fp32")
         torch.manual_seed(3)
         for number in range(12):
             stepper.take(read_step(order, number, 0), PhaseClock())
-            if beside and (accuracy := overlapped.poll()) is not None:
+            if evaluates and (accuracy := overlapped.poll()) is not None:
                 accuracies.append(accuracy)
-            if beside and not overlapped.running:
+            if evaluates and not overlapped.running:
                 overlapped.begin(batches)
         if overlapped.running:
             accuracies.append(overlapped.finish())
@@ -155,28 +155,28 @@ def test_steps_are_the_same_bit_for_bit_with_one_beside_them(
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
 
 
-def test_training_goes_on_meanwhile(
+def test_polls_do_not_wait_for_the_evaluation(
     processes: Processes, make_model: Models, batches: list[RaggedBatch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, sums = threading.Event(), evaluation.evaluation_sums
+    released, sums = threading.Event(), evaluation.evaluation_sums
     overlapped = OverlappedEvaluation(make_model(), processes, "fp32")
 
-    def hold(*arguments: Any) -> torch.Tensor:
-        assert held.wait(60)
+    def blocked_sums(*arguments: Any) -> torch.Tensor:
+        assert released.wait(60)
         assert threading.current_thread().name == "evaluation"
         return sums(*arguments)
 
-    monkeypatch.setattr(evaluation, "evaluation_sums", hold)
+    monkeypatch.setattr(evaluation, "evaluation_sums", blocked_sums)
     overlapped.begin(batches)
     assert [overlapped.poll() for _ in range(5)] == [None] * 5
     with pytest.raises(AssertionError, match="one at a time"):
         overlapped.begin(batches)
-    held.set()
-    assert waited_for(overlapped).sequences == 20
+    released.set()
+    assert wait_for_accuracy(overlapped).sequences == 20
 
 
-@pytest.mark.parametrize("take", [waited_for, OverlappedEvaluation.finish])
-def test_what_goes_wrong_beside_training_is_raised_in_it(
+@pytest.mark.parametrize("take", [wait_for_accuracy, OverlappedEvaluation.finish])
+def test_errors_of_the_evaluation_are_raised_in_training(
     processes: Processes,
     make_model: Models,
     batches: list[RaggedBatch],
@@ -197,7 +197,7 @@ def test_what_goes_wrong_beside_training_is_raised_in_it(
 def ranks(
     tmp_path_factory: pytest.TempPathFactory, write_store: Callable[..., Path], start_ranks: Callable[..., None]
 ) -> list[dict[str, Any]]:
-    """What each of two processes was told, of which the second evaluates more slowly."""
+    """Results of two processes, of which the second evaluates more slowly."""
     folder = tmp_path_factory.mktemp("overlap")
     shard = write_store(folder / "store", np.random.default_rng(0).integers(5, 60, 24))
     worker = Path(__file__).with_name("overlap_worker.py")
@@ -207,9 +207,9 @@ def ranks(
 
 
 @pytest.mark.slow
-def test_all_ranks_know_the_same_after_the_same_step(ranks: list[dict[str, Any]]) -> None:
+def test_all_ranks_get_the_accuracy_after_the_same_step(ranks: list[dict[str, Any]]) -> None:
     one, two = ranks
-    assert one["polls"] == two["polls"] > 2  # the first waits for the second's
+    assert one["polls"] == two["polls"] > 2  # the first rank waits for the second
     for key in ("polled", "finished", "expected"):
         assert one[key] == two[key]
         assert one[key]["sequences"] == 12
@@ -217,6 +217,6 @@ def test_all_ranks_know_the_same_after_the_same_step(ranks: list[dict[str, Any]]
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_on_one_rank_ends_all(ranks: list[dict[str, Any]]) -> None:
-    assert ranks[1]["words"] == "out of memory"
-    assert ranks[0]["words"].startswith("an evaluation beside training failed on another rank")
+def test_an_error_on_one_rank_is_raised_on_all(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[1]["message"] == "out of memory"
+    assert ranks[0]["message"].startswith("an evaluation during training failed on another rank")

@@ -1,4 +1,4 @@
-"""Metrics: a line a step, one step late, and the end of a run whose loss is no number."""
+"""Metrics: a line per step, one step late, and errors for losses that are not finite."""
 
 import json
 import math
@@ -14,7 +14,7 @@ import torch
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.reader import Step
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.metrics import MOST_SKIPPED, Metrics
+from implementations.pytorch.metrics import MAX_CONSECUTIVE_SKIPS, Metrics
 from implementations.pytorch.step import NotFinite, StepResult
 from podium.core.errors import WorkError
 from podium.planning.balancing.interface import Deal
@@ -79,7 +79,7 @@ def test_a_step_without_clipping_has_no_norm(tmp_path: Path, processes: Processe
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("where", ["masked_lm", "next_sentence"])
-def test_a_loss_that_is_no_number_ends_the_run_one_step_late(
+def test_a_loss_that_is_not_finite_is_an_error_one_step_late(
     tmp_path: Path, processes: Processes, steps: list[Step], bad: float, where: str
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -93,10 +93,8 @@ def test_a_loss_that_is_no_number_ends_the_run_one_step_late(
     assert [line["step"] for line in lines_of(path)] == [1]
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_too(
-    tmp_path: Path, processes: Processes, steps: list[Step]
-) -> None:
-    """Of any rank. Where overflow had the step skipped, nothing has come of it."""
+def test_a_gradient_that_is_not_finite_is_an_error(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    """On any rank. If the step was skipped for overflow, it is not an error."""
     path = tmp_path / "metrics.jsonl"
     with Metrics(path, processes) as metrics:
         metrics.step(1, 6, steps[0], result(1.0, norm=math.inf, taken=0.0, finite=0.0))
@@ -108,33 +106,33 @@ def test_a_gradient_that_is_not_finite_ends_the_run_too(
     assert [line["event"] for line in lines_of(path)] == ["skipped"]
 
 
-@pytest.mark.parametrize("asked", [{"stop": True}, {"save": True}])
-def test_what_a_rank_asks_for_is_known_one_step_late(
-    tmp_path: Path, processes: Processes, steps: list[Step], asked: dict[str, bool]
+@pytest.mark.parametrize("request_", [{"stop": True}, {"save": True}])
+def test_requests_of_a_rank_are_known_one_step_late(
+    tmp_path: Path, processes: Processes, steps: list[Step], request_: dict[str, bool]
 ) -> None:
     with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
         metrics.step(1, 6, steps[0], result(1.0))
         metrics.flush()
-        assert not metrics.asked_to_stop and not metrics.asked_to_save and not metrics.pending
-        metrics.step(2, 12, steps[1], result(1.0, taken=0.0), **asked)
-        assert not metrics.asked_to_stop and not metrics.asked_to_save and metrics.pending
+        assert not metrics.stop_requested and not metrics.save_requested and not metrics.pending
+        metrics.step(2, 12, steps[1], result(1.0, taken=0.0), **request_)
+        assert not metrics.stop_requested and not metrics.save_requested and metrics.pending
         metrics.flush()
-        assert (metrics.asked_to_stop, metrics.asked_to_save) == ("stop" in asked, "save" in asked)
+        assert (metrics.stop_requested, metrics.save_requested) == ("stop" in request_, "save" in request_)
         metrics.step(2, 12, steps[2], result(1.0))
         metrics.flush()
-        assert (metrics.asked_to_stop, metrics.asked_to_save) == ("stop" in asked, "save" in asked)
+        assert (metrics.stop_requested, metrics.save_requested) == ("stop" in request_, "save" in request_)
 
 
-def test_metrics_go_on_where_they_were(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
-    """Lines are added to those that are there, and steps skipped before count."""
+def test_resumed_metrics_append_and_continue_the_count(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    """Steps skipped before the run was resumed count too."""
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"event": "step", "step": 6}\n', encoding="utf-8")
-    with Metrics(path, processes, skipped=MOST_SKIPPED - 2) as metrics:
-        assert metrics.length == 29
+    with Metrics(path, processes, skipped=MAX_CONSECUTIVE_SKIPS - 2) as metrics:
+        assert metrics.size_bytes == 29
         metrics.step(7, 42, steps[0], result(1.0, taken=0.0))
         metrics.flush()
-        assert metrics.skipped == MOST_SKIPPED - 1
-        assert metrics.length == path.stat().st_size > 29
+        assert metrics.skipped == MAX_CONSECUTIVE_SKIPS - 1
+        assert metrics.size_bytes == path.stat().st_size > 29
         metrics.step(7, 42, steps[1], result(1.0, taken=0.0))
         with pytest.raises(WorkError, match="40 steps in a row overflowed"):
             metrics.flush()
@@ -150,8 +148,8 @@ def test_only_the_first_rank_writes(tmp_path: Path, processes: Processes, steps:
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_skipped_step_is_told_and_is_no_failure(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
-    """Its batch comes back, so that it is no longer counted; its loss may be anything."""
+def test_a_skipped_step_is_recorded_and_not_an_error(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+    """Its batch is returned, so that the caller can subtract it; its loss may have any value."""
     path = tmp_path / "metrics.jsonl"
     with Metrics(path, processes) as metrics:
         metrics.step(1, 6, steps[0], result(math.inf, taken=0.0))
@@ -162,35 +160,36 @@ def test_a_skipped_step_is_told_and_is_no_failure(tmp_path: Path, processes: Pro
     assert [line["samples"] for line in lines_of(path)] == [0, 6]
 
 
-def test_nothing_but_skipped_steps_ends_the_run(tmp_path: Path, processes: Processes, steps: list[Step]) -> None:
+def test_too_many_consecutive_skipped_steps_are_an_error(
+    tmp_path: Path, processes: Processes, steps: list[Step]
+) -> None:
     with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:
-        for number in range(MOST_SKIPPED):
+        for number in range(MAX_CONSECUTIVE_SKIPS):
             metrics.step(1, 6, steps[0], result(1.0, taken=0.0))
-            if number == 20:  # one that was taken in between begins the count anew
+            if number == 20:  # a step that is taken resets the count
                 metrics.flush()
                 metrics.step(1, 6, steps[0], result(1.0))
-            if number < MOST_SKIPPED - 1:
+            if number < MAX_CONSECUTIVE_SKIPS - 1:
                 metrics.flush()
         metrics.flush()
-        for number in range(MOST_SKIPPED - 19):
+        for number in range(MAX_CONSECUTIVE_SKIPS - 19):
             metrics.step(1, 6, steps[0], result(1.0, taken=0.0))
-            if number < MOST_SKIPPED - 20:
+            if number < MAX_CONSECUTIVE_SKIPS - 20:
                 metrics.flush()
         with pytest.raises(WorkError, match="40 steps in a row overflowed in fp16; lower"):
             metrics.flush()
 
 
-FULL = Path("/dev/full")
-"""Linux's own stand-in for a disk that is full."""
+FULL = Path("/dev/full")  # every write fails with ENOSPC
 
 
-def test_a_full_disk_is_a_sentence(processes: Processes) -> None:
-    words = r"^/dev/full: the disk is full \(No space left on device\); make room on it$"
-    with pytest.raises(WorkError, match=words), Metrics(FULL, processes) as metrics:
+def test_a_full_disk_is_an_error(processes: Processes) -> None:
+    message = r"^/dev/full: the disk is full \(No space left on device\); make room on it$"
+    with pytest.raises(WorkError, match=message), Metrics(FULL, processes) as metrics:
         metrics.write({"event": "evaluation"})
 
 
-def test_another_failure_is_not_hidden_by_a_line_that_was_left_over(processes: Processes) -> None:
+def test_another_error_is_not_hidden_by_an_unwritten_line(processes: Processes) -> None:
     with pytest.raises(WorkError, match="something else"), Metrics(FULL, processes) as metrics:
         with suppress(WorkError):
             metrics.write({"event": "evaluation"})
@@ -199,6 +198,6 @@ def test_another_failure_is_not_hidden_by_a_line_that_was_left_over(processes: P
         metrics.write({"event": "evaluation"})
 
 
-def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path, processes: Processes) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path, processes: Processes) -> None:
     with pytest.raises(WorkError, match=r"cannot be written \(Is a directory\); see who"), Metrics(tmp_path, processes):
         pass

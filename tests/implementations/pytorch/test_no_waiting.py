@@ -1,4 +1,4 @@
-"""Nothing in a step asks the device for a number: the host may run ahead, and a step may be a CUDA graph."""
+"""No operator in a step synchronises with the device, so the host runs ahead and a step can be a CUDA graph."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +19,12 @@ from podium.config.schema import Clipping, RunConfig
 from podium.planning.batch_plan import TrainingOrder
 from tests.implementations.pytorch.data.plain_reader import read_step
 
-ASKING = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select", "allclose"}
-"""Operators whose result or whose shape the host has to wait for."""
+# Operators whose result or whose output shape the host has to wait for.
+SYNCHRONISING = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select", "allclose"}
 
 
-class Asked(TorchDispatchMode):
-    """Notes every operator that makes the host wait."""
+class SynchronisationRecorder(TorchDispatchMode):
+    """Records every operator that makes the host wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,13 +35,13 @@ class Asked(TorchDispatchMode):
         indexed_by_mask = name in ("index", "index_put_") and any(
             i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]
         )
-        if name in ASKING or indexed_by_mask:
+        if name in SYNCHRONISING or indexed_by_mask:
             self.operators.append(name)
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(
-    "ask",
+    "synchronise",
     [
         lambda x: x.sum().item(),
         lambda x: float(x[0]),
@@ -50,10 +50,10 @@ class Asked(TorchDispatchMode):
         lambda x: 1 if x.sum() else 0,
     ],
 )
-def test_asking_is_noticed(ask: Callable[[torch.Tensor], object]) -> None:
-    with Asked() as asked:
-        ask(torch.arange(1.0, 2.0))
-    assert asked.operators
+def test_synchronisation_is_detected(synchronise: Callable[[torch.Tensor], object]) -> None:
+    with SynchronisationRecorder() as recorder:
+        synchronise(torch.arange(1.0, 2.0))
+    assert recorder.operators
 
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
@@ -93,9 +93,9 @@ def test_no_step_asks(
     )
     stepper = make_stepper(config, make_model(dropout_probability=0.1, kernels=kernels), precision)
     order = make_order(store, config)
-    for number in range(2):  # in which DDP makes its buckets
+    for number in range(2):  # DDP builds its buckets in these steps
         stepper.take(read_step(order, number, 0), PhaseClock())
-    with Asked() as asked:
+    with SynchronisationRecorder() as recorder:
         result = stepper.take(read_step(order, 2, 0), PhaseClock())
-    assert asked.operators == []
+    assert recorder.operators == []
     assert all(tensor.dim() == 0 for tensor in vars(result).values())

@@ -1,4 +1,4 @@
-"""Nodes that have only their own part of the data train as nodes that have all of it; a node with others' is named."""
+"""Nodes that have only their part of the data train like nodes that have all of it; a missing shard is named."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def data(warm_project: Path) -> DataSettings:
 
 
 def copy_part(store: Path, target: Path, node: int) -> Path:
-    """A store of the shards that one of two nodes reads."""
+    """Copy the part of a store that one of two nodes reads."""
     target.mkdir()
     for name in (MANIFEST, FILE, *names_of(store, node)):
         shutil.copy(store / name, target)
@@ -37,7 +37,7 @@ def copy_part(store: Path, target: Path, node: int) -> Path:
 
 
 def names_of(store: Path, node: int) -> list[str]:
-    """Of the shards that one of two nodes reads."""
+    """Return the file names of the shards that one of two nodes reads."""
     opened = SampleStore(store, NodePart(node, 2))
     return [opened.paths[number].name for number in opened.present]
 
@@ -50,7 +50,7 @@ def with_store(config: RunConfig, data: DataSettings, store: Path) -> RunConfig:
 def train(
     tmp_path: Path, start_ranks: Callable[..., None], rank_environments: Callable[[int], list]
 ) -> Callable[..., RunFolder]:
-    """(name, the configuration of each of two nodes) → the folder of the run that a rank of each has made."""
+    """(name, configurations of two nodes) → the folder of a run with one rank on each node."""
 
     def start(name: str, configs: list[RunConfig], exit_code: int = 0) -> RunFolder:
         folder = RunFolder(tmp_path / name)
@@ -76,12 +76,12 @@ def test_each_node_with_its_own_shards_follows_the_losses_of_both_with_all(
     assert shards[0] != shards[1] and len(shards[0] | shards[1]) > max(map(len, shards))  # each lacks some of the other
     with_all = train("all", [with_store(config, data, data.store)] * 2)
     own = train("own", [with_store(config, data, part) for part in parts])
-    found = []
+    losses = []
     for folder in (with_all, own):
         lines = [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
-        found.append([(line["samples"], line["loss"]) for line in lines if "loss" in line])
-    assert len(found[0]) >= 2
-    assert found[0] == found[1]
+        losses.append([(line["samples"], line["loss"]) for line in lines if "loss" in line])
+    assert len(losses[0]) >= 2
+    assert losses[0] == losses[1]
 
 
 def test_a_node_that_lacks_a_shard_of_its_part_is_named(
@@ -92,5 +92,7 @@ def test_a_node_that_lacks_a_shard_of_its_part_is_named(
     parts = [copy_part(data.store, tmp_path / f"node_{node}", 0) for node in (0, 1)]
     failure = train("lacking", [with_store(config, data, part) for part in parts], 1).told_failure(final_only=True)
     missing = next(name for name in names_of(data.store, 1) if name not in names_of(data.store, 0))
-    said = f"not every rank can open the data: rank 1 on {socket.gethostname()}: {parts[1] / missing} is missing, manif"
-    assert str(failure).startswith(said)
+    message = (
+        f"not every rank can open the data: rank 1 on {socket.gethostname()}: {parts[1] / missing} is missing, manif"
+    )
+    assert str(failure).startswith(message)

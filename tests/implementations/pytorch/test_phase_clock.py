@@ -1,4 +1,4 @@
-"""The clock that shares time out to phases."""
+"""PhaseClock: each lap counts for one phase."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from implementations.pytorch.phase_clock import PHASES, PhaseClock
 
 
 class Time:
-    """A clock that goes on when it is told to."""
+    """A clock that tests set."""
 
     now = 100.0
 
@@ -24,17 +24,17 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return clock
 
 
-def test_each_lap_goes_to_its_phase(time: Time) -> None:
+def test_each_lap_counts_for_its_phase(time: Time) -> None:
     clock = PhaseClock()
     time.now = 110.0
-    clock.restart()  # what was before goes to none
+    clock.restart()  # the time before counts for no phase
     for phase, seconds in (("forward", 1.0), ("backward", 2.0), ("forward", 4.0)):
         time.now += seconds
         clock.lap(phase)
     assert clock.seconds == {**dict.fromkeys(PHASES, 0.0), "forward": 5.0, "backward": 2.0}
 
 
-def test_a_lap_until_a_time_leaves_the_rest_to_the_next(time: Time) -> None:
+def test_the_time_after_until_counts_for_the_next_lap(time: Time) -> None:
     clock = PhaseClock()
     clock.restart()
     time.now += 10.0
@@ -43,7 +43,7 @@ def test_a_lap_until_a_time_leaves_the_rest_to_the_next(time: Time) -> None:
     assert (clock.seconds["backward"], clock.seconds["synchronisation"]) == (7.0, 3.0)
 
 
-def test_a_time_before_the_lap_is_no_negative_lap(time: Time) -> None:
+def test_until_before_the_lap_gives_no_negative_time(time: Time) -> None:
     clock = PhaseClock()
     clock.restart()
     time.now += 1.0

@@ -1,4 +1,4 @@
-"""The number format of the matrix products."""
+"""Resolved precision, autocast, and the measured peak of matrix products."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 @pytest.mark.parametrize("setting", ["fp32", "bf16", "fp16"])
-def test_what_is_set_is_used(setting: str) -> None:
+def test_a_configured_precision_is_used(setting: str) -> None:
     assert resolve_precision(setting, CPU) == setting
 
 
@@ -33,23 +33,23 @@ def test_auto_is_fp16_on_a_gpu_that_only_emulates_bf16(
     assert resolve_precision("auto", GPU) == expected
 
 
-def test_bf16_is_refused_on_a_gpu_that_only_emulates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_is_an_error_on_a_gpu_that_only_emulates_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
-    with pytest.raises(UsageError, match="precision: found bf16, which the GPU here only emulates"):
+    with pytest.raises(UsageError, match="precision: found bf16, which this GPU only emulates"):
         resolve_precision("bf16", GPU)
 
 
 @pytest.mark.parametrize(
     ("capability", "multiplies"), [((7, 0), False), ((8, 0), False), ((8, 9), True), ((9, 0), True), ((10, 0), True)]
 )
-def test_fp8_is_for_gpus_that_multiply_it(
+def test_fp8_needs_a_gpu_that_multiplies_it(
     capability: tuple[int, int], multiplies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     if multiplies:
         assert resolve_precision("fp8", GPU) == "fp8"
     else:
-        with pytest.raises(UsageError, match="precision: found fp8, which the cuda here cannot multiply"):
+        with pytest.raises(UsageError, match="precision: found fp8, which this cuda device does not support"):
             resolve_precision("fp8", GPU)
 
 
@@ -57,7 +57,7 @@ def test_fp8_is_for_gpus_that_multiply_it(
     ("precision", "dtype"),
     [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp8", torch.bfloat16)],
 )
-def test_products_are_in_the_precision(precision: str, dtype: torch.dtype) -> None:
+def test_autocast_multiplies_in_the_precision(precision: str, dtype: torch.dtype) -> None:
     x = torch.ones(4, 4)
     with autocast(precision, CPU):
         assert (x @ x).dtype == dtype
@@ -75,7 +75,7 @@ def test_the_peak_is_measured(precision: str) -> None:
 def test_the_peak_is_the_fastest_product_of_random_numbers(
     precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock in whose seconds products take 4, 2, 3, 5 …, of which 20 are given."""
+    """With a fake clock: products take 4, 2, 3, 5, … seconds, and 20 seconds are allowed."""
     seconds, now, operands = iter([4.0, 2.0, 3.0, 5.0, 6.0, 7.0]), [0.0], []
 
     def multiply(a: torch.Tensor, b: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A step's gradients, clipping and rate, against plain autograd on the whole global batch."""
+"""Gradients, clipping and learning rate of a step, compared with plain autograd on the whole global batch."""
 
 import math
 from collections.abc import Callable
@@ -69,10 +69,10 @@ def test_the_gradient_is_that_of_the_global_batch(
         result = stepper.take(step, PhaseClock())
         assert float(result.masked_lm) == pytest.approx(float(sums.masked_lm.detach()), rel=1e-5)
         assert float(result.next_sentence) == pytest.approx(float(sums.next_sentence.detach()), rel=1e-5)
-        assert result.gradient_norm.isnan()  # none was asked for
+        assert result.gradient_norm.isnan()  # clipping is off
         for found, gradient in zip(gradients_of(stepper.model), expected, strict=True):
             assert relative_error(found, gradient) < 1e-5
-    assert int(stepper.taken) == 2
+    assert int(stepper.steps_taken) == 2
 
 
 def test_per_rank_is_the_mean_of_means(
@@ -128,7 +128,7 @@ def test_the_global_norm_is_clipped_once_and_told_as_it_was(
 
 @pytest.mark.parametrize("when", ["before", "bucket"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_ranks_own_gradient_is_clipped_in_its_own_size(
+def test_local_clipping_matches_global_clipping_on_one_rank(
     when: str,
     precision: str,
     store: SampleStore,
@@ -138,7 +138,7 @@ def test_a_ranks_own_gradient_is_clipped_in_its_own_size(
     make_order: Orders,
     relative_error: Error,
 ) -> None:
-    """In steps of one bucket and of several, whatever losses are multiplied by: of one rank, as after the mean."""
+    """With one and several buckets, and with loss scaling: on one rank the local gradient is the averaged one."""
     ends = []
     for clipping in (Clipping(max_norm=0.5), Clipping(max_norm=0.5, when=when)):
         config = make_config(
@@ -153,9 +153,9 @@ def test_a_ranks_own_gradient_is_clipped_in_its_own_size(
             result = stepper.take(read_step(order, number, 0), PhaseClock())
             norm = total_norm(gradients_of(stepper.model))
             ends.append((number, float(result.gradient_norm), norm, stepper.sync.buckets))
-    for (number, told, norm, _), (_, told_own, own, buckets) in zip(ends[:3], ends[3:], strict=True):
-        assert told_own == pytest.approx(told, rel=1e-3)
-        assert told > 0.6
+    for (number, global_norm, norm, _), (_, local_norm, own, buckets) in zip(ends[:3], ends[3:], strict=True):
+        assert local_norm == pytest.approx(global_norm, rel=1e-3)
+        assert global_norm > 0.6
         assert norm == pytest.approx(0.5, rel=1e-4)
         if when == "before" or number == 0:
             assert own == pytest.approx(0.5, rel=1e-3)
@@ -164,10 +164,10 @@ def test_a_ranks_own_gradient_is_clipped_in_its_own_size(
             assert 0.5 / buckets**0.5 < own <= 0.5 * (1 + 1e-5)
 
 
-def test_a_stepper_clips_as_its_gradients_are_synchronised(
+def test_clipping_of_stepper_and_synchronisation_must_agree(
     make_config: Configs, make_model: Models, processes: Processes
 ) -> None:
-    """Asked to leave clipping to hooks that do none, it refuses."""
+    """The configuration leaves clipping to the hooks, and these hooks do not clip."""
     config = make_config(clipping=Clipping(max_norm=1.0, when="bucket"))
     ddp, sync = synchronised(make_model(), processes.device)
     optimizer = build_optimizer(ddp, config.optimizer)
@@ -178,7 +178,7 @@ def test_a_stepper_clips_as_its_gradients_are_synchronised(
 def test_fp16_on_the_wire_comes_with_loss_scaling(
     store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
 ) -> None:
-    """A scale that makes gradients overflow on the wire alone has the step skipped and is halved until none does."""
+    """Gradients that overflow on the wire only: steps are skipped, and the scale is halved, until none do."""
     config = make_config(
         global_batch_size=8, gradient_wire="fp16", loss_scaling=LossScaling(initial=2.0**24), clipping=None
     )
@@ -192,7 +192,7 @@ def test_fp16_on_the_wire_comes_with_loss_scaling(
         assert moved is (taken[-1] and float(result.rate) > 0)
     assert not taken[0]
     assert taken[-1]
-    assert int(stepper.taken) == sum(taken)
+    assert int(stepper.steps_taken) == sum(taken)
     factor = stepper.scaler.factor
     assert factor is not None
     assert float(factor) == 2.0 ** (24 - taken.count(False))
@@ -207,7 +207,7 @@ def test_gradients_are_sent_once_a_step(
     make_order: Orders,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the last micro-batch, not with each: the small model is one bucket."""
+    """With the last micro-batch only; the small model is one bucket."""
     config = make_config(global_batch_size=8, gradient_accumulation_steps=4)
     stepper, sent = make_stepper(config, make_model()), []
     hook = stepper.sync.hook
@@ -217,7 +217,7 @@ def test_gradients_are_sent_once_a_step(
         assert len(sent) == number + 1
 
 
-def test_each_step_has_its_rate(
+def test_each_step_uses_its_scheduled_learning_rate(
     store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
 ) -> None:
     config = make_config(global_batch_size=4, optimizer={"warmup_steps": 2, "decay_steps": 4, "learning_rate": 0.1})
@@ -228,11 +228,11 @@ def test_each_step_has_its_rate(
         stepper.take(read_step(order, number, 0), PhaseClock())
         rates.append({float(group["lr"]) for group in stepper.optimizer.param_groups})
         moved = any(not torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
-        assert moved is (number not in (0, 4))  # a rate of zero moves nothing
+        assert moved is (number not in (0, 4))  # a learning rate of zero changes no weights
     assert [sorted(rate) for rate in rates] == [[pytest.approx(r)] for r in (0.0, 0.05, 0.05, 0.025, 0.0)]
 
 
-def test_training_on_one_batch_learns_it(
+def test_training_on_one_batch_reduces_its_loss(
     store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
 ) -> None:
     config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0, "learning_rate": 0.01})
@@ -242,7 +242,7 @@ def test_training_on_one_batch_learns_it(
     assert losses[-1] < 0.5 * losses[0]
 
 
-def test_all_time_goes_to_phases(
+def test_a_step_times_its_phases(
     store: SampleStore, make_config: Configs, make_model: Models, make_stepper: Steppers, make_order: Orders
 ) -> None:
     config = make_config(global_batch_size=4, gradient_accumulation_steps=2)
@@ -256,7 +256,7 @@ def test_all_time_goes_to_phases(
 
 @pytest.mark.parametrize("when", ["after", "before", "bucket"])
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-def test_a_gradient_that_is_not_finite_is_said_with_the_step(
+def test_the_error_of_a_gradient_that_is_not_finite_names_the_step(
     when: str,
     bad: float,
     store: SampleStore,
@@ -267,19 +267,19 @@ def test_a_gradient_that_is_not_finite_is_said_with_the_step(
     processes: Processes,
     tmp_path: Path,
 ) -> None:
-    """The loss of the step itself is finite, and there may be no step after it, only an evaluation."""
+    """The loss of the step is finite, and only an evaluation may follow, not another step."""
     config = make_config(global_batch_size=8, clipping=Clipping(max_norm=0.5, when=when))
     stepper, order = make_stepper(config, make_model()), make_order(store, config)
     first, second = (read_step(order, number, 0) for number in range(2))
     assert float(stepper.take(first, PhaseClock()).finite) == 1
     parameter = next(stepper.model.parameters())
 
-    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+    def make_not_finite(gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient.clone()
         gradient.view(-1)[0] = bad
         return gradient
 
-    parameter.register_hook(spoil)
+    parameter.register_hook(make_not_finite)
     result = stepper.take(second, PhaseClock())
     assert math.isfinite(float(result.masked_lm)) and float(result.taken) == 1
     with Metrics(tmp_path / "metrics.jsonl", processes) as metrics:

@@ -1,4 +1,4 @@
-"""Replaying a step by shape. A CUDA graph is stood in for by one that runs its body again on the captured tensors."""
+"""Steps replayed by shape. A fake CUDA graph runs its body again on the captured tensors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class FakeGraph:
-    """Records nothing but what to run: as a real one does, replaying reads and writes the captured tensors."""
+    """A graph whose replay, like a real one's, reads and writes the captured tensors."""
 
     replay: Callable[[], None]
 
@@ -32,23 +32,23 @@ class FakeGraph:
 
 @pytest.fixture
 def pools(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The pools that graphs were captured into."""
-    seen: list[object] = []
+    """Memory pools that graphs were captured into, in order."""
+    used: list[object] = []
 
     @contextmanager
     def capturing(
         graph: FakeGraph, pool: object = None, stream: object = None, capture_error_mode: str = "global"
     ) -> Iterator[None]:
-        seen.append(pool)
+        used.append(pool)
         yield
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", capturing)
-    return seen
+    return used
 
 
-def replayable(graphs: StepGraphs, body: Callable[..., list[Tensor]]) -> None:
-    """Give every captured fake graph its replay: the body on its static inputs, into its static outputs."""
+def make_replayable(graphs: StepGraphs, body: Callable[..., list[Tensor]]) -> None:
+    """Set the replay of every captured fake graph: the body on its static inputs, into its static outputs."""
     for captured in graphs._captured.values():
         batch_of = captured.graph.batch  # type: ignore[attr-defined]
 
@@ -64,14 +64,14 @@ def store(make_store: Callable[..., SampleStore]) -> SampleStore:
     return make_store(np.random.default_rng(0).integers(5, 60, 48))
 
 
-def test_replayed_steps_are_the_steps(
+def test_replayed_steps_equal_eager_steps(
     store: SampleStore,
     pools: list[object],
     make_config: Callable[..., RunConfig],
     make_model: Callable[..., BertForPreTraining],
     make_stepper: Callable[..., Stepper],
 ) -> None:
-    """Each batch's data and loss weights go in, and results come out that later replays leave alone."""
+    """Each batch and its loss weights are copied in, and later replays do not change returned results."""
     config = make_config(global_batch_size=4, optimizer={"warmup_steps": 0})
     order = TrainingOrder(
         store, seed=7, strategy="indexed", global_batch_size=4, deal=Deal(1, 1), accumulation_steps=1, shape_step=64
@@ -79,35 +79,35 @@ def test_replayed_steps_are_the_steps(
     shapes = run_shapes(order, 0, 8)
     assert len(shapes.masked_slots) > 1
     steps = [read_step(order, number, 0, shapes.masked_slots) for number in range(8)]
-    # real graphs hold no groups, whose shapes are a batch's own: here attention takes the whole batch
+    # Not grouped attention, which real graphs do not support, since the groups' shapes differ from batch to batch.
     stepper = make_stepper(config, make_model(attention="nested"))
     expected = [stepper.take(step, PhaseClock()) for step in steps]
 
     stepper = make_stepper(config, make_model(attention="nested"))
     captured_batches: list[Any] = []
-    body = stepper._whole
+    body = stepper._graph_body
 
-    def first(batch: Any, weights: Tensor) -> list[Tensor]:
+    def capture_body(batch: Any, weights: Tensor) -> list[Tensor]:
         captured_batches.append(batch)
         return [torch.zeros(()) for _ in range(6)]
 
-    monkey = StepGraphs(first, CPU)
+    graphs = StepGraphs(capture_body, CPU)
     for step in steps:
-        monkey.capture(step.micro_batches[0], stepper.loss_weights(step)[0])
-    assert len(monkey) == len(shapes.masked_slots) == len(captured_batches)
-    assert pools == [None] + ["pool"] * (len(monkey) - 1)
-    for captured, batch in zip(monkey._captured.values(), captured_batches, strict=True):
+        graphs.capture(step.micro_batches[0], stepper.loss_weights(step)[0])
+    assert len(graphs) == len(shapes.masked_slots) == len(captured_batches)
+    assert pools == [None] + ["pool"] * (len(graphs) - 1)
+    for captured, batch in zip(graphs._captured.values(), captured_batches, strict=True):
         captured.graph.batch = batch  # type: ignore[attr-defined]
         assert all(one is other for one, other in zip(captured.inputs, batch.tensors(), strict=False))
     originals = {t.data_ptr() for step in steps for t in step.micro_batches[0].tensors()}
-    assert not originals & {t.data_ptr() for captured in monkey._captured.values() for t in captured.inputs}
+    assert not originals & {t.data_ptr() for captured in graphs._captured.values() for t in captured.inputs}
 
     def on_right_lengths(batch: Any, weights: Tensor) -> list[Tensor]:
-        """A real graph has no host-side lengths in it; the nested backend does, so it gets those of the moment."""
+        """Run the body with the current batch's lengths, which the nested backend reads on the host."""
         return body(batch.__class__(**{**vars(batch), **current}), weights)
 
-    replayable(monkey, on_right_lengths)
-    stepper.graphs = monkey
+    make_replayable(graphs, on_right_lengths)
+    stepper.graphs = graphs
     found = []
     for step in steps:
         (now,) = step.micro_batches

@@ -1,4 +1,4 @@
-"""The samples of a batch without a finite loss, down to the place in the shard."""
+"""The error of a loss that is not finite: samples of the batch, with shard and position."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.bert.store import SampleStore
-from implementations.pytorch.step import NotFinite, with_samples
+from implementations.pytorch.step import NotFinite, error_with_samples
 from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder
 
@@ -19,17 +19,17 @@ def test_every_sample_is_named_with_its_rank_and_shard(tmp_path: Path, write_sto
     store = SampleStore([*tmp_path.glob("*.h5")])
     order = TrainingOrder(store, seed=3, strategy="random", global_batch_size=8, deal=Deal(2, 2), accumulation_steps=2)
     whole = order.global_batch(1)
-    error = with_samples(NotFinite(2, math.nan, whole), store, tmp_path / "not_finite.json")
-    told = json.loads((tmp_path / "not_finite.json").read_text(encoding="utf-8"))
-    assert (told["step"], told["loss"]) == (2, "nan")
-    assert [sample["index"] for sample in told["samples"]] == whole.indices.tolist()
-    assert [sample["rank"] for sample in told["samples"]] == [0] * 4 + [1] * 4
-    assert [sample["micro_batch"] for sample in told["samples"]] == [0, 0, 1, 1] * 2
-    assert {Path(sample["shard"]).name for sample in told["samples"]} > {"part-0.h5"}
-    for sample in told["samples"]:
+    error = error_with_samples(NotFinite(2, math.nan, whole), store, tmp_path / "not_finite.json")
+    report = json.loads((tmp_path / "not_finite.json").read_text(encoding="utf-8"))
+    assert (report["step"], report["loss"]) == (2, "nan")
+    assert [sample["index"] for sample in report["samples"]] == whole.indices.tolist()
+    assert [sample["rank"] for sample in report["samples"]] == [0] * 4 + [1] * 4
+    assert [sample["micro_batch"] for sample in report["samples"]] == [0, 0, 1, 1] * 2
+    assert {Path(sample["shard"]).name for sample in report["samples"]} > {"part-0.h5"}
+    for sample in report["samples"]:
         shard = SampleStore([Path(sample["shard"])])
         assert len(shard.read(sample["sample_of_shard"]).token_ids) == store.lengths[sample["index"]]
-    first = told["samples"][0]
+    first = report["samples"][0]
     named = f"{first['index']} ({Path(first['shard']).name} {first['sample_of_shard']})"
     assert str(error).startswith(f"the loss of step 2 is nan on samples {named}, ")
     assert f" and 4 more, all of which are in {tmp_path / 'not_finite.json'}; lower optimizer.learning_rate" in str(
@@ -38,9 +38,9 @@ def test_every_sample_is_named_with_its_rank_and_shard(tmp_path: Path, write_sto
     assert error.exit_code == 1
 
 
-def test_a_small_batch_is_named_whole(tmp_path: Path, make_store: Callable[..., SampleStore]) -> None:
+def test_all_samples_of_a_small_batch_are_named(tmp_path: Path, make_store: Callable[..., SampleStore]) -> None:
     store = make_store(np.arange(5, 25))
     order = TrainingOrder(store, seed=3, strategy="random", global_batch_size=3, deal=Deal(1, 1), accumulation_steps=1)
-    error = with_samples(NotFinite(1, math.inf, order.global_batch(0)), store, tmp_path / "x.json")
+    error = error_with_samples(NotFinite(1, math.inf, order.global_batch(0)), store, tmp_path / "x.json")
     assert " more, " not in str(error)
     assert all(f"{index} (samples.h5 {index})" in str(error) for index in order.global_batch(0).indices.tolist())

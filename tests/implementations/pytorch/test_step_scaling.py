@@ -1,4 +1,4 @@
-"""Loss scaling: the same training, and a step that overflows is as if it had not been."""
+"""Loss scaling: training is unchanged, and a step that overflows has no effect."""
 
 import copy
 from collections.abc import Callable
@@ -46,17 +46,17 @@ def state_of(stepper: Stepper) -> list[Tensor]:
     optimizer = stepper.optimizer
     moments = [value for p in stepper.model.parameters() for value in optimizer.state[p].values()]
     steps = [group["step"] for group in optimizer.param_groups if "step" in group]
-    return [t.detach().clone() for t in (*stepper.model.parameters(), *moments, *steps, stepper.taken)]
+    return [t.detach().clone() for t in (*stepper.model.parameters(), *moments, *steps, stepper.steps_taken)]
 
 
 @ALGORITHMS
 def test_a_step_that_overflows_changes_nothing(algorithm: str, start: Start) -> None:
-    """At 2^40 every gradient overflows fp16; halving goes on until one does not."""
+    """At 2^40 every gradient overflows fp16; the scale is halved until no gradient does."""
     stepper, order = start(algorithm, "fp16", initial=2.0**40)
     before = [p.detach().clone() for p in stepper.model.parameters()]
     first = stepper.take(read_step(order, 0, 0), PhaseClock())
     assert float(first.taken) == 0
-    assert int(stepper.taken) == 0
+    assert int(stepper.steps_taken) == 0
     assert all(torch.equal(a, b) for a, b in zip(before, stepper.model.parameters(), strict=True))
     taken: list[float] = []
     while not taken or not taken[-1]:
@@ -66,13 +66,13 @@ def test_a_step_that_overflows_changes_nothing(algorithm: str, start: Start) -> 
         same = all(torch.equal(a, b) for a, b in zip(was, state_of(stepper), strict=True))
         assert same is (taken[-1] == 0)
         assert float(result.rate) == pytest.approx(0.01)  # that of the first step, until one is taken
-    assert int(stepper.taken) == 1
+    assert int(stepper.steps_taken) == 1
     assert 5 < len(taken) < 40
     assert float(stepper.take(read_step(order, 1, 0), PhaseClock()).rate) == pytest.approx(0.01 * 49 / 50)
 
 
 @ALGORITHMS
-def test_a_skipped_step_later_on_leaves_what_was_learned(algorithm: str, start: Start) -> None:
+def test_a_skipped_step_keeps_the_optimizers_state(algorithm: str, start: Start) -> None:
     stepper, order = start(algorithm, "fp16")
     stepper.take(read_step(order, 0, 0), PhaseClock())
     before = state_of(stepper)
@@ -86,8 +86,8 @@ def test_a_skipped_step_later_on_leaves_what_was_learned(algorithm: str, start: 
 
 
 @ALGORITHMS
-def test_scaling_changes_nothing_else(algorithm: str, start: Start) -> None:
-    """In fp32 a power of two is exact, so with and without are the same but for rounding in the optimizer."""
+def test_scaling_does_not_change_training(algorithm: str, start: Start) -> None:
+    """Scaling by a power of two is exact in fp32, so only rounding in the optimizer differs."""
     ends = []
     for scaled in (False, True):
         stepper, order = start(algorithm, "fp32")
@@ -135,8 +135,8 @@ def test_the_scale_is_halved_at_an_overflow_and_doubled_after_so_many_steps_with
     assert taken == [1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1]
 
 
-def test_its_state_comes_back() -> None:
-    """The scale and how far it is from being doubled; into a scaler that is in use, and into a new one."""
+def test_the_scalers_state_is_restored() -> None:
+    """The scale and the number of steps until it is doubled; into a used scaler and into a new one."""
     settings = LossScaling(initial=64.0, growth_interval=3)
     scaler = LossScaler(settings, torch.device("cpu"), enabled=True)
     for _ in range(5):
@@ -152,8 +152,8 @@ def test_its_state_comes_back() -> None:
         assert scale_of(other) == 256
 
 
-def test_without_scaling_all_is_passed_on() -> None:
-    """Also a gradient that is not finite: the metrics tell of it."""
+def test_a_disabled_scaler_changes_nothing() -> None:
+    """A gradient that is not finite is passed on too: the metrics report it."""
     scaler = LossScaler(LossScaling(), torch.device("cpu"), enabled=False)
     loss = torch.ones(())
     assert scaler.scale(loss) is loss
@@ -161,7 +161,7 @@ def test_without_scaling_all_is_passed_on() -> None:
     scaler.load_state_dict(scaler.state_dict())
 
 
-def test_a_step_of_gradients_that_were_not_unscaled_is_no_step() -> None:
+def test_a_step_with_scaled_gradients_is_an_error() -> None:
     scaler = LossScaler(LossScaling(), torch.device("cpu"), enabled=True)
     parameter = torch.ones(2, requires_grad=True)
     parameter.grad = scaler.scale(torch.ones(2))

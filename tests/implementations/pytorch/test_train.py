@@ -1,4 +1,4 @@
-"""A rank from its start to its end, whatever happens in between: it holds the run's folder, and tells what failed."""
+"""The entry point of a rank: it locks the run's folder, and writes and prints the message of a failure."""
 
 import errno
 import io
@@ -20,10 +20,10 @@ Main = Callable[[Callable[[], int]], int]
 
 @pytest.fixture
 def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Main:
-    """A rank that does this instead of training."""
+    """(function) → the exit code of a rank that calls it instead of training."""
 
-    def run(does: Callable[[], int]) -> int:
-        monkeypatch.setattr(train, "_train", lambda *_: does())
+    def run(function: Callable[[], int]) -> int:
+        monkeypatch.setattr(train, "_train", lambda *_: function())
         monkeypatch.setattr(train, "end_with_parent", lambda: None)
         monkeypatch.setattr(sys, "argv", ["train", str(tmp_path / "config.yaml"), str(tmp_path)])
         return train.main()
@@ -42,7 +42,7 @@ def full(path: str | None = None) -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
 
-def test_the_folder_is_held_while_the_rank_lives(main: Main, tmp_path: Path) -> None:
+def test_the_folder_is_locked_while_the_rank_runs(main: Main, tmp_path: Path) -> None:
     def trains() -> int:
         with pytest.raises(UsageError, match="held"):
             assert_unlocked(RunFolder(tmp_path).lock, "held")
@@ -53,16 +53,16 @@ def test_the_folder_is_held_while_the_rank_lives(main: Main, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("path", "named"), [("/x/metrics", "/x/metrics"), (None, None)])
-def test_a_full_disk_is_told_whoever_was_writing(
+def test_a_full_disk_is_reported_from_any_write(
     main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str | None, named: str | None
 ) -> None:
-    words = f"{named or tmp_path}: the disk is full (No space left on device); make room on it"
+    message = f"{named or tmp_path}: the disk is full (No space left on device); make room on it"
     assert main(fails(full(path))) == 1
-    assert str(RunFolder(tmp_path).told_failure()) == words
-    assert capsys.readouterr().err == words + "\n"
+    assert str(RunFolder(tmp_path).told_failure()) == message
+    assert capsys.readouterr().err == message + "\n"
 
 
-def test_what_cannot_be_told_on_a_full_disk_ends_without_a_traceback(
+def test_a_failure_that_cannot_be_written_ends_without_a_traceback(
     main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fsync(_: int) -> None:
@@ -77,21 +77,21 @@ def test_what_cannot_be_told_on_a_full_disk_ends_without_a_traceback(
 
 
 class Full(io.StringIO):
-    """What is printed on a full disk."""
+    """Standard error on a full disk."""
 
     def write(self, text: str) -> int:
         raise full()
 
 
-def test_other_errors_are_defects(main: Main) -> None:
+def test_other_os_errors_are_not_converted(main: Main) -> None:
     with pytest.raises(PermissionError):
         main(fails(PermissionError(errno.EACCES, "no")))
 
 
-def test_what_cannot_be_gone_on_from_is_refused_before_anything_is_touched(
+def test_a_checkpoint_of_another_configuration_is_an_error_before_files_change(
     tmp_path: Path, make_config: Callable[..., RunConfig]
 ) -> None:
-    """Also where torchrun starts ranks again by itself."""
+    """In a run that has begun before, resumed by a user or restarted by torchrun."""
     folder, config = RunFolder(tmp_path), make_config()
     folder.metrics.write_text("0123456789", encoding="utf-8")
     path = checkpoint_path(folder.checkpoints, 1)

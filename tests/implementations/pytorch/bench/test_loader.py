@@ -1,4 +1,4 @@
-"""The loader's bench: what it prints is what it took, and what it cannot do is a sentence."""
+"""The loader's benchmark: its output is consistent, and invalid options are errors."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def folder(
 
 
 @pytest.mark.parametrize("cold", [False, True])
-def test_every_turn_is_told(folder: Path, capsys: pytest.CaptureFixture[str], cold: bool) -> None:
+def test_every_repetition_is_reported(folder: Path, capsys: pytest.CaptureFixture[str], cold: bool) -> None:
     options = ["--ranks", "2", "--steps", "5", "--repeat", "2", "--step-milliseconds", "3", *["--cold"] * cold]
     assert loader.main(["--store", str(folder), "--local-batch", "6", *options]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -37,7 +37,7 @@ def test_every_turn_is_told(folder: Path, capsys: pytest.CaptureFixture[str], co
     assert rates[0] <= found["sequences_per_second"] <= rates[1]
 
 
-def test_turns_differ_and_the_window_is_as_told(
+def test_repetitions_differ_and_use_the_window(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[tuple[int, list[int]]] = []
@@ -53,29 +53,31 @@ def test_turns_differ_and_the_window_is_as_told(
     assert len({tuple(indices) for _, indices in taken}) == 6
 
 
-def test_cold_shards_are_forgotten_and_warm_ones_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_shards_are_dropped_from_the_cache_and_warm_ones_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
-    for name in ("forget", "read_through"):
+    for name in ("drop_from_page_cache", "read_into_page_cache"):
         plain = getattr(loader, name)
         monkeypatch.setattr(loader, name, lambda paths, name=name, plain=plain: (calls.append(name), plain(paths)))
     common = ["--store", str(folder), "--local-batch", "4", "--steps", "1", "--repeat", "1"]
     loader.main(common)
-    assert calls == ["read_through"]
+    assert calls == ["read_into_page_cache"]
     calls.clear()
     loader.main([*common, "--cold"])
-    assert calls == ["forget", "forget"]
+    assert calls == ["drop_from_page_cache", "drop_from_page_cache"]
 
 
-def test_what_cannot_be_is_a_sentence(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_errors(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert loader.main(["--store", str(tmp_path), "--local-batch", "4"]) == 2
     assert "podium data prepare" in capsys.readouterr().err
-    fine = ["--local-batch", "4"]
+    required = ["--local-batch", "4"]
     for wrong in (
         ["--local-batch", "0"],
-        [*fine, "--loader", "other"],
-        [*fine, "--window", "-1"],
-        [*fine, "--depth", "0"],
+        [*required, "--loader", "other"],
+        [*required, "--window", "-1"],
+        [*required, "--depth", "0"],
     ):
-        with pytest.raises(SystemExit) as refused:
+        with pytest.raises(SystemExit) as exited:
             loader.main(["--store", str(folder), *wrong])
-        assert refused.value.code == 2
+        assert exited.value.code == 2

@@ -1,4 +1,4 @@
-"""What is timed is what is said to be: the same samples on all sides, in turn, and the whole of them."""
+"""Variants: all are timed on the same samples, interleaved, and each changes what its name states."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +10,15 @@ import torch
 from benchmarks.bert.checkpoint.names import huggingface_parts
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.sizes import Size
-from implementations.pytorch.bench.huggingface import HuggingFace, attention_implementations, require_memory
+from implementations.pytorch.bench.huggingface import HuggingFaceRunner, attention_implementations, require_memory
 from implementations.pytorch.bench.step_costs import measure_costs
 from implementations.pytorch.bench.variants import (
     EVERYTHING,
     VARIANTS,
     Lengths,
-    Podium,
+    PodiumRunner,
     mixed_lengths,
-    time_in_turn,
+    time_interleaved,
     variants,
 )
 from implementations.pytorch.build_run import build_order
@@ -31,7 +31,7 @@ Configs = Callable[..., RunConfig]
 CPU = torch.device("cpu")
 
 
-def test_quantiles_have_the_mixture_of_the_whole() -> None:
+def test_mixed_lengths_have_the_mean_of_the_histogram() -> None:
     histogram = wikipedia_histogram()
     lengths = mixed_lengths(histogram, 512)
     whole = float(histogram @ np.arange(len(histogram)) / histogram.sum())
@@ -52,7 +52,9 @@ def test_every_sample_is_in_one_step(make_config: Configs) -> None:
         assert sorted(taken.tolist()) == list(range(64))
 
 
-class Noting:
+class RecordingRunner:
+    """Records the steps that are run."""
+
     def __init__(self, name: str, taken: list[tuple[str, int]]) -> None:
         self.name, self.taken = name, taken
 
@@ -60,37 +62,37 @@ class Noting:
         self.taken.append((self.name, number))
 
 
-def test_sides_take_turns_and_each_begins_in_its_turn() -> None:
+def test_runners_are_interleaved_and_each_is_first_in_turn() -> None:
     taken: list[tuple[str, int]] = []
-    times = time_in_turn({name: Noting(name, taken) for name in "ab"}, 2, CPU)
+    times = time_interleaved({name: RecordingRunner(name, taken) for name in "ab"}, 2, CPU)
     rounds = [taken[i : i + 2] for i in range(0, 8, 2)]
-    assert [[number for _, number in one] for one in rounds] == [[0, 0], [1, 1]] * 2
-    assert [[name for name, _ in one] for one in rounds] == [["a", "b"], ["b", "a"]] * 2
-    assert {len(side.seconds) for side in times.values()} == {2}
+    assert [[number for _, number in steps] for steps in rounds] == [[0, 0], [1, 1]] * 2
+    assert [[name for name, _ in steps] for steps in rounds] == [["a", "b"], ["b", "a"]] * 2
+    assert {len(runner.seconds) for runner in times.values()} == {2}
     assert times["a"].total == pytest.approx(sum(times["a"].seconds))
     times["a"].seconds[:] = [0.004, 0.002, 0.001]
     assert times["a"].milliseconds == {"least": 1.0, "median": 2.0, "greatest": 4.0}
 
 
-def test_an_ablation_changes_one_thing_at_a_time(make_config: Configs) -> None:
+def test_a_variant_changes_one_thing(make_config: Configs) -> None:
     config = make_config()
     found = variants(config, "cpu")
     assert list(found) == ["grouping", "unpadding", "kernels", "last layer", "precision", EVERYTHING]
     by_name = {variant.name: variant for variant in VARIANTS}
-    for name, (what, changed) in found.items():
+    for name, (description, changed) in found.items():
         differing = {k for k, v in vars(changed).items() if v != getattr(config, k)}
         if name != EVERYTHING:
             assert differing == {k for k, v in by_name[name].changes.items() if v != getattr(config, k)}
-            assert what == by_name[name].what
+            assert description == by_name[name].description
     assert differing == {"balancing", "attention", "kernels", "last_layer", "precision"}
     assert "CUDA graphs" in variants(config, "cuda")
     assert "precision" not in variants(config, "cuda")
     assert "kernels" not in variants(make_config(kernels="eager"), "cpu")
-    for _, changed in found.values():  # each is a configuration that a user may write
+    for _, changed in found.values():  # each is a valid configuration
         RunConfig.model_validate(changed.model_dump(by_alias=True))
 
 
-def test_on_several_ranks_what_lies_between_them_is_ablated_too(make_config: Configs) -> None:
+def test_several_ranks_have_variants_of_communication_and_balancing(make_config: Configs) -> None:
     launch = make_config().launch.model_copy(update={"processes_per_node": 2})
     config = make_config(global_batch_size=16).model_copy(update={"launch": launch})
     found = variants(config, "cpu")
@@ -119,27 +121,27 @@ def test_on_several_ranks_what_lies_between_them_is_ablated_too(make_config: Con
 
 
 @pytest.fixture
-def ours(make_config: Configs, processes: Processes, small: Size, vocabulary: int) -> Podium:
+def podium(make_config: Configs, processes: Processes, small: Size, vocabulary: int) -> PodiumRunner:
     config = make_config(global_batch_size=6, seed=1, precision="fp32", dropout=0.0)
-    return Podium(config, processes, np.array([60, 5, 17, 33, 33, 12] * 2), vocabulary, small)
+    return PodiumRunner(config, processes, np.array([60, 5, 17, 33, 33, 12] * 2), vocabulary, small)
 
 
 @pytest.mark.parametrize("attention", attention_implementations(CPU))
 def test_hugging_face_computes_the_same_loss(
-    attention: str, ours: Podium, make_config: Configs, small: Size, vocabulary: int
+    attention: str, podium: PodiumRunner, make_config: Configs, small: Size, vocabulary: int
 ) -> None:
-    """With our weights, on the same samples, padded to 512: so what is compared is the same training."""
+    """With Podium's weights, on the same samples, padded to 512: so both train the same model."""
     from implementations.pytorch.model.loss import loss_sums
 
     config = make_config(global_batch_size=6)
-    other = HuggingFace(attention, ours.steps, config, small, vocabulary, "fp32", CPU)
-    model = ours.stepper.model.module
+    other = HuggingFaceRunner(attention, podium.steps, config, small, vocabulary, "fp32", CPU)
+    model = podium.stepper.model.module
     weights = model.state_dict()
-    theirs = {part.name: weights[part.podium][part.rows] for part in huggingface_parts(small, vocabulary)}
-    missing, unexpected = other.model.load_state_dict(theirs, strict=False)
+    hf_weights = {part.name: weights[part.podium][part.rows] for part in huggingface_parts(small, vocabulary)}
+    missing, unexpected = other.model.load_state_dict(hf_weights, strict=False)
     assert not unexpected
     assert all("decoder" in name or "position_ids" in name for name in missing)
-    for number, step in enumerate(ours.steps):
+    for number, step in enumerate(podium.steps):
         (batch,), (inputs,) = step.micro_batches, other.batches[number]
         assert inputs["input_ids"].shape == (6, 512)
         assert int((inputs["labels"] != IGNORED).sum()) == batch.masked
@@ -153,21 +155,23 @@ def test_hugging_face_computes_the_same_loss(
     assert any(not torch.equal(value, before[name]) for name, value in other.model.state_dict().items())
 
 
-def test_more_logits_than_there_is_memory_are_refused() -> None:
+def test_logits_that_exceed_the_free_memory_are_an_error() -> None:
     require_memory(1, 512, CPU)
-    with pytest.raises(UsageError, match=r"its logits of 1000000 × 512 tokens and 30522 words take about \d+ GiB"):
+    with pytest.raises(
+        UsageError, match=r"logits of 1000000 × 512 tokens and a vocabulary of 30522 take about \d+ GiB"
+    ):
         require_memory(1_000_000, 30_522, CPU)
 
 
-def test_costs_are_measured_on_many_compositions(ours: Podium, vocabulary: int) -> None:
-    parameters = [p.detach().clone() for p in ours.stepper.model.parameters()]
-    costs = measure_costs(ours.stepper, np.array([60, 5, 17, 33, 33, 12]), 64, vocabulary)
+def test_costs_are_measured_on_many_compositions(podium: PodiumRunner, vocabulary: int) -> None:
+    parameters = [p.detach().clone() for p in podium.stepper.model.parameters()]
+    costs = measure_costs(podium.stepper, np.array([60, 5, 17, 33, 33, 12]), 64, vocabulary)
     assert costs.seconds(np.full(40, 512), 3000) > costs.seconds(np.full(4, 32), 19) > 0
-    assert any(not torch.equal(a, b) for a, b in zip(parameters, ours.stepper.model.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(parameters, podium.stepper.model.parameters(), strict=True))
 
 
-def test_warming_up_is_not_timed(ours: Podium) -> None:
-    time_in_turn({"podium": ours}, 2, CPU)
-    clocked: Any = sum(ours.clock.seconds.values())
+def test_the_uncounted_round_is_not_timed(podium: PodiumRunner) -> None:
+    time_interleaved({"podium": podium}, 2, CPU)
+    clocked: Any = sum(podium.clock.seconds.values())
     assert clocked > 0
-    assert ours.clock.seconds["data_wait"] == ours.clock.seconds["evaluation"] == 0
+    assert podium.clock.seconds["data_wait"] == podium.clock.seconds["evaluation"] == 0

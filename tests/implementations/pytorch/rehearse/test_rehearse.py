@@ -1,4 +1,4 @@
-"""One rank of many, rehearsed in this process: what it takes of each step, and every system and recipe's plan."""
+"""Rehearsal of one rank: its part of each step, and the batch plan of every system and recipe."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from implementations.pytorch.distributed.process_group import rehearsed
 from implementations.pytorch.rehearse.__main__ import rehearse
 from implementations.pytorch.rehearse.reader import SyntheticReader, synthetic_samples
 from implementations.pytorch.rehearse.settings import left_out, on_cpu
-from implementations.pytorch.rehearse.trainer import RehearsedTrainer
+from implementations.pytorch.rehearse.trainer import RehearsalTrainer
 from podium.config.load import system_names
 from podium.config.schema import RunConfig
 from podium.core.errors import PodiumError, UsageError
@@ -49,7 +49,7 @@ def threads() -> Iterator[None]:
 
 
 def rehearsed_bytes(config: RunConfig, rank: int, steps: int) -> float:
-    """Bytes of the records that a rank trains on in a mean step, from the order itself."""
+    """Return the mean bytes per step of a rank's records, computed from the sample order."""
     assert config.data.store is not None
     store = SampleStore(config.data.store)
     order = build_order(on_cpu(config), store, config.model_size.vocabulary_size, torch.device("cpu"))
@@ -59,7 +59,7 @@ def rehearsed_bytes(config: RunConfig, rank: int, steps: int) -> float:
 
 
 @pytest.mark.parametrize(("recipe", "rank"), [("indexed", 255), ("exchanged", 3), ("presorted", 0)])
-def test_a_rank_of_many_takes_its_part_of_every_step(make: Make, recipe: str, rank: int) -> None:
+def test_a_rank_processes_its_part_of_every_step(make: Make, recipe: str, rank: int) -> None:
     ranks = 256
     settings = (f"launch.processes_per_node={ranks // 4}", f"global_batch_size={4 * ranks}", "exchange_steps=3")
     config = make("laptop", recipe, *settings, "launch.nodes=4")
@@ -67,7 +67,7 @@ def test_a_rank_of_many_takes_its_part_of_every_step(make: Make, recipe: str, ra
     assert (found["rank"], found["ranks"], found["steps"]) == (rank, ranks, 3)
     assert found["read"]["sample_bytes_a_step"] == pytest.approx(rehearsed_bytes(config, rank, 3))
     assert found["evaluation"] == {"samples": found["evaluation"]["samples"], "batches": 1, "ranks_without": 0}
-    assert 1 <= found["evaluation"]["samples"] <= 12  # of 1,000: what they cost is shared evenly
+    assert 1 <= found["evaluation"]["samples"] <= 12  # of 1,000, assigned by cost
     assert found["shapes"] is None
     parts = {"global batch", "layout of this rank's part", "totals", "metrics", "metrics of the step before"}
     assert found["host"]["parts"].keys() == parts | ({"exchange plan"} if recipe == "exchanged" else set())
@@ -84,20 +84,20 @@ def test_ranks_without_evaluation_samples_are_counted(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_beside_training_is_prepared(make: Make) -> None:
-    """Of a model of fewer words than the system's, whose vocabulary is MLPerf's."""
+def test_asynchronous_evaluation_is_prepared(make: Make) -> None:
+    """With a smaller vocabulary than the system's, which is MLPerf's."""
     config = make("h200_1x", "random", "evaluation.overlap=training", "cuda_graph=none", "evaluation.samples=50")
     assert rehearse(config, 0, 1, IMPORTS)["steps"] == 1
 
 
-def test_a_length_index_that_is_missing_is_named(make: Make, tmp_path: Path) -> None:
+def test_the_error_of_a_missing_length_index_names_it(make: Make, tmp_path: Path) -> None:
     config = make("laptop")
     gone = config.data.model_copy(update={"store": tmp_path})
     with pytest.raises(UsageError, match=f"{FILE}: there is no such length index"):
         rehearse(config.model_copy(update={"data": gone}), 0, 1, IMPORTS)
 
 
-def test_what_a_run_would_do_besides_is_listed(make: Make) -> None:
+def test_parts_that_are_not_rehearsed_are_listed(make: Make) -> None:
     left = " ".join(left_out(make("laptop", None, "checkpoint.every_samples=100")))
     assert "checkpoints" in left and "communication" in left
     assert "DALI" not in left and "initial weights" not in left
@@ -107,12 +107,12 @@ def test_what_a_run_would_do_besides_is_listed(make: Make) -> None:
     assert "DALI (Podium's own loader" in left and "initial weights" in left and "checkpoints" not in left
 
 
-def test_files_of_a_rehearsal_are_in_the_folder_that_it_is_given(
+def test_files_of_a_rehearsal_are_in_the_given_folder(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which `podium rehearse` removes, however this process ends."""
+    """`podium rehearse` removes that folder, however this process ends."""
     found: list[Path] = []
-    monkeypatch.setattr(RehearsedTrainer, "rehearse", lambda trainer: found.append(trainer.folder.path) or stop())
+    monkeypatch.setattr(RehearsalTrainer, "rehearse", lambda trainer: found.append(trainer.folder.path) or stop())
 
     def stop() -> None:
         raise UsageError("stopped")
@@ -122,13 +122,13 @@ def test_files_of_a_rehearsal_are_in_the_folder_that_it_is_given(
     assert [path.parent for path in found] == [tmp_path]
 
 
-def test_a_rank_without_samples_of_its_own_is_refused(make: Make) -> None:
+def test_more_ranks_than_samples_are_an_error(make: Make) -> None:
     settings = ("launch.processes_per_node=64", "global_batch_size=64")
     with pytest.raises(UsageError, match="64 ranks cannot each have a part of 50 samples"):
         rehearse(make("laptop", "exchanged", *settings, samples=50), 0, 1, IMPORTS)
 
 
-def test_batches_are_those_of_the_systems_own_device(make: Make) -> None:
+def test_batches_are_those_of_the_systems_device(make: Make) -> None:
     config = make("dgxa100_n8")
     assert attention_of(config) == "flash"
     assert replays_graphs(config, "cuda", "flash")
@@ -139,7 +139,7 @@ def test_batches_are_those_of_the_systems_own_device(make: Make) -> None:
     assert on_cpu(make("laptop")).shape_step == 64
 
 
-def test_every_other_rank_has_what_this_one_has() -> None:
+def test_collectives_assume_that_all_ranks_have_equal_values() -> None:
     with rehearsed(3, 512) as processes:
         assert (processes.rank, processes.ranks, processes.first) == (3, 512, False)
         assert processes.total([1.5, 2.0]) == [768.0, 1024.0]
@@ -152,7 +152,7 @@ def test_every_other_rank_has_what_this_one_has() -> None:
         processes.barrier()
 
 
-def test_synthetic_samples_are_possible_ones(make: Make) -> None:
+def test_synthetic_samples_are_valid(make: Make) -> None:
     lengths, masked = np.array([3, 512, 20]), np.array([2, 76, 3])
     samples = synthetic_samples(lengths, masked)
     assert np.diff(samples.sample_offsets).tolist() == lengths.tolist()
@@ -169,14 +169,14 @@ def test_synthetic_samples_are_possible_ones(make: Make) -> None:
 
 
 @pytest.mark.parametrize("system", system_names())
-def test_whatever_a_run_accepts_has_a_plan(make: Make, system: str) -> None:
-    """Of every recipe: the batches of this system's last rank."""
+def test_every_accepted_configuration_has_a_batch_plan(make: Make, system: str) -> None:
+    """With every recipe: the first batch of the system's last rank."""
     accepted = 0
     for recipe in (None, *RECIPES):
         try:
             config = make(system, recipe)
         except PodiumError:
-            continue  # as `podium run` refuses it
+            continue  # `podium run` rejects it too
         accepted += 1
         store = join_stores([SampleStore(folder) for folder in config.stores])
         changed = on_cpu(config)
@@ -191,10 +191,10 @@ def test_whatever_a_run_accepts_has_a_plan(make: Make, system: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("system", system_names())
 @pytest.mark.parametrize("recipe", [None, *RECIPES])
-def test_whatever_a_run_accepts_is_rehearsed(make: Make, system: str, recipe: str | None) -> None:
+def test_every_accepted_configuration_can_be_rehearsed(make: Make, system: str, recipe: str | None) -> None:
     try:
         config = make(system, recipe, samples=400_000)
     except PodiumError:
-        pytest.skip("podium run refuses it")
+        pytest.skip("podium run rejects it")
     found: dict[str, Any] = rehearse(config, config.launch.ranks - 1, 2, IMPORTS)
     assert found["steps"] == 2

@@ -1,4 +1,4 @@
-"""CPU time of functions, each without that of others that are timed too."""
+"""Stopwatch: exclusive CPU time of functions, per thread."""
 
 import threading
 import time
@@ -22,10 +22,10 @@ class Worker:
         return self.inner()
 
 
-def test_a_part_is_without_the_parts_in_it() -> None:
+def test_the_time_of_a_part_excludes_the_parts_that_it_calls() -> None:
     stopwatch, worker = Stopwatch(), Worker()
-    stopwatch.watch(worker, "inner", "inner")
-    stopwatch.watch(worker, "outer", "outer")
+    stopwatch.wrap_method(worker, "inner", "inner")
+    stopwatch.wrap_method(worker, "outer", "outer")
     assert worker.outer() == 5
     inner, outer = stopwatch.milliseconds("inner"), stopwatch.milliseconds("outer")
     assert inner is not None and outer is not None
@@ -33,15 +33,15 @@ def test_a_part_is_without_the_parts_in_it() -> None:
     assert stopwatch.milliseconds("another") is None
 
 
-def test_calls_of_all_threads_count_for_as_many_steps_as_they_are_for() -> None:
+def test_calls_of_all_threads_are_counted_per_step() -> None:
     stopwatch = Stopwatch()
-    timed = stopwatch.timed("plan", burn)
-    threads = [threading.Thread(target=timed, args=[10.0]) for _ in range(2)]
+    wrap = stopwatch.wrap("plan", burn)
+    threads = [threading.Thread(target=wrap, args=[10.0]) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    found = stopwatch.milliseconds("plan", steps_a_call=10)
+    found = stopwatch.milliseconds("plan", steps_per_call=10)
     assert found is not None
     assert found["calls"] == 2
     assert 1 <= found["least"] <= found["median"] <= found["greatest"]

@@ -1,11 +1,11 @@
-"""What Linux reports of a process: memory of its own, memory of files, bytes read."""
+"""Resource usage of a process from /proc: anonymous memory, memory of files, bytes read."""
 
 import mmap
 from pathlib import Path
 
 import numpy as np
 
-from implementations.pytorch.rehearse.usage import bytes_read, memory, seconds_since_start
+from implementations.pytorch.rehearse.usage import bytes_read, resident_memory, seconds_since_start
 
 SMAPS = """\
 7f1000000000-7f1000400000 r--s 00000000 fe:00 1234                       /data/my index/lengths.bin
@@ -27,22 +27,22 @@ Anonymous:            64 kB
 """
 
 
-def test_pages_of_files_are_shared_and_what_is_written_is_not() -> None:
-    found = memory(frozenset({"/data/my index/lengths.bin"}), SMAPS)
-    assert found.own == 1024 * (100 + 512 + 64)
-    assert found.of_files == 1024 * (4000 + 924)
-    assert found.of_index == 1024 * 4000
-    assert memory(frozenset(), SMAPS).of_index == 0
+def test_unmodified_pages_of_files_are_not_anonymous_memory() -> None:
+    found = resident_memory(frozenset({"/data/my index/lengths.bin"}), SMAPS)
+    assert found.anonymous == 1024 * (100 + 512 + 64)
+    assert found.files == 1024 * (4000 + 924)
+    assert found.index == 1024 * 4000
+    assert resident_memory(frozenset(), SMAPS).index == 0
 
 
-def test_a_mapped_file_counts_once_it_is_read(tmp_path: Path) -> None:
+def test_a_mapped_file_counts_only_after_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "lengths.bin"
     path.write_bytes(bytes(64 * mmap.PAGESIZE))
     mapped = np.memmap(path, dtype=np.uint8, mode="r")
-    before = memory(frozenset({str(path)}))
+    before = resident_memory(frozenset({str(path)}))
     assert mapped.sum() == 0
-    after = memory(frozenset({str(path)}))
-    assert after.of_index - before.of_index >= 48 * mmap.PAGESIZE  # the kernel maps some pages around the first
+    after = resident_memory(frozenset({str(path)}))
+    assert after.index - before.index >= 48 * mmap.PAGESIZE  # the kernel maps some pages around the first
 
 
 def test_bytes_that_are_read_are_counted(tmp_path: Path) -> None:
@@ -53,5 +53,5 @@ def test_bytes_that_are_read_are_counted(tmp_path: Path) -> None:
     assert bytes_read()[1] - before >= 100_000
 
 
-def test_a_process_is_older_than_its_first_line() -> None:
+def test_seconds_since_start_include_imports() -> None:
     assert seconds_since_start() > 0.05
