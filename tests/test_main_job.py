@@ -197,7 +197,7 @@ def test_a_killed_rank_is_named_and_the_run_says_aborted(home: Path) -> None:
         os.kill(ranks[1], signal.SIGKILL)
         _, words = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert "was killed by SIGKILL" in words and "says aborted" in words and "Traceback" not in words
+    assert "was killed by SIGKILL" in words and "status in its log is aborted" in words and "Traceback" not in words
     assert statuses(home) == ["aborted"]
     assert workers(home) == []
 
@@ -210,7 +210,7 @@ def test_control_c_ends_every_process_and_the_run_says_aborted(home: Path) -> No
         run.send_signal(signal.SIGINT)
         _, words = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert "interrupted" in words and "says aborted" in words and "Traceback" not in words
+    assert "interrupted" in words and "status in its log is aborted" in words and "Traceback" not in words
     assert statuses(home) == ["aborted"]
     assert workers(home) == []
 

@@ -179,7 +179,7 @@ def test_two_nodes_go_on_by_the_same_command_on_each(home: Path, one_host: list[
         assert [node.returncode for node in nodes] == [143, 143], words
     told = " ".join(words[0].split())
     assert "asked to stop, and saved after " in told
-    assert f"`podium run laptop --resume {folder.relative_to(home)}` goes on after its first " in told
+    assert f"`podium run laptop --resume {folder.relative_to(home)}` resumes the run after its first " in told
     assert "samples, given on each node with its --node-rank unless Slurm does" in told
     with two_nodes(home, "--json", "--resume", str(folder.relative_to(home)), settings=()) as nodes:
         found, _ = (finished(node) for node in nodes)
@@ -328,7 +328,7 @@ def test_a_job_that_was_cancelled_goes_on_in_another(home: Path, one_host: list[
         subprocess.run(["scancel", "--name=podium-laptop"], check=True)
         _, words = waiting.communicate(timeout=SECONDS)
         assert waiting.returncode
-        assert f"--resume {folder.relative_to(home)}` goes on after its first " in " ".join(words.split())
+        assert f"--resume {folder.relative_to(home)}` resumes the run after its first " in " ".join(words.split())
         again = start(home, "--json", "--resume", str(folder.relative_to(home)), settings=SLURM[:1])
         found = json.loads(finished(again))
     finally:

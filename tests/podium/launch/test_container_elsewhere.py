@@ -371,7 +371,9 @@ def test_what_cannot_be_gone_on_with_is_not_submitted(stopped: Any) -> None:
     words = invoked("dgxa100_n8", "--resume", str(folder), "--set", "launch.nodes=4", code=2)
     assert words.startswith("--set launch.nodes: found 4, but the run was made with 8; ")
     (folder / "summary.json").write_text("{}", encoding="utf-8")
-    assert invoked("dgxa100_n8", "--resume", str(folder), code=2).endswith("has come to its end; start another one")
+    assert invoked("dgxa100_n8", "--resume", str(folder), code=2).endswith(
+        "is complete and cannot be resumed; start another one"
+    )
     assert became == []
 
 

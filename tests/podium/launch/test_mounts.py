@@ -96,7 +96,7 @@ def test_what_is_known_to_be_missing_ends_a_run_before_it_is_started(root: Path,
         f"data.vocabulary: /data/vocab.txt in the container is {root}/data/vocab.txt here, which does not exist; "
     )
     dry = commands(RunRequest("dgxa100_n8"))
-    assert dry[1:3] == [f"# WARNING: `podium run` would refuse: {fault}" for fault in (image, vocabulary)]
+    assert dry[1:3] == [f"# WARNING: `podium run` would fail: {fault}" for fault in (image, vocabulary)]
     assert dry[3].startswith("sbatch ")
 
 

@@ -57,7 +57,7 @@ def test_a_difference_is_a_warning_unless_strict(
     system = write_system({"description.host_processor_vcpu_count": 100_000})
     found, _, told = podium("submit", "describe", str(system), *options)
     assert found == code
-    assert "warning: host_processor_vcpu_count is stated as '100000', and this machine tells" in told
+    assert "warning: host_processor_vcpu_count is stated as '100000', and detected as" in told
 
 
 def test_a_system_whose_framework_does_not_start_is_described_all_the_same(
@@ -70,7 +70,7 @@ def test_a_system_whose_framework_does_not_start_is_described_all_the_same(
 
     monkeypatch.setattr("podium.run.implementation.ask", fail)
     code, shown, told = podium("submit", "describe", "laptop")
-    assert code == 0 and "framework and GPUs cannot be told: libcudart.so.13 is missing" in told
+    assert code == 0 and "framework and GPUs cannot be detected: libcudart.so.13 is missing" in told
     assert "PyTorch 2.13.0" in shown
 
 
