@@ -58,8 +58,7 @@ def prepare(
     max_sequence_length: MaxSequenceLength = None,
     max_predictions: MaxPredictions = None,
 ) -> None:
-    """Turn text into samples that are bit-identical to those of MLPerf's reference: one shard OUT/NAME.h5 for each
-    text file NAME.
+    """Turn text into samples, bit-identical to MLPerf's reference: one shard OUT/NAME.h5 for each text file NAME.
 
     Finished shards are kept: run the same command again to resume after an interruption.
     """

@@ -11,7 +11,7 @@ from podium.core.console import Console
 
 System = Annotated[str, typer.Argument(help="A name in systems/, or the path of a system's YAML file.")]
 Recipe = Annotated[
-    str | None, typer.Option(help="A published training recipe, instead of the one that the system's file names.")
+    str | None, typer.Option(help="The training recipe, instead of the one that the system's file names.")
 ]
 Settings = Annotated[
     list[str] | None,

@@ -99,9 +99,9 @@ def package(
 ) -> None:
     """Build a submission package of ten runs of each system: results, system descriptions and code.
 
-    Of more than ten runs, ten consecutive ones around the median are used. The logs are compared with the records of
-    their runs, and the comparisons are printed. If the package would be rejected, the command prints the rule, exits
-    with code 1 and leaves no package.
+    Of more than ten runs, the ten consecutive ones with the median score are used. The logs are compared with the
+    records of their runs, and the comparisons are printed. If the package would be rejected, the command prints the
+    rule, exits with code 1 and leaves no package.
     """
     from podium.core.errors import UsageError
     from podium.mllog.rulesets import ruleset
