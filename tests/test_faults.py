@@ -997,7 +997,7 @@ def test_results_a_later_run_is_restarted_or_has_no_target(project: Project) -> 
     )
     project.trained(process, 144)
     os.kill(project.ranks()[0], signal.SIGKILL)
-    project.end(process, 0, "no result")
+    project.end(process, 0, "not a result")
     assert before and before == {path: path.read_bytes() for path in project.home.glob("results/*/bert/*.txt")}
 
 

@@ -197,7 +197,7 @@ def test_a_killed_rank_is_named_and_the_run_is_aborted(home: Path) -> None:
         os.kill(ranks[1], signal.SIGKILL)
         _, output = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert "was killed by SIGKILL" in output and "says aborted" in output and "Traceback" not in output
+    assert "was killed by SIGKILL" in output and "status in its log is aborted" in output and "Traceback" not in output
     assert statuses(home) == ["aborted"]
     assert workers(home) == []
 
@@ -210,7 +210,7 @@ def test_control_c_ends_every_process_and_the_run_is_aborted(home: Path) -> None
         run.send_signal(signal.SIGINT)
         _, output = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert "interrupted" in output and "says aborted" in output and "Traceback" not in output
+    assert "interrupted" in output and "status in its log is aborted" in output and "Traceback" not in output
     assert statuses(home) == ["aborted"]
     assert workers(home) == []
 

@@ -1,4 +1,4 @@
-"""The `podium` command, also as `python -m podium.cli`. Signals are handled before all else is imported."""
+"""Entry point of the `podium` command and of `python -m podium.cli`; installs signal handlers before other imports."""
 
 import os
 import signal
@@ -6,16 +6,17 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command; a signal that arrives while it is imported ends it as one that arrives later does."""
+    """Run the command. A signal during the imports exits with code 130, as a later one does."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end)
+        signal.signal(number, _exit_interrupted)
     from podium.cli.main import main as run
 
     run()
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _exit_interrupted(number: int, frame: FrameType | None) -> None:
     # An exception would print a traceback, or be lost in a library that ignores whatever an optional import raises.
+    # os.write and os._exit are safe here: print and sys.exit could meet a half-imported module or a held buffer lock.
     os.write(2, b"podium: interrupted\n")
     os._exit(130)
 

@@ -1,4 +1,4 @@
-"""`podium balance`: how evenly each strategy assigns samples to ranks, as a table and as a chart."""
+"""`podium balance`: a table and a chart of how evenly each balancing strategy assigns samples to ranks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,20 +11,23 @@ from podium.core.console import figure_table
 from podium.core.errors import UsageError
 from podium.planning.balance_report import Cluster
 
-BAR = 48  # characters of a whole step's bar
+BAR_WIDTH = 48  # characters for a whole step
 COLOURS = {"working": "#1f77b4", "on padding": "#ff7f0e", "waiting": "#d3d3d3"}
-OWN = "indexed"
+OWN_STRATEGY = "indexed"
 
 
-def print_balance(console: Console, cluster: Cluster, measured: Mapping[str, Any]) -> None:
-    """A table, and a bar of the mean rank's time in a step: working, at padding, waiting for the busiest rank."""
-    found: Mapping[str, Mapping[str, Any]] = measured["strategies"]
+def print_balance(console: Console, cluster: Cluster, report: Mapping[str, Any]) -> None:
+    """Print a table of the strategies, and for each a bar of how the mean rank spends a step.
+
+    The bar's parts are work on tokens, work on padding, and waiting for the busiest rank.
+    """
+    strategies: Mapping[str, Mapping[str, Any]] = report["strategies"]
     table = Table(
-        title=_title(cluster), caption=f"max/mean over ranks: mean over {measured['steps']} steps / 99th percentile"
+        title=_title(cluster), caption=f"max/mean over ranks: mean over {report['steps']} steps / 99th percentile"
     )
     for heading in ("strategy", "tokens", "cost", "padding", "sent", "ms"):
         table.add_column(heading, justify="left" if heading == "strategy" else "right", no_wrap=True)
-    for name, row in found.items():
+    for name, row in strategies.items():
         table.add_row(
             name,
             f"{row['max_over_mean_tokens']:.3f} / {row['max_over_mean_tokens_p99']:.3f}",
@@ -34,39 +37,40 @@ def print_balance(console: Console, cluster: Cluster, measured: Mapping[str, Any
             f"{row['milliseconds']:.2f}",
         )
     console.print(table)
-    for name, row in found.items():
+    for name, row in strategies.items():
         console.print(f"{name:>10} {_bar(row)} {_shares(row)[0]:4.0%} working", highlight=False)
     console.print("█ working  ▒ on padding  · waiting for the busiest rank", highlight=False)
-    own = found.get(OWN)
+    own = strategies.get(OWN_STRATEGY)
     if own:
         console.print(
-            f"no assignment is below {own['least_cost']:.4f} in cost; {OWN} has {own['max_over_mean_cost']:.4f}"
+            f"lower bound of the cost: {own['least_cost']:.4f}; {OWN_STRATEGY} reaches {own['max_over_mean_cost']:.4f}"
         )
-    for name, why in measured["impossible"].items():
+    for name, why in report["impossible"].items():
         console.print(f"{name} is impossible here: {why}", highlight=False)
-    if any(row["bytes_per_step"] for row in found.values()):
-        console.print("sent: by a rank in a step where ranks hold shards of their own; Podium's loader sends nothing")
+    if any(row["bytes_per_step"] for row in strategies.values()):
+        console.print(
+            "sent: bytes that a rank sends per step if each rank stores different shards; Podium's loader sends none"
+        )
 
 
-def print_packing(console: Console, measured: Mapping[str, Any]) -> None:
-    """How full the rows are when a whole dataset is packed ahead."""
+def print_packing(console: Console, report: Mapping[str, Any]) -> None:
+    """Print how full rows are when a whole dataset is packed before training."""
     title = "A whole dataset packed into rows of the longest length"
-    table = figure_table(title, "method", "sequences a row, at most", "full", "sequences a row")
-    for row in measured["packing"]:
+    table = figure_table(title, "method", "max. sequences a row", "full", "sequences a row")
+    for row in report["packing"]:
         depth = "any" if row["depth"] is None else str(row["depth"])
         table.add_row(row["method"], depth, f"{row['efficiency']:.2%}", f"{row['sequences_per_row']:.3f}")
     console.print(table)
 
 
-def plot_balance(cluster: Cluster, measured: Mapping[str, Any], path: Path) -> None:
-    """The same as SVG: a bar for each strategy. Raises UsageError for another kind of file, WorkError if it cannot be
-    written."""
+def plot_balance(cluster: Cluster, report: Mapping[str, Any], path: Path) -> None:
+    """Draw the bars of `print_balance` as SVG. UsageError for another file type, WorkError if it cannot be written."""
     if path.suffix != ".svg":
         raise UsageError(f"--plot: found {path}, allowed is a path that ends with .svg")
     from podium.html.chart import picture  # here, since matplotlib takes long to import
 
-    names = list(measured["strategies"])
-    rows = [measured["strategies"][name] for name in names]
+    names = list(report["strategies"])
+    rows = [report["strategies"][name] for name in names]
     parts = [_shares(row) for row in rows]
     with picture(path, 8, 1 + 0.45 * len(names)) as axes:
         left = [0.0] * len(names)
@@ -84,15 +88,19 @@ def plot_balance(cluster: Cluster, measured: Mapping[str, Any], path: Path) -> N
 
 
 def _shares(row: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Of the mean rank's time in a step: at its tokens, at padding, waiting for the busiest rank."""
+    """Return the fractions of a step that the mean rank spends on tokens, on padding, and waiting for the busiest rank.
+
+    Time is taken to be proportional to cost, so the mean rank is busy for mean/max of the step.
+    """
     busy = 1 / row["max_over_mean_cost"]
     return busy * (1 - row["padding_share"]), busy * row["padding_share"], 1 - busy
 
 
 def _bar(row: Mapping[str, Any]) -> str:
     working, padding, _ = _shares(row)
-    full, dull = round(BAR * working), round(BAR * (working + padding))
-    return "█" * full + "▒" * (dull - full) + "·" * (BAR - dull)
+    # Cumulative positions are rounded, not the widths, so that the three parts always add up to BAR_WIDTH.
+    work_end, padding_end = round(BAR_WIDTH * working), round(BAR_WIDTH * (working + padding))
+    return "█" * work_end + "▒" * (padding_end - work_end) + "·" * (BAR_WIDTH - padding_end)
 
 
 def _title(cluster: Cluster) -> str:

@@ -1,4 +1,4 @@
-"""`podium bench`: runs an implementation's timed steps as processes and prints the timings."""
+"""`podium bench`: times training steps in an implementation's processes and prints the results."""
 
 import secrets
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from podium.run.run_set import RUNS
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to time besides the system's own step, and in what other dimensions."""
+class BenchOptions:
+    """What to time besides the system's training step, and model dimensions that replace the system's."""
 
     ablate: bool = False
     against: str | None = None
@@ -37,38 +37,41 @@ class Options:
     lengths: Path | None = None
 
     @property
-    def as_described(self) -> bool:
-        """Whether the model is the system's own."""
+    def uses_system_model(self) -> bool:
+        """Whether model dimensions and sample lengths are the system's, so that fitted costs are valid for it."""
         return not (self.layers or self.hidden or self.vocabulary or self.lengths)
 
-    def words(self, size: str) -> list[str]:
-        """The implementation's command-line options."""
+    def arguments(self, size: str) -> list[str]:
+        """Return the command-line arguments of the implementation's `bench`. UsageError for an unknown --against."""
         if self.against not in (None, "huggingface"):
             raise UsageError(f"--against: found {self.against}, allowed is huggingface")
-        words = ["--steps", str(self.steps), "--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
+        arguments = ["--steps", str(self.steps), "--vocabulary", str(self.vocabulary or SIZES[size].vocabulary_size)]
         for name in ("layers", "hidden", "against"):
             value = getattr(self, name)
-            words += [f"--{name}", str(value)] if value is not None else []
-        words += ["--lengths", str(self.lengths.resolve())] if self.lengths is not None else []
-        return [*words, *(["--ablate"] if self.ablate else [])]
+            arguments += [f"--{name}", str(value)] if value is not None else []
+        arguments += ["--lengths", str(self.lengths.resolve())] if self.lengths is not None else []
+        return [*arguments, *(["--ablate"] if self.ablate else [])]
 
 
-def measure(config: RunConfig, options: Options, costs: bool, progress: Progress) -> dict[str, Any]:
-    """Run the implementation's bench in a new folder under runs/; what it measured, with `costs` step costs too."""
-    words = options.words(config.size) + (["--costs"] if costs else [])
+def measure(config: RunConfig, options: BenchOptions, costs: bool, progress: Progress) -> dict[str, Any]:
+    """Run the implementation's `bench` in a new folder under runs/ and return its summary.
+
+    With `costs` it also fits step costs. UsageError or WorkError, as the processes end.
+    """
+    arguments = options.arguments(config.size) + (["--costs"] if costs else [])
     folder = RunFolder(make_folder(RUNS / config.system / f"bench_{datetime.now():%Y-%m-%d_%H-%M-%S_%f}"))
     if config.seed is None:
         config = config.model_copy(update={"seed": secrets.randbelow(LARGEST_SEED + 1)})
     write_resolved(config, folder.config)
     progress.note("Timing steps")
-    launch(config, folder, "bench", words, on_tick=lambda: None)
+    launch(config, folder, "bench", arguments, on_tick=lambda: None)
     measured = folder.read_summary()
-    assert measured is not None, "launch raises where there is none"
+    assert measured is not None, "launch raises if the processes leave no summary"
     return measured
 
 
-def keep_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
-    """Write the fitted costs to systems/costs/SYSTEM.json."""
+def write_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
+    """Write the fitted step costs and how they were measured to systems/costs/SYSTEM.json and return that path."""
     path = own_costs_path(config.system)
     about = ("device", "precision", "threads", "layers", "hidden", "vocabulary", "global_batch_size", "ranks", "torch")
     conditions: dict[str, object] = {"system": config.system, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
@@ -77,25 +80,27 @@ def keep_costs(config: RunConfig, measured: Mapping[str, Any]) -> Path:
     return path
 
 
-def print_measured(console: Console, config: RunConfig, measured: Mapping[str, Any]) -> None:
+def print_timings(console: Console, config: RunConfig, measured: Mapping[str, Any]) -> None:
+    """Print throughput, utilization, phases, and the ablation if there is one."""
     table = summary_table(f"{config.system}, recipe {config.recipe}")
-    for what, figure in _figures(measured):
-        table.add_row(what, figure)
+    for label, value in _summary_rows(measured):
+        table.add_row(label, value)
     table.add_section()
-    whole = sum(measured["phases_ms"].values())
+    total = sum(measured["phases_ms"].values())
     if measured["device"] != "cpu":
-        table.add_row("phases", "as the host sees them: it runs ahead of the GPU")
+        # Kernels are launched asynchronously, so a phase's host time is not the GPU's time in it.
+        table.add_row("phases", "host time, which runs ahead of the GPU")
     for phase, milliseconds in measured["phases_ms"].items():
-        table.add_row(phase.replace("_", " "), f"{milliseconds:.2f} ms a step, {milliseconds / whole:5.1%}")
+        table.add_row(phase.replace("_", " "), f"{milliseconds:.2f} ms a step, {milliseconds / total:5.1%}")
     console.print(table)
     if measured["ablation"]:
         console.print(_ablation_table(measured))
 
 
-def _figures(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _summary_rows(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     times, peak = measured["milliseconds"], measured["peak_tflops"]
-    model = f"{measured['layers']} layers × {measured['hidden']}, {measured['vocabulary']:,} words"
-    figures = [
+    model = f"{measured['layers']} layers × {measured['hidden']}, vocabulary of {measured['vocabulary']:,}"
+    rows = [
         ("model", model),
         ("device", f"{measured['ranks']} × {measured['device']}, {measured['threads']} threads"),
         ("global batch", f"{measured['global_batch_size']} sequences"),
@@ -106,23 +111,24 @@ def _figures(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("sequences/s", f"{measured['sequences_per_second']:,.1f}"),
         ("useful FLOP/s", f"{measured['useful_tflops']:.4g} TFLOP/s"),
         ("  of the matmul peak", f"{measured['share_of_peak']:.1%} of {peak:.4g} TFLOP/s {measured['precision']}"),
-        ("  counted as published (MFU)", f"{measured['model_flops_utilization']:.1%}"),
+        ("  by the published FLOP count (MFU)", f"{measured['model_flops_utilization']:.1%}"),
         ("padding share", f"{measured['padding_share']:.1%}"),
-        ("memory, all that was timed", f"{measured['memory_bytes'] / 2**30:.2f} GiB"),
+        ("peak memory, all variants", f"{measured['memory_bytes'] / 2**30:.2f} GiB"),
     ]
     other = measured["huggingface"]
     if other:
         rate = f"{other['sequences_per_second']:,.1f} sequences/s with {other['attention']} attention"
-        figures += [
+        rows += [
             ("Hugging Face, padded", rate),
             ("  Podium is", f"{measured['ratio_to_huggingface']:.2f} times as fast"),
         ]
-    return figures
+    return rows
 
 
 def _ablation_table(measured: Mapping[str, Any]) -> Table:
-    table = figure_table("A step takes so many times as long without …", "without", "times", "least to greatest")
-    table.add_column("that is")
+    title = "Step time without an optimisation, relative to the step with all of them"
+    table = figure_table(title, "without", "ratio", "least to greatest")
+    table.add_column("runs instead")
     for row in measured["ablation"]:
         spread = row["ratio_by_step"]
         table.add_row(

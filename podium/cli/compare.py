@@ -1,4 +1,4 @@
-"""`podium compare`: compares results of any MLPerf round and local results."""
+"""`podium compare`: compares published BERT results of MLPerf rounds and local results."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,44 +17,63 @@ def compare(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Clones of rounds' results or parts of them (a submitter, a system, a log), archives of these, and "
-            "results/ of your own. With --ab there may be none.",
+            help="Clones of MLPerf's results repositories, parts of them (a submitter, a system, a log), archives of "
+            "these, or your own results/. Optional with --ab.",
             show_default=False,
         ),
     ] = None,
     rounds: Annotated[
-        list[str] | None, typer.Option("--round", metavar="ROUND", help="Such as v2.1, or own; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--round", metavar="ROUND", help="Show only results of this round, such as v2.1, or own. May be repeated."
+        ),
     ] = None,
     accelerators: Annotated[
-        list[str] | None, typer.Option("--accelerator", metavar="NAME", help="A part of its name; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--accelerator",
+            metavar="NAME",
+            help="Show only accelerators with this text in their name. May be repeated.",
+        ),
     ] = None,
-    divisions: Annotated[list[str] | None, typer.Option("--division", metavar="closed|open")] = None,
-    per: Annotated[str, typer.Option(metavar="accelerator|node", help="What throughput is shown for.")] = "accelerator",
+    divisions: Annotated[
+        list[str] | None,
+        typer.Option("--division", metavar="closed|open", help="Show only results of this division. May be repeated."),
+    ] = None,
+    per: Annotated[
+        str, typer.Option(metavar="accelerator|node", help="The unit that throughput is divided by.")
+    ] = "accelerator",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects instead of tables.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values instead of tables.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an HTML page that needs no network connection.")
+    ] = None,
     ab: Annotated[
         tuple[str, str] | None,
         typer.Option(
             metavar="A B",
-            help="Hold two sides against each other, with p-values: each a result (SYSTEM, SUBMITTER/SYSTEM, "
-            "ROUND/SUBMITTER/SYSTEM), a folder of results, a set of runs (runs/SYSTEM/DATE_TIME), or the COMMIT or "
-            "COMMIT:SYSTEM that made runs.",
+            help="Compare two results and print p-values. Each is a result (SYSTEM, SUBMITTER/SYSTEM or "
+            "ROUND/SUBMITTER/SYSTEM), a folder of results, a set of runs (runs/SYSTEM/DATE_TIME), or all runs of a "
+            "commit (COMMIT or COMMIT:SYSTEM).",
         ),
     ] = None,
     cost: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Add what it costs to train once, at your prices: see docs/prices.yaml."),
+        typer.Option(
+            metavar="FILE", help="Add the cost of one training run, by the prices in this file (see docs/prices.yaml)."
+        ),
     ] = None,
-    oddities: Annotated[
-        bool, typer.Option("--oddities", help="Tell what does not fit together, result by result.")
+    anomalies: Annotated[
+        bool, typer.Option("--oddities", help="List the inconsistencies that were found in each result's files.")
     ] = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Read every log anew, and keep nothing.")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Parse every log again, and do not write to the cache.")
+    ] = False,
 ) -> None:
-    """Compare published results of BERT, and your own beside them: scores, spread, throughput, MFU, scaling.
+    """Compare published BERT results and your own: scores, spread, throughput, MFU, scaling.
 
-    Logs are read as they are; what does not fit together is told. Scores are olympic means; where the rules scale one
-    both are shown. What was read is kept by its content under ~/.cache/podium.
+    Logs are used as published; inconsistencies in them are reported. Scores are olympic means. Where the rules scale a
+    score, both values are shown. Parsed logs are cached by content in ~/.cache/podium.
     """
     from podium.comparison.cost import cost_json, costs, print_costs, read_prices
     from podium.comparison.load import RunCache, gather
@@ -65,13 +84,13 @@ def compare(
     from podium.html.page import require_page, write_page
 
     if per not in ("accelerator", "node"):
-        raise UsageError(f"--per {per}: allowed is accelerator or node")
+        raise UsageError(f"--per: found {per}, allowed is accelerator or node")
     if as_json and as_csv:
-        raise UsageError("--json and --csv: give one of them")
+        raise UsageError("--json and --csv exclude each other; use one of them")
     if ab is not None and (as_csv or html is not None or cost is not None):
-        raise UsageError("--ab: is told as a table or as --json; leave --csv, --html and --cost out")
+        raise UsageError("--ab prints a table, or JSON with --json; leave out --csv, --html and --cost")
     if not paths and ab is None:
-        raise UsageError("no PATH is given; name a clone of a round's results, or results/ of your own")
+        raise UsageError("no PATH is given; name a clone of a round's results, or your own results/")
     if html is not None:
         require_page(html)
     prices = None if cost is None else read_prices(cost)
@@ -88,18 +107,18 @@ def compare(
         tell(f"note: {note}")
     shown = choose(found, rounds or [], accelerators or [], divisions or [])
     if ab is not None:
-        _hold_against(ab, shown.results, cache, as_json)
+        _compare_operands(ab, shown.results, cache, as_json)
         return
     if not shown.results:
         raise UsageError(
-            f"none of the {len(found.results)} results is of what --round, --accelerator and --division name"
+            f"none of the {len(found.results)} results matches --round, --accelerator and --division; choose others"
         )
     objects = rows(shown.results)
     priced = None
     if prices is not None and cost is not None:
         priced = costs(shown.results, prices, cost)
-        for row, one in zip(objects, priced.costs, strict=True):
-            row.update(cost_json(one, priced.currency))
+        for row, row_cost in zip(objects, priced.costs, strict=True):
+            row.update(cost_json(row_cost, priced.currency))
     if html is not None:
         from podium.comparison.page.page import comparison_page
 
@@ -110,20 +129,20 @@ def compare(
     elif as_csv:
         print_text(rows_csv(objects).removesuffix("\n"))
     elif html is None:
-        print_comparison(Console(), shown, per, oddities)
+        print_comparison(Console(), shown, per, anomalies)
         if priced is not None:
             print_costs(Console(), shown.results, priced)
 
 
-def _hold_against(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:
+def _compare_operands(ab: tuple[str, str], results: "Sequence[Result]", cache: "RunCache", as_json: bool) -> None:
     from podium.comparison.ab.compare import as_json as ab_json
     from podium.comparison.ab.compare import held_against, print_ab
     from podium.comparison.ab.operands import Readers, find_side
     from podium.comparison.load import gather, read_runs
 
     readers = Readers(lambda path: gather([path], cache).results, lambda logs: read_runs(logs, cache))
-    found = held_against(*(find_side(asked, results, readers) for asked in ab))
+    comparison = held_against(*(find_side(operand, results, readers) for operand in ab))
     if as_json:
-        print_json(ab_json(found))
+        print_json(ab_json(comparison))
     else:
-        print_ab(Console(), found)
+        print_ab(Console(), comparison)

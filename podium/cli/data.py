@@ -6,26 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from podium.cli.options import AsJson, Processes, show
+from podium.cli.options import AsJson, Processes, print_output
 from podium.cli.stage import stage
 from podium.core.console import print_findings, print_text, progress_bar, tell
 from podium.core.errors import UsageError
 
-if TYPE_CHECKING:  # commands import what they need, so that others start without it
+if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
     from benchmarks.bert.sizes import Size
 
-LongestSample = Annotated[
+MaxSequenceLength = Annotated[
     int | None,
-    typer.Option(help="Most tokens of a sample, [CLS] and both [SEP] included; 512 unless given."),
+    typer.Option(help="Maximum tokens of a sample, including [CLS] and both [SEP]. Default: 512."),
 ]
-MostMasked = Annotated[
+MaxPredictions = Annotated[
     int | None,
     typer.Option(
-        help="Most masked tokens of a sample; unless given 76 with 512, 20 with 128, else 0.15 of the length."
+        help="Maximum masked tokens of a sample. Default: 76 for 512 tokens, 20 for 128, else 0.15 of the maximum "
+        "length."
     ),
 ]
 
-data = typer.Typer(no_args_is_help=True, help="Prepare the data that BERT is trained on.")
+data = typer.Typer(no_args_is_help=True, help="Prepare, convert, verify and copy the training data of BERT.")
 data.command(
     epilog="Example, on every node of a Slurm job: [bold]srun --ntasks-per-node=1 podium data stage data/wikipedia "
     "/local/wikipedia[/bold]",
@@ -35,27 +36,31 @@ data.command(
 @data.command(epilog="Example: [bold]podium data prepare --text part-* --vocab vocab.txt --out data/wikipedia[/bold]")
 def prepare(
     text: Annotated[
-        list[Path], typer.Option("--text", help="A text file: one sentence a line, blank line between documents.")
+        list[Path],
+        typer.Option("--text", help="A text file with one sentence a line and a blank line between documents."),
     ],
-    vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary, one word a line.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a text file.")],
+    vocab: Annotated[Path, typer.Option("--vocab", help="WordPiece vocabulary file, one token a line.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one for each text file.")],
     more_text: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More text files.")] = None,
     processes: Processes = os.cpu_count() or 1,
     evaluation: Annotated[
         int | None,
-        typer.Option(min=1, help="Keep this many, as the reference picks them: 10000 of eval.txt's."),
+        typer.Option(
+            min=1,
+            help="Make an evaluation store: keep this many samples, picked as the reference does (10000 of eval.txt).",
+        ),
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(min=1, help="Keep a random subset of this many, drawn from all texts; open division only."),
+        typer.Option(min=1, help="Keep a random subset of this many samples of all texts. Open division only."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random subset.")] = 0,
-    max_sequence_length: LongestSample = None,
-    max_predictions: MostMasked = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random subset.")] = 0,
+    max_sequence_length: MaxSequenceLength = None,
+    max_predictions: MaxPredictions = None,
 ) -> None:
-    """Turn text into samples as MLPerf's reference does, to the bit: one shard OUT/NAME.h5 for each text file NAME.
+    """Turn text into samples, bit-identical to MLPerf's reference: one shard OUT/NAME.h5 for each text file NAME.
 
-    Shards that are finished are kept: give the same command again to go on where it was broken off.
+    Finished shards are kept: run the same command again to resume after an interruption.
     """
     from benchmarks.bert.preparation.prepare import WHOLE_TEXT, EvaluationPick, Prepared, prepare_subset
     from benchmarks.bert.preparation.prepare import prepare as prepare_texts
@@ -64,15 +69,15 @@ def prepare(
     texts = [*text, *(more_text or [])]
     if evaluation and (samples or len(texts) > 1):
         other = "--samples" if samples else f"{len(texts)} text files"
-        raise UsageError(f"--evaluation: does not go with {other}; give it with one text file, eval.txt")
+        raise UsageError(f"--evaluation: cannot be combined with {other}; use it with one text file, eval.txt")
     if seed and not samples:
-        raise UsageError("--seed: has no use without --samples; nothing else is random here")
+        raise UsageError("--seed: has no effect without --samples, since nothing else is random; leave it out")
     settings = GenerationSettings.of_lengths(max_sequence_length, max_predictions)
     kept = 0
     with progress_bar() as bar:
         task = bar.add_task("Making samples", total=sum(path.stat().st_size for path in texts if path.is_file()))
 
-        def show(prepared: Prepared) -> None:
+        def on_finished(prepared: Prepared) -> None:
             nonlocal kept
             kept += prepared.kept
             bar.advance(task, prepared.text.stat().st_size)
@@ -80,12 +85,12 @@ def prepare(
                 tell(f"{prepared.text}: {prepared.note}")
 
         if samples:
-            shards = prepare_subset(texts, vocab, out, samples, settings, processes, seed, on_finished=show)
+            shards = prepare_subset(texts, vocab, out, samples, settings, processes, seed, on_finished=on_finished)
         else:
             selection = EvaluationPick(evaluation) if evaluation else WHOLE_TEXT
-            shards = prepare_texts(texts, vocab, out, settings, processes, selection, on_finished=show)
+            shards = prepare_texts(texts, vocab, out, settings, processes, selection, on_finished=on_finished)
     if kept:
-        tell(f"{kept} of {len(texts)} shards were there already, whole and of the same text; they were kept")
+        tell(f"kept {kept} of {len(texts)} shards, which were complete and made from the same text")
     for shard in shards:
         print_text(shard)
 
@@ -96,35 +101,37 @@ def prepare(
 def checkpoint(
     source: Annotated[
         Path,
-        typer.Argument(help="TensorFlow's checkpoint by its prefix, Hugging Face's folder, or a .safetensors file."),
+        typer.Argument(help="The prefix of a TensorFlow checkpoint, a Hugging Face folder, or a .safetensors file."),
     ],
-    out: Annotated[Path, typer.Argument(help="The .safetensors file to write; for Hugging Face a new folder.")],
-    size: Annotated[str | None, typer.Option(help="The size it must have; else it is found from the shapes.")] = None,
+    out: Annotated[Path, typer.Argument(help="The .safetensors file to write, or a new folder for Hugging Face.")],
+    size: Annotated[
+        str | None, typer.Option(help="The model size that is required. Default: detected from the shapes.")
+    ] = None,
     to: Annotated[Literal["podium", "huggingface"], typer.Option(help="The format to write.")] = "podium",
 ) -> None:
-    """Turn the weights of a BERT into a checkpoint that a run starts from, bit for bit, and check them on the way."""
+    """Convert the weights of a BERT to the initial checkpoint of a run, bit for bit, and check them."""
     from benchmarks.bert.checkpoint.convert import convert
 
-    chosen = None if size is None else _size(size)
+    required_size = None if size is None else _parse_size(size)
     with progress_bar() as bar:
         task = bar.add_task("Reading tensors", total=None)
-        done = convert(
+        converted = convert(
             source,
             out,
-            size=chosen,
+            size=required_size,
             to=to,
             on_tensor=lambda number, total: bar.update(task, completed=number, total=total),
         )
     lines = {
-        "from": f"{done.source} ({done.kind})",
-        "size": f"{done.size.name}, {done.vocabulary} words",
-        "tensors": f"{done.tensors} of the reference's names, all finite",
-        "parameters": f"{done.parameters:,}",
-        "MLPerf's own": "yes, to the byte" if done.official else "no",
-        "sha256": done.sha256,
+        "from": f"{converted.source} ({converted.kind})",
+        "size": f"{converted.size.name}, vocabulary of {converted.vocabulary}",
+        "tensors": f"{converted.tensors}, with the reference's names, all finite",
+        "parameters": f"{converted.parameters:,}",
+        "MLPerf's own": "yes, byte for byte" if converted.official else "no",
+        "sha256": converted.sha256,
     }
-    print_text(done.file)
-    for name, value in [*lines.items(), *(("note", note) for note in done.notes)]:
+    print_text(converted.file)
+    for name, value in [*lines.items(), *(("note", note) for note in converted.notes)]:
         print_text(f"  {name:13} {value}")
 
 
@@ -133,22 +140,22 @@ def checkpoint(
     epilog="Example: [bold]podium data import --vocab vocab.txt --out data/wikipedia hdf5/part_*.hdf5[/bold]",
 )
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of samples, all of one format.")],
-    vocab: Annotated[Path, typer.Option("--vocab", help="The vocabulary that the samples were made with.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one a file.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of samples, all in the same format.")],
+    vocab: Annotated[Path, typer.Option("--vocab", help="The vocabulary file that the samples were made with.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the shards, one for each file.")],
     format_name: Annotated[
         Literal["auto", "hdf5-fixed", "hdf5-variable", "tfrecord"],
-        typer.Option("--from", help="The format of the files; auto looks into each."),
+        typer.Option("--from", help="The format of the files; auto detects it from their content."),
     ] = "auto",
     processes: Processes = os.cpu_count() or 1,
-    max_sequence_length: LongestSample = None,
-    max_predictions: MostMasked = None,
+    max_sequence_length: MaxSequenceLength = None,
+    max_predictions: MaxPredictions = None,
 ) -> None:
-    """Turn samples in the formats of others into shards: OUT/NAME.h5 for each file NAME, every row checked.
+    """Convert samples from other formats to shards, OUT/NAME.h5 for each file NAME, and check every row.
 
-    hdf5-fixed has padded rows, hdf5-variable is NVIDIA's without padding, tfrecord is the reference's. What
-    `podium data export` wrote comes back to the byte. Rows without padding do not say which lengths their samples were
-    made with: state them where they are not MLPerf's.
+    hdf5-fixed has padded rows, hdf5-variable is NVIDIA's format without padding, tfrecord is the reference's. Files
+    from `podium data export` become the same shards again, byte for byte. Rows without padding do not contain the
+    maximum lengths that their samples were made with: give them if they are not MLPerf's.
     """
     from benchmarks.bert.formats.convert import import_files
     from benchmarks.bert.preparation.settings import GenerationSettings
@@ -171,14 +178,14 @@ def export(
     store: Annotated[Path, typer.Argument(help="A folder of shards.")],
     format_name: Annotated[
         Literal["hdf5-fixed", "hdf5-variable"],
-        typer.Option("--format", help="Padded rows, or rows of their own length as NVIDIA's code reads them."),
+        typer.Option("--format", help="hdf5-fixed: padded rows; hdf5-variable: NVIDIA's format without padding."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files, one a shard.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files, one for each shard.")],
     processes: Processes = os.cpu_count() or 1,
 ) -> None:
-    """Write the samples of shards in a format that the code of others reads: OUT/NAME.hdf5 for each shard NAME.h5.
+    """Convert the samples of shards to a format of other BERT code, OUT/NAME.hdf5 for each shard NAME.h5.
 
-    Nothing is lost: `podium data import` makes the same shards of the files, to the byte.
+    The conversion is lossless: `podium data import` makes the same shards from the files, byte for byte.
     """
     from benchmarks.bert.formats.convert import export_store
     from benchmarks.bert.shard import SUFFIX
@@ -194,18 +201,18 @@ def export(
 def upgrade(
     store: Annotated[Path, typer.Argument(help="The folder of shards.")], processes: Processes = os.cpu_count() or 1
 ) -> None:
-    """Convert the shards of an older version of Podium in place, and write the length index of the store anew.
+    """Convert shards of an older version of Podium in place, verify every shard, and rewrite the store's length index.
 
-    Every shard is verified on the way. The samples stay the same, and so does the digest of the store: runs that were
-    made with it can be resumed. What is converted is kept: give the same command again after an interruption.
+    The samples and the digest of the store stay the same, so runs that use it can be resumed. Converted shards are
+    kept: run the same command again after an interruption.
     """
     from benchmarks.bert.store import shard_paths
     from benchmarks.bert.upgrade import upgrade as upgrade_store
 
     with progress_bar() as bar:
         task = bar.add_task("Converting shards", total=len(shard_paths(store)))
-        converted, others = upgrade_store(store, processes, lambda: bar.advance(task))
-    print_text(f"{store}: {len(converted)} shards converted, {len(others)} were of this version; all verified")
+        converted, current = upgrade_store(store, processes, lambda: bar.advance(task))
+    print_text(f"{store}: {len(converted)} shards converted, {len(current)} were of this version; all verified")
 
 
 @data.command(
@@ -215,43 +222,53 @@ def upgrade(
 def verify(
     store: Annotated[Path, typer.Argument(help="The folder of shards to train on.")],
     evaluation: Annotated[Path | None, typer.Option(help="The folder of shards to evaluate on.")] = None,
-    vocab: Annotated[Path | None, typer.Option("--vocab", help="The vocabulary that they were made with.")] = None,
-    text: Annotated[list[Path] | None, typer.Option("--text", help="A text file that a shard was made from.")] = None,
-    checkpoint_file: Annotated[
-        Path | None, typer.Option("--checkpoint", help="Evaluate these weights on the evaluation samples too.")
+    vocab: Annotated[
+        Path | None, typer.Option("--vocab", help="The vocabulary file that the samples were made with.")
     ] = None,
-    size: Annotated[str, typer.Option(help="The size of the checkpoint.")] = "large",
-    samples: Annotated[int | None, typer.Option(min=1, help="Evaluation samples; else those of the size.")] = None,
-    official: Annotated[bool, typer.Option("--official", help="It has to be MLPerf's own data, to the byte.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the lengths beside Wikipedia's, as SVG.")] = None,
+    text: Annotated[
+        list[Path] | None, typer.Option("--text", help="A text file that a shard was made from. May be repeated.")
+    ] = None,
+    checkpoint_file: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", help="Also evaluate this checkpoint on the evaluation samples."),
+    ] = None,
+    size: Annotated[str, typer.Option(help="The model size of the checkpoint.")] = "large",
+    samples: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of samples to evaluate the checkpoint on. Default: that of the size."),
+    ] = None,
+    official: Annotated[
+        bool, typer.Option("--official", help="Require that the data is MLPerf's, byte for byte.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the sample lengths and Wikipedia's as an SVG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that a prepared store is right: every byte, every sample, no duplicates, the masks, labels and lengths.
+    """Verify a store: every byte and sample, duplicates, masking, next-sentence labels and lengths.
 
-    The verdict is the last line. Exit code 1 if a check failed.
+    The last line is the verdict. Exit code 1 if a check failed.
     """
     from benchmarks.bert.verification.evidence import Subject
     from benchmarks.bert.verification.shard_stats import bytes_of
     from podium.cli.verify import checkpoint_evaluation, verify_store
 
-    _size(size)
+    _parse_size(size)
     subject = Subject(store, evaluation, vocab, tuple(text or ()), official)
-    asked = checkpoint_evaluation(subject, checkpoint_file, size, samples)
+    checkpoint_to_evaluate = checkpoint_evaluation(subject, checkpoint_file, size, samples)
     with progress_bar() as bar:
         task = bar.add_task("Reading shards", total=bytes_of(subject.stores))
-        found = verify_store(subject, asked, on_read=lambda read: bar.advance(task, read))
-    if plot is not None and found.evidence.training.shards:
+        result = verify_store(subject, checkpoint_to_evaluate, on_read=lambda read: bar.advance(task, read))
+    if plot is not None and result.evidence.training.shards:
         from podium.html.chart import plot_lengths
 
-        plot_lengths(found.evidence.training.lengths, store.resolve().name, plot)
+        plot_lengths(result.evidence.training.lengths, store.resolve().name, plot)
     elif plot is not None:
         tell(f"{plot}: not drawn, since no shard can be read")
-    show(as_json, found.as_json(), lambda to: print_findings(to, found.findings, found.verdict))
-    if not found.sound:
+    print_output(as_json, result.as_json(), lambda to: print_findings(to, result.findings, result.verdict))
+    if not result.sound:
         raise typer.Exit(1)
 
 
-def _size(name: str) -> "Size":
+def _parse_size(name: str) -> "Size":
     from benchmarks.bert.sizes import SIZES
 
     if name not in SIZES:

@@ -1,4 +1,4 @@
-"""All commands with their options and help; groups of commands and longer ones have a module of their own."""
+"""All commands with their options and help. Command groups and longer commands are in separate modules."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ import typer
 
 from podium.cli.compare import compare
 from podium.cli.data import data
-from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, show
+from podium.cli.options import AsJson, Lengths, NodeRank, Recipe, Settings, System, print_output
 from podium.cli.rehearse import rehearse
 from podium.cli.report import report
 from podium.cli.study import study
@@ -24,14 +24,14 @@ from podium.core.paths import require_own_packages
 from podium.core.processes import leave_closed_terminal, stop_signals
 from podium.core.text import cut
 
-LONGEST_PATH = 200  # characters of one that are shown
+MAX_PATH_LENGTH = 200  # characters of a path in an error message; longer ones are cut
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    help="MLPerf Training's BERT: time it on a system, and get a result file that the official checkers accept.",
+    help="Train BERT by the rules of MLPerf Training, and write result files that the official checkers accept.",
 )
 app.add_typer(data, name="data")
 app.add_typer(submit, name="submit")
@@ -50,7 +50,7 @@ app.command(epilog="Example: [bold]podium study buckets --out docs/pictures[/bol
 )
 def run(
     system: System,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="How many consecutive runs to make.")] = 1,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Number of consecutive runs.")] = 1,
     recipe: Recipe = None,
     settings: Settings = None,
     resumed: Annotated[
@@ -58,34 +58,34 @@ def run(
         typer.Option(
             "--resume",
             metavar="FOLDER",
-            help="Go on with the run in this folder from its last checkpoint instead; of --set launch.KEY=VALUE alone.",
+            help="Resume the run in this folder from its last checkpoint. Only launch.KEY can be set with --set then.",
         ),
     ] = None,
     as_json: AsJson = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the commands that would be run, and start nothing.")
+        bool, typer.Option("--dry-run", help="Print the commands that would be run, without starting them.")
     ] = False,
     node_rank: NodeRank = 0,
     job_record: Annotated[
         Path | None,
-        typer.Option(hidden=True, help="Given by docker/slurm.sub; see podium/run/requeue.py."),
+        typer.Option(hidden=True, help="Set by docker/slurm.sub; see podium/run/requeue.py."),
     ] = None,
 ) -> None:
-    """Time BERT on a system and write results/SYSTEM/bert/result_0.txt.
+    """Train BERT on a system and write the result log results/SYSTEM/bert/result_0.txt.
 
-    The logs stay in runs/SYSTEM/DATE_TIME, and results/SYSTEM holds copies of the last set of which all runs are
-    results and one succeeded. What an earlier `podium run` left open when it was killed is closed first. Exit code 1 if
-    a run did not reach its target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it has saved
-    itself then, where `checkpoint` is set.
+    The logs stay in runs/SYSTEM/DATE_TIME. They are copied to results/SYSTEM if all runs of the set are valid results
+    and at least one succeeded. Runs that an earlier, killed `podium run` left open are closed first. Exit code 1 if a
+    run did not reach its target, 130 if it was interrupted (Ctrl-C, SIGTERM, a closed terminal), 143 if it was
+    interrupted and has saved a checkpoint, which needs the key `checkpoint`.
     """
     from podium.run.collect import FinishedRun
     from podium.run.progress import Progress
     from podium.run.requeue import JobRecord
-    from podium.run.run_set import RunRequest, execute, run_folder
+    from podium.run.run_set import RunRequest, execute, resolve_run_folder
     from podium.run.summary import as_json as summary_json
     from podium.run.summary import print_table
 
-    folder = run_folder(resumed) if resumed is not None else None
+    folder = resolve_run_folder(resumed) if resumed is not None else None
     job = JobRecord(job_record) if job_record is not None else None
     request = RunRequest(system, settings or [], recipe, runs, folder, node_rank, as_json, job).in_requeued_job()
     if dry_run:
@@ -95,14 +95,14 @@ def run(
         return
     finished: list[FinishedRun] = []
     try:
-        for one in execute(request, Progress(errors)):
-            finished.append(one)
-    finally:
+        for finished_run in execute(request, Progress(errors)):
+            finished.append(finished_run)
+    finally:  # runs that have ended are reported even if a later one fails
         if finished:
-            show(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
-    shortfalls = [one.shortfall(request.config) for one in finished]
-    for sentence in dict.fromkeys(filter(None, shortfalls)):
-        tell(sentence)
+            print_output(as_json, summary_json(finished), lambda to: print_table(to, request.config, finished))
+    shortfalls = [finished_run.shortfall(request.config) for finished_run in finished]
+    for message in dict.fromkeys(filter(None, shortfalls)):
+        tell(message)
     if any(shortfalls):
         raise typer.Exit(1)
 
@@ -117,10 +117,10 @@ def doctor(
     as_json: AsJson = False,
     node_rank: NodeRank = 0,
 ) -> None:
-    """Find out before a run what it would fail by: versions, GPUs, network, disks, data, description, rules.
+    """Check before a run whether it would fail: versions, GPUs, network, disks, data, description, rules.
 
-    Takes a training step of one layer, and has all ranks of the system meet; in the container or on the nodes of the
-    Slurm job that `podium run` would start. Exit code 1 if there is an error.
+    Runs a training step of a one-layer model, and a rendezvous and collectives with all ranks of the system, in the
+    container or the Slurm job that `podium run` would start. Exit code 1 if there is an error.
     """
     from podium.doctor.diagnose import as_json as findings_json
     from podium.doctor.diagnose import diagnose, summary
@@ -129,7 +129,7 @@ def doctor(
     findings = diagnose(system, recipe, settings or [], Progress(errors).note, as_json, node_rank)
     if findings is None:
         return
-    show(as_json, findings_json(system, findings), lambda to: print_findings(to, findings, summary(findings)))
+    print_output(as_json, findings_json(system, findings), lambda to: print_findings(to, findings, summary(findings)))
     if has_errors(findings):
         raise typer.Exit(1)
 
@@ -139,38 +139,49 @@ def doctor(
 )
 def bench(
     system: System,
-    ablate: Annotated[bool, typer.Option("--ablate", help="Turn every optimisation off, one at a time.")] = False,
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Also time steps with each optimisation turned off in turn.")
+    ] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="huggingface", help="Take turns with transformers' BERT, padded.")
+        str | None,
+        typer.Option(metavar="huggingface", help="Also time Hugging Face's BERT, on padded batches, in alternation."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each side that are counted.")] = 8,
-    layers: Annotated[int | None, typer.Option(min=1, help="Another number of layers than the system's size.")] = None,
-    hidden: Annotated[int | None, typer.Option(min=64, help="Another width, a multiple of 64.")] = None,
-    vocabulary: Annotated[int | None, typer.Option(min=5, max=65_536, help="Words of the model.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Number of timed steps of each variant.")] = 8,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Number of layers. Default: that of the system's model size.")
+    ] = None,
+    hidden: Annotated[
+        int | None,
+        typer.Option(min=64, help="Hidden size, a multiple of 64. Default: that of the system's model size."),
+    ] = None,
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(min=5, max=65_536, help="Vocabulary size. Default: that of the system's model size."),
+    ] = None,
     lengths: Lengths = None,
     recipe: Recipe = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time whole training steps on a system: sequences/s, and how far that is from what the machine can do.
+    """Time full training steps on a system: sequences/s, and the share of the machine's peak FLOP/s.
 
-    Needs no data: samples are synthetic, of Wikipedia's lengths. Also fits what a token, a pair of tokens and so on
-    costs, for `podium balance` and `podium predict`, into systems/costs/SYSTEM.json; not where an option changes
-    what the system's file says.
+    Needs no data: samples are synthetic, with Wikipedia's lengths. Unless an option changes the system's model or
+    settings, also fits the time for each token, pair of tokens and so on, and writes these step costs to
+    systems/costs/SYSTEM.json, for `podium balance` and `podium predict`.
     """
-    from podium.cli.bench import Options, keep_costs, measure, print_measured
+    from podium.cli.bench import BenchOptions, measure, print_timings, write_costs
     from podium.config.load import load_system
     from podium.launch.launch import require_torch
     from podium.run.progress import Progress
 
     config = load_system(system, recipe, settings or [])
     require_torch()
-    options = Options(ablate, against, steps, layers, hidden, vocabulary, lengths)
-    as_described = options.as_described and not (recipe or settings)
-    measured = measure(config, options, as_described, Progress(errors))
-    if as_described:
-        tell(f"what a token and a pair of tokens cost is in {keep_costs(config, measured)}")
-    show(as_json, measured, lambda to: print_measured(to, config, measured))
+    options = BenchOptions(ablate, against, steps, layers, hidden, vocabulary, lengths)
+    fit_costs = options.uses_system_model and not (recipe or settings)
+    measured = measure(config, options, fit_costs, Progress(errors))
+    if fit_costs:
+        tell(f"the fitted step costs are in {write_costs(config, measured)}")
+    print_output(as_json, measured, lambda to: print_timings(to, config, measured))
 
 
 @app.command(
@@ -180,45 +191,62 @@ def balance(
     system: Annotated[
         str | None, typer.Argument(help="A name in systems/, or the path of a system's YAML file.", show_default=False)
     ] = None,
-    ranks: Annotated[int | None, typer.Option(min=1, help="Without a system: how many ranks.")] = None,
-    local_batch: Annotated[int | None, typer.Option(min=1, help="Without a system: samples of a rank a step.")] = None,
-    ranks_per_node: Annotated[int | None, typer.Option(min=1, help="Without a system. Default: 8, or all.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Without a system: the number of ranks.")] = None,
+    local_batch: Annotated[
+        int | None, typer.Option(min=1, help="Without a system: the number of samples of a rank in a step.")
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Without a system: the number of ranks on a node. Default: 8, or all if not divisible."
+        ),
+    ] = None,
     counts: Annotated[
         str | None,
         typer.Option(
-            metavar="equal|free", help="Without a system: whether `indexed` gives ranks equally many samples."
+            metavar="equal|free",
+            help="Without a system: whether `indexed` assigns the same number of samples to every rank.",
         ),
     ] = None,
     scan: Annotated[
         str | None,
-        typer.Option(metavar="stride|snake", help="Without a system: how those that sort deal out. Default: theirs."),
+        typer.Option(
+            metavar="stride|snake",
+            help="Without a system: the order in which strategies that sort assign samples to ranks. Default: the "
+            "strategy's own.",
+        ),
     ] = None,
     strategy: Annotated[
-        str, typer.Option(metavar="STRATEGY|all", help="The strategy to show. Default: all, not the recipe's alone.")
+        str, typer.Option(metavar="STRATEGY|all", help="The strategy to evaluate, whatever the recipe uses.")
     ] = "all",
     lengths: Lengths = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Global batches to deal out. Default: of a million samples, from 20 to 400."),
+        typer.Option(
+            min=1, help="Number of global batches to assign. Default: those of a million samples, between 20 and 400."
+        ),
     ] = None,
     packing: Annotated[
-        bool, typer.Option("--packing", help="Also pack all samples ahead in every way, and show how full rows get.")
+        bool,
+        typer.Option(
+            "--packing", help="Also pack the whole dataset with every method, and show how full the rows are."
+        ),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw it as an SVG file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the chart to this SVG file.")] = None,
     recipe: Recipe = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how evenly each strategy assigns samples to the ranks of a system, or to any number of ranks.
 
-    Strategies are run on samples of Wikipedia's lengths; nothing is trained and no GPU is needed.
+    The strategies are run on samples of Wikipedia's lengths. Nothing is trained and no GPU is needed.
     """
     from podium.cli.balance import plot_balance, print_balance, print_packing
     from podium.planning.balance_report import Cluster, balance_report
 
-    by_number = (ranks, local_batch)
-    if system is not None and any(value is not None for value in (*by_number, ranks_per_node, counts, scan)):
-        raise UsageError("give either a system or --ranks and --local-batch; a system's are changed by --set")
+    cluster_options = (ranks, local_batch, ranks_per_node, counts, scan)
+    if system is not None and any(value is not None for value in cluster_options):
+        raise UsageError("give either a system or --ranks and --local-batch; change a system's settings with --set")
     if system is not None:
         from podium.config.load import load_system
 
@@ -229,12 +257,12 @@ def balance(
         raise UsageError("--recipe and --set change a system's settings; give a system too")
     else:
         cluster = Cluster.of_ranks(ranks, local_batch, ranks_per_node, counts, scan)
-    measured = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
+    result = balance_report(cluster, [] if strategy == "all" else [strategy], lengths, steps, packing)
     if plot is not None:
-        plot_balance(cluster, measured, plot)
-    show(as_json, measured, lambda to: print_balance(to, cluster, measured))
+        plot_balance(cluster, result, plot)
+    print_output(as_json, result, lambda to: print_balance(to, cluster, result))
     if packing and not as_json:
-        print_packing(Console(), measured)
+        print_packing(Console(), result)
 
 
 @app.command(
@@ -244,22 +272,25 @@ def predict(
     system: System,
     recipe: Recipe = None,
     scale: Annotated[
-        str | None, typer.Option(metavar="GPUS,…", help="Numbers of GPUs to draw the predicted time for.")
+        str | None, typer.Option(metavar="GPUS,…", help="Also predict the time for these numbers of GPUs.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the curve of --scale and the published points as SVG.")
+        Path | None, typer.Option(help="Draw the curve of --scale and the published results to this SVG file.")
     ] = None,
     cost: Annotated[
         Path | None,
-        typer.Option(metavar="PRICES.yaml", help="Add what it costs, at hourly prices as docs/prices.yaml."),
+        typer.Option(
+            metavar="PRICES.yaml", help="Add the cost of the run, by the prices in this file (see docs/prices.yaml)."
+        ),
     ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict time-to-train on a system before a run: its parts, an interval, and what is unsure.
+    """Predict time-to-train on a system before a run: its parts, an interval, and the uncertainties.
 
-    A step's cost is what `podium bench` measured there, or else that of the best published code, fitted on A100 runs,
-    with Podium's own step as counted beside it; samples to target are interpolated between published batch sizes.
+    The time of a step is what `podium bench` measured on the system. Without a measurement it is that of the best
+    published code, fitted on A100 runs, and the estimate for Podium's step is printed too. Samples to target are
+    interpolated between published batch sizes.
     """
     from podium.cli.predict import check_plot, plot_scale, predict_run, print_prediction
     from podium.config.load import load_system
@@ -270,7 +301,7 @@ def predict(
     predicted = predict_run(config, scale, Progress(errors), cost)
     if plot is not None:
         plot_scale(predicted, config.system, plot)
-    show(as_json, predicted, lambda to: print_prediction(to, config, predicted))
+    print_output(as_json, predicted, lambda to: print_prediction(to, config, predicted))
 
 
 @app.command(
@@ -280,20 +311,33 @@ def tune(
     system: System,
     searches: Annotated[
         list[str] | None,
-        typer.Option("--search", metavar="NAME", help="In systems/search, or a YAML file. Default: all of the system."),
+        typer.Option(
+            "--search",
+            metavar="NAME",
+            help="A search space: a name in systems/search or a YAML file. May be repeated. Default: all of a system.",
+        ),
     ] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Of each search, instead of what its file says.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Trainings at once; they share the system's threads.")] = 1,
-    repeats: Annotated[int, typer.Option(min=0, help="Of the best and of the shipped settings, other seeds.")] = 5,
-    folder: Annotated[Path | None, typer.Option(help="To write to and go on from. Default: runs/SYSTEM/tune.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Number of trials of each search. Default: that of its file.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of concurrent trials, which share the system's threads.")
+    ] = 1,
+    repeats: Annotated[
+        int, typer.Option(min=0, help="Repeats, with other seeds, of the best and of the shipped settings.")
+    ] = 5,
+    folder: Annotated[
+        Path | None, typer.Option(help="The folder to write to and to resume from. Default: runs/SYSTEM/tune.")
+    ] = None,
     recipe: Recipe = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for settings that reach the target on fewer samples; several searches are compared on the same budget.
+    """Search for hyper-parameters that reach the target with fewer samples.
 
-    Every trial is a training; results/ is left alone. Give the same command again to go on where it was broken off.
-    Leaves report.json, tuning.svg and the best settings as YAML in the folder.
+    Several searches are compared on the same budget. Every trial is a training run; results/ is not changed. Run the
+    same command again to resume after an interruption. Writes report.json, tuning.svg and the best settings as YAML to
+    the folder.
     """
     from podium.launch.launch import require_torch
 
@@ -304,62 +348,64 @@ def tune(
     from podium.tune.tune import as_json as tuned_json
     from podium.tune.tune import tune as tune_system
 
-    def told(line: str) -> None:
+    def report_line(line: str) -> None:
         errors.print(line, markup=False, highlight=False)
 
     options = Options(tuple(searches or ()), trials, workers, repeats, folder)
-    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), told)
+    tuned = tune_system(system, recipe, settings or [], options, Progress(errors), report_line)
     keep_report(tuned)
     plot_tuned(tuned, tuned.folder / "tuning.svg")
-    show(as_json, tuned_json(tuned), lambda to: print_tuned(to, tuned))
+    print_output(as_json, tuned_json(tuned), lambda to: print_tuned(to, tuned))
 
 
 def main() -> None:
-    """Run a command; a failure or an interruption is told as a sentence, with its exit code."""
+    """Run the command of sys.argv; print an error or an interruption as one line and exit with its exit code."""
     for number in (*stop_signals(), signal.SIGALRM):
         signal.signal(number, _interrupt)
-    hook, sys.unraisablehook = sys.unraisablehook, _interrupt_again
+    hook, sys.unraisablehook = sys.unraisablehook, _repeat_lost_interrupt
     try:
         try:
             require_own_packages()
-            _require_text(sys.argv[1:])
+            _require_utf8(sys.argv[1:])
             app()
         finally:
             sys.stdout.flush()
     except (PodiumError, Interrupted, SystemError) as error:
         failure: BaseException | None = error
-        while isinstance(failure, SystemError):  # by which numba replaces what a signal raises while it loads code
+        while isinstance(failure, SystemError):  # numba wraps what a signal handler raises while it loads code
             failure = failure.__cause__
         if not isinstance(failure, PodiumError | Interrupted):
             raise
         tell(str(failure))
         sys.exit(failure.exit_code)
     except MemoryError:
-        tell("there is not enough memory for this; see that the files are those that were meant")
+        tell("out of memory; check that the command was given the right files")
         sys.exit(1)
     except RuntimeError as error:
-        if "Symlink loop" not in str(error):  # as pathlib says it before Python 3.13
+        if "Symlink loop" not in str(error):  # pathlib's message before Python 3.13
             raise
-        tell(f"{error}; name another place")
+        tell(f"{error}; name another path")
         sys.exit(2)
     except OSError as error:
         if error.filename is not None:
-            tell(f"{cut(os.fsdecode(error.filename), LONGEST_PATH)}: {error.strerror}; name another place")
+            tell(f"{cut(os.fsdecode(error.filename), MAX_PATH_LENGTH)}: {error.strerror}; name another path")
             sys.exit(1)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over has nowhere to go
-        if error.errno != errno.EPIPE:
+        # Python flushes standard output again at exit; what is left in its buffer goes to /dev/null then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:  # a reader such as `head` that has closed the pipe is no error to report
             tell(f"the output cannot be written ({error.strerror})")
         sys.exit(1)
     finally:
         sys.unraisablehook = hook
 
 
-def _require_text(arguments: Sequence[str]) -> None:
-    """UsageError for an argument that is not UTF-8, which neither files nor a terminal could show."""
+def _require_utf8(arguments: Sequence[str]) -> None:
+    """UsageError for an argument that is not UTF-8 and so could be written neither to files nor to a terminal."""
     for argument in arguments:
+        # Python decodes bytes of argv that are not UTF-8 to lone surrogates (PEP 383).
         if any("\ud800" <= character <= "\udfff" for character in argument):
             raise UsageError(
-                f"the argument {cut(argument, LONGEST_PATH)} is not UTF-8; rename the file, or type it anew"
+                f"the argument {cut(argument, MAX_PATH_LENGTH)} is not UTF-8; rename the file, or type it again"
             )
 
 
@@ -369,9 +415,10 @@ def _interrupt(number: int, _: object) -> None:
     raise Interrupted("interrupted")
 
 
-def _interrupt_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Interrupt once more where the exception was lost, as in a callback of numba's while it loads code."""
+def _repeat_lost_interrupt(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Interrupt again, by SIGALRM, if Interrupted was raised where it cannot propagate, as in a callback of numba."""
     if isinstance(unraisable.exc_value, Interrupted):
+        # Not raised here: in this hook it would be lost as well. The alarm comes when the callback has returned.
         signal.setitimer(signal.ITIMER_REAL, 0.05)
     else:
         sys.__unraisablehook__(unraisable)

@@ -1,6 +1,6 @@
-"""`podium predict`: predicts a run's time-to-train and shows its parts, as a table, as JSON and as SVG.
+"""`podium predict`: predicts a run's time-to-train and its parts, as a table, as JSON and as SVG.
 
-It runs in this process, for any number of ranks, and needs no torch and no GPU.
+Runs in this process for any number of ranks, without torch and without a GPU.
 """
 
 import json
@@ -33,22 +33,22 @@ from podium.run.data import with_data
 from podium.run.progress import Progress
 from podium.run.run_set import RUNS
 
-BAR = 40  # characters of the longest bar
-MOST_GPUS = 1 << 17
+BAR_WIDTH = 40  # characters of the longest bar
+MAX_GPUS = 1 << 17
 
 
 def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices: Path | None = None) -> dict[str, Any]:
-    """The prediction by the names that `podium predict --json` prints; kept in a folder under runs/.
+    """Return the prediction as the JSON object of `podium predict --json`, and write it to a new folder under runs/.
 
-    `scale` has numbers of GPUs between commas, `prices` is a file as of `podium compare --cost`. The embedded text is
-    prepared if it is not yet, since its lengths count; other text is not. Raises UsageError or WorkError.
+    `scale` is a comma-separated list of GPU counts, `prices` a file as for `podium compare --cost`. Prepares the
+    embedded text if necessary, since its sample lengths are needed, but no other text. Raises UsageError or WorkError.
     """
     if config.data.kind == "embedded" and config.size == "tiny":
         config = with_data(config, progress.note)
     if scale is not None and config.target_accuracy is None:
         raise UsageError(
-            f"--scale: {config.system} has target_accuracy null, and the curve is of times to a target; leave --scale "
-            "out, or set target_accuracy=0.72"
+            f"--scale: {config.system} has target_accuracy null, and the curve shows times to a target; leave out "
+            "--scale, or give --set target_accuracy=0.72"
         )
     costs, constants = costs_path(config.system), load_constants()
     plan = plan_of_config(config, costs if costs.is_file() else None, constants)
@@ -58,7 +58,7 @@ def predict_run(config: RunConfig, scale: str | None, progress: Progress, prices
         "global_batch_size": plan.global_batch_size,
         "balancing": plan.strategy,
         "code": plan.code,
-        "scale": _scaled(plan, _numbers(scale), constants) if scale is not None else [],
+        "scale": _predict_scale(plan, _parse_gpu_counts(scale), constants) if scale is not None else [],
         "published": published_points() if scale is not None else [],
     }
     if prices is not None:
@@ -79,7 +79,7 @@ def _as_json(prediction: Prediction) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PredictedSystem:
-    """A configured system as entries of a prices file know it."""
+    """The properties of a configured system that entries of a prices file are matched with."""
 
     accelerator: str | None
     family: str | None
@@ -87,11 +87,11 @@ class PredictedSystem:
     submitter: str | None
     accelerators: int | None
     nodes: int | None
-    round: str | None = None  # `own` in a prices file
+    round: str | None = None  # matches `own` in a prices file
 
 
 def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The cost of the predicted run and of its interval's ends. UsageError where no price fits the system."""
+    """Return the cost of the predicted run and of both ends of its interval. UsageError if no price fits the system."""
     prices, description, launch = read_prices(path), config.description, config.launch
     name = description.accelerator_model_name
     kind, on_cpu = accelerator_named(name), launch.device == "cpu"
@@ -103,13 +103,13 @@ def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) 
         accelerators=0 if on_cpu else launch.ranks,
         nodes=launch.nodes,
     )
-    place = prices.entry_for(system)
-    if place is None:
+    entry = prices.entry_for(system)
+    if entry is None:
         raise UsageError(
             f"{path}: no entry of prices fits {config.system} ({name}); add one, such as system: {config.system}"
         )
-    per_hour = hourly_price(system, prices, place)
-    if isinstance(per_hour, str):
+    per_hour = hourly_price(system, prices, entry)
+    if isinstance(per_hour, str):  # the reason why the entry's unit cannot be applied to this system
         raise UsageError(f"{path}: {per_hour}; use another unit for {config.system}")
 
     def cost(seconds: float) -> float:
@@ -121,36 +121,36 @@ def predicted_cost(config: RunConfig, predicted: Mapping[str, Any], path: Path) 
         "low": cost(predicted["low"]),
         "high": cost(predicted["high"]),
         "cost_per_hour": per_hour,
-        "without_initialisation": prices.initialisation,  # it is paid for, and not predicted
+        "without_initialisation": prices.initialisation,  # the time before run_start is billed, but not predicted
     }
 
 
-def _scaled(plan: Plan, gpus: list[int], constants: Constants) -> list[dict[str, Any]]:
+def _predict_scale(plan: Plan, gpus: list[int], constants: Constants) -> list[dict[str, Any]]:
     return [
         {
             "gpus": scaled.gpus,
             "global_batch_size": scaled.global_batch_size,
             "accumulation_steps": scaled.accumulation_steps,
             **_as_json(scaled.prediction),
-            "outside": [asdict(each) for each in outside(scaled.plan, scaled.prediction, constants)],
+            "outside": [asdict(score) for score in outside(scaled.plan, scaled.prediction, constants)],
         }
         for scaled in scale_plan(plan, gpus, constants)
     ]
 
 
-def _numbers(text: str) -> list[int]:
-    """Whole numbers between commas, in rising order, each once."""
+def _parse_gpu_counts(text: str) -> list[int]:
+    """Parse comma-separated GPU counts and return them sorted, without duplicates. UsageError for anything else."""
     try:
-        numbers = sorted({int(word) for word in text.split(",")})
+        counts = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        numbers = []
-    if not numbers or numbers[0] < 1 or numbers[-1] > MOST_GPUS:
-        raise UsageError(f"--scale: found {text}, allowed are numbers of GPUs up to {MOST_GPUS:,}, such as 8,64,1024")
-    return numbers
+        counts = []
+    if not counts or counts[0] < 1 or counts[-1] > MAX_GPUS:
+        raise UsageError(f"--scale: found {text}, allowed are numbers of GPUs up to {MAX_GPUS:,}, such as 8,64,1024")
+    return counts
 
 
 def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str, Any]) -> None:
-    """A table of the whole and its parts, what is unsure, and the curve over GPU counts if it was asked for."""
+    """Print a table of the time and its parts, the uncertainties, and with --scale the curve over GPU counts."""
     table = Table(title=f"{config.system}, recipe {config.recipe}: predicted", show_header=False)
     table.add_column("what")
     table.add_column("figure", justify="right")
@@ -161,7 +161,7 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     )
     table.add_row("  between", f"{duration(predicted['low'])} and {duration(predicted['high'])}")
     if predicted["as_counted"] is not None:
-        table.add_row("  Podium's step as counted, never run", duration(predicted["as_counted"]))
+        table.add_row("  Podium's step, estimated, not measured", duration(predicted["as_counted"]))
     if cost := predicted.get("cost"):
         table.add_row(f"cost, {cost['currency']}", money(cost["cost_to_train"]))
         table.add_row("  between", f"{money(cost['low'])} and {money(cost['high'])}")
@@ -174,16 +174,17 @@ def print_prediction(console: Console, config: RunConfig, predicted: Mapping[str
     console.print(table)
     console.print(predicted["interval"]["statement"], markup=False, highlight=False)
     if predicted.get("cost", {}).get("without_initialisation"):
-        console.print("the time before run_start is paid for, but not predicted: cost is without it", highlight=False)
+        console.print("the time before run_start is billed, but not predicted: the cost is without it", highlight=False)
     for sentence in predicted["unsure"]:
         console.print(f"unsure: {sentence}", markup=False, highlight=False)
     if predicted["scale"]:
         console.print(_scale_table(predicted))
         for row in predicted["scale"]:
-            for each in row["outside"]:
-                took = f"* {row['gpus']:,} GPUs: {each['system']} took {duration(each['seconds'])}"
-                where = f"{each['side']} the interval {duration(row['low'])} to {duration(row['high'])}"
-                console.print(f"{took}, {where}: {each['why']}", markup=False, highlight=False)
+            for score in row["outside"]:
+                took = f"* {row['gpus']:,} GPUs: {score['system']} took {duration(score['seconds'])}"
+                interval = f"{duration(row['low'])} to {duration(row['high'])}"
+                line = f"{took}, {score['side']} the interval {interval}: {score['why']}"
+                console.print(line, markup=False, highlight=False)
         more = dict.fromkeys(sentence for row in predicted["scale"] for sentence in row["unsure"])
         for sentence in (s for s in more if s not in predicted["unsure"]):
             console.print(f"unsure of the curve: {sentence}", markup=False, highlight=False)
@@ -193,19 +194,22 @@ def _scale_table(predicted: Mapping[str, Any]) -> Table:
     rows = predicted["scale"]
     longest = max(row["seconds"] for row in rows)
     accumulates = any(row["accumulation_steps"] > 1 for row in rows)
-    notes = ["in parts: by gradient accumulation, in so many micro-batches a step"] if accumulates else []
+    notes = ["in N parts: gradient accumulation, with N micro-batches a step"] if accumulates else []
     if any(row["outside"] for row in rows):
         notes.append("*: a published score is outside the interval, for the reasons below")
     table = Table(
-        title="Predicted at the batch size that suits best, beside published A100 systems",
+        title="Predicted at the best batch size, and times of published A100 systems",
         caption="\n".join(notes) or None,
     )
     for heading in ("GPUs", "batch", "predicted", "between", "exposed communication", "published"):
         table.add_column(heading, justify="right")
     table.add_column("", justify="left")
     for row in rows:
-        near = [point["seconds"] for point in predicted["published"] if point["gpus"] == row["gpus"]]
-        span = f"{duration(min(near))} to {duration(max(near))}" if len(near) > 1 else "".join(map(duration, near))
+        times = [point["seconds"] for point in predicted["published"] if point["gpus"] == row["gpus"]]
+        if len(times) > 1:
+            published = f"{duration(min(times))} to {duration(max(times))}"
+        else:
+            published = "".join(map(duration, times)) or "–"
         parts = row["accumulation_steps"]
         table.add_row(
             f"{row['gpus']:,}",
@@ -213,14 +217,14 @@ def _scale_table(predicted: Mapping[str, Any]) -> Table:
             duration(row["seconds"]),
             f"{duration(row['low'])} to {duration(row['high'])}",
             f"{row['split']['communication'] / row['seconds']:.0%}",
-            (span or "–") + (" *" if row["outside"] else ""),
-            "█" * max(1, round(BAR * row["seconds"] / longest)),
+            published + (" *" if row["outside"] else ""),
+            "█" * max(1, round(BAR_WIDTH * row["seconds"] / longest)),
         )
     return table
 
 
 def duration(seconds: float) -> str:
-    """Such as 12.3 s, 16.6 min, 3.4 h or 12.1 days, with a figure that can be compared."""
+    """Format a duration with about three digits, such as 12.3 s, 16.6 min, 3.4 h or 12.1 days."""
     for limit, unit, name in (
         (120, 1, "s"),
         (2 * 3600, 60, "min"),
@@ -229,13 +233,13 @@ def duration(seconds: float) -> str:
     ):
         if seconds < limit:
             return f"{seconds / unit:.3g} {name}" if seconds / unit < 100 else f"{seconds / unit:.0f} {name}"
-    raise ValueError(f"{seconds} seconds is no duration")
+    raise ValueError(f"{seconds} seconds is not a duration")
 
 
 def check_plot(scale: str | None, plot: Path | None) -> None:
-    """UsageError for a picture of a curve that was not asked for, or in another format."""
+    """UsageError for --plot without --scale, or with a file that is not SVG."""
     if plot is not None and scale is None:
-        raise UsageError("--plot: found no --scale, whose curve it draws; allowed with it are numbers of GPUs")
+        raise UsageError("--plot: needs --scale, whose curve it draws; add it, such as --scale 8,64,1024")
     if plot is not None and plot.suffix != ".svg":
         raise UsageError(f"--plot: found {plot.name}, allowed are names that end in .svg")
 
@@ -244,7 +248,7 @@ CURVE, FITTED, OTHERS = "predicted", "published-fitted", "published"  # ids in t
 
 
 def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
-    """Draw `scale` and `published` of a prediction. WorkError if the file cannot be written."""
+    """Draw `scale` and `published` of a prediction as SVG. WorkError if the file cannot be written."""
     from podium.html.chart import picture  # here, since matplotlib takes long to import
 
     rows = predicted["scale"]
@@ -253,13 +257,13 @@ def plot_scale(predicted: Mapping[str, Any], name: str, path: Path) -> None:
         low, high = ([row[key] for row in rows] for key in ("low", "high"))
         axes.fill_between(gpus, low, high, color="#1f77b4", alpha=0.2)
         axes.plot(gpus, [row["seconds"] for row in rows], "o-", color="#1f77b4", label=f"{name}, predicted", gid=CURVE)
-        for fitted, identity, label, face in (
+        for fitted, group_id, label, face in (
             (True, FITTED, "A100, published, fitted on", "#d62728"),
             (False, OTHERS, "A100, published, not fitted on", "none"),
         ):
             points = [point for point in predicted["published"] if point["fitted"] == fitted]
-            places = [point["gpus"] for point in points], [point["seconds"] for point in points]
-            axes.scatter(*places, s=18, facecolors=face, edgecolors="#d62728", label=label, gid=identity)
+            coordinates = [point["gpus"] for point in points], [point["seconds"] for point in points]
+            axes.scatter(*coordinates, s=18, facecolors=face, edgecolors="#d62728", label=label, gid=group_id)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         for axis in (axes.xaxis, axes.yaxis):

@@ -1,4 +1,4 @@
-"""`podium data stage`: copy a store to a disk of this node, all of it or the part that the node's ranks read."""
+"""`podium data stage`: copies a store to a local disk of this node, completely or only what the node's ranks read."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ from podium.cli.options import Recipe, Settings
 from podium.core.console import print_text, progress_bar, tell
 from podium.core.errors import UsageError
 
-if TYPE_CHECKING:  # commands import what they need, so that others start without it
+if TYPE_CHECKING:  # each command imports its libraries itself, so that the other commands start faster
     from benchmarks.bert.manifest import NodePart
     from podium.config.schema import RunConfig
 
@@ -19,24 +19,28 @@ SLURM_NODE = "SLURM_NODEID"
 
 
 def stage(
-    store: Annotated[Path, typer.Argument(help="A folder of shards, such as one on a disk that all nodes share.")],
-    target: Annotated[Path, typer.Argument(help="The folder to copy to, on a disk of this node.")],
+    store: Annotated[Path, typer.Argument(help="A folder of shards, such as one on a shared file system.")],
+    target: Annotated[Path, typer.Argument(help="The folder to copy to, on a local disk of this node.")],
     system: Annotated[
         str | None,
-        typer.Option("--system", help="Of a system with shards: per_rank, copy only what ranks of this node read."),
+        typer.Option(
+            "--system", help="For a system with `shards: per_rank`: copy only the shards that this node's ranks read."
+        ),
     ] = None,
     recipe: Recipe = None,
     settings: Settings = None,
     node_rank: Annotated[
         int | None,
-        typer.Option("--node-rank", min=0, help="With --system: this node's number; in a Slurm step SLURM_NODEID."),
+        typer.Option(
+            "--node-rank", min=0, help="With --system: this node's number. Default in a Slurm step: SLURM_NODEID."
+        ),
     ] = None,
-    files: Annotated[int, typer.Option("--files", min=1, help="Files to copy at a time.")] = 4,
+    files: Annotated[int, typer.Option("--files", min=1, help="Number of files to copy in parallel.")] = 4,
 ) -> None:
-    """Copy a store to a disk of this node, verified: what the copy holds is read back and compared with the manifest.
+    """Copy a store to a local disk of this node, read the copy back and compare it with the manifest.
 
-    Give the same command again to resume a copy that was broken off. With --system only the shards with samples of this
-    node's ranks are copied, where each rank reads a part of its own alone; a store to evaluate on is copied whole.
+    Run the same command again to resume an interrupted copy. With --system, if each rank reads only its part of the
+    store, only the shards with samples of this node's ranks are copied. Evaluation stores are always copied completely.
     """
     from benchmarks.bert.manifest import WHOLE_STORE
     from benchmarks.bert.shard import EVALUATION
@@ -44,11 +48,11 @@ def stage(
     from podium.config.load import load_system
 
     if system is None and (recipe is not None or settings or node_rank is not None):
-        raise UsageError("--recipe, --set and --node-rank say what a system's node needs; give --system too")
+        raise UsageError("--recipe, --set and --node-rank have no effect without --system; give --system too")
     evaluation = store_manifest(store).selection == EVALUATION
     part = WHOLE_STORE
     if system is not None and not evaluation:
-        part = part_of(load_system(system, recipe, settings or []), node_rank)
+        part = node_part(load_system(system, recipe, settings or []), node_rank)
     with progress_bar() as bar:
         task = bar.add_task("Copying files", total=None)
         staged = stage_store(
@@ -59,7 +63,7 @@ def stage(
             on_start=lambda size: bar.update(task, total=size),
             on_bytes=lambda size: bar.advance(task, size),
         )
-    tell(f"Files copied and verified: {len(staged.copied):,}; found whole: {len(staged.kept):,}")
+    tell(f"Files copied and verified: {len(staged.copied):,}; kept from before: {len(staged.kept):,}")
     if staged.left_out:
         tell(f"Shards left out, which node {part.node} of {part.nodes} does not need: {staged.left_out:,}")
     key = "data.evaluation_store" if evaluation else "data.store"
@@ -67,12 +71,12 @@ def stage(
     for setting in (*(settings or []), f"{key}={target.resolve()}"):
         options += ["--set", setting]
     tell(f"To train with it: {shlex.join(['podium', 'run', system or 'SYSTEM', *options])}")
-    tell("(data.store, data.evaluation_store and data.vocabulary are set together)")
+    tell("(data.store, data.evaluation_store and data.vocabulary must be set together)")
     print_text(target)
 
 
-def part_of(config: "RunConfig", node_rank: int | None) -> "NodePart":
-    """The part of a store to train on that a node reads: `node_rank`, or else that of the Slurm step.
+def node_part(config: "RunConfig", node_rank: int | None) -> "NodePart":
+    """Return the part of the training store that a node reads: node `node_rank`, or by default that of the Slurm step.
 
     UsageError for a node that the system does not have.
     """
@@ -83,7 +87,7 @@ def part_of(config: "RunConfig", node_rank: int | None) -> "NodePart":
         allowed = f"0 to {nodes - 1}" if nodes > 1 else "0"
         raise UsageError(
             f"--node-rank: found {node_rank}, allowed is {allowed} with {config.system}'s launch.nodes {nodes}; set "
-            "that as the run has it"
+            "launch.nodes as for the run"
         )
     if not config.reads_own_part:
         return WHOLE_STORE
@@ -93,6 +97,6 @@ def part_of(config: "RunConfig", node_rank: int | None) -> "NodePart":
     if not given.isdecimal() or int(given) >= nodes:
         raise UsageError(
             f"--node-rank: {config.system} has {nodes} nodes, and {SLURM_NODE} is {given or 'not set'}; give 0 to "
-            f"{nodes - 1}, or start it by srun with one task on each of {nodes} nodes"
+            f"{nodes - 1}, or start the command by srun with one task on each of {nodes} nodes"
         )
     return NodePart(int(given), nodes)

@@ -1,4 +1,4 @@
-"""`podium study`: the studies of docs/studies.md, as tables, as JSON and as pictures."""
+"""`podium study`: computes the studies of docs/studies.md and prints them as tables, as JSON or as charts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from podium.cli.options import AsJson, show
+from podium.cli.options import AsJson, print_output
 from podium.core.console import result_table
 from podium.core.errors import UsageError
 from podium.core.files import make_folder
@@ -21,25 +21,25 @@ NAMES = ("small-batches", "lengths", "scaling", "buckets", "contributions")
 def study(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(NAMES)}.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Draw study-NAME.svg in this folder.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Draw the chart study-NAME.svg in this folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question that Samsung's paper (arXiv 2402.02447) leaves open; docs/studies.md has the answers.
+    """Compute a study of a question that Samsung's paper (arXiv 2402.02447) leaves open; see docs/studies.md.
 
-    Runs the balancing strategies on samples of given lengths, and the cost model of `podium predict`: nothing is
-    trained, and every figure is the same each time.
+    Runs the balancing strategies on histograms of sample lengths, and the cost model of `podium predict`. Nothing is
+    trained, and the figures are the same every time.
     """
     if name not in NAMES:
         raise UsageError(f"study: found {name}, allowed are {', '.join(NAMES)}")
-    found = make_study(name)
+    computed = make_study(name)
     if out is not None:
-        plot_study(found, make_folder(out) / f"study-{name}.svg")
-    show(as_json, found.as_json(), lambda to: print_study(to, found))
+        plot_study(computed, make_folder(out) / f"study-{name}.svg")
+    print_output(as_json, computed.as_json(), lambda to: print_study(to, computed))
 
 
 def make_study(name: str) -> "Study":
-    """One of NAMES, at its full size."""
+    """Compute the study `name`, one of NAMES."""
     from podium.planning.studies import balance, steps  # here, since scipy and pydantic take long to import
 
     makers: tuple[Callable[[], Study], ...] = (
@@ -53,20 +53,20 @@ def make_study(name: str) -> "Study":
 
 
 def print_study(console: Console, study: "Study") -> None:
-    """The question, the tables with the source of their figures, and the findings."""
+    """Print the question, the tables with the source of their figures, and the findings."""
     console.print(study.question, style="bold", highlight=False)
-    for one in study.tables:
-        table = result_table(one.title, one.headings[:1], one.headings[1:])
-        for row in one.texts():
+    for data in study.tables:
+        table = result_table(data.title, data.headings[:1], data.headings[1:])
+        for row in data.texts():
             table.add_row(*row)
         console.print(table)
-        console.print(f" ({one.source})\n", markup=False, highlight=False)
+        console.print(f" ({data.source})\n", markup=False, highlight=False)
     for finding in study.findings:
         console.print(finding, markup=False, highlight=False)
 
 
 def plot_study(study: "Study", path: Path) -> None:
-    """The study's chart as SVG. WorkError if the file cannot be written."""
+    """Draw the study's chart as SVG. WorkError if the file cannot be written."""
     from podium.html.chart import picture  # here, since matplotlib takes long to import
 
     chart = study.chart
@@ -82,7 +82,8 @@ def plot_study(study: "Study", path: Path) -> None:
             colours: dict[str, str] = {}
             for number, line in enumerate(chart.lines):
                 style = "o-" if line.joined else "x"
-                key = line.label.split(", ")[-1].removesuffix(" samples a rank")  # marks have their line's colour
+                # Points that belong to a line have the same text after the last comma, and get its colour.
+                key = line.label.split(", ")[-1].removesuffix(" samples a rank")
                 colour = colours.setdefault(key, f"C{number}")
                 axes.plot(line.x, line.y, style, color=colour, markersize=4, label=line.label)
             if chart.log_x:

@@ -1,4 +1,4 @@
-"""`podium submit …`: describe a system, package its runs, and check a package before it is submitted to MLPerf."""
+"""`podium submit …`: describes systems, and builds and checks submission packages for MLPerf."""
 
 import json
 from pathlib import Path
@@ -6,27 +6,30 @@ from typing import Annotated
 
 import typer
 
-from podium.cli.options import AsJson, System, show
+from podium.cli.options import AsJson, System, print_output
 from podium.core.console import Console, errors, print_json, progress_bar, tell
 
-submit = typer.Typer(no_args_is_help=True, help="Describe systems, and make and check submissions to MLPerf.")
+submit = typer.Typer(no_args_is_help=True, help="Describe systems, and build and check submissions to MLPerf.")
 
 
 @submit.command(epilog="Example: [bold]podium submit describe laptop --out laptop.json[/bold]")
 def describe(
     system: System,
-    out: Annotated[Path | None, typer.Option(help="Write MLPerf's JSON of the system there.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write MLPerf's system description to this JSON file.")] = None,
     fill: Annotated[
-        bool, typer.Option("--fill", help="Take what is not stated from what this machine tells, and say so.")
+        bool,
+        typer.Option(
+            "--fill", help="Fill fields that are not stated with values detected on this machine, and list them."
+        ),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 where the machine contradicts the file.")
+        bool, typer.Option("--strict", help="Exit code 1 if a stated field differs from the detected value.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare a system's description with this machine, and write MLPerf's systems/NAME.json.
 
-    Give it on a node of the system: it tells of the machine that it runs on.
+    Run it on a node of the system, since it detects the hardware and software of the machine that it runs on.
     """
     from podium.config.load import load_system
     from podium.core.errors import attempt
@@ -39,20 +42,20 @@ def describe(
     config = load_system(system)
     device, fault = attempt(ask, config.implementation, "describe", [])
     if fault:
-        tell(f"framework and GPUs cannot be told: {fault}")
+        tell(f"framework and GPUs cannot be detected: {fault}")
     fields = compare(config, detect(device))
-    description, taken = filled(config, fields) if fill else (stated(config), [])
+    description, filled_names = filled(config, fields) if fill else (stated(config), [])
     if as_json:
-        print_json(fields_json(description, fields, taken))
+        print_json(fields_json(description, fields, filled_names))
     else:
         print_fields(Console(), config.system, fields)
-    if taken:
-        tell("these were not stated and are taken from this machine; to keep them, write them under description:")
-    for name in taken:
+    if filled_names:
+        tell("these fields were filled with values detected on this machine; to keep them, add them to description:")
+    for name in filled_names:
         text = json.dumps(description[name], ensure_ascii=False)
         errors.print(f"  {name}: {text}", markup=False, highlight=False)
-    for one in differing(fields):
-        tell(f"warning: {one.name} is stated as {one.stated!r}, and this machine tells {one.detected!r}")
+    for field in differing(fields):
+        tell(f"warning: {field.name} is stated as {field.stated!r}, and detected as {field.detected!r} on this machine")
     if out is not None:
         write_whole(out, system_json(description))
     if strict and differing(fields):
@@ -64,33 +67,41 @@ def package(
     systems: Annotated[
         list[str],
         typer.Argument(
-            help="Names in systems/ or paths of systems' YAML files, for the runs in results/SYSTEM; or sets of runs, "
-            "runs/SYSTEM/DATE_TIME."
+            help="Names in systems/ or paths of systems' YAML files, whose runs are those in results/SYSTEM; or sets "
+            "of runs, runs/SYSTEM/DATE_TIME."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="A new folder; the package is the folder ORG in it.")],
-    org: Annotated[str, typer.Option(help="The submitter's folder: description.submitter, as the logs have it.")],
+    out: Annotated[Path, typer.Option(help="A new folder. The package is the folder ORG in it.")],
+    org: Annotated[
+        str, typer.Option(help="The submitter, which names the package's folder: description.submitter in the logs.")
+    ],
     division: Annotated[
         str | None, typer.Option(metavar="closed|open", help="Refuse systems of the other division.")
     ] = None,
-    ruleset_name: Annotated[str, typer.Option("--ruleset", help="The round's rules, such as 4.1.0.")] = "5.0.0",
+    ruleset_name: Annotated[
+        str, typer.Option("--ruleset", help="The version of MLPerf's rules, such as 4.1.0.")
+    ] = "5.0.0",
     results: Annotated[
-        Path | None, typer.Option(help="Instead of results/, which holds SYSTEM/bert; or a folder of logs, as a set's.")
+        Path | None,
+        typer.Option(help="The folder that contains SYSTEM/bert, or a folder of logs. Default: results/."),
     ] = None,
-    runs: Annotated[Path | None, typer.Option(help="Instead of runs/, which holds SYSTEM's folders of runs.")] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="The folder that contains the run folders of SYSTEM. Default: runs/.")
+    ] = None,
     allow_other_code: Annotated[
         bool,
         typer.Option(
-            "--allow-other-code", help="Take the present commit where the runs' own is not known; the README says so."
+            "--allow-other-code",
+            help="If the commit of the runs is not known, package the current one and state that in the README.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a package of ten runs of each system: results, descriptions, the code that made them.
+    """Build a submission package of ten runs of each system: results, system descriptions and code.
 
-    Of more than ten runs the window of ten consecutive ones at the median is taken. The logs are compared with what
-    their runs recorded, and what was compared is printed. Refuses, with exit code 1 and the rule's name, whatever would
-    be rejected; then nothing is left behind.
+    Of more than ten runs, the ten consecutive ones with the median score are used. The logs are compared with the
+    records of their runs, and the comparisons are printed. If the package would be rejected, the command prints the
+    rule, exits with code 1 and leaves no package.
     """
     from podium.core.errors import UsageError
     from podium.mllog.rulesets import ruleset
@@ -102,9 +113,9 @@ def package(
 
     if division not in (None, "closed", "open"):
         raise UsageError(f"--division: found {division!r}, allowed is closed or open")
-    wish = Wish(tuple(systems), out, org, ruleset(ruleset_name), division, results, runs, allow_other_code)
-    made = make_package(wish, lambda path, rules: check_path(path, rules).findings, Progress(errors).note)
-    show(as_json, packaged_json(made), lambda to: print_packaged(to, made))
+    request = Wish(tuple(systems), out, org, ruleset(ruleset_name), division, results, runs, allow_other_code)
+    made = make_package(request, lambda path, rules: check_path(path, rules).findings, Progress(errors).note)
+    print_output(as_json, packaged_json(made), lambda to: print_packaged(to, made))
 
 
 @submit.command(epilog="Example: [bold]podium submit check path/to/ORG --ruleset 5.0.0[/bold]")
@@ -116,19 +127,20 @@ def check(
             "runs (runs/SYSTEM/DATE_TIME), one log, or a .zip, .tar, .tar.gz or .tar.xz of these."
         ),
     ],
-    ruleset: Annotated[str, typer.Option(help="The rules of a round, 1.1.0 to 5.0.0.")] = "5.0.0",
+    ruleset: Annotated[str, typer.Option(help="The version of MLPerf's rules, 1.1.0 to 5.0.0.")] = "5.0.0",
     runs: Annotated[
         Path | None,
         typer.Option(
-            help="Podium's own runs, such as runs/laptop: their logs must say what they were configured with."
+            help="Run folders of Podium, such as runs/laptop, whose configurations are compared with the logs."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check anybody's package: all official checkers on a copy of it, and what they let through.
+    """Check a submission package by any submitter with all official checkers and with Podium's own checks.
 
-    A verdict for every file, and what was found. Nothing in the package is written to, followed or executed. Exit code
-    1 if there is an error: something for which the package would be rejected, or its score would be worth nothing.
+    Prints a verdict for every file, and the findings. The checkers run on a copy; nothing in the package is modified,
+    followed as a link, or executed. Exit code 1 if there is an error, for which the package would be rejected or its
+    score would be invalid.
     """
     from podium.mllog.rulesets import ruleset as named
     from podium.submission.check import as_json as report_json
@@ -145,6 +157,6 @@ def check(
             told=lambda logs: bar.advance(task, logs),
             runs=runs,
         )
-    show(as_json, report_json(report), lambda to: print_report(to, report))
+    print_output(as_json, report_json(report), lambda to: print_report(to, report))
     if not report.accepted:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`podium data verify`: every check of a store and of its initial checkpoint, and what they found."""
+"""`podium data verify`: runs all checks of a store and of the initial checkpoint."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ JSON_FIELDS = {"check": "rule", "level": "severity", "found": "message", "expect
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything that was found of a store."""
+    """The findings of all checks of a store, with its statistics and the evidence that they are based on."""
 
     findings: tuple[Finding, ...]
     statistics: dict[str, Any]
@@ -29,16 +29,17 @@ class Verification:
 
     @property
     def sound(self) -> bool:
+        """Whether no check failed."""
         return not has_errors(self.findings)
 
     @property
     def verdict(self) -> str:
-        """`sound`, or `not sound: …` with the number of checks that failed."""
+        """The text `sound`, or `not sound: …` with the number of failed checks."""
         failed = sum(finding.severity == "error" for finding in self.findings)
         return f"not sound: {failed} {'check' if failed == 1 else 'checks'} failed" if failed else "sound"
 
     def as_json(self) -> dict[str, Any]:
-        """One object for programs."""
+        """The JSON object of `--json`."""
         findings = [finding.as_json(JSON_FIELDS) for finding in self.findings]
         for finding in findings:
             finding["level"] = "fail" if finding["level"] == "error" else finding["level"]
@@ -48,10 +49,13 @@ class Verification:
 def checkpoint_evaluation(
     subject: Subject, checkpoint: Path | None, size: str, samples: int | None
 ) -> Evaluation | None:
-    """What to evaluate, if anything; UsageError, before long work, for what does not go together or is not there."""
+    """Return the evaluation of the checkpoint that the options request, None without a checkpoint.
+
+    UsageError for options that cannot be combined and for a missing file, before any shard is read.
+    """
     if checkpoint is None:
         if samples is not None:
-            raise UsageError("--samples: has no use without --checkpoint; it says how many samples to evaluate")
+            raise UsageError("--samples: has no effect without --checkpoint, which is evaluated on that many samples")
         return None
     if subject.evaluation is None or subject.vocabulary is None:
         raise UsageError("--checkpoint: needs --evaluation and --vocab too; it is evaluated on those samples")
@@ -64,9 +68,10 @@ def checkpoint_evaluation(
 def verify_store(
     subject: Subject, evaluation: Evaluation | None = None, on_read: Callable[[int], None] | None = None
 ) -> Verification:
-    """Make every check; `on_read` is called with the bytes of each shard that was read. Errors as `gather_evidence`.
+    """Run all checks of a store, and evaluate a checkpoint on it if there is an `evaluation`.
 
-    A store that is whole and has no manifest gets one.
+    `on_read` is called with the number of bytes of each shard that was read. Writes the manifest of a complete store
+    that has none. Raises what `gather_evidence` raises.
     """
     started = perf_counter()
     evidence = gather_evidence(subject, processors(), on_read)
@@ -75,7 +80,8 @@ def verify_store(
     seconds = perf_counter() - started
     if evaluation is not None and evidence.evaluation is not None and evidence.evaluation.shards:
         survey = evidence.evaluation
-        compared = subject.official or is_official_vocabulary(evaluation.vocabulary)
-        masked_a_sample = survey.total("masked_tokens") / survey.samples
-        findings.append(check_initial_accuracy(evaluation, masked_a_sample, compared, subject.official))
+        # The reference accuracy is that of MLPerf's data, so it is no criterion for samples of another vocabulary.
+        comparable = subject.official or is_official_vocabulary(evaluation.vocabulary)
+        masked_per_sample = survey.total("masked_tokens") / survey.samples
+        findings.append(check_initial_accuracy(evaluation, masked_per_sample, comparable, subject.official))
     return Verification(tuple(findings), statistics_of(evidence) | {"seconds": seconds}, evidence)

@@ -75,7 +75,7 @@ def check_seed(context: DiagnosticContext) -> Iterable[Finding]:
 
 
 def check_licence(context: DiagnosticContext) -> Iterable[Finding]:
-    """The licence file of the code, which a submission contains. Skipped in an installation, which has no repository."""
+    """The licence file of the code, which a submission contains. Skipped in an installation, without a repository."""
     if not INSTALLED:
         licensed = has_licence(context.places.project.parent)
         found = "present" if licensed else NO_LICENCE

@@ -1,1 +1,1 @@
-"""Sets of runs: prepare, launch, collect."""
+"""Sets of runs: prepare the data, launch the processes, collect the results."""

@@ -1,4 +1,4 @@
-"""What is done after a run: its result gets a place and a verdict, or its failure a message that says how to resume."""
+"""After a run: finalizes and checks its result log, or extends the error message by how to resume the run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from podium.launch.node_data import DataChangedError
 from podium.mllog.compliance import check_compliance
 from podium.mllog.read import read_log
 from podium.run.prepare import PreparedRun
-from podium.run.results import published_folder, record_saved, settle
+from podium.run.results import finalize_log, published_folder, record_saved
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that came to its end: its log, its side files, its totals and the checker's verdict by ruleset."""
+    """A run that has ended normally: its log, its folder, its summary and the compliance checker's verdicts."""
 
     result: Path
     folder: Path
     seed: int
     summary: Mapping[str, Any]
-    compliance: Mapping[str, str]
+    compliance: Mapping[str, str]  # by ruleset: the checker's output, empty if the log complies
 
     @property
     def published(self) -> Path | None:
-        """The copy of its log under results/, while these are of its set."""
+        """The copy of the log under results/; None if results/ contains copies of another set."""
         folder = published_folder(self.result.parent)
         return folder / self.result.name if folder is not None else None
 
@@ -41,11 +41,11 @@ class FinishedRun:
         return not any(self.compliance.values())
 
     def shortfall(self, config: RunConfig) -> str:
-        """Why the run counts as failed although it came to its end; nothing where it does not."""
+        """Return why the run counts as failed although it has ended normally; an empty string if it does not."""
         if config.target_accuracy is not None and not self.reached_target:
             return (
                 f"the target accuracy of {config.target_accuracy} was not reached within max_samples "
-                f"{config.max_samples}, so the log says aborted"
+                f"{config.max_samples}, so the status in the log is aborted"
             )
         return "" if self.compliant else f"the official compliance checker finds errors in {self.result}"
 
@@ -56,59 +56,70 @@ class FinishedRun:
             "run_folder": str(self.folder),
             "seed": self.seed,
             **self.summary,
-            "compliance": {ruleset: not words for ruleset, words in self.compliance.items()},
+            "compliance": {ruleset: not output for ruleset, output in self.compliance.items()},
         }
 
 
 def collect(run: PreparedRun, note: Callable[[str], None]) -> FinishedRun:
-    """Give the log of a run that has ended its place, and ask the official checker about it."""
+    """Finalize the log of a run that has ended, and check it with the official compliance checker.
+
+    WorkError if the run left no log with run_start or no summary.
+    """
     folder = run.folder
-    result = settle(folder)
+    result = finalize_log(folder)
     summary = folder.read_summary()
     if result is None or summary is None:
         raise WorkError(f"{folder.path}: the run left no log with run_start; see {folder.output}")
     if folder.gone_on_with:
-        note(f"The run was restarted, so that it is no result; its log stays in {result}")
-    note("Asking the official compliance checker")
+        note(f"The run was restarted, so its log is not a result; it stays in {result}")
+    note("Running the official compliance checker")
     assert run.config.seed is not None
     return FinishedRun(result, folder.path, run.config.seed, summary, check_compliance(result))
 
 
 def collect_failure(run: PreparedRun, error: PodiumError | Interrupted) -> PodiumError | Interrupted:
-    """The error of a run that broke off, with where its log is and how to resume; Saved where the run is not over."""
+    """Finalize the log of a run that has failed, and return its error with the log's path and how to resume the run.
+
+    The error is Saved if the run was interrupted and has a checkpoint to resume from.
+    """
     if isinstance(error, DataChangedError):
-        kept = settle(run.folder, DATA_CHANGED, run.folder.changed_data_result) or run.folder.log
-        return DataChangedError(f"{error}; its log is no result and is kept: {kept}")
+        kept = finalize_log(run.folder, DATA_CHANGED, run.folder.changed_data_result) or run.folder.log
+        return DataChangedError(f"{error}; its log is not a result and is kept: {kept}")
     hint = _resume_hint(run, str(error))
     if isinstance(error, Saved | Interrupted) and hint:
         attempt(record_saved, run.folder)
         return Saved(f"{error}; {hint}")
     try:
-        result = settle(run.folder)
-        place = f"its log says {read_log(result).status}: {result}" if result else "it had not begun: no result file"
-    except PodiumError as fault:
-        place = str(fault)
-    return type(error)("; ".join(filter(None, (str(error), place, hint))))
+        result = finalize_log(run.folder)
+        if result:
+            log_note = f"the status in its log is {read_log(result).status}: {result}"
+        else:
+            log_note = "it had not reached run_start: no result file"
+    except PodiumError as fault:  # such as a full disk, which must not replace the run's own error
+        log_note = str(fault)
+    return type(error)("; ".join(filter(None, (str(error), log_note, hint))))
 
 
 DATA_CHANGED = "its data was changed meanwhile"
 
 
 def _resume_hint(run: PreparedRun, message: str) -> str:
-    """The command that resumes a run that broke off with this message; nothing where it cannot be resumed.
+    """Return a text with the command that resumes a run that has failed with `message`; empty if it cannot be resumed.
 
-    A checkpoint that the message names is one that could not be read: the run resumes from the one before it. A loss
-    that is not finite comes again with the same batch.
+    A checkpoint that the message names could not be read, so the run resumes from the one before it. A run with a loss
+    that is not finite cannot be resumed, since the same batch would give the same loss again.
     """
     config, folder = run.config, run.folder
-    whole = [checkpoint for checkpoint in whole_checkpoints(folder.checkpoints) if str(checkpoint.path) not in message]
+    usable = [checkpoint for checkpoint in whole_checkpoints(folder.checkpoints) if str(checkpoint.path) not in message]
     failure = folder.told_failure(final_only=True)
     final = failure is not None and not isinstance(failure, Saved)
-    if not whole or (final and folder.not_finite.is_file()):
+    if not usable or (final and folder.not_finite.is_file()):
         return ""
-    mended = "once that is mended, " if final else ""
-    nodes = ", given on each node with its --node-rank unless Slurm does" if config.launch.nodes > 1 else ""
+    condition = "once that is fixed, " if final else ""
+    nodes = (
+        "; run it on each node with its --node-rank, unless Slurm starts the nodes" if config.launch.nodes > 1 else ""
+    )
     return (
-        f"{mended}`podium run {config.system} --resume {seen_anywhere(folder.path)}` goes on after its first "
-        f"{whole[-1].samples:,} samples{nodes}"
+        f"{condition}`podium run {config.system} --resume {seen_anywhere(folder.path)}` resumes the run after its "
+        f"first {usable[-1].samples:,} samples{nodes}"
     )

@@ -1,4 +1,4 @@
-"""Data for a run: shards prepared once from the text that the configuration names, and reused."""
+"""Prepares and verifies the data of a run. Shards are made once from the configured text, and reused."""
 
 import hashlib
 import os
@@ -21,45 +21,46 @@ from podium.core.paths import WORKING_FOLDER
 from podium.launch.node_data import NodeData
 
 DATA = WORKING_FOLDER / "data"
-GENERATION_VERSION = 2  # another one where the same text is made into other samples
+GENERATION_VERSION = 2  # increased whenever the same text gives other samples, so that old stores are not reused
 
 
 def with_data(config: RunConfig, on_progress: Callable[[str], None], node: NodeData | None = None) -> RunConfig:
-    """The configuration with its data prepared and verified, its `data` and `phases` naming nothing but stores.
+    """Prepare and verify the data, and return the configuration with `data` and `phases` naming only stores.
 
-    `on_progress` is told what takes time, and `node` remembers what was verified. Raises UsageError for files that are
-    missing or do not fit together and WorkError for damaged shards.
+    `on_progress` is called with a description of each long operation; `node` caches what was verified. UsageError for
+    files that are missing or do not fit together, WorkError for damaged shards.
     """
     config = _prepared(config, on_progress)
     on_progress("Checking the data")
-    made_for = verify(config, node)
+    limits = verify(config, node)
     data = config.data
     assert data.store and data.evaluation_store
     SampleStore(data.evaluation_store).require_samples(config.evaluation_samples, "evaluation.samples")
     phases = []
     for phase in config.phases:
-        length, masked = made_for[phase.store or data.store]
-        # what data.store has in common with the others is its own affair
-        known = {"max_predictions": masked} if phase.store else {}
-        phases.append(phase.model_copy(update={"max_sequence_length": length, **known}))
+        length, masked = limits[phase.store or data.store]
+        # Phases on data.store keep max_predictions unset, since data.store determines it.
+        update = {"max_sequence_length": length} | ({"max_predictions": masked} if phase.store else {})
+        phases.append(phase.model_copy(update=update))
     return config.model_copy(update={"phases": tuple(phases)})
 
 
 def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[int, int]]:
-    """Check vocabulary, division's rules, composition, and every byte that this node reads: UsageError or WorkError.
+    """Verify the configured stores, and return for each the maximum tokens and masked tokens of a sample.
 
-    No two shards of any of the stores have the same content, and evaluation samples are as long as training's. A store
-    that has no manifest gets one then. Returns the most tokens and the most masked tokens of a sample that each store
-    was made for.
+    Checks the vocabulary, the rules of the division, that no two shards of the stores have the same content, that
+    evaluation samples are as long as training samples, and the digest of every shard that this node reads. Writes the
+    manifest of a store that has none. UsageError or WorkError for what is found.
     """
     data = config.data
     assert data.store and data.evaluation_store and data.vocabulary
     vocabulary = Vocabulary.read(data.vocabulary)
     if data.evaluation_store in config.stores:
         raise UsageError(
-            f"data.evaluation_store: {data.evaluation_store} is trained on too; name samples that no run is trained on"
+            f"data.evaluation_store: {data.evaluation_store} is also a training store; name a store that is not "
+            "trained on"
         )
-    node, made_for, shards = node or NodeData(), {}, {}
+    node, limits, shards = node or NodeData(), {}, {}
     parts = config.store_parts(node.node)
     for key, store in config.every_store.items():
         try:
@@ -69,52 +70,57 @@ def verify(config: RunConfig, node: NodeData | None = None) -> dict[Path, tuple[
                 opened.require_whole()
             node.verify(opened)
         except WorkError as error:
-            hint = f" (or remove {store.parent}: it is then made again)" if DATA in store.parents else ""
+            hint = f" (or remove {store.parent}: it is prepared again then)" if DATA in store.parents else ""
             if isinstance(error, ManifestError) and config.shards == "per_rank" and not config.reads_own_part:
-                moved = "balancing" if config.balancing not in IN_ORDER else "capacity_overflow"
-                instead = "set loader to exchange" if moved == "balancing" else "leave it out"
+                key = "balancing" if config.balancing not in IN_ORDER else "capacity_overflow"
+                remedy = "set loader to exchange" if key == "balancing" else f"leave out {key}"
                 hint += (
-                    f" (every node needs all shards: with {moved} {getattr(config, moved)} a rank reads samples of the "
-                    f"other ranks' parts; {instead} to do with a node's own)"
+                    f" (every node needs all shards, since with {key} {getattr(config, key)} a rank also reads samples "
+                    f"of other ranks' parts; {remedy} if each node has only its part)"
                 )
             raise type(error)(f"{error}{hint}") from None
         opened.keep_manifest()
         listed = zip(opened.paths, opened.manifest.shards, strict=True)
         shards[store] = [(path, {"content_sha256": entry.content_sha256}) for path, entry in listed]
-        made_for[store] = opened.max_sequence_length, opened.max_predictions
+        limits[store] = opened.max_sequence_length, opened.max_predictions
         if opened.max_sequence_length > config.model_size.positions:
             raise UsageError(
-                f"{store}: has samples of up to {opened.max_sequence_length} tokens, and size {config.size} has "
-                f"{config.model_size.positions} positions; prepare samples of at most as many tokens"
+                f"{store}: has samples of up to {opened.max_sequence_length} tokens, but size {config.size} has only "
+                f"{config.model_size.positions} positions; prepare samples of at most that many tokens"
             )
-    for length in {made_for[store] for store in config.stores}:  # short samples are the same for several lengths
-        alike = [store for store in config.stores if made_for[store] == length]
-        if repeated := repeats(shard for store in (data.evaluation_store, *alike) for shard in shards[store]):
+    # Stores of different lengths are compared only within each length: from documents that are shorter than both
+    # limits, the same text gives the same samples in both stores.
+    for length in {limits[store] for store in config.stores}:
+        same_length = [store for store in config.stores if limits[store] == length]
+        if repeated := repeats(shard for store in (data.evaluation_store, *same_length) for shard in shards[store]):
             raise UsageError(f"{repeated[0]}, neither in one store nor in two; name stores without a shard in common")
-    _require_lengths(config, made_for)
+    _require_lengths(config, limits)
     for number, phase in enumerate(config.phases):
         store = phase.store or data.store
-        for key, found in zip(("max_sequence_length", "max_predictions"), made_for[store], strict=True):
+        for key, found in zip(("max_sequence_length", "max_predictions"), limits[store], strict=True):
             if (wanted := getattr(phase, key)) not in (None, found):
                 raise UsageError(
                     f"phases.{number}.{key} is {wanted}, but the samples in {store} were made with {found}; name a "
-                    f"folder of such samples in phases.{number}.store, or leave {key} out"
+                    f"store with that limit in phases.{number}.store, or leave out {key}"
                 )
-    return made_for
+    return limits
 
 
-def _require_lengths(config: RunConfig, made_for: Mapping[Path, tuple[int, int]]) -> None:
-    """UsageError for evaluation samples that are shorter than training's, and in closed for any but MLPerf's."""
-    evaluation, usual = config.data.evaluation_store, GenerationSettings()
+def _require_lengths(config: RunConfig, limits: Mapping[Path, tuple[int, int]]) -> None:
+    """UsageError for evaluation samples shorter than training samples, and in closed for lengths other than MLPerf's.
+
+    `limits` has the maximum tokens and masked tokens of a sample of each store.
+    """
+    evaluation, default = config.data.evaluation_store, GenerationSettings()
     assert evaluation is not None
-    longest = max(made_for[store][0] for store in config.stores)
-    if made_for[evaluation][0] < longest:
+    longest = max(limits[store][0] for store in config.stores)
+    if limits[evaluation][0] < longest:
         raise UsageError(
-            f"data.evaluation_store: {evaluation} was made for {made_for[evaluation][0]} tokens, and the samples to "
-            f"train on for {longest}; allowed is {longest} or more: prepare it with --max-sequence-length {longest}"
+            f"data.evaluation_store: {evaluation} was made for {limits[evaluation][0]} tokens, and the training "
+            f"samples for {longest}; allowed is {longest} or more: prepare it with --max-sequence-length {longest}"
         )
-    official = usual.max_sequence_length, usual.max_predictions
-    for store, found in made_for.items():
+    official = default.max_sequence_length, default.max_predictions
+    for store, found in limits.items():
         if config.division == "closed" and found != official:
             raise UsageError(
                 f"{store}: closed division, Data set: found samples of up to {found[0]} tokens with up to {found[1]} "
@@ -123,7 +129,7 @@ def _require_lengths(config: RunConfig, made_for: Mapping[Path, tuple[int, int]]
 
 
 def is_prepared(config: RunConfig) -> bool:
-    """Whether the samples of the text that a configuration names are there already; of anything else they are."""
+    """Whether the stores of the configured text exist already. True for data that is not a user's text."""
     data = config.data
     if data.kind != "text":
         return True
@@ -131,12 +137,12 @@ def is_prepared(config: RunConfig) -> bool:
     files = (*data.text, data.evaluation_text, data.vocabulary)
     if not all(path.is_file() for path in files):
         return False
-    wanted = _wanted(config, "text", data.text, data.evaluation_text, data.vocabulary)
-    return all(_is_made(store, texts) for store, texts, _ in wanted)
+    plans = _plan_stores(config, "text", data.text, data.evaluation_text, data.vocabulary)
+    return all(_is_complete(store, texts) for store, texts, _ in plans)
 
 
 def _prepared(config: RunConfig, on_progress: Callable[[str], None]) -> RunConfig:
-    """With the stores that the settings name, or those of the text named, made where they are not there yet."""
+    """Return the configuration with stores as its data, prepared from the configured text where they are missing."""
     data = config.data
     if data.kind == "store":
         return config
@@ -158,51 +164,57 @@ def _from_text(
     vocabulary: Path,
     on_progress: Callable[[str], None],
 ) -> RunConfig:
-    """Shards in a folder named for the content of all that goes into them, made where they are not there yet."""
-    named = [("text", path) for path in texts] + [("evaluation_text", evaluation), ("vocabulary", vocabulary)]
-    for key, path in named:
+    """Return the configuration with stores of these texts, prepared or converted where necessary.
+
+    The stores' folder is named by a hash of everything that determines the samples.
+    """
+    inputs = [("text", path) for path in texts] + [("evaluation_text", evaluation), ("vocabulary", vocabulary)]
+    for key, path in inputs:
         if not path.is_file():
             raise UsageError(f"data.{key}: there is no file {path}; name one that exists")
-    wanted = _wanted(config, name, texts, evaluation, vocabulary)
-    for store, sources, settings in wanted:
-        if _is_made(store, sources):
+    plans = _plan_stores(config, name, texts, evaluation, vocabulary)
+    for store, sources, settings in plans:
+        if _is_complete(store, sources):
             if not is_older(store):
                 continue
-            on_progress(f"Converting the samples in {store}, which an older version has made")
+            on_progress(f"Converting the samples in {store}, made by an older version")
         else:
             names = ", ".join(source.name for source in sources)
             length = settings.max_sequence_length
             of_length = f" of up to {length} tokens" if length != SEQUENCE_LENGTH else ""
             on_progress(f"Making samples{of_length} from {names}")
         prepare(sources, vocabulary, store, settings, processes=min(len(sources), os.cpu_count() or 1))
-    (training, _, usual), (evaluated, _, _), *_ = wanted
-    made = {settings: store for store, sources, settings in wanted if sources == texts and settings != usual}
-    phases = [p if p.store else p.model_copy(update={"store": made.get(p.generation)}) for p in config.phases]
-    data = DataSettings(store=training, evaluation_store=evaluated, vocabulary=vocabulary)
+    (training, _, default), (evaluation_store, _, _), *_ = plans
+    by_settings = {settings: store for store, sources, settings in plans if sources == texts and settings != default}
+    phases = [p if p.store else p.model_copy(update={"store": by_settings.get(p.generation)}) for p in config.phases]
+    data = DataSettings(store=training, evaluation_store=evaluation_store, vocabulary=vocabulary)
     return config.model_copy(update={"data": data, "phases": tuple(phases)})
 
 
-Wanted = tuple[Path, tuple[Path, ...], GenerationSettings]  # a store, the texts that it is made of, and how
+StorePlan = tuple[Path, tuple[Path, ...], GenerationSettings]  # a store, the texts that it is made from, and how
 
 
-def _wanted(config: RunConfig, name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path) -> list[Wanted]:
-    """The stores to train and to evaluate on, and one for each other length that phases train on."""
-    folder, usual = DATA / name / f"samples-{_digest((*texts, evaluation, vocabulary))}", GenerationSettings()
+def _plan_stores(
+    config: RunConfig, name: str, texts: tuple[Path, ...], evaluation: Path, vocabulary: Path
+) -> list[StorePlan]:
+    """Return the training and the evaluation store, and a training store for each other length of the phases."""
+    folder, default = DATA / name / f"samples-{_digest((*texts, evaluation, vocabulary))}", GenerationSettings()
     of_phases = dict.fromkeys(phase.generation for phase in config.phases if phase.store is None)
-    others = [settings for settings in of_phases if settings != usual]
+    others = [settings for settings in of_phases if settings != default]
     return [
-        (folder / "training", texts, usual),
-        (folder / "evaluation", (evaluation,), usual),
+        (folder / "training", texts, default),
+        (folder / "evaluation", (evaluation,), default),
         *((folder / f"training-{s.max_sequence_length}-{s.max_predictions}", texts, s) for s in others),
     ]
 
 
-def _is_made(store: Path, sources: tuple[Path, ...]) -> bool:
-    whole = not (store / MARKER).exists()
-    return whole and all((store / f"{source.name}.h5").is_file() for source in sources)
+def _is_complete(store: Path, sources: tuple[Path, ...]) -> bool:
+    finished = not (store / MARKER).exists()  # the marker is removed after the last shard was written
+    return finished and all((store / f"{source.name}.h5").is_file() for source in sources)
 
 
 def _digest(files: tuple[Path, ...]) -> str:
+    """Return 16 hex digits of SHA-256 over the files' names and contents and the generation's version and defaults."""
     digest = hashlib.sha256(repr((GENERATION_VERSION, astuple(GenerationSettings()))).encode())
     for path in files:
         digest.update(path.name.encode())

@@ -1,4 +1,4 @@
-"""`podium run --dry-run`: prints the commands of a run as shell lines; nothing is started and nothing is written."""
+"""`podium run --dry-run`: the commands of a run as shell lines. Nothing is started and nothing is written."""
 
 import shlex
 
@@ -18,7 +18,10 @@ from podium.run.run_set import RunRequest, new_set_folder
 
 
 def commands(request: RunRequest) -> list[str]:
-    """This node's commands in order, one a line; a line that begins with # is a comment. Folder names hold the time."""
+    """Return this node's commands in order, one a line; lines that begin with # are comments.
+
+    Names of new run folders contain the current time, as those of a real run would.
+    """
     config = request.config
     clipping = "none" if config.clipping is None else f"{config.clipping.when} at {config.clipping.max_norm:g}"
     lines = [
@@ -26,33 +29,34 @@ def commands(request: RunRequest) -> list[str]:
         f"precision {config.precision}, gradients sent as {config.wire}. {hyperparameters_note(config)}"
     ]
     if config.launch.launcher != "torchrun":
-        words, inside = request.launcher_command(), request.config_inside
-        warnings = [f"`podium run` would refuse: {fault}" for fault in known_faults(inside)]
-        warnings += filter(None, [unseen_paths(inside, system_path(request.system))])
-        return [*lines, *(f"# WARNING: {printable(warning)}" for warning in warnings), shlex.join(words)]
+        argv, config_inside = request.launcher_command(), request.config_inside
+        warnings = [f"`podium run` would fail: {fault}" for fault in known_faults(config_inside)]
+        warnings += filter(None, [unseen_paths(config_inside, system_path(request.system))])
+        return [*lines, *(f"# WARNING: {printable(warning)}" for warning in warnings), shlex.join(argv)]
     node = ALONE
     if config.launch.nodes > 1:
         node = _node(config, request.node_rank)
         lines.append(
-            f"# node {node.rank} of {config.launch.nodes}: once all have met, each runs this with a --node-rank and a "
-            "--local-addr of its own; node 0 names the folder"
+            f"# node {node.rank} of {config.launch.nodes}: after the rendezvous each node runs this command with its "
+            "--node-rank and --local-addr; node 0 chooses the folder"
         )
     new = new_set_folder(config)
     folders = [request.resumed] if request.resumed else [RunFolder(new / f"run_{n}") for n in range(request.runs)]
     for folder in folders:
-        private = folder.path / "private"  # a run makes a temporary one
+        private = folder.path / "private"  # stands for the temporary folder that a real run makes
         variables = [f"{name}={value}" for name, value in environment(config, node, private).items()]
         run = PreparedRun(config, folder, Cleared(request.resumed is None, ""))
-        words = command(config, folder, "train", run.options, node, private)
-        lines.append(f"cd {shlex.quote(str(WORKING_FOLDER))} && {shlex.join(['env', *variables, *words])}")
+        argv = command(config, folder, "train", run.options, node, private)
+        lines.append(f"cd {shlex.quote(str(WORKING_FOLDER))} && {shlex.join(['env', *variables, *argv])}")
     return lines
 
 
 def _node(config: RunConfig, rank: int) -> Node:
+    """This node with its address, or with the placeholder ADDRESS if the rendezvous host cannot be resolved here."""
     host, port = rendezvous_address(config)
     if rank == 0:
         return Node(0, host)
     try:
         return Node(rank, address_towards(host, port))
-    except (OSError, UnicodeError):  # of a name with a part of more than 63 letters
+    except (OSError, UnicodeError):  # UnicodeError: a label of the host name has more than 63 letters
         return Node(rank, "ADDRESS")

@@ -1,4 +1,4 @@
-"""Entry points of an implementation that need no ranks, run as a process whose answer is JSON."""
+"""Runs entry points of an implementation that need no ranks, each as a process that prints a JSON object."""
 
 import json
 import os
@@ -19,9 +19,12 @@ from podium.launch.launch import SPIN_COUNT, require_torch
 
 
 def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, Any]:
-    """The JSON object that an entry point prints; UsageError or WorkError, by its exit code, with its last line."""
+    """Run an entry point of an implementation, and return the JSON object that it prints.
+
+    UsageError or WorkError, by the exit code of the process, with the last line that it printed to standard error.
+    """
     require_torch()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", f"implementations.{implementation}.{entry}", *options],
         cwd=WORKING_FOLDER,
         capture_output=True,
@@ -29,20 +32,21 @@ def ask(implementation: str, entry: str, options: Sequence[str]) -> dict[str, An
         env={"GOMP_SPINCOUNT": SPIN_COUNT} | os.environ | process_environment(),
         preexec_fn=end_with_parent,
     )
-    if done.returncode:
-        silent = f"{entry} ended without a word"
-        if done.returncode < 0:
-            name = signal.strsignal(-done.returncode) or "unknown"
-            silent += f", by signal {-done.returncode} ({name}); see that the machine has enough memory"
-        raise process_error(done.returncode, done.stderr, silent)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    if process.returncode:
+        default = f"{entry} ended without an error message"
+        if process.returncode < 0:
+            name = signal.strsignal(-process.returncode) or "unknown"
+            default += f", by signal {-process.returncode} ({name}); check that the machine has enough memory"
+        raise process_error(process.returncode, process.stderr, default)
+    document: dict[str, Any] = json.loads(process.stdout)
+    return document
 
 
-def process_error(exit_code: int, output: str, otherwise: str) -> PodiumError:
-    """The error of a process of ours, by its exit code and the last line that it printed."""
+def process_error(exit_code: int, output: str, default: str) -> PodiumError:
+    """Return the error of a failed process of Podium: UsageError or WorkError by its exit code, with the last line of
+    its output, or `default` if it printed nothing."""
     error = UsageError if exit_code == UsageError.exit_code else WorkError
-    return error((output.strip().splitlines() or [otherwise])[-1])
+    return error((output.strip().splitlines() or [default])[-1])
 
 
 EVALUATE = "implementations.pytorch.evaluate"
@@ -52,7 +56,7 @@ CHECK = "initial accuracy"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What to evaluate; `samples` None means as many as the size has for its evaluation."""
+    """A checkpoint and the samples to evaluate it on; `samples` None means the model size's number of them."""
 
     checkpoint: Path
     store: Path
@@ -62,37 +66,40 @@ class Evaluation:
 
     @property
     def command(self) -> list[str]:
-        """The process; it runs in the working folder, so paths are absolute."""
-        words = [sys.executable, "-m", EVALUATE, "--checkpoint", str(self.checkpoint.resolve())]
-        words += ["--store", str(self.store.resolve()), "--vocabulary", str(self.vocabulary.resolve())]
-        words += ["--size", self.size, *(["--samples", str(self.samples)] if self.samples is not None else [])]
-        return [*words, "--json"]
+        """The argv of the evaluating process. Paths are absolute, since it runs in the working folder."""
+        argv = [sys.executable, "-m", EVALUATE, "--checkpoint", str(self.checkpoint.resolve())]
+        argv += ["--store", str(self.store.resolve()), "--vocabulary", str(self.vocabulary.resolve())]
+        argv += ["--size", self.size, *(["--samples", str(self.samples)] if self.samples is not None else [])]
+        return [*argv, "--json"]
 
 
-def check_initial_accuracy(evaluation: Evaluation, masked_a_sample: float, compared: bool, official: bool) -> Finding:
-    """Evaluate the checkpoint; its accuracy is held against the reference's where the data are `compared`.
+def check_initial_accuracy(
+    evaluation: Evaluation, masked_per_sample: float, comparable: bool, official: bool
+) -> Finding:
+    """Evaluate the checkpoint, and compare its masked-LM accuracy with the reference's if the data are `comparable`.
 
-    The tolerance is that of chance over the masked tokens evaluated, of which a sample has `masked_a_sample`. Beyond it
-    `official` data fail. A process that fails is a finding too: what it says goes to standard error as it comes.
+    The tolerance is SIGMAS standard deviations of a binomial share over the evaluated masked tokens, of which a sample
+    has `masked_per_sample` on average. A larger difference is an error for `official` data, else a note. A process that
+    fails is a finding too; its standard error is passed through.
     """
-    expected = f"{REFERENCE_ACCURACY}" if compared else "any; the data are not MLPerf's"
+    expected = f"{REFERENCE_ACCURACY}" if comparable else "any; the data are not MLPerf's"
     environment = os.environ | process_environment()
-    done = subprocess.run(
+    process = subprocess.run(
         evaluation.command, cwd=WORKING_FOLDER, env=environment, stdout=subprocess.PIPE, text=True, check=False
     )
-    if done.returncode != 0:
-        found = f"{evaluation.checkpoint} was not evaluated: the process ended with exit code {done.returncode}"
-        return Finding(CHECK, "error", found, expected, "see above what it said, and mend that")
+    if process.returncode != 0:
+        found = f"{evaluation.checkpoint} was not evaluated: the process ended with exit code {process.returncode}"
+        return Finding(CHECK, "error", found, expected, "fix the error that is printed above")
     try:
-        result = json.loads(done.stdout)
+        result = json.loads(process.stdout)
         accuracy, samples = float(result["masked_lm_accuracy"]), int(result["samples"])
     except (ValueError, KeyError, TypeError):
-        found = f"the evaluation of {evaluation.checkpoint} printed no result: {done.stdout.strip()[:80]!r}"
+        found = f"the evaluation of {evaluation.checkpoint} printed no result: {process.stdout.strip()[:80]!r}"
         return Finding(CHECK, "error", found, "one JSON object", f"run it by hand: {' '.join(evaluation.command)}")
     found = f"{accuracy:.5f} of {samples:,} samples"
-    if not compared:
+    if not comparable:
         return Finding(CHECK, "note", found, expected)
-    allowed = tolerance(REFERENCE_ACCURACY, max(1, round(samples * masked_a_sample)))
+    allowed = tolerance(REFERENCE_ACCURACY, max(1, round(samples * masked_per_sample)))
     expected = f"{REFERENCE_ACCURACY} ± {allowed:.5f} ({SIGMAS:g} sd)"
     if abs(accuracy - REFERENCE_ACCURACY) <= allowed:
         return Finding(CHECK, "ok", found, expected)

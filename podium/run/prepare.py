@@ -1,4 +1,4 @@
-"""What is done before a run: data, costs and checkpoint once for a set; seed, configuration and caches for each run."""
+"""Before a run: data, costs and checkpoint once for a set; seed, configuration and page caches for each run."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from podium.run.source import add_resumed_code, source_here, write_source
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run whose folder holds all that its processes read."""
+    """A run whose folder contains everything that its processes read."""
 
     config: RunConfig
     folder: RunFolder
@@ -33,42 +33,45 @@ class PreparedRun:
 
     @property
     def options(self) -> list[str]:
-        """Command-line options of the implementation's `train`."""
+        """The command-line options of the implementation's `train`."""
         return ["--caches-cleared"] if self.caches.samples else []
 
 
 def prepare_set(config: RunConfig, note: Callable[[str], None], nodes: NodeGroup) -> RunConfig:
-    """The configuration with verified data and the costs measured on its system; its checkpoint fits the data."""
+    """Prepare and verify data and initial checkpoint, and return the configuration with stores and measured costs.
+
+    Raises UsageError or WorkError, as `check_checkpoint` and `with_data`.
+    """
     check_checkpoint(config)  # before samples are made, which may take hours
     config = with_measured_costs(with_data(config, note, nodes.data))
-    check_checkpoint(config)  # the embedded text's vocabulary is there now
+    check_checkpoint(config)  # again, since the vocabulary of the embedded text exists only now
     return config
 
 
 def prepare_run(config: RunConfig, folder: Path, nodes: NodeGroup, set_data: RunData | None = None) -> PreparedRun:
-    """Draw the seed, write configuration, data and the source's hash, verify the data of all nodes and clear caches.
+    """Draw the seed, write configuration, data manifests and code hash, verify the data of all nodes, clear caches.
 
-    Nothing reads samples any more once the caches are cleared. `set_data` is what the runs before it in its set were
-    trained on. Raises WorkError where the data is another now, or is damaged.
+    `set_data` is the data of the set's earlier runs. Raises WorkError if the data differs from it or is damaged.
     """
     run = RunFolder(make_folder(folder))
     seed = config.seed if config.seed is not None else secrets.randbelow(LARGEST_SEED + 1)
     config = config.model_copy(update={"seed": seed})
     data = nodes.data.of(config)
     if set_data is not None and (found := data.difference(set_data, config.every_store, "the first run of this set")):
-        raise WorkError(f"{found}; runs of a set have the same samples: put them back, or start another set")
+        raise WorkError(f"{found}; all runs of a set need the same samples: put them back, or start another set")
     write_run_data(run.data, data)
     write_resolved(config, run.config)
     write_source(run.source, source_here())
     nodes.verify_data(config, run)
+    # Last, since MLPerf's rules require cold caches at the start: from here on nothing may read samples.
     return PreparedRun(config, run, nodes.clear_caches(config, run), data)
 
 
 def prepare_resumed(config: RunConfig, run: RunFolder, nodes: NodeGroup, note: Callable[[str], None]) -> PreparedRun:
-    """Verify the data and mark a run as resumed with this configuration, which all nodes read from its folder.
+    """Verify the data, write the configuration to the run's folder, where all nodes read it, and mark it as resumed.
 
-    Newer checkpoints that cannot be used are set aside. Raises WorkError where there are checkpoints and none can be
-    used, and where the data is not what the run began with. A run of an older version does not say what it was.
+    Newer checkpoints that cannot be used are set aside. Raises WorkError if there are checkpoints but none is usable,
+    or if the data differs from what the run began with. Runs of older versions have no record of their data.
     """
     note("Checking the checkpoint")
     if checkpoint := usable_checkpoint(run.checkpoints, note):
@@ -78,34 +81,39 @@ def prepare_resumed(config: RunConfig, run: RunFolder, nodes: NodeGroup, note: C
     verify(config, nodes.data)
     began_with = read_run_data(run.data)
     if began_with is None:
-        note(f"{run.data} is not there, as with runs of older versions: the data is whole, and compared with nothing")
+        note(
+            f"{run.data} does not exist, as for runs of older versions: the data is undamaged, but whether it is the "
+            "run's data is not checked"
+        )
     else:
         nodes.data.require(config, began_with, "the run")
     write_resolved(config, run.config)
     nodes.verify_data(config, run)
+    # Only after all checks have passed: a run that is marked as resumed never becomes a result.
     run.mark_resumed()
     add_resumed_code(run.source, source_here(), note)
     run.forget_failure()
     return PreparedRun(config, run, Cleared(False, ""))
 
 
-def resumable(run: RunFolder, system: str, settings: Sequence[str] = (), from_start: bool = False) -> RunConfig:
-    """The configuration that a run which broke off resumes with: its own, started as system and `settings` say.
+def load_resumable(run: RunFolder, system: str, settings: Sequence[str] = (), from_start: bool = False) -> RunConfig:
+    """Return the configuration to resume a run with: the run's, with the launch settings of `system` and `settings`.
 
-    Changes nothing. `system` is a name in systems/ or a path. Raises UsageError where the run cannot be resumed, which
-    a run without a checkpoint can only be `from_start`.
+    `system` is a name in systems/ or a path. Changes no file. Raises UsageError if the run cannot be resumed. A run
+    without a checkpoint can be resumed only `from_start`.
     """
     config = load_resumed(run, system, settings)
     if run.read_summary() is not None:
-        raise UsageError(f"{run.path}: this run has come to its end; start another one")
+        raise UsageError(f"{run.path}: this run is complete and cannot be resumed; start another one")
     checkpoint = likely_checkpoint(run.checkpoints)
     if checkpoint is None and from_start:
         return config
     if checkpoint is None and (faults := faults_of(run.checkpoints)):
-        raise UsageError(f"{'; '.join(faults)}; no checkpoint is left to resume from: put back what is missing")
+        raise UsageError(f"{'; '.join(faults)}; no checkpoint is left to resume from: put back the missing files")
     if checkpoint is None:
         raise UsageError(
-            f"{run.path}: holds no whole checkpoint to go on from; set checkpoint.every_samples in another run"
+            f"{run.path}: contains no complete checkpoint to resume from; start another run with "
+            "checkpoint.every_samples set"
         )
     require_kept(checkpoint, config, run.config)
     require_same_data(checkpoint, run)
@@ -113,13 +121,13 @@ def resumable(run: RunFolder, system: str, settings: Sequence[str] = (), from_st
 
 
 def check_checkpoint(config: RunConfig) -> None:
-    """Refuse an initial checkpoint that the run could not start from, as far as its header and the data show.
+    """Check the header of the initial checkpoint against the configuration; does nothing without one.
 
-    Raises UsageError for one that is missing or of another size or vocabulary, WorkError for one that is damaged.
+    Raises UsageError if it is missing or has another model size or vocabulary size, WorkError if it is damaged.
     """
     if config.initial_checkpoint is None:
         return
     vocabulary = config.data.vocabulary
-    known = vocabulary is not None and vocabulary.is_file()  # the embedded text's is not, before it is written
-    words = len(Vocabulary.read(vocabulary).words) if vocabulary and known else None
-    PodiumCheckpoint(config.initial_checkpoint).require(config.model_size, words)
+    exists = vocabulary is not None and vocabulary.is_file()  # the embedded text's is written with its first store
+    vocabulary_size = len(Vocabulary.read(vocabulary).words) if vocabulary and exists else None
+    PodiumCheckpoint(config.initial_checkpoint).require(config.model_size, vocabulary_size)

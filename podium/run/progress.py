@@ -1,4 +1,4 @@
-"""Progress display of a run: accuracy relative to the target, samples a second, time left."""
+"""Progress display of a run: accuracy and its target, samples/s, time left."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from podium.config.schema import RunConfig
 
 
 class _TimeLeft(ProgressColumn):
-    """Time to the end of the samples allowed; the target usually ends a run long before."""
+    """Upper bound on the time left: until max_samples, although the target usually ends a run earlier."""
 
     def render(self, task: Task) -> Text:
         if not task.speed or task.time_remaining is None:
@@ -27,7 +27,7 @@ class _TimeLeft(ProgressColumn):
 
 
 class Progress:
-    """Notes and bars on one console; on something that is no terminal, notes and evaluations as plain lines."""
+    """Prints notes and a progress bar to a console; if it is not a terminal, notes and evaluations as plain lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -37,7 +37,7 @@ class Progress:
 
     @contextmanager
     def run(self, config: RunConfig, folder: RunFolder, title: str) -> Iterator[Callable[[], None]]:
-        """Show a run; what is given is to be called now and then to look for news."""
+        """Show the progress of a run. Yields a function that is to be called regularly and reads the new metrics."""
         bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -53,42 +53,45 @@ class Progress:
         )
         with bar:
             task = bar.add_task(f"{title}: warming up", total=config.max_samples, speed_text="", accuracy="")
-            news, told = News(folder.metrics), 0
+            metrics, printed_samples = News(folder.metrics), 0
             target = "" if config.target_accuracy is None else f" of {config.target_accuracy:.3f}"
 
             def tick() -> None:
-                nonlocal told
-                for line in news.lines():
-                    if line["event"] == "step":
-                        bar.update(task, description=title, completed=line["samples"])
+                nonlocal printed_samples
+                for event in metrics.lines():
+                    if event["event"] == "step":
+                        bar.update(task, description=title, completed=event["samples"])
                         speed = bar.tasks[0].speed
                         bar.update(task, speed_text=f"{speed:,.0f}/s" if speed else "")
-                    elif line["event"] == "evaluation":
-                        text = f"accuracy {line['accuracy']:.4f}{target}"
+                    elif event["event"] == "evaluation":
+                        text = f"accuracy {event['accuracy']:.4f}{target}"
                         bar.update(task, accuracy=text)
-                        if not self._console.is_terminal and line["samples"] > told:
-                            told = line["samples"]
-                            self._console.print(f"{title}: {line['samples']:,} samples, {text}", highlight=False)
+                        # A restarted run repeats the evaluations since its checkpoint; they are printed once.
+                        if not self._console.is_terminal and event["samples"] > printed_samples:
+                            printed_samples = event["samples"]
+                            self._console.print(f"{title}: {event['samples']:,} samples, {text}", highlight=False)
 
             yield tick
 
 
 class News:
-    """Lines added to a JSON-lines file since the last look; all of them where it was begun again."""
+    """Incremental reader of a growing JSON-lines file; starts over if the file was replaced."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._position, self._number = path, 0, 0
+        self._path, self._position, self._inode = path, 0, 0
 
     def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects that were added since the last call; nothing if the file does not exist."""
         if not self._path.is_file():
             return
         with self._path.open("rb") as file:
-            number = os.fstat(file.fileno()).st_ino
-            if number != self._number:
-                self._number, self._position = number, 0
+            # A restarted run replaces the file by rename, so a new inode means that all of it is to be read.
+            inode = os.fstat(file.fileno()).st_ino
+            if inode != self._inode:
+                self._inode, self._position = inode, 0
             file.seek(self._position)
             for line in file:
-                if not line.endswith(b"\n"):
+                if not line.endswith(b"\n"):  # the writer is in the middle of this line; read it next time
                     break
                 self._position += len(line)
                 yield json.loads(line)

@@ -1,4 +1,4 @@
-"""The runs of a system: their logs, and the records of them in the run folders under runs/."""
+"""Finds runs and their logs, and reads the records in run folders under runs/."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,13 +18,13 @@ from podium.run.source import Source, read_source
 RUN_NAME = re.compile(r"run_(\d{1,9})", re.ASCII)
 SET_NAME = re.compile(r"\d{4}-\d{2}-\d{2}_\d{2}-\d{2}-\d{2}(_\d+)?", re.ASCII)
 SEED_LINE = re.compile(rb"^seed: (\d{1,19})\s*$", re.MULTILINE)
-REPLACED = "replaced_results"  # what a set found among the results that was no copy of another set
-MAX_CONFIG = 1 << 20  # bytes of a resolved configuration that are searched for the seed; it has 3 kB
+REPLACED = "replaced_results"  # a folder in a set's, with files that were in results/ and were not copies of a set
+MAX_CONFIG = 1 << 20  # bytes of a resolved configuration that are searched for the seed; usually it has 3 kB
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run by its folder. Files are read when they are asked for."""
+    """One run, identified by its folder. Files are read when a property is used."""
 
     folder: RunFolder
 
@@ -34,6 +34,7 @@ class RunRecord:
 
     @property
     def set_folder(self) -> Path:
+        """The folder runs/SYSTEM/DATE_TIME."""
         return self.path.parent
 
     @property
@@ -42,18 +43,18 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """SYSTEM/DATE_TIME/run_N."""
+        """The text SYSTEM/DATE_TIME/run_N."""
         return "/".join(self.path.parts[-3:])
 
     @property
     def number(self) -> int:
-        """N of run_N; 0 for a folder of another name, such as a trial's."""
+        """N of run_N; 0 for a folder with another name, such as a trial's."""
         match = RUN_NAME.fullmatch(self.path.name)
         return int(match[1]) if match else 0
 
     @property
     def configured(self) -> bool:
-        """Whether the folder holds a resolved configuration, which `podium run` writes first."""
+        """Whether the folder contains a resolved configuration, the first file that `podium run` writes."""
         return self.folder.config.is_file()
 
     @property
@@ -67,7 +68,10 @@ class RunRecord:
 
     @cached_property
     def seed(self) -> int | None:
-        """The seed of the resolved configuration, found without parsing its YAML, which takes long."""
+        """The seed of the resolved configuration; None if there is none.
+
+        Found by a search in the text, since parsing the YAML of thousands of runs takes too long.
+        """
         if not self.configured:
             return None
         with self.folder.config.open("rb") as file:
@@ -76,29 +80,29 @@ class RunRecord:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """The keys of the resolved configuration, of whatever version of Podium. UsageError where there are none."""
+        """The keys of the resolved configuration, written by any version of Podium. UsageError if it is unreadable."""
         return read_configuration(self.folder.config)
 
     @cached_property
     def config(self) -> RunConfig:
-        """The resolved configuration. UsageError where it is none of this version of Podium."""
+        """The resolved configuration. UsageError if it is not valid in this version of Podium."""
         return load_resolved(self.folder.config)
 
     @cached_property
     def source(self) -> Source | None:
-        """The code that made the run; None for runs of versions that did not record it."""
+        """The version of the code that made the run; None for runs of versions that did not record it."""
         return read_source(self.folder.source)
 
     def total(self, key: str) -> float | None:
-        """A number of the run's summary; None where it has none of that key, or the run did not come to its end."""
+        """Return a number of the run's summary; None without one under that key, or if the run did not finish."""
         try:
-            total = read_json(self.folder.summary)[key]
-            return float(total) if isinstance(total, int | float) and not isinstance(total, bool) else None
+            value = read_json(self.folder.summary)[key]
+            return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
         except (ValueError, KeyError, TypeError, OverflowError):
             return None
 
     def says(self, key: str) -> bool | None:
-        """A yes or no of the run's summary; None where it has none of that key."""
+        """Return a boolean of the run's summary; None without one under that key, or if the run did not finish."""
         try:
             value = read_json(self.folder.summary)[key]
         except (ValueError, KeyError, TypeError):
@@ -107,30 +111,31 @@ class RunRecord:
 
     @property
     def evaluations(self) -> list[tuple[float, float]] | None:
-        """Samples and accuracy of every evaluation in the run's metrics; None where these cannot be read."""
-        found: list[tuple[float, float]] = []
+        """Samples and masked-LM accuracy of every evaluation in the run's metrics; None if they cannot be read."""
+        evaluations: list[tuple[float, float]] = []
         try:
             with open_regular(self.folder.metrics) as lines:
                 for line in lines:
+                    # The search for the text skips the far more frequent step events without parsing them.
                     if b'"evaluation"' in line and (event := parse_json(line))["event"] == "evaluation":
-                        found.append((float(event["samples"]), float(event["accuracy"])))
+                        evaluations.append((float(event["samples"]), float(event["accuracy"])))
         except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return None
-        return found
+        return evaluations
 
 
 def runs_of_set(folder: Path) -> list[RunRecord]:
-    """The runs of runs/SYSTEM/DATE_TIME in the order of their numbers."""
+    """Return the runs in runs/SYSTEM/DATE_TIME, ordered by number."""
     return _records(folder.glob("run_*"))
 
 
 def runs_of_system(folder: Path) -> list[RunRecord]:
-    """The runs of all sets of runs/SYSTEM, the newest set last."""
+    """Return the runs of all sets in runs/SYSTEM, the newest set last."""
     return _records(folder.glob("*/run_*"))
 
 
 def runs_of_all_systems(folder: Path) -> list[RunRecord]:
-    """The runs of all systems under runs/."""
+    """Return the runs of all systems in runs/, ordered by system, set and number."""
     return _records(folder.glob("*/*/run_*"))
 
 
@@ -140,9 +145,10 @@ def _records(paths: Iterable[Path]) -> list[RunRecord]:
 
 
 def log_folders(sets: Iterable[Path], results: Path) -> list[Path]:
-    """The folders that may hold logs of these sets of one system's runs.
+    """Return the folders that may contain logs of these sets of one system's runs.
 
-    A set's own; of the layout before the system's results, and what later sets found there and moved away.
+    These are the sets' folders and, for sets of older versions, results/SYSTEM/bert and the folders to which later sets
+    have moved files from there.
     """
     own = list(dict.fromkeys(sets))
     systems = dict.fromkeys(folder.parent for folder in own)
@@ -151,10 +157,10 @@ def log_folders(sets: Iterable[Path], results: Path) -> list[Path]:
 
 
 def logs_in(folder: Path) -> list[Path]:
-    """The logs of a folder of results, links left out."""
+    """Return the result logs in a folder, without symbolic links."""
     return sorted(log for log in folder.glob(LOGS) if log.is_file() and not log.is_symlink())
 
 
 def newest_by_seed(records: Iterable[RunRecord]) -> dict[int, RunRecord]:
-    """The last of the records with each seed."""
+    """Return the last record of each seed."""
     return {record.seed: record for record in records if record.seed is not None}

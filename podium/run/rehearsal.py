@@ -1,4 +1,4 @@
-"""`podium rehearse`: the data of a rehearsal, and the process of one rank."""
+"""`podium rehearse`: writes synthetic stores, and runs one rank of a system as a process."""
 
 import os
 import shutil
@@ -27,15 +27,15 @@ from podium.run.data import DATA
 from podium.run.implementation import ask
 
 FOLDER = DATA / "rehearsal"
-RANK = "rank-"  # begins the name of the folder of one rehearsal
+RANK_PREFIX = "rank-"  # of the name of the folder of one rehearsal
 
 
 def rehearse(
     config: RunConfig, rank: int, steps: int, samples: int | None, note: Callable[[str], None]
 ) -> dict[str, Any]:
-    """What the implementation's rehearsal of one rank found.
+    """Rehearse one rank on synthetic samples, and return the JSON object of `podium rehearse --json`.
 
-    UsageError for a rank that the system does not have, and for whatever has the run itself refused.
+    UsageError for a rank that the system does not have, and for a configuration that could not be run either.
     """
     ranks = config.launch.ranks
     if rank >= ranks:
@@ -48,34 +48,38 @@ def rehearse(
     with _rank_folder(FOLDER) as folder:
         path = folder / "config.yaml"
         write_resolved(config, path)
-        found = ask(config.implementation, "rehearse", [str(path), "--rank", str(rank), "--steps", str(steps)])
+        result = ask(config.implementation, "rehearse", [str(path), "--rank", str(rank), "--steps", str(steps)])
     about = {"system": config.system, "recipe": config.recipe, "global_batch_size": config.global_batch_size}
-    stated = amount_of_memory(config.description.host_memory_capacity)
-    return about | {"samples": count, "stated_memory_bytes": stated} | found
+    memory_bytes = amount_of_memory(config.description.host_memory_capacity)
+    return about | {"samples": count, "stated_memory_bytes": memory_bytes} | result
 
 
 @contextmanager
 def _rank_folder(folder: Path) -> Iterator[Path]:
-    """A folder for the files of one rehearsal, removed at its end, as are those of rehearsals that were killed.
+    """Make a temporary folder for the files of one rehearsal, and remove those that killed rehearsals left behind.
 
-    It is in `folder`, or among the machine's temporary files where that may not be written.
+    It is in `folder`, or in the system's temporary folder if `folder` is not writable.
     """
-    place = folder if os.access(folder, os.W_OK) else None
+    parent = folder if os.access(folder, os.W_OK) else None
     with ExitStack() as stack:
+        # The outer lock covers the time between making the new folder and locking it, in which another rehearsal
+        # would take it for one that was left behind. A lock ends with its process, however that ends.
         with waiting_folder_lock(folder):
-            for left in folder.glob(f"{RANK}*"):
-                if is_locked(left) is False:
-                    shutil.rmtree(left, ignore_errors=True)
-            kept = tempfile.TemporaryDirectory(prefix=RANK, dir=place, ignore_cleanup_errors=True)
-            path = Path(stack.enter_context(kept))
+            for leftover in folder.glob(f"{RANK_PREFIX}*"):
+                if is_locked(leftover) is False:  # None: a file system without locks, where nothing is removed
+                    shutil.rmtree(leftover, ignore_errors=True)
+            temporary = tempfile.TemporaryDirectory(prefix=RANK_PREFIX, dir=parent, ignore_cleanup_errors=True)
+            path = Path(stack.enter_context(temporary))
             stack.enter_context(folder_lock(path, "podium rehearse"))
         yield path
 
 
 def with_synthetic_data(config: RunConfig, folder: Path, samples: int, note: Callable[[str], None]) -> RunConfig:
-    """The configuration with stores of so many synthetic samples in place of its data, one for each sequence length of
-    its phases, and of its evaluation samples. They are written into `folder` where they are not there yet, and anew
-    where they are damaged. UsageError for more samples than any run has."""
+    """Return the configuration with stores of `samples` synthetic samples as its data, one for each sequence length of
+    its phases, and a store of its evaluation samples.
+
+    They are written to `folder` unless they exist there undamaged. UsageError for more than MOST_SAMPLES samples.
+    """
     for key, count in (("--samples", samples), ("evaluation.samples", config.evaluation_samples)):
         if count > MOST_SAMPLES:
             raise UsageError(
@@ -83,7 +87,7 @@ def with_synthetic_data(config: RunConfig, folder: Path, samples: int, note: Cal
                 "Wikipedia's"
             )
     if is_locked(make_folder(folder)):
-        note("Waiting for another rehearsal, which writes or checks its samples")
+        note("Waiting for another rehearsal to write or check its samples")
     with waiting_folder_lock(folder):
         remove_unfinished_stores(folder)
         return _with_stores(config, folder, samples, note)
@@ -93,8 +97,8 @@ def _with_stores(config: RunConfig, folder: Path, samples: int, note: Callable[[
     vocabulary = rehearsal_vocabulary(folder, config.model_size.vocabulary_size)
 
     def store(count: int, longest: int = SEQUENCE_LENGTH) -> Path:
-        said = f"Writing a length index of {count:,} samples of up to {longest} tokens"
-        return rehearsal_store(folder, count, vocabulary, longest, lambda: note(said))
+        message = f"Writing a length index of {count:,} samples of up to {longest} tokens"
+        return rehearsal_store(folder, count, vocabulary, longest, lambda: note(message))
 
     phases = []
     for phase in config.phases:
@@ -105,13 +109,13 @@ def _with_stores(config: RunConfig, folder: Path, samples: int, note: Callable[[
     return config.model_copy(update={"data": data, "phases": tuple(phases)})
 
 
-def memory_shortage(config: RunConfig, found: Mapping[str, Any]) -> str:
-    """A sentence if a node has less memory than its processes take, as far as its description states it."""
-    needed, capacity = found["memory"]["node_bytes"], found["stated_memory_bytes"]
+def memory_shortage(config: RunConfig, result: Mapping[str, Any]) -> str:
+    """Return an error message if a node's stated memory is less than its processes need, else an empty string."""
+    needed, capacity = result["memory"]["node_bytes"], result["stated_memory_bytes"]
     if capacity is None or needed <= capacity:
         return ""
     return (
-        f"launch.processes_per_node: {config.launch.processes_per_node} processes take at least {needed / 1e9:,.1f} GB "
-        f"of a node's memory, and description.host_memory_capacity is {config.description.host_memory_capacity!r}; use "
-        "fewer processes, or nodes with more"
+        f"launch.processes_per_node: {config.launch.processes_per_node} processes need at least {needed / 1e9:,.1f} GB "
+        f"of a node's memory, but description.host_memory_capacity is {config.description.host_memory_capacity!r}; use "
+        "fewer processes, or nodes with more memory"
     )

@@ -1,11 +1,11 @@
-"""Records of a Slurm job that requeues itself, by which its next start resumes the same run.
+"""Record files of a Slurm job that requeues itself, so that its next start resumes the same run.
 
-docker/slurm.sub names them with --job-record PREFIX and decides by them whether to requeue:
+docker/slurm.sub names them with --job-record PREFIX, and decides by them whether to requeue the job:
 
-- PREFIX.run holds the run's folder. While it exists, the job's next start resumes that run.
-- PREFIX.stopped exists once the run was asked to stop before its end: `BEFORE NOW FOLDER`, the samples in the newest
-  checkpoint when this start of the job began and when it was stopped, and the run's folder (or nothing). A run that
-  has ended, or failed for a reason that another start would not change, leaves none.
+- PREFIX.run contains the path of the run's folder. While it exists, the job's next start resumes that run.
+- PREFIX.stopped exists if the run was stopped before its end. It contains `BEFORE NOW FOLDER`: the samples in the
+  newest checkpoint when this start of the job began, those when it was stopped, and the run's folder, if there is one.
+  A run that has ended, or that failed for a reason that another start would not change, leaves no such file.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ from podium.core.files import make_folder, write_whole
 from podium.core.paths import WORKING_FOLDER
 from podium.launch.container import seen_anywhere
 
-# Sections whose settings may be given again to a run that resumes; all others are in the run's folder.
-GIVEN_AGAIN = ("launch",)
+# Sections whose settings may be changed when a run is resumed; all others are fixed by the run's configuration.
+CHANGEABLE_SECTIONS = ("launch",)
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """The record files of one Slurm job, or of a chain of jobs that depend on each other."""
+    """The record files of one Slurm job, or of a chain of dependent jobs."""
 
-    prefix: Path  # from the repository's folder on, as containers see it too
+    prefix: Path  # relative to the repository, so that it is the same path inside containers
 
     @property
     def run_file(self) -> Path:
@@ -38,7 +38,7 @@ class JobRecord:
         return WORKING_FOLDER / f"{self.prefix}.stopped"
 
     def run(self) -> RunFolder | None:
-        """The run that an earlier start of the job began; None on the first. WorkError where it is gone."""
+        """Return the run that an earlier start of the job began, None at the first start. WorkError if it is gone."""
         try:
             text = self.run_file.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
@@ -48,24 +48,24 @@ class JobRecord:
         run = RunFolder((WORKING_FOLDER / text).resolve())
         if not text or not run.config.is_file():
             raise WorkError(
-                f"{self.run_file}: names {text or 'nothing'}, which is no run's folder; resume the run by hand, with "
-                "`podium run SYSTEM --resume FOLDER`"
+                f"{self.run_file}: names {text or 'nothing'}, which is not the folder of a run; resume the run by "
+                "hand, with `podium run SYSTEM --resume FOLDER`"
             )
         return run
 
-    def begin(self, run: RunFolder) -> None:
-        """Record the run, whose folder holds its configuration already."""
+    def record_run(self, run: RunFolder) -> None:
+        """Write the run file. The run's folder must already contain its configuration."""
         make_folder(self.run_file.parent)
         write_whole(self.run_file, f"{seen_anywhere(run.path)}\n")
 
     @contextmanager
-    def watch(self, resumed: RunFolder | None) -> Iterator[None]:
-        """Record that the run in this block was asked to stop, if it was, and how far it had come before and since.
+    def record_stop(self, resumed: RunFolder | None) -> Iterator[None]:
+        """Context manager that writes the file PREFIX.stopped if the run inside is stopped before its end.
 
-        `resumed` is the run that the block resumes, which is recorded as the job's.
+        `resumed` is the run that is resumed inside, if any; it is recorded as the job's run.
         """
         if resumed is not None:
-            self.begin(resumed)
+            self.record_run(resumed)
         before = self._samples()
         try:
             yield
@@ -77,12 +77,12 @@ class JobRecord:
             raise
 
     def _samples(self) -> int:
-        """Samples that the newest whole checkpoint was trained on; 0 where there is none."""
+        """Return the number of samples in the newest complete checkpoint, 0 if there is none."""
         run = self.run()
         checkpoint = newest_checkpoint(run.checkpoints) if run else None
         return checkpoint.samples if checkpoint else 0
 
 
 def settings_to_resume(settings: list[str]) -> list[str]:
-    """Of the --set options of a job's first start those that a run may be resumed with."""
-    return [setting for setting in settings if setting.partition("=")[0].split(".")[0].strip() in GIVEN_AGAIN]
+    """Return those of a job's --set options that are also allowed when its run is resumed."""
+    return [setting for setting in settings if setting.partition("=")[0].split(".")[0].strip() in CHANGEABLE_SECTIONS]

@@ -1,8 +1,8 @@
-"""Where the logs of a set of runs are kept, and results/, which holds copies of the last whole set.
+"""Finalizes the logs of a set of runs, and publishes copies of the last complete set in results/.
 
-A log gets its place when its run has ended and never moves again: runs/SYSTEM/DATE_TIME/result_N.txt for run_N, with
-its hash in the set's record. results/SYSTEM/bert has MLPerf's layout: copies of the logs of the last set that came to
-its end, replaced as one change; results/SYSTEM/set.json names that set.
+When a run has ended, its log is moved to its final place, runs/SYSTEM/DATE_TIME/result_N.txt for run_N, and its hash is
+added to the set's record. results/SYSTEM/bert has MLPerf's layout. It contains copies of the logs of the last complete
+set, which are replaced atomically; results/SYSTEM/set.json names that set.
 """
 
 import json
@@ -27,34 +27,37 @@ from podium.run.set_record import SET, EndedRun, add_ended, read_set
 
 RESULTS = WORKING_FOLDER / "results"
 BENCHMARK = "bert"
-# A set's copies until they have their name, and what they take the place of until it is put away.
+# Temporary names during `publish`: the new copies before they are renamed, and the previous folder.
 NEW, OLD = ".bert.new", ".bert.replaced"
 
 
-def results_of(system: str) -> Path:
+def results_folder(system: str) -> Path:
+    """The folder results/SYSTEM."""
     return RESULTS / system
 
 
-def check_place(system: str) -> None:
-    """See before a set that its results will find a place: UsageError or WorkError where they will not."""
-    folder = make_folder(results_of(system))
+def require_writable_results(system: str) -> None:
+    """Check before a set that its results can be written: UsageError or WorkError if not."""
+    folder = make_folder(results_folder(system))
     if not os.access(folder, os.W_OK):
-        raise WorkError(f"{folder}: results cannot be written there; see who may write")
+        raise WorkError(f"{folder}: results cannot be written there; check the permissions")
 
 
-def settle(run: RunFolder, fault: str | None = None, aside: Path | None = None) -> Path | None:
-    """Give an ended run's log its place and its set's record an entry; a log without run_stop is closed as aborted.
+def finalize_log(run: RunFolder, fault: str | None = None, aside: Path | None = None) -> Path | None:
+    """Move an ended run's log to its final place, add the run to its set's record, and return the log's path.
 
-    None where the run did not get as far as run_start: then there is no log. A `fault` says why the log is no result,
-    and `aside` where it is kept then. The log of a run that was restarted or resumed is no result either: it stays in
-    the run's folder under a name that says so. Raises WorkError where a file cannot be written; the log is then still
-    in the run's folder.
+    A log without run_stop is closed as aborted first. None if the run did not reach run_start and so has no log. With
+    a `fault`, the reason why the log is not a result, it is moved to `aside` if that is given. The log of a run that
+    was restarted or resumed is not a result either, and stays in the run's folder as result.restarted.txt. WorkError if
+    a file cannot be written.
     """
     if not close_as_aborted(run.log, run.samples_trained()):
         add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, fault))
         return None
-    path = run.restarted_result if run.gone_on_with else aside or placed_log(run)
+    path = run.restarted_result if run.gone_on_with else aside or final_log_path(run)
     try:
+        # In this order: a process that is killed in between leaves a log without an entry, which `close_orphaned_runs`
+        # records later. The reverse order could leave an entry for a log that is not in its place.
         _move(run.log, path)
         _record(run, path, fault)
     except PodiumError as error:
@@ -63,12 +66,12 @@ def settle(run: RunFolder, fault: str | None = None, aside: Path | None = None) 
 
 
 def record_saved(run: RunFolder) -> None:
-    """Add to its set's record a run that is not over: its log stays open, and no later command takes it as left."""
+    """Record that a run was stopped to be resumed: its log stays open, and later commands do not close it."""
     _record_open(run, SAVED)
 
 
 def record_resumed(run: RunFolder) -> None:
-    """Add to its set's record that a run is resumed, so that it is known as left if the command is killed."""
+    """Record that a run is resumed, so that a later command closes it if this one is killed."""
     _record_open(run, RESUMED)
 
 
@@ -76,22 +79,23 @@ def _record_open(run: RunFolder, fault: str) -> None:
     add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, fault))
 
 
-def placed_log(run: RunFolder) -> Path:
-    """The place of a run's log in its set's folder."""
+def final_log_path(run: RunFolder) -> Path:
+    """The path of a run's log in its set's folder, where it is moved when the run has ended."""
     return run.path.parent / f"result_{RunRecord(run).number}.txt"
 
 
 def _record(run: RunFolder, path: Path, fault: str | None) -> None:
+    """Add an ended run with its log at `path` to its set's record."""
     folder, number = run.path.parent, RunRecord(run).number
     log = path.relative_to(folder).as_posix()
     add_ended(folder, EndedRun(number, read_log(path).status, log, sha256_of(path), run.gone_on_with, fault))
 
 
-def close_left(system: Path, note: Callable[[str], None], but: RunFolder | None = None) -> None:
-    """Close the runs that a `podium run` on this system left open when it was killed, and say so.
+def close_orphaned_runs(system: Path, note: Callable[[str], None], excluded: RunFolder | None = None) -> None:
+    """Close the runs that a killed `podium run` on this system left open, and print a note for each.
 
-    `system` is runs/SYSTEM, locked. The runs keep their checkpoints, and can be resumed from them as before. Left alone
-    are runs that the command itself left to be resumed, those whose processes are still at work, and `but`.
+    `system` is runs/SYSTEM, which must be locked. The runs keep their checkpoints and can still be resumed. Runs that
+    were stopped to be resumed, runs whose processes are still running, and `excluded` are not closed.
     """
     for folder in sorted(path.parent for path in system.glob(f"*/{SET}")):
         record, problem = attempt(read_set, folder)
@@ -100,137 +104,141 @@ def close_left(system: Path, note: Callable[[str], None], but: RunFolder | None 
             continue
         for run in runs_of_set(folder):
             ended = record.by_number.get(run.number)
-            left = ended is None or ended.fault == RESUMED
-            if left and (but is None or run.path.resolve() != but.path.resolve()):
+            is_open = ended is None or ended.fault == RESUMED
+            if is_open and (excluded is None or run.path.resolve() != excluded.path.resolve()):
                 _close(run.folder, note)
 
 
 def _close(run: RunFolder, note: Callable[[str], None]) -> None:
     locked = is_locked(run.lock)
     if locked:
-        note(f"{run.path}: processes of this run are still at work after its `podium run` was killed; it is not closed")
+        note(f"{run.path}: its `podium run` was killed, but its processes are still running; it is not closed")
         return
-    if locked is None and run.lock.exists():  # a file system without locks: another machine may be at work on it
-        note(f"{run.path}: was left open, and whether its processes are still at work is not known; it is not closed")
+    if locked is None and run.lock.exists():  # a file system without locks: it may be running on another machine
+        note(f"{run.path}: was left open, and whether its processes are still running is not known; it is not closed")
         return
-    moved = placed_log(run)
-    if not run.log.exists() and moved.is_file():  # killed before the log's entry was written
-        _record(run, moved, UNSEEN if _says_success(moved) else None)
+    moved = final_log_path(run)
+    if not run.log.exists() and moved.is_file():  # killed between the move of the log and its entry in the record
+        _record(run, moved, DATA_NOT_COMPARED if _is_success_log(moved) else None)
         result: Path | None = moved
     else:
-        result = settle(run, UNSEEN if _says_success(run.log) else None)
+        result = finalize_log(run, DATA_NOT_COMPARED if _is_success_log(run.log) else None)
     if result is None:
-        note(f"{run.path}: was left open when its `podium run` was killed, before run_start: there is no log of it")
+        note(f"{run.path}: was left open when its `podium run` was killed, before run_start: it has no log")
         return
     status = read_log(result).status
-    text = f"{run.path}: was left open when its `podium run` was killed; its log says {status}: {result}"
+    text = f"{run.path}: was left open when its `podium run` was killed; the status in its log is {status}: {result}"
     if newest_checkpoint(run.checkpoints) is not None and run.read_summary() is None:
         system = run.path.parent.parent.name
         text += f"; `podium run {system} --resume {seen_anywhere(run.path)}` can still resume it"
     note(text)
 
 
+# Values of EndedRun.fault in set.json. They are compared with records of older versions: do not change them.
 SAVED = "it was stopped before its end, to be resumed"
 RESUMED = "it was resumed and has not ended"
-UNSEEN = "its `podium run` was killed before it had compared the data with what the run began with"
+DATA_NOT_COMPARED = "its `podium run` was killed before it had compared the data with what the run began with"
 
 
-def _says_success(log: Path) -> bool:
-    found, _ = attempt(read_log, log) if log.is_file() else (None, None)
-    return found is not None and found.status == SUCCESS
+def _is_success_log(path: Path) -> bool:
+    log, _ = attempt(read_log, path) if path.is_file() else (None, None)
+    return log is not None and log.status == SUCCESS
 
 
 @dataclass(frozen=True)
-class HeldSet:
-    """The set that results/SYSTEM holds copies of, as its set.json says."""
+class PublishedSet:
+    """The set whose logs results/SYSTEM contains copies of, by its set.json."""
 
-    folder: str  # the set's, from the repository on where it is in its runs/
-    logs: Mapping[str, str]  # SHA-256 by name
+    folder: str  # relative to the repository if it is in the repository's runs/, else absolute
+    logs: Mapping[str, str]  # SHA-256 by file name
 
 
-def held_set(results: Path) -> HeldSet | None:
-    """What results/SYSTEM says it holds; None where it says nothing, as those of older versions."""
+def held_set(results: Path) -> PublishedSet | None:
+    """Read results/SYSTEM/set.json; None if there is no valid one, as with older versions."""
     try:
-        found = read_json(results / SET)
-        folder, logs = found["set"], found["logs"]
+        document = read_json(results / SET)
+        folder, logs = document["set"], document["logs"]
     except (ValueError, KeyError, TypeError):
         return None
-    known = isinstance(folder, str) and isinstance(logs, dict)
-    return HeldSet(folder, {str(name): str(digest) for name, digest in logs.items()}) if known else None
+    valid = isinstance(folder, str) and isinstance(logs, dict)
+    return PublishedSet(folder, {str(name): str(digest) for name, digest in logs.items()}) if valid else None
 
 
 def published_folder(set_folder: Path) -> Path | None:
-    """The folder of copies under results/, if these are of the set in this folder."""
-    results = results_of(set_folder.parent.name)
-    held = held_set(results)
-    return results / BENCHMARK if held is not None and held.folder == str(seen_anywhere(set_folder)) else None
+    """Return the folder of copies under results/ if they are copies of this set, else None."""
+    results = results_folder(set_folder.parent.name)
+    published = held_set(results)
+    is_this = published is not None and published.folder == str(seen_anywhere(set_folder))
+    return results / BENCHMARK if is_this else None
 
 
 def publish(set_folder: Path) -> None:
-    """Copy a whole set's logs to results/SYSTEM/bert in one change, and say there which set it is.
+    """Copy a complete set's logs to results/SYSTEM/bert atomically, and name the set in results/SYSTEM/set.json.
 
-    What was there before is removed if it is copies of another set, and else moved to this set's folder. Raises
-    WorkError where that cannot be written, which names the set's own logs.
+    The previous contents are removed if they are copies of another set, else moved to this set's folder. Raises
+    WorkError, which names the set's logs, if that cannot be written.
     """
-    results = results_of(set_folder.parent.name)
+    results = results_folder(set_folder.parent.name)
     new, old, folder = results / NEW, results / OLD, results / BENCHMARK
     try:
+        # First repair what a killed `publish` has left behind.
         make_folder(results)
-        _put_back(old, folder)
+        _restore(old, folder)
         shutil.rmtree(new, ignore_errors=True)
-        _put_away(old, set_folder, None)
+        _discard(old, set_folder, None)
         digests = {}
         make_folder(new)
         for log in logs_in(set_folder):
             write_whole(new / log.name, log.read_bytes())
             digests[log.name] = sha256_of(log)
         before = held_set(results)
+        # A folder that is not empty cannot be replaced by one rename; `_restore` covers a failure between the two.
         if folder.exists() or folder.is_symlink():
             folder.rename(old)
         new.rename(folder)
-        held = {"set": str(seen_anywhere(set_folder)), "logs": digests}
-        write_whole(results / SET, json.dumps(held, indent=1) + "\n")
-        _put_away(old, set_folder, before)
+        document = {"set": str(seen_anywhere(set_folder)), "logs": digests}
+        write_whole(results / SET, json.dumps(document, indent=1) + "\n")
+        _discard(old, set_folder, before)
     except (OSError, PodiumError) as error:
-        why = error if isinstance(error, PodiumError) else unwritable(results, error)
+        reason = error if isinstance(error, PodiumError) else unwritable(results, error)
         raise WorkError(
-            f"{why}; no run is lost: the set is whole, and its logs are {set_folder}/result_*.txt, by which it can be "
-            "packaged"
+            f"{reason}; no run is lost: the set is complete, and can be packaged from its logs "
+            f"{set_folder}/result_*.txt"
         ) from None
     finally:
         with suppress(OSError):
-            _put_back(old, folder)
+            _restore(old, folder)
 
 
-def _put_back(old: Path, folder: Path) -> None:
-    """What was there before, where the change was broken off between its two renames."""
+def _restore(old: Path, folder: Path) -> None:
+    """Rename the previous folder back if the change was interrupted between its two renames."""
     if old.exists() and not folder.exists():
         old.rename(folder)
 
 
-def _put_away(old: Path, set_folder: Path, held: HeldSet | None) -> None:
-    """Remove a folder of copies; anything else goes to the set's folder, so that nothing is lost."""
+def _discard(old: Path, set_folder: Path, published: PublishedSet | None) -> None:
+    """Remove the previous folder if it contains only copies; else move it to the set's folder, so nothing is lost."""
     if not old.exists() and not old.is_symlink():
         return
-    if not old.is_symlink() and all(_is_copy(path, held) for path in old.iterdir()):
+    if not old.is_symlink() and all(_is_copy(path, published) for path in old.iterdir()):
         shutil.rmtree(old)
         return
-    place, number = set_folder / REPLACED, 1
-    while place.exists():
+    destination, number = set_folder / REPLACED, 1
+    while destination.exists():
         number += 1
-        place = set_folder / f"{REPLACED}_{number}"
-    shutil.move(old, place)
+        destination = set_folder / f"{REPLACED}_{number}"
+    shutil.move(old, destination)
 
 
-def _is_copy(path: Path, held: HeldSet | None) -> bool:
-    """Whether a file is as the set that it is a copy of still has it."""
-    if held is None or path.is_symlink() or not path.is_file() or held.logs.get(path.name) != sha256_of(path):
+def _is_copy(path: Path, published: PublishedSet | None) -> bool:
+    """Whether a file is an unchanged copy of a log that still exists in the published set's folder."""
+    if published is None or path.is_symlink() or not path.is_file() or published.logs.get(path.name) != sha256_of(path):
         return False
-    own = WORKING_FOLDER / held.folder / path.name
-    return own.is_file() and sha256_of(own) == held.logs[path.name]
+    original = WORKING_FOLDER / published.folder / path.name
+    return original.is_file() and sha256_of(original) == published.logs[path.name]
 
 
 def _move(source: Path, destination: Path) -> None:
-    """Also to another file system, and never half."""
+    """Move a file, also to another file system; `destination` never exists incomplete."""
     write_whole(destination, source.read_bytes())
     source.unlink()

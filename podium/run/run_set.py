@@ -1,4 +1,4 @@
-"""`podium run`: a set of consecutive runs on a system; each is prepared, launched and collected."""
+"""`podium run`: prepares, launches and collects a set of consecutive runs of a system, or resumes a run."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,10 +22,17 @@ from podium.launch.node_group import NodeGroup, follow, node_group
 from podium.mllog.write import SUCCESS
 from podium.planning.hardware import require_hardware
 from podium.run.collect import FinishedRun, collect, collect_failure
-from podium.run.prepare import PreparedRun, prepare_resumed, prepare_run, prepare_set, resumable
+from podium.run.prepare import PreparedRun, load_resumable, prepare_resumed, prepare_run, prepare_set
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord, settings_to_resume
-from podium.run.results import check_place, close_left, publish, record_resumed, results_of, settle
+from podium.run.results import (
+    close_orphaned_runs,
+    finalize_log,
+    publish,
+    record_resumed,
+    require_writable_results,
+    results_folder,
+)
 from podium.run.set_record import SetRecord, read_set, write_set
 
 RUNS = WORKING_FOLDER / "runs"
@@ -33,7 +40,7 @@ RUNS = WORKING_FOLDER / "runs"
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What a `podium run` was asked for: consecutive runs of a system, or a run to resume."""
+    """The options of a `podium run`: consecutive runs of a system, or a run to resume."""
 
     system: str  # a name in systems/, or the path of a system's YAML file
     settings: Sequence[str] = ()
@@ -42,33 +49,36 @@ class RunRequest:
     resumed: RunFolder | None = None
     node_rank: int = 0
     as_json: bool = False
-    job: JobRecord | None = None  # of the Slurm job that this is part of, where that requeues itself
+    job: JobRecord | None = None  # of the Slurm job that this process is part of, if that requeues itself
     requeued: bool = False  # resumes the job's run, from its beginning if there is no checkpoint yet
 
     @cached_property
     def config(self) -> RunConfig:
-        """UsageError for whatever is wrong with the system, the settings, or the run to resume."""
+        """The configuration of the runs. UsageError for invalid settings, or for a run that cannot be resumed."""
         if self.resumed is None:
             config = load_system(self.system, self.recipe, self.settings)
             require_hardware(config)
             return config
         if self.recipe or self.runs != 1:
-            raise UsageError("--resume goes on with one run as it was configured; leave out --runs and --recipe")
-        return resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
+            raise UsageError("--resume continues one run with its configuration; leave out --runs and --recipe")
+        return load_resumable(self.resumed, self.system, self.settings, from_start=self.requeued)
 
     @property
     def config_inside(self) -> RunConfig:
-        """The configuration with paths as they are read in the launcher's container. A run's own are those already."""
+        """The configuration with the paths that are valid inside the launcher's container.
+
+        A run to resume has such paths already.
+        """
         if self.resumed is not None:
             return self.config
         return load_system(self.system, self.recipe, self.settings, paths_as_written=True)
 
     def launcher_command(self) -> list[str]:
-        """The command by which the system's launcher runs this request in a container or a job."""
+        """Return the argv by which the system's launcher runs this request in a container or a Slurm job."""
         if self.config.launch.requeue is not None and self.runs != 1:
             raise UsageError(
-                f"--runs {self.runs}: launch.requeue is set, and a job that requeues itself makes one run, which is no "
-                "result of a set; leave out --runs, or give --set launch.requeue=null"
+                f"--runs: found {self.runs}, allowed is 1, since launch.requeue is set and a job that requeues itself "
+                "makes a single run; leave out --runs, or give --set launch.requeue=null"
             )
         if self.resumed is None:
             options = run_options(self.runs, self.recipe, self.settings, self.as_json)
@@ -77,29 +87,29 @@ class RunRequest:
         return wrapped(self.config, self.system, options, self.node_rank)
 
     def in_requeued_job(self) -> "RunRequest":
-        """This request, or that to resume its run where an earlier start of the same Slurm job has begun one."""
-        begun = self.job.run() if self.job is not None and self.node_rank == 0 else None
-        if begun is None:
+        """Return this request, or one to resume the run that an earlier start of the same Slurm job has begun."""
+        job_run = self.job.run() if self.job is not None and self.node_rank == 0 else None
+        if job_run is None:
             return self
         settings = settings_to_resume(list(self.settings))
-        return replace(self, settings=settings, recipe=None, runs=1, resumed=begun, requeued=True)
+        return replace(self, settings=settings, recipe=None, runs=1, resumed=job_run, requeued=True)
 
 
 def execute(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]:
-    """Make the runs that are requested and yield each as it ends; a node that takes part in another's yields none.
+    """Make the requested runs and yield each when it has ended; a node other than node 0 yields none.
 
-    Does not return where the system's launcher makes the runs in a container or in a job.
+    Does not return if the system's launcher makes the runs in a container or a Slurm job.
     """
     config = request.config
     if config.launch.launcher != "torchrun":
-        words = request.launcher_command()
+        argv = request.launcher_command()
         require_seen(request.config_inside, request.system)
-        become(config, words)
+        become(config, argv)
     require_torch()
     if request.node_rank > 0:
         follow(config, request.node_rank, RUNS, progress.note)
     else:
-        with request.job.watch(request.resumed) if request.job is not None else nullcontext():
+        with request.job.record_stop(request.resumed) if request.job is not None else nullcontext():
             yield from _make_runs(request, progress)
 
 
@@ -111,14 +121,14 @@ def _make_runs(request: RunRequest, progress: Progress) -> Iterator[FinishedRun]
 
 
 def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | None = None) -> Iterator[FinishedRun]:
-    """Make consecutive runs and yield each as it ends, then copy their logs to results/.
+    """Make consecutive runs, yield each when it has ended, and copy their logs to results/ at the end.
 
-    Raises what broke one off once its log has its place in the set's folder; results/ is then left as it is.
+    If a run fails, its log is finalized, its error is raised, and results/ is not changed.
     """
     folder = new_set_folder(config)
-    check_place(config.system)
-    with node_group(config, RUNS, progress.note) as nodes, _alone(make_folder(folder.parent)):
-        close_left(folder.parent, progress.note)
+    require_writable_results(config.system)  # before hours of training
+    with node_group(config, RUNS, progress.note) as nodes, _system_lock(make_folder(folder.parent)):
+        close_orphaned_runs(folder.parent, progress.note)
         progress.note(hyperparameters_note(config))
         config, data = prepare_set(config, progress.note, nodes), None
         write_set(make_folder(folder), SetRecord(config.system, runs))
@@ -128,32 +138,38 @@ def run_set(config: RunConfig, runs: int, progress: Progress, job: JobRecord | N
                 try:
                     run = prepare_run(config, folder / f"run_{number}", nodes, data)
                 except (PodiumError, Interrupted):
-                    attempt(settle, RunFolder(folder / f"run_{number}"))  # or it would count as left open by a kill
+                    # Without an entry in the record, the next command would take the run for one that was killed.
+                    attempt(finalize_log, RunFolder(folder / f"run_{number}"))
                     raise
                 data = run.data
                 if number == 0 or not run.caches.samples:
                     progress.note(run.caches.words)
                 if job is not None:
-                    job.begin(run.folder)
+                    job.record_run(run.folder)
                 more = number + 1 < runs
                 finished = _launch_and_collect(run, f"Run {number + 1} of {runs}", nodes, progress, more)
                 shortfalls.append(finished.shortfall(config))
                 yield finished
         except (PodiumError, Interrupted):
-            progress.note(f"The set broke off: its logs are in {folder}, and {results_of(config.system)} is as it was")
+            progress.note(
+                f"The set is incomplete: its logs are in {folder}, and {results_folder(config.system)} is unchanged"
+            )
             raise
-        if why := why_unpublished(folder, shortfalls):
-            progress.note(f"{why}: the logs are in {folder}, and {results_of(config.system)} is as it was")
+        if reason := unpublished_reason(folder, shortfalls):
+            progress.note(f"{reason}: the logs are in {folder}, and {results_folder(config.system)} is unchanged")
         else:
             publish(folder)
 
 
-def why_unpublished(folder: Path, shortfalls: Sequence[str]) -> str:
-    """Why the logs of a set of which all runs have ended are not copied to results/; nothing where they are."""
+def unpublished_reason(folder: Path, shortfalls: Sequence[str]) -> str:
+    """Return why the logs of a complete set are not copied to results/; an empty string if they are.
+
+    Every log must be a result, and at least one run must have status success and no shortfall.
+    """
     record = read_set(folder)
     assert record is not None
     if others := [str(number) for number, run in record.by_number.items() if not run.is_result]:
-        return f"The log of run {', '.join(others)} is no result"
+        return f"The log of run {', '.join(others)} is not a result"
     succeeded = any(run.status == SUCCESS for run in record.by_number.values())
     return "" if succeeded and not all(shortfalls) else "No run succeeded"
 
@@ -161,19 +177,20 @@ def why_unpublished(folder: Path, shortfalls: Sequence[str]) -> str:
 def resume(
     run: RunFolder, system: str, progress: Progress, settings: Sequence[str] = (), from_start: bool = False
 ) -> FinishedRun:
-    """Resume a run from its last checkpoint, in its own folder. Raises what `resumable` and `run_set` raise.
+    """Resume a run from its last checkpoint, in its own folder. Raises what `load_resumable` and `run_set` raise.
 
     With `from_start` a run that has no checkpoint yet starts again from its beginning.
     """
     name = system_path(system).stem
-    with _alone(make_folder(RUNS / name)):
-        config = resumable(run, system, settings, from_start)
+    with _system_lock(make_folder(RUNS / name)):
+        # Checked again under the lock: another `podium run` may have completed the run since the request was made.
+        config = load_resumable(run, system, settings, from_start)
         assert_unlocked(
             run.lock,
-            f"{run.path}: processes of this run are still at work, such as some that save themselves after their "
-            "`podium run` was killed; wait for their end",
+            f"{run.path}: processes of this run are still running, for example because they save a checkpoint after "
+            "their `podium run` was killed; wait for their end",
         )
-        close_left(RUNS / name, progress.note, but=run)
+        close_orphaned_runs(RUNS / name, progress.note, excluded=run)
         with node_group(config, RUNS, progress.note) as nodes:
             prepared = prepare_resumed(config, run, nodes, progress.note)
             record_resumed(run)
@@ -183,9 +200,10 @@ def resume(
 def _launch_and_collect(
     run: PreparedRun, title: str, nodes: NodeGroup, progress: Progress, more: bool = False
 ) -> FinishedRun:
-    """Run its processes on all nodes to the end and show their progress, then collect what they leave.
+    """Launch the processes of a run on all nodes, show their progress until they end, and collect the result.
 
-    A run that came to its end just as it was asked to stop is a run like others, after which no other of `more` begins.
+    A run that ends just as it is interrupted counts as finished. If `more` runs were to follow, Interrupted is raised
+    then.
     """
     try:
         with progress.run(run.config, run.folder, title) as on_tick:
@@ -194,16 +212,16 @@ def _launch_and_collect(
         if not isinstance(error, Interrupted) or run.folder.read_summary() is None:
             raise collect_failure(run, error) from None
         if more:
-            result = _collected(run, nodes, progress).result
-            raise Interrupted(f"interrupted when a run had come to its end; its result is {result}") from None
-    finished = _collected(run, nodes, progress)
+            result = _collect_unchanged(run, nodes, progress).result
+            raise Interrupted(f"interrupted just after the end of a run; its result is {result}") from None
+    finished = _collect_unchanged(run, nodes, progress)
     if shortfall := finished.shortfall(run.config):
         nodes.fail(shortfall, exit_code=1)
     return finished
 
 
-def _collected(run: PreparedRun, nodes: NodeGroup, progress: Progress) -> FinishedRun:
-    """The result of a run that has ended; DataChangedError where its data was changed meanwhile: then it is none."""
+def _collect_unchanged(run: PreparedRun, nodes: NodeGroup, progress: Progress) -> FinishedRun:
+    """Collect a run that has ended; DataChangedError if its data was changed during the run, so it is not a result."""
     try:
         nodes.data.require_unchanged()
     except DataChangedError as error:
@@ -212,16 +230,19 @@ def _collected(run: PreparedRun, nodes: NodeGroup, progress: Progress) -> Finish
 
 
 def new_set_folder(config: RunConfig) -> Path:
-    """The folder of the side files of a set of runs that begins now."""
+    """Return the folder of a set of runs that begins now, runs/SYSTEM/DATE_TIME."""
     return RUNS / config.system / datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")
 
 
-def run_folder(folder: Path) -> RunFolder:
-    """The folder of a run as it was named: from the current folder if it exists there, else from the working folder."""
+def resolve_run_folder(folder: Path) -> RunFolder:
+    """Resolve a path to a run: relative to the current folder if it exists there, else to the working folder."""
     return RunFolder((folder if folder.exists() else WORKING_FOLDER / folder).resolve())
 
 
-def _alone(folder: Path) -> AbstractContextManager[int]:
-    """Lock this system's runs, since results of two sets made at once would mix; UsageError if they are locked."""
-    message = f"{folder}: another `podium run` is at work on this system; wait for its end"
+def _system_lock(folder: Path) -> AbstractContextManager[int]:
+    """Lock a system's folder runs/SYSTEM, since the results of two concurrent sets would mix.
+
+    UsageError if another process has locked it.
+    """
+    message = f"{folder}: another `podium run` of this system is running; wait for its end"
     return exclusive_lock(folder / ".lock", message)

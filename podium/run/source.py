@@ -1,7 +1,7 @@
-"""The source code that made a run: the hash of its files and, where there is a git repository, the commit.
+"""The version of the code that made a run: the hash of its files and, in a git repository, the commit.
 
-The hash is decisive. It is the same in a container without a repository, and changes as soon as a file is changed,
-so that a submission can be made of exactly the code that was run.
+The hash is what identifies the code. It is the same in a container without a repository, and every change of a file
+changes it, so a submission can be packaged with exactly the code that was run.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from podium.core.files import write_whole
 from podium.core.json_files import read_json
 from podium.core.paths import CODE_FOLDER
 
-# What a run depends on. systems/ is not among them: the resolved configuration holds what a system says.
+# The hashed files and folders. systems/ is not needed, since the resolved configuration contains a system's settings.
 CODE = ("benchmarks", "implementations", "podium", "pyproject.toml", "requirements")
-BASE_IMAGE = "PODIUM_BASE_IMAGE"  # docker/Dockerfile sets it
-# In the package podium of an installation, beside it in a clone.
+BASE_IMAGE = "PODIUM_BASE_IMAGE"  # an environment variable that docker/Dockerfile sets
+# Inside the package podium in an installation, beside it in a clone.
 SHIPPED = ("systems", "docker", "pyproject.toml", "requirements")
-NOTICES = ("NOTICE",)  # beside a licence, and none
+NOTICES = ("NOTICE",)  # accompany a licence and are none
 LICENCES = ("LICENSE", "LICENCE", "LICENSE.txt", "LICENSE.md", "COPYING", *NOTICES)
 NO_LICENCE = "there is no licence file, and MLPerf expects openly licensed code"
 ADD_LICENCE = "choose a licence and commit its text as LICENSE before submitting"
@@ -33,53 +33,54 @@ ADD_LICENCE = "choose a licence and commit its text as LICENSE before submitting
 
 @dataclass(frozen=True)
 class Source:
-    """The code of a run."""
+    """The version of the code of a run."""
 
     code: str  # `code_hash` of its files
-    commit: str | None  # what was checked out, changed or not; None where git could not tell
-    resumed: tuple["Source", ...] = ()  # the code of each time that the run was resumed, the first first
-    base_image: str | None = None  # of the container, as docker/Dockerfile was given it; None outside of such a one
+    commit: str | None  # checked out, with or without changes; None outside a git repository
+    resumed: tuple["Source", ...] = ()  # the version at each time that the run was resumed, in order
+    base_image: str | None = None  # of the container, as passed to docker/Dockerfile; None outside such a container
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The hashes of all code that ran, in the order of time."""
+        """The distinct hashes of all code that ran, in the order of time."""
         return tuple(dict.fromkeys((self.code, *(later.code for later in self.resumed))))
 
 
 def source_here() -> Source:
-    """The code that runs now. The hash in an installation is that of the repository that it was built from."""
+    """Return the version of the running code. An installation has the hash of the repository that it was built from."""
     base_image = os.environ.get(BASE_IMAGE) or None
     return Source(code_hash(CODE_FOLDER), commit_of(CODE_FOLDER), base_image=base_image)
 
 
 def code_hash(root: Path) -> str:
-    """SHA-256 over names and contents of all files of CODE below `root`, caches and hidden files left out."""
+    """Return the SHA-256 over names and contents of all files of CODE below `root`, without caches and hidden files."""
     digest = hashlib.sha256()
     for name, path in _files(root):
         content = path.read_bytes()
+        # The lengths make the encoding unambiguous: bytes cannot be moved between a name and a content, or two files.
         digest.update(b"%d %s %d " % (len(name), name.encode(), len(content)))
         digest.update(content)
     return digest.hexdigest()
 
 
 def read_project(pyproject: Path) -> dict[str, Any]:
-    """The `project` table of a pyproject.toml."""
+    """Return the `project` table of a pyproject.toml."""
     with pyproject.open("rb") as file:
         return dict(tomllib.load(file)["project"])
 
 
 def pins(pyproject: Path) -> dict[str, str]:
-    """Library → version of everything that a run needs directly: the dependencies and the extra `train`.
+    """Return the version of each library that a run requires directly: the dependencies and the extra `train`.
 
     The versions are those of requirements/, beside pyproject.toml, or of pyproject.toml where that has `==`, as in
-    older commits. Raises WorkError for a library that neither has.
+    older commits. Raises WorkError for a library that has neither.
     """
     project = read_project(pyproject)
-    needs = [*project["dependencies"], *project.get("optional-dependencies", {}).get("train", [])]
+    requirements = [*project["dependencies"], *project.get("optional-dependencies", {}).get("train", [])]
     locked = locked_versions(pyproject.parent / "requirements")
     found = {}
-    for need in needs:
-        name, _, exact = need.partition("==")
+    for requirement in requirements:
+        name, _, exact = requirement.partition("==")
         name = re.split(r"[\s\[<>=!~;]", name, maxsplit=1)[0]
         version = exact or locked.get(normalized(name))
         if version is None:
@@ -89,47 +90,49 @@ def pins(pyproject: Path) -> dict[str, str]:
 
 
 def locked_versions(folder: Path) -> dict[str, str]:
-    """Normalized name → version, of all packages in requirements/ that a run needs, torch's CUDA build among them."""
+    """Return the version of every package of a run in requirements/ by normalized name, with torch as its CUDA build."""
     paths = [folder / name for name in ("run.txt", "torch-cuda.txt")]
     text = "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file())
     return dict(re.findall(r"^([\w.-]+)==(\S+)", text, flags=re.MULTILINE))
 
 
 def normalized(name: str) -> str:
-    """A library's name as package indexes compare it (PEP 503)."""
+    """Return a library's name as package indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def licence_files(folder: Path) -> list[str]:
-    """Names of the project's own licence and notices in its folder."""
+    """Return the names of the licence and notice files in the project's folder."""
     return [name for name in LICENCES if (folder / name).is_file()]
 
 
 def has_licence(folder: Path) -> bool:
-    """Whether the project's folder has a licence file; a notice is none."""
+    """Whether the project's folder has a licence file; a notice does not count."""
     return any(name not in NOTICES for name in licence_files(folder))
 
 
 def commit_of(root: Path, name: str = "HEAD") -> str | None:
-    """The commit of that name in the repository whose top folder is `root`; None where there is none."""
+    """Return the full hash of the commit `name` in the repository whose top folder is `root`; None if there is none."""
     top = git(root, "rev-parse", "--show-toplevel")
+    # In an installation below some other repository, git would find that one.
     if top is None or Path(top.decode().strip()).resolve() != root.resolve():
         return None
+    # --end-of-options: a name that begins with a dash, which a user may give, is no option of git.
     commit = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     return commit.decode().strip() if commit else None
 
 
-def git(root: Path, *words: str) -> bytes | None:
-    """What git prints, asked in that folder; None where it fails or is not installed."""
+def git(root: Path, *arguments: str) -> bytes | None:
+    """Run git in a folder and return its standard output; None if it fails or is not installed."""
     try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)  # noqa: S607
+        process = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False)  # noqa: S607
     except OSError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None
 
 
 def write_source(path: Path, source: Source) -> None:
-    """Keep with a run what code made it."""
+    """Write the version of a run's code as JSON."""
     write_whole(path, json.dumps(_document(source), indent=2) + "\n")
 
 
@@ -138,46 +141,49 @@ def _document(source: Source) -> dict[str, Any]:
     if source.base_image is not None:
         document["base_image"] = source.base_image
     if source.resumed:
-        document["resumed"] = [_document(one) for one in source.resumed]
+        document["resumed"] = [_document(later) for later in source.resumed]
     return document
 
 
 def read_source(path: Path) -> Source | None:
-    """Read back what `write_source` wrote; None where there is nothing of the kind, as with runs of older versions."""
+    """Read a file that `write_source` wrote; None if there is no valid one, as for runs of older versions."""
     try:
-        found = read_json(path)
-        return replace(_source(found), resumed=tuple(map(_source, found.get("resumed", []))))
+        document = read_json(path)
+        return replace(_parse_source(document), resumed=tuple(map(_parse_source, document.get("resumed", []))))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _source(found: Any) -> Source:
-    code, commit, image = found["code"], found["commit"], found.get("base_image")
+def _parse_source(document: Any) -> Source:
+    code, commit, image = document["code"], document["commit"], document.get("base_image")
     if not (isinstance(code, str) and isinstance(commit, str | None) and isinstance(image, str | None)):
-        raise ValueError("the hash, the commit or the image is no text")
+        raise ValueError("the hash, the commit or the image is not a text")
     return Source(code, commit, base_image=image)
 
 
 def add_resumed_code(path: Path, here: Source, note: Callable[[str], None]) -> None:
-    """Add the code that a run is resumed with to what it was begun with, and say where they differ."""
-    began = read_source(path)
-    if began is None:
-        note(f"{path} is not there, as with runs of older versions: which code began this run is not known")
+    """Append the version of the code that resumes a run to its record, and print a note if the code has changed."""
+    first = read_source(path)
+    if first is None:
+        note(f"{path} does not exist, as for runs of older versions: which code began this run is not known")
         return
-    write_source(path, replace(began, resumed=(*began.resumed, here)))
-    if began.codes != (here.code,):
+    write_source(path, replace(first, resumed=(*first.resumed, here)))
+    if first.codes != (here.code,):
         note(
-            f"This run was begun by {_named(began)} and is resumed by {_named(here)}: the code was changed. {path} "
-            "names both"
+            f"This run was begun by {_format_source(first)} and is resumed by {_format_source(here)}: the code was "
+            f"changed. Both versions are recorded in {path}"
         )
 
 
-def _named(source: Source) -> str:
+def _format_source(source: Source) -> str:
     return f"code {source.code[:12]}" + (f" (commit {source.commit[:12]})" if source.commit else "")
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Names in a repository, in their order, and the files below `root`, which may be an installation's folder."""
+    """Yield the files of CODE below `root`, each with its path in the repository, in a fixed order.
+
+    In an installation pyproject.toml is inside the package podium, and so are folders that do not belong to CODE.
+    """
     installed = (root / "podium" / "systems").is_dir()
     for name in CODE:
         path = root / name
@@ -189,4 +195,4 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
             shipped = installed and name == "podium" and parts[0] in SHIPPED
             hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
             if file.is_file() and not hidden and not shipped:
-                yield "/".join((name, *parts)), file
+                yield "/".join((name, *parts)), file  # the repository's name, so that both give the same hash

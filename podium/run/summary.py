@@ -1,4 +1,4 @@
-"""The summary at the end of `podium run`, as a table and as JSON."""
+"""The summary that `podium run` prints at its end, as a table and as JSON."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ MEANS = (
 
 
 def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
-    """One object: a single run's own, or for several their means, with each run's under `runs`."""
+    """Return the JSON object of a single run, or the means of several, with their objects under `runs`."""
     objects = [run.as_json() for run in runs]
     if len(objects) == 1:
         return objects[0]
@@ -37,23 +37,23 @@ def as_json(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "result_file": objects[-1]["result_file"],
         "published": objects[-1]["published"],
         "reached_target": all(run.reached_target for run in runs),
-        **{key: mean(o[key] for o in objects) for key in MEANS},
+        **{key: mean(run[key] for run in objects) for key in MEANS},
         "score_seconds": score_seconds([run.summary["seconds"] if run.reached_target else math.inf for run in runs]),
-        "phases_ms": {phase: mean(o["phases_ms"][phase] for o in objects) for phase in objects[0]["phases_ms"]},
+        "phases_ms": {phase: mean(run["phases_ms"][phase] for run in objects) for phase in objects[0]["phases_ms"]},
         "runs": objects,
     }
 
 
 def print_table(console: Console, config: RunConfig, runs: Sequence[FinishedRun]) -> None:
-    """The runs one by one where there are several, then what they have in common, phases and compliance."""
+    """Print a table of the runs if there are several, then means, phases and the compliance checker's output."""
     if len(runs) > 1:
         console.print(_run_table(runs))
     console.print(_summary_table(config, as_json(runs), runs))
     for run in runs:
-        for ruleset, words in run.compliance.items():
-            if words:
+        for ruleset, output in run.compliance.items():
+            if output:
                 console.print(f"{run.result.name} fails ruleset {ruleset}:", style="red")
-                console.print(words, markup=False, highlight=False)
+                console.print(output, markup=False, highlight=False)
 
 
 def _run_table(runs: Sequence[FinishedRun]) -> Table:
@@ -92,19 +92,19 @@ def _summary_table(config: RunConfig, totals: dict[str, Any], runs: Sequence[Fin
     )
     table.add_row("padding share", f"{totals['padding_share']:.1%}")
     table.add_row("balance (max/mean tokens)", f"{totals['max_over_mean_tokens']:.4f}", end_section=True)
-    whole = sum(totals["phases_ms"].values())
+    total = sum(totals["phases_ms"].values())
     for phase, milliseconds in totals["phases_ms"].items():
-        table.add_row(f"{phase.replace('_', ' ')}", f"{milliseconds:.2f} ms a step, {milliseconds / whole:5.1%}")
+        table.add_row(f"{phase.replace('_', ' ')}", f"{milliseconds:.2f} ms a step, {milliseconds / total:5.1%}")
     table.add_section()
     table.add_row("official compliance check", _verdict(runs))
     result = runs[-1].published or runs[-1].result
-    table.add_row("result", _from_here(result.parent if several else result))
-    table.add_row("side files", _from_here(runs[-1].folder.parent if several else runs[-1].folder))
+    table.add_row("result", _shorten(result.parent if several else result))
+    table.add_row("side files", _shorten(runs[-1].folder.parent if several else runs[-1].folder))
     return table
 
 
-def _from_here(path: Path) -> str:
-    """A path as short as it can be typed in the current folder."""
+def _shorten(path: Path) -> str:
+    """Return a path relative to the current folder if it is below that, else the absolute path."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -112,5 +112,5 @@ def _verdict(runs: Sequence[FinishedRun]) -> str:
     rulesets = list(runs[0].compliance)
     if all(run.compliant for run in runs):
         return f"[green]SUCCESS[/green] ({rulesets[0]} to {rulesets[-1]})"
-    failed = sorted({ruleset for run in runs for ruleset, words in run.compliance.items() if words})
+    failed = sorted({ruleset for run in runs for ruleset, output in run.compliance.items() if output})
     return f"[red]FAILED[/red] ({', '.join(failed)})"

@@ -1,3 +1,3 @@
-"""What tests of commands use of the tests of what the commands show."""
+"""Fixtures of the report's tests that tests of commands use too."""
 
 from tests.podium.report.conftest import make_run as make_run

@@ -1,4 +1,4 @@
-"""`podium balance` from the command line: a system or numbers, a table or JSON, and a picture."""
+"""`podium balance`: its options, table, chart and JSON."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def printed(cluster: Cluster) -> str:
     return console.export_text()
 
 
-def test_the_table_fits_and_shows_every_figure() -> None:
+def test_table_fits_80_columns_and_shows_every_figure() -> None:
     text = printed(Cluster(Deal(64, 8), 48))
     assert "64 ranks × 48 samples" in text
     assert re.search(r"padded +│ 1\.200 / 1\.300 │ 1\.250 / 1\.350 │ +50\.0% │ +– │ 0\.70", text)
@@ -55,14 +55,14 @@ def test_the_table_fits_and_shows_every_figure() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_project_s_own_is_held_against_the_bound() -> None:
+def test_indexed_strategy_is_compared_with_the_lower_bound() -> None:
     console = Console(width=80, record=True)
     print_balance(console, Cluster(Deal(4, 4), 8), {"strategies": {"indexed": ROW}, "steps": 64, "impossible": {}})
-    assert "no assignment is below 1.1000 in cost; indexed has 1.2500" in console.export_text()
-    assert "no assignment" not in printed(Cluster(Deal(4, 4), 8))
+    assert "lower bound of the cost: 1.1000; indexed reaches 1.2500" in console.export_text()
+    assert "lower bound" not in printed(Cluster(Deal(4, 4), 8))
 
 
-def test_packing_is_a_table_of_its_own() -> None:
+def test_packing_table() -> None:
     rows = [
         {"method": "least squares", "depth": 3, "efficiency": 0.99751, "sequences_per_row": 1.9987},
         {"method": "longest pack first", "depth": None, "efficiency": 0.9, "sequences_per_row": 2.0},
@@ -74,8 +74,8 @@ def test_packing_is_a_table_of_its_own() -> None:
     assert re.search(r"longest pack first +│ +any │ 90\.00% │ +2\.000", text)
 
 
-def test_bars_share_out_a_step() -> None:
-    """1.25 times the mean: 20% waiting, and half of the rest on padding."""
+def test_bar_parts_add_up_to_a_step() -> None:
+    """The busiest rank has 1.25 times the mean cost: 20% waiting, and half of the rest on padding."""
     lines = [line for line in printed(Cluster(Deal(1, 1), 48)).splitlines() if "working" in line]
     padded, exchanged = (line.split()[1] for line in lines[:2])
     assert (padded.count("█"), padded.count("▒"), padded.count("·")) == (19, 19, 10)
@@ -83,31 +83,31 @@ def test_bars_share_out_a_step() -> None:
     assert "1 rank × 48 samples" in printed(Cluster(Deal(1, 1), 48))
 
 
-def test_a_system_is_dealt_out_as_it_is_described(laptop: RunConfig) -> None:
+def test_cluster_of_a_system_has_its_ranks_and_batch(laptop: RunConfig) -> None:
     cluster = Cluster.of_system(laptop)
     assert cluster == Cluster(Deal(2, 2, *USUAL_COSTS), 8, accumulation_steps=4)
 
 
-def test_the_costs_are_those_that_were_measured(laptop: RunConfig) -> None:
+def test_measured_costs_are_used(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {})
     token = 1e-6 + 0.15 * 2e-6
-    deal = Cluster.of_system(laptop).deal
-    assert deal.pair_cost == pytest.approx(3e-9 / token)
-    assert deal.sequence_cost == pytest.approx(4e-6 / token)
+    spec = Cluster.of_system(laptop).deal
+    assert spec.pair_cost == pytest.approx(3e-9 / token)
+    assert spec.sequence_cost == pytest.approx(4e-6 / token)
     assert Cluster.of_system(laptop.model_copy(update={"pair_cost": 0.5})).deal.pair_cost == 0.5
 
 
-def test_costs_of_another_model_are_not_this_one_s(laptop: RunConfig) -> None:
+def test_costs_measured_on_another_model_are_ignored(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 1e-6, 3e-9, 2e-6, 4e-6), costs.costs_path("laptop"), {"layers": 24})
     assert Cluster.of_system(laptop).deal == Deal(2, 2, *USUAL_COSTS)
 
 
-def test_tokens_that_cost_nothing_are_no_unit(laptop: RunConfig) -> None:
+def test_costs_without_a_token_cost_are_ignored(laptop: RunConfig) -> None:
     save_costs(StepCosts(1e-3, 0, 3e-9, 0, 4e-6), costs.costs_path("laptop"), {})
     assert Cluster.of_system(laptop).deal == Deal(2, 2, *USUAL_COSTS)
 
 
-def test_nodes_of_eight_unless_they_do_not_come_out_even() -> None:
+def test_default_ranks_per_node_is_8_if_that_divides_the_ranks() -> None:
     assert Cluster.of_ranks(64, 4, None, None, None).deal.parts_per_node == 8
     assert Cluster.of_ranks(12, 4, None, None, None).deal.parts_per_node == 12
     assert Cluster.of_ranks(12, 4, 3, "free", "snake") == Cluster(
@@ -115,24 +115,23 @@ def test_nodes_of_eight_unless_they_do_not_come_out_even() -> None:
     )
 
 
-def test_the_report_is_of_the_cluster_described(tmp_path: Path) -> None:
-    """Of ranks with two samples of 2 and 4 tokens, samples are assigned as the cluster and the options say."""
+def test_report_uses_the_cluster_and_the_options(tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.json"
     lengths.write_text("[0, 0, 1, 1]")
-    found = balance_report(Cluster(Deal(2, 1, 0.25, 2.0, counts="free"), 4, 2), ["indexed", "padded"], lengths, 3)
-    assert list(found["strategies"]) == ["indexed", "padded"]
-    assert (found["pair_cost"], found["sequence_cost"]) == (0.25, 2.0)
+    report = balance_report(Cluster(Deal(2, 1, 0.25, 2.0, counts="free"), 4, 2), ["indexed", "padded"], lengths, 3)
+    assert list(report["strategies"]) == ["indexed", "padded"]
+    assert (report["pair_cost"], report["sequence_cost"]) == (0.25, 2.0)
     with pytest.raises(UsageError, match="--strategy: found best, allowed are all, padded"):
         balance_report(Cluster(Deal(2, 2), 4), ["best"], None, 1)
 
 
-def test_the_picture_is_an_svg_of_every_strategy(tmp_path: Path) -> None:
+def test_plot_is_a_reproducible_svg_of_every_strategy(tmp_path: Path) -> None:
     path = tmp_path / "balance.svg"
     plot_balance(Cluster(Deal(64, 8), 48), MEASURED, path)
     text = path.read_text(encoding="utf-8")
     assert text.startswith("<?xml")
-    for words in ("padded", "exchanged", "64 ranks × 48 samples", "1.250", "waiting"):
-        assert words in text
+    for expected in ("padded", "exchanged", "64 ranks × 48 samples", "1.250", "waiting"):
+        assert expected in text
     before = path.read_bytes()
     plot_balance(Cluster(Deal(64, 8), 48), MEASURED, path)
     assert path.read_bytes() == before
@@ -141,24 +140,24 @@ def test_the_picture_is_an_svg_of_every_strategy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("counts", "unequal"), [("equal", False), ("free", True)])
-def test_counts_reach_the_strategy(counts: str, unequal: bool) -> None:
-    """With two samples a rank, equal counts cannot come below 1.2, and free ones do."""
-    found = balance_report(Cluster.of_ranks(64, 2, None, counts, None), ["indexed"], None, 3)["strategies"]["indexed"]
-    assert (found["max_over_mean_cost"] < 1.15) == unequal
+def test_counts_option_is_applied(counts: str, unequal: bool) -> None:
+    """With two samples a rank, max/mean cost cannot be below 1.2 with equal counts, but it can with free ones."""
+    report = balance_report(Cluster.of_ranks(64, 2, None, counts, None), ["indexed"], None, 3)
+    assert (report["strategies"]["indexed"]["max_over_mean_cost"] < 1.15) == unequal
 
 
-def test_the_scan_reaches_the_strategy() -> None:
-    found = [
+def test_scan_option_is_applied() -> None:
+    snake, default = (
         balance_report(Cluster.of_ranks(64, 16, None, None, scan), ["exchanged"], None, 3)["strategies"]["exchanged"]
         for scan in ("snake", None)
-    ]
-    assert found[0]["max_over_mean_tokens"] < 1.01 < found[1]["max_over_mean_tokens"]
+    )
+    assert snake["max_over_mean_tokens"] < 1.01 < default["max_over_mean_tokens"]
 
 
-def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from podium.cli import main as cli
 
-    words = [
+    arguments = [
         "podium",
         "balance",
         "--ranks",
@@ -171,7 +170,7 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypa
         "2",
         "--json",
     ]
-    monkeypatch.setattr("sys.argv", words)
+    monkeypatch.setattr("sys.argv", arguments)
     with pytest.raises(SystemExit) as end:
         cli.app()
     assert end.value.code == 0
@@ -182,7 +181,7 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "message"),
     [
         ([], "give a system, such as laptop, or both --ranks and --local-batch"),
         (["--ranks", "8"], "give a system, such as laptop, or both"),
@@ -191,20 +190,20 @@ def test_json_has_the_promised_keys(capsys: pytest.CaptureFixture[str], monkeypa
         (["nowhere"], "there is no system 'nowhere'"),
         (["--ranks", "8", "--local-batch", "8", "--counts", "any"], "--counts: found any, allowed are equal, free"),
         (["--ranks", "8", "--local-batch", "8", "--scan", "any"], "--scan: found any, allowed are stride, snake"),
-        (["laptop", "--counts", "free"], "a system's are changed by --set"),
+        (["laptop", "--counts", "free"], "change a system's settings with --set"),
         (["--ranks", "0", "--local-batch", "4"], "Invalid value for '--ranks'"),
         (["--ranks", "4", "--local-batch", "4", "--steps", "0"], "Invalid value for '--steps'"),
         (["--ranks", "4", "--local-batch", "4", "--ranks-per-node", "3"], "--ranks-per-node: found 3"),
         (["laptop", "--set", "gradient_accumulation_steps=3"], "3 accumulation steps cannot share evenly"),
     ],
 )
-def test_wrong_use_is_a_sentence(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_usage_errors_exit_with_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from podium.cli import main as cli
 
-    monkeypatch.setattr("sys.argv", ["podium", "balance", *words])
+    monkeypatch.setattr("sys.argv", ["podium", "balance", *arguments])
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 2
-    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -1,4 +1,4 @@
-"""`podium bench`: its options, what it prints and keeps, and one real measurement from the command line to the JSON."""
+"""`podium bench`: its options, output and costs file, and real measurements."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from podium.cli import bench
-from podium.cli.bench import Options, keep_costs, measure, print_measured
+from podium.cli.bench import BenchOptions, measure, print_timings, write_costs
 from podium.config.load import load_system, write_resolved
 from podium.config.run_folder import RunFolder
 from podium.config.schema import RunConfig
@@ -56,67 +56,71 @@ def config() -> RunConfig:
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def temporary_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(costs, "COSTS", tmp_path / "costs")
 
 
-def test_options_become_the_implementations() -> None:
-    assert Options().words("tiny") == ["--steps", "8", "--vocabulary", "512"]
-    assert Options().words("large") == ["--steps", "8", "--vocabulary", "30522"]
-    assert Options().as_described
-    full = Options(True, "huggingface", 3, 4, 512, 1000, Path("lengths.json"))
-    assert full.words("tiny") == [
+def test_options_become_arguments_of_the_implementation() -> None:
+    assert BenchOptions().arguments("tiny") == ["--steps", "8", "--vocabulary", "512"]
+    assert BenchOptions().arguments("large") == ["--steps", "8", "--vocabulary", "30522"]
+    assert BenchOptions().uses_system_model
+    full = BenchOptions(True, "huggingface", 3, 4, 512, 1000, Path("lengths.json"))
+    assert full.arguments("tiny") == [
         *("--steps", "3", "--vocabulary", "1000", "--layers", "4", "--hidden", "512", "--against", "huggingface"),
         *("--lengths", str(Path("lengths.json").resolve()), "--ablate"),
     ]
     for change in ({"layers": 4}, {"hidden": 64}, {"vocabulary": 9}, {"lengths": Path("x")}):
-        assert not Options(**change).as_described  # type: ignore[arg-type]
-    assert Options(ablate=True, against="huggingface", steps=3).as_described
+        assert not BenchOptions(**change).uses_system_model  # type: ignore[arg-type]
+    assert BenchOptions(ablate=True, against="huggingface", steps=3).uses_system_model
 
 
-def test_another_opponent_is_wrong_use() -> None:
+def test_unknown_against_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="--against: found jax, allowed is huggingface"):
-        Options(against="jax").words("tiny")
+        BenchOptions(against="jax").arguments("tiny")
 
 
-def test_what_the_processes_measure_comes_back(
+def test_summary_of_the_processes_is_returned(
     config: RunConfig, as_implementation: Callable[[str], None], tmp_path: Path
 ) -> None:
     as_implementation("(folder / 'summary.json').write_text(json.dumps({'sequences_per_second': 7}))")
-    assert measure(config, Options(), True, Progress(Console(file=StringIO()))) == {"sequences_per_second": 7}
+    assert measure(config, BenchOptions(), True, Progress(Console(file=StringIO()))) == {"sequences_per_second": 7}
     (folder,) = (tmp_path / "runs" / "laptop").iterdir()
     assert folder.name.startswith("bench_")
     assert "seed: null" not in (folder / "config.yaml").read_text(encoding="utf-8")
 
 
-def test_what_the_processes_tell_is_raised(config: RunConfig, as_implementation: Callable[[str], None]) -> None:
-    told = {"exit_code": 2, "message": "--hidden: found 65"}
-    as_implementation(f"(folder / 'failure.json').write_text(json.dumps({told})); sys.exit(2)")
+def test_failure_of_the_processes_is_raised(config: RunConfig, as_implementation: Callable[[str], None]) -> None:
+    failure = {"exit_code": 2, "message": "--hidden: found 65"}
+    as_implementation(f"(folder / 'failure.json').write_text(json.dumps({failure})); sys.exit(2)")
     with pytest.raises(UsageError, match="--hidden: found 65"):
-        measure(config, Options(), False, Progress(Console(file=StringIO())))
+        measure(config, BenchOptions(), False, Progress(Console(file=StringIO())))
     as_implementation("os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(WorkError, match="SIGKILL"):
-        measure(config, Options(), False, Progress(Console(file=StringIO())))
+        measure(config, BenchOptions(), False, Progress(Console(file=StringIO())))
 
 
 def printed(config: RunConfig, measured: dict[str, Any]) -> str:
     text = StringIO()
-    print_measured(Console(file=text, width=140), config, measured)
+    print_timings(Console(file=text, width=140), config, measured)
     return text.getvalue()
 
 
-def test_figures_are_shown(config: RunConfig) -> None:
+def test_timings_are_printed(config: RunConfig) -> None:
     text = printed(config, MEASURED)
-    for figure in ("4 layers × 512, 30,522 words", "650.2 ms (600.0 to 700.0, n = 8)", "50.5% of 0.99 TFLOP/s bf16"):
-        assert figure in text
+    for expected in (
+        "4 layers × 512, vocabulary of 30,522",
+        "650.2 ms (600.0 to 700.0, n = 8)",
+        "50.5% of 0.99 TFLOP/s bf16",
+    ):
+        assert expected in text
     assert "400.00 ms a step, 66.7%" in text
     assert "3.00 GiB" in text
     assert "Hugging Face" not in text
     assert "without" not in text
 
 
-def test_opponent_and_ablation_are_shown_where_there_are_any(config: RunConfig) -> None:
+def test_comparison_and_ablation_are_printed_if_present(config: RunConfig) -> None:
     other = {"attention": "sdpa", "sequences_per_second": 2.5}
     row = {
         "without": "kernels",
@@ -131,16 +135,16 @@ def test_opponent_and_ablation_are_shown_where_there_are_any(config: RunConfig) 
     assert "plain PyTorch" in text
 
 
-def test_costs_are_kept_for_the_system(config: RunConfig, tmp_path: Path) -> None:
+def test_costs_are_written_for_the_system(config: RunConfig, tmp_path: Path) -> None:
     costs = StepCosts(1e-3, 1e-6, 1e-9, 1e-6, 0.0, 0.02)
-    path = keep_costs(config, MEASURED | {"step_costs": vars(costs)})
+    path = write_costs(config, MEASURED | {"step_costs": vars(costs)})
     assert path == tmp_path / "costs" / "laptop.json"
     assert load_costs(path)[0] == costs
     measured = json.loads(path.read_text(encoding="utf-8"))["measured"]
     assert (measured["system"], measured["recipe"], measured["hidden"]) == ("laptop", "indexed", 512)
 
 
-SMALL = Options(ablate=True, against="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
+SMALL = BenchOptions(ablate=True, against="huggingface", steps=2, layers=2, hidden=64, vocabulary=500)
 """Everything at once, on a model as small as can be."""
 ALONE = ("global_batch_size=4", "launch.threads_per_process=1")
 
@@ -158,35 +162,35 @@ def assert_measured(measured: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_it_measures_for_real(start_training: Callable[..., None], tmp_path: Path) -> None:
+def test_bench_with_real_processes(start_training: Callable[..., None], tmp_path: Path) -> None:
     config = load_system("laptop", settings=[*ALONE, "seed=1"])
     folder = RunFolder(tmp_path)
     write_resolved(config, folder.config)
-    start_training(folder, 1, entry="bench", options=SMALL.words(config.size))
+    start_training(folder, 1, entry="bench", options=SMALL.arguments(config.size))
     measured = folder.read_summary()
     assert measured is not None
     assert_measured(measured)
 
 
 @pytest.mark.exhaustive
-def test_it_measures_from_the_command_line() -> None:
-    """A changed model leaves the system's costs alone."""
+def test_bench_from_the_command_line() -> None:
+    """With another model, the system's costs file is not written."""
     before = sorted((ROOT / "systems").rglob("*"))
-    words = [sys.executable, "-m", "podium.cli", "bench", "laptop", "--json", "--ablate", "--against", "huggingface"]
-    words += ["--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2"]
-    words += [word for setting in ALONE for word in ("--set", setting)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    argv = [sys.executable, "-m", "podium.cli", "bench", "laptop", "--json", "--ablate", "--against", "huggingface"]
+    argv += ["--layers", "2", "--hidden", "64", "--vocabulary", "500", "--steps", "2"]
+    argv += [argument for setting in ALONE for argument in ("--set", setting)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     assert sorted((ROOT / "systems").rglob("*")) == before
     assert_measured(json.loads(done.stdout))
 
 
-def test_wrong_use_that_the_processes_find_is_told(
+def test_usage_error_in_the_processes_is_a_failure(
     config: RunConfig, start_training: Callable[..., None], tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
     write_resolved(config.model_copy(update={"seed": 1}), folder.config)
     start_training(folder, 1, code=2, entry="bench", options=("--hidden", "65"))
-    told = folder.told_failure()
-    assert isinstance(told, UsageError)
-    assert str(told).startswith("--hidden: found 65, allowed are multiples of 64")
+    failure = folder.told_failure()
+    assert isinstance(failure, UsageError)
+    assert str(failure).startswith("--hidden: found 65, allowed are multiples of 64")

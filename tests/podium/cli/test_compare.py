@@ -1,4 +1,4 @@
-"""`podium compare` as it is typed."""
+"""`podium compare` from the command line."""
 
 import csv
 import io
@@ -46,17 +46,17 @@ def compare(tree: Path) -> Compare:
     return invoke
 
 
-def test_a_table(compare: Compare) -> None:
+def test_table(compare: Compare) -> None:
     found = compare()
     assert found.exit_code == 0
-    for words in ("v2.0: 3 result(s)", "8×NVIDIA A100 SXM", "16.742", "8×Chip 1", "o open division"):
-        assert words in found.stdout, words
+    for expected in ("v2.0: 3 result(s)", "8×NVIDIA A100 SXM", "16.742", "8×Chip 1", "o open division"):
+        assert expected in found.stdout, expected
     assert "Scaling, against a submitter's smallest size" in found.stdout
     assert "seq/s a" in found.stdout and "accelerator" in found.stdout
 
 
 @pytest.mark.parametrize(("columns", "there"), [("40", 1), ("60", 2), ("80", 5), ("140", 7)])
-def test_a_narrow_terminal_has_fewer_columns_and_all_names(
+def test_narrow_terminal_shows_fewer_columns_and_all_names(
     compare: Compare, monkeypatch: pytest.MonkeyPatch, columns: str, there: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -66,7 +66,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_all_names(
     assert all(name in shown for name in ("BIG", "CHIPS", "SYS")) and max(map(len, shown.splitlines())) <= int(columns)
 
 
-def test_per_node(compare: Compare) -> None:
+def test_throughput_per_node(compare: Compare) -> None:
     per_accelerator, per_node = ("".join(compare("--per", per).stdout.split()) for per in ("accelerator", "node"))
     assert f"{1_792_000 / 1004.5 / 8:,.1f}" in per_accelerator and f"{1_792_000 / 1004.5 / 2:,.1f}" in per_node
 
@@ -79,14 +79,14 @@ def test_json_and_csv_agree(compare: Compare) -> None:
     assert all(set(row) == set(found[0]) for row in [*found, *read])
 
 
-def test_choices(compare: Compare) -> None:
+def test_filters(compare: Compare) -> None:
     found = json.loads(compare("--json", "--accelerator", "chip", "--division", "open", "--round", "2.0").stdout)
     assert [row["system"] for row in found] == ["CHIPS"]
     with pytest.raises(UsageError, match="none of the 3 results"):
         compare("--accelerator", "chip", "--division", "closed")
 
 
-def test_own_results_are_held_against_those_that_are_not_shown(tree: Path, tmp_path: Path) -> None:
+def test_own_results_are_compared_with_results_that_are_filtered_out(tree: Path, tmp_path: Path) -> None:
     folder = tmp_path / "results" / "dgxa100_n1" / "bert"
     shutil.copytree(tree / "ORG" / "results" / "SYS" / "bert", folder)
     for log in folder.iterdir():
@@ -96,35 +96,35 @@ def test_own_results_are_held_against_those_that_are_not_shown(tree: Path, tmp_p
     assert "your dgxa100_n1 (8×NVIDIA A100 SXM) is at 1.00× the best published time" in found.stdout
 
 
-def test_oddities_are_told_when_asked_for(tree: Path, compare: Compare) -> None:
+def test_anomalies_are_listed_on_request(tree: Path, compare: Compare) -> None:
     log = tree / "ORG" / "results" / "SYS" / "bert" / "result_0.txt"
     log.write_bytes(log.read_bytes().replace(b"\n", b"\r\n"))
     assert "2 of 3 have something odd" in compare().stdout
-    told = " ".join(compare("--oddities").stdout.split())
-    assert "v2.0 Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF" in told
+    output = " ".join(compare("--oddities").stdout.split())
+    assert "v2.0 Org Inc. SYS: 1 log(s): 22 line(s) end in CR LF" in output
 
 
-def test_what_was_read_is_kept_unless_it_shall_not(compare: Compare, caches: Path) -> None:
+def test_parsed_logs_are_cached_unless_disabled(compare: Compare, caches: Path) -> None:
     first = compare("--json", "--no-cache").stdout
     assert not caches.exists()
     assert compare("--json").stdout == first and (caches / "runs.sqlite").is_file()
     assert compare("--json").stdout == first
 
 
-def test_wrong_use(compare: Compare) -> None:
-    with pytest.raises(UsageError, match="--per gpu: allowed is accelerator or node"):
+def test_invalid_options_are_usage_errors(compare: Compare) -> None:
+    with pytest.raises(UsageError, match="--per: found gpu, allowed is accelerator or node"):
         compare("--per", "gpu")
-    with pytest.raises(UsageError, match="give one of them"):
+    with pytest.raises(UsageError, match="use one of them"):
         compare("--json", "--csv")
 
 
-def test_names_are_no_markup(tmp_path: Path) -> None:
+def test_names_are_not_interpreted_as_markup(tmp_path: Path) -> None:
     write_system(tmp_path / "v2.0" / "X", "[red]a[bold]", description={**DESCRIPTION, "submitter": "[/] [link=x]"})
     found = CliRunner().invoke(app, ["compare", str(tmp_path / "v2.0"), "--oddities"])
     assert found.exit_code == 0 and "[red]a[bold]" in found.stdout and "[/] [link=x]" in found.stdout
 
 
-def test_two_sides(compare: Compare) -> None:
+def test_ab_comparison(compare: Compare) -> None:
     found = compare("--ab", "SYS", "BIG")
     assert found.exit_code == 0 and found.stdout.startswith(
         "A (v2.0 Org Inc. SYS) is slower than B (v2.0 Org Inc. BIG)"
@@ -133,27 +133,27 @@ def test_two_sides(compare: Compare) -> None:
     assert whole["quantities"]["seconds"]["welch"]["p"] < 1e-9 and whole["a"]["name"] == "v2.0 Org Inc. SYS"
 
 
-def test_two_sides_without_other_results(tree: Path) -> None:
+def test_ab_comparison_of_folders(tree: Path) -> None:
     sides = [str(tree / "ORG" / "results" / system / "bert") for system in ("SYS", "BIG")]
     found = CliRunner().invoke(app, ["compare", "--ab", *sides])
     assert found.exit_code == 0 and " is slower than B (" in found.stdout
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (("--ab", "SYS", "org"), "--ab 'org': is 3 results"),
-        (("--ab", "SYS", "BIG", "--csv"), "leave --csv, --html and --cost out"),
-        (("--ab", "SYS", "nobody's"), "there is no such result, path or commit"),
+        (("--ab", "SYS", "BIG", "--csv"), "leave out --csv, --html and --cost"),
+        (("--ab", "SYS", "missing"), "there is no such result, path or commit"),
         (("--cost", "nowhere.yaml"), "nowhere.yaml: cannot be read"),
     ],
 )
-def test_refusals_of_sides_and_prices(compare: Compare, options: tuple[str, ...], words: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(words)):
+def test_invalid_operands_and_prices_are_usage_errors(compare: Compare, options: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         compare(*options)
 
 
-def test_no_path_at_all() -> None:
+def test_missing_path_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="no PATH is given"):
         CliRunner().invoke(app, ["compare"], catch_exceptions=False)
 

@@ -1,4 +1,4 @@
-"""`podium data checkpoint` from outside: what it prints, its exit codes, and help with an example."""
+"""`podium data checkpoint` from the command line: output, exit codes and help."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_goes_to_hugging_face_and_back(tmp_path: Path, tiny: Path) -> None:
+def test_conversion_to_hugging_face_and_back(tmp_path: Path, tiny: Path) -> None:
     done = checkpoint(str(tiny), "hf", "--to", "huggingface", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(path.name for path in (tmp_path / "hf").iterdir()) == ["config.json", "model.safetensors"]
@@ -43,8 +43,8 @@ def test_it_goes_to_hugging_face_and_back(tmp_path: Path, tiny: Path) -> None:
     assert back.stdout.splitlines() == [
         "new/back.safetensors",
         "  from          hf/model.safetensors (Hugging Face's folder)",
-        "  size          tiny, 12 words",
-        "  tensors       46 of the reference's names, all finite",
+        "  size          tiny, vocabulary of 12",
+        "  tensors       46, with the reference's names, all finite",
         f"  parameters    {TINY.parameters(12):,}",
         "  MLPerf's own  no",
         f"  sha256        {hashlib.sha256(content).hexdigest()}",
@@ -57,7 +57,7 @@ def test_it_goes_to_hugging_face_and_back(tmp_path: Path, tiny: Path) -> None:
 
 
 def refused(*arguments: str, cwd: Path, exit_code: int = 2) -> str:
-    """The one sentence on standard error; nothing on standard output, no traceback, nothing written."""
+    """Return the error message, the only output of a command that fails and writes no file."""
     before = sorted(cwd.rglob("*"))
     done = checkpoint(*arguments, cwd=cwd)
     assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
@@ -67,7 +67,7 @@ def refused(*arguments: str, cwd: Path, exit_code: int = 2) -> str:
     return done.stderr.removeprefix("podium: ").rstrip("\n")
 
 
-def test_mistakes_are_sentences(tmp_path: Path, tiny: Path) -> None:
+def test_errors_are_one_line(tmp_path: Path, tiny: Path) -> None:
     assert refused("none", "x.safetensors", cwd=tmp_path).startswith(
         "none: there is no such checkpoint; allowed are a "
     )
@@ -82,18 +82,18 @@ def test_mistakes_are_sentences(tmp_path: Path, tiny: Path) -> None:
         "model.ckpt-28252: its encoder is of 1 × 8 (layers × width); the sizes are large 24 × 1024, tiny 2 × 128"
     )
     (tmp_path / "bad.safetensors").write_bytes(b"no")
-    words = refused("bad.safetensors", "x.safetensors", cwd=tmp_path, exit_code=1)
-    assert words.startswith("bad.safetensors: cannot be read as safetensors (")
+    message = refused("bad.safetensors", "x.safetensors", cwd=tmp_path, exit_code=1)
+    assert message.startswith("bad.safetensors: cannot be read as safetensors (")
     assert checkpoint(str(tiny), "x", "--to", "onnx", cwd=tmp_path).returncode == 2
 
 
-def test_it_has_help_with_an_example() -> None:
+def test_help_has_an_example() -> None:
     done = checkpoint("--help")
     assert done.returncode == 0
     assert "Example: podium data checkpoint " in done.stdout
 
 
-def test_what_a_folder_of_others_says_does_not_act_on_the_terminal(tmp_path: Path, tiny: Path) -> None:
+def test_control_characters_in_a_config_are_escaped(tmp_path: Path, tiny: Path) -> None:
     assert checkpoint(str(tiny), "hf", "--to", "huggingface", cwd=tmp_path).returncode == 0
     config = tmp_path / "hf" / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"layer_norm_eps": "\x1b[2J\x9b\u202e"}))

@@ -1,4 +1,4 @@
-"""`podium data import` and `podium data export` from outside."""
+"""`podium data import` and `podium data export` from the command line."""
 
 import subprocess
 from pathlib import Path
@@ -18,7 +18,7 @@ def podium(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def refused(*arguments: str, cwd: Path, exit_code: int) -> str:
-    """The one sentence on standard error."""
+    """Return the error message, the only output of a command that fails."""
     done = podium(*arguments, cwd=cwd)
     assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
     assert done.stderr.startswith("podium: ") and len(done.stderr.splitlines()) == 1
@@ -27,12 +27,12 @@ def refused(*arguments: str, cwd: Path, exit_code: int) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A vocabulary and two foreign files: [CLS] a [SEP] b [SEP], padded."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    for name, word in (("one.hdf5", 6), ("two.hdf5", 7)):
+    """A folder with a vocabulary and two HDF5 files of padded samples [CLS] a [SEP] b [SEP]."""
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    for name, token_id in (("one.hdf5", 6), ("two.hdf5", 7)):
         with h5py.File(tmp_path / name, "w") as file:
-            file["input_ids"] = np.array([[2, 4, 3, word, 3, 0]] * 3, "i2")
+            file["input_ids"] = np.array([[2, 4, 3, token_id, 3, 0]] * 3, "i2")
             file["input_mask"] = np.array([[1, 1, 1, 1, 1, 0]] * 3, "i1")
             file["segment_ids"] = np.array([[0, 0, 0, 1, 1, 0]] * 3, "i1")
             file["masked_lm_positions"] = np.array([[1, 0]] * 3, "i2")
@@ -50,7 +50,7 @@ def test_help_has_an_example(tmp_path: Path, command: str) -> None:
     assert f" {command} " in listed
 
 
-def test_files_come_and_go(folder: Path) -> None:
+def test_import_and_export_round_trip(folder: Path) -> None:
     done = podium("import", "one.hdf5", "--vocab", "vocab.txt", "--out", "new/store", "two.hdf5", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["new/store/one.h5", "new/store/two.h5"]
@@ -70,7 +70,7 @@ def test_files_come_and_go(folder: Path) -> None:
         assert (folder / "back" / "one.h5").read_bytes() == (folder / "new" / "store" / "one.h5").read_bytes()
 
 
-def test_what_cannot_serve_is_a_sentence(folder: Path) -> None:
+def test_unusable_files_are_errors_of_one_line(folder: Path) -> None:
     def refused_import(*files: str, exit_code: int = 2) -> str:
         return refused("import", *files, "--vocab", "vocab.txt", "--out", "out", cwd=folder, exit_code=exit_code)
 
@@ -85,8 +85,8 @@ def test_what_cannot_serve_is_a_sentence(folder: Path) -> None:
     (folder / "text").write_text("a text", encoding="utf-8")
     assert "it looks like none of hdf5-fixed, hdf5-variable, tfrecord" in refused_import("text", exit_code=1)
     assert list((folder / "out").iterdir()) == []
-    words = refused("export", "none", "--format", "hdf5-fixed", "--out", "out", cwd=folder, exit_code=2)
-    assert words.startswith("none: there is no such folder of shards")
+    message = refused("export", "none", "--format", "hdf5-fixed", "--out", "out", cwd=folder, exit_code=2)
+    assert message.startswith("none: there is no such folder of shards")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_cannot_serve_is_a_sentence(folder: Path) -> None:
         ("export", ".", "--out", "out"),
     ],
 )
-def test_wrong_use_is_told_by_the_command(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_invalid_options_are_usage_errors(folder: Path, arguments: tuple[str, ...]) -> None:
     done = podium(*arguments, cwd=folder)
     assert done.returncode == 2
     assert done.stderr and "Traceback" not in done.stderr

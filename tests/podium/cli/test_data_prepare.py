@@ -1,4 +1,4 @@
-"""`podium data prepare` with other lengths, from outside."""
+"""`podium data prepare` with other lengths, from the command line."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A vocabulary and a text of three documents, longer than a sample of 128 tokens."""
+    """A folder with a vocabulary and a text of three documents, longer than a sample of 128 tokens."""
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
     random = np.random.default_rng(0)
     documents = ["\n".join(" ".join(random.choice(WORDS[5:], 20)) for _ in range(30)) for _ in range(3)]
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_samples_have_the_lengths_that_were_asked_for_and_others_are_not_replaced(folder: Path) -> None:
+def test_samples_have_the_given_lengths_and_other_stores_are_not_replaced(folder: Path) -> None:
     command = ["data", "prepare", "--text", "text", "--vocab", "vocab.txt"]
     done = run_podium(*command, "--out", "store", "--max-sequence-length", "128", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -39,7 +39,7 @@ def test_samples_have_the_lengths_that_were_asked_for_and_others_are_not_replace
     assert (len(store), np.asarray(store.masked_counts).max(), store.max_sequence_length) == (9, 5, 128)
 
 
-def test_lengths_that_cannot_be_are_a_sentence(folder: Path) -> None:
+def test_invalid_length_is_an_error_of_one_line(folder: Path) -> None:
     done = run_podium(
         "data",
         "prepare",

@@ -1,4 +1,4 @@
-"""`podium data stage` from outside."""
+"""`podium data stage` from the command line."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from benchmarks.bert.manifest import WHOLE_STORE, NodePart
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.shard import EVALUATION, Origin, write_shard
 from benchmarks.bert.store import SampleStore, renew_manifest
-from podium.cli.stage import part_of
+from podium.cli.stage import node_part
 from podium.config.load import load_system
 from podium.core.errors import UsageError
 from tests.benchmarks.bert.test_store import make_samples, write
@@ -28,15 +28,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_store_is_staged_and_its_use_named(folder: Path) -> None:
+def test_store_is_copied_and_its_setting_is_printed(folder: Path) -> None:
     done = run_podium("data", "stage", "store", "local/store", cwd=folder)
     assert (done.returncode, done.stdout) == (0, "local/store\n"), done.stderr
-    assert "Files copied and verified: 4; found whole: 0" in done.stderr
+    assert "Files copied and verified: 4; kept from before: 0" in done.stderr
     assert f"podium run SYSTEM --set data.store={folder}/local/store" in done.stderr
     SampleStore(folder / "local" / "store").verify()
 
 
-def test_a_node_gets_the_shards_that_its_ranks_need(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_shards_of_the_node_are_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NODEID", "1")
     done = run_podium("data", "stage", "store", "local", "--system", "laptop", *OPTIONS, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def test_a_node_gets_the_shards_that_its_ranks_need(folder: Path, monkeypatch: p
     SampleStore(folder / "local", NodePart(1, 3)).verify()
 
 
-def test_a_store_to_evaluate_on_is_copied_whole(folder: Path) -> None:
+def test_evaluation_store_is_copied_completely(folder: Path) -> None:
     (folder / "evaluation").mkdir()
     for number, name in enumerate("abc"):
         origin = Origin.of_text(name, "ef" * 32, "ab" * 32, GenerationSettings())
@@ -60,27 +60,27 @@ def test_a_store_to_evaluate_on_is_copied_whole(folder: Path) -> None:
     assert len(SampleStore(folder / "local")) == 12
 
 
-def test_a_node_is_the_given_one_or_that_of_the_slurm_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_rank_is_given_or_that_of_the_slurm_step(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_system("laptop", None, [*PER_RANK, "global_batch_size=24"])
     monkeypatch.delenv("SLURM_NODEID", raising=False)
     with pytest.raises(UsageError, match=r"--node-rank: laptop has 3 nodes, and SLURM_NODEID is not set; give 0 to 2"):
-        part_of(config, None)
+        node_part(config, None)
     with pytest.raises(UsageError, match=r"--node-rank: found 3, allowed is 0 to 2"):
-        part_of(config, 3)
-    assert part_of(config, 0) == NodePart(0, 3)
+        node_part(config, 3)
+    assert node_part(config, 0) == NodePart(0, 3)
     monkeypatch.setenv("SLURM_NODEID", "3")
     with pytest.raises(UsageError, match="SLURM_NODEID is 3; give 0 to 2"):
-        part_of(config, None)
+        node_part(config, None)
     monkeypatch.setenv("SLURM_NODEID", "2")
-    assert (part_of(config, None), part_of(config, 1)) == (NodePart(2, 3), NodePart(1, 3))
+    assert (node_part(config, None), node_part(config, 1)) == (NodePart(2, 3), NodePart(1, 3))
     shared = load_system("laptop", None, [*PER_RANK, "global_batch_size=24", "shards=shared"])
-    assert part_of(shared, 1) == WHOLE_STORE
+    assert node_part(shared, 1) == WHOLE_STORE
     monkeypatch.delenv("SLURM_NODEID")
-    alone = load_system("laptop", None, ["shards=per_rank", "balancing=random", "global_batch_size=24"])
-    assert part_of(alone, None) == NodePart(0, 1)
+    one_node = load_system("laptop", None, ["shards=per_rank", "balancing=random", "global_batch_size=24"])
+    assert node_part(one_node, None) == NodePart(0, 1)
 
 
-def test_failures_are_sentences(folder: Path) -> None:
+def test_errors_are_one_line(folder: Path) -> None:
     (folder / "store" / "b.h5").unlink()
     done = run_podium("data", "stage", "store", "local", cwd=folder)
     assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith("podium: store/b.h5: ")

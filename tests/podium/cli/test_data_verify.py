@@ -1,4 +1,4 @@
-"""`podium data verify` from outside: the verdict and its exit code, JSON, the plot, and what is wrong use."""
+"""`podium data verify` from the command line: verdict, exit code, JSON, plot, usage errors, initial accuracy."""
 
 import json
 import shutil
@@ -52,14 +52,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(prepared: Path, tmp_path: Path) -> Path:
-    """The same, to be changed."""
+    """A copy of `prepared` that a test may change."""
     return shutil.copytree(prepared, tmp_path / "folder")
 
 
 GIVEN = ("store", "--evaluation", "evaluation", "--vocab", "vocab.txt")
 
 
-def test_a_sound_store(prepared: Path) -> None:
+def test_sound_store(prepared: Path) -> None:
     done = podium(*GIVEN, "--text", "one", "--text", "eval.txt", cwd=prepared)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     lines = done.stdout.splitlines()
@@ -70,7 +70,7 @@ def test_a_sound_store(prepared: Path) -> None:
     assert "✗" not in done.stdout
 
 
-def test_a_faulty_store_is_told_with_what_to_do(folder: Path) -> None:
+def test_faulty_store_is_reported_with_advice(folder: Path) -> None:
     shutil.copy(folder / "store" / "one.h5", folder / "store" / "three.h5")
     content = bytearray((folder / "store" / "two.h5").read_bytes())
     content[len(content) // 2] ^= 1
@@ -107,7 +107,7 @@ def test_json_is_one_object(folder: Path, sound: bool) -> None:
     assert found["statistics"]["seconds"] > 0
 
 
-def test_a_whole_store_gets_a_manifest_and_one_that_does_not_fit_is_told(folder: Path) -> None:
+def test_complete_store_gets_a_manifest_and_a_wrong_manifest_is_an_error(folder: Path) -> None:
     manifests = [folder / "store" / MANIFEST, folder / "evaluation" / MANIFEST]
     before = [path.read_bytes() for path in manifests]
     for path in manifests:
@@ -125,7 +125,7 @@ def test_a_whole_store_gets_a_manifest_and_one_that_does_not_fit_is_told(folder:
     assert not verify_store(subject).sound and not manifests[0].exists()
 
 
-def test_brackets_in_names_are_shown_as_they_are(folder: Path) -> None:
+def test_brackets_in_names_are_not_markup(folder: Path) -> None:
     (folder / "vocab.txt").rename(folder / "[red]v")
     done = podium("store", "--vocab", "[red]v", cwd=folder)
     assert done.returncode == 0
@@ -133,27 +133,27 @@ def test_brackets_in_names_are_shown_as_they_are(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("none",), "none: there is no such folder of shards; make it with `podium data prepare`"),
         (("store", "--vocab", "none"), "none: there is no such vocabulary file; give the vocab.txt of MLPerf's BERT"),
         (("store", "--evaluation", "none"), "none: there is no such folder of shards"),
         (("store", "--text", "none"), "none: there is no such text file"),
         (("store", "--official"), "--official: needs --vocab and --evaluation too; "),
-        (("store", "--samples", "3"), "--samples: has no use without --checkpoint; "),
+        (("store", "--samples", "3"), "--samples: has no effect without --checkpoint, "),
         (("store", "--checkpoint", "one"), "--checkpoint: needs --evaluation and --vocab too; "),
         ((*GIVEN, "--checkpoint", "none"), "none: there is no such checkpoint; make it with `podium data checkpoint`"),
         (("store", "--size", "huge"), "--size: found 'huge', allowed is large, tiny"),
     ],
 )
-def test_wrong_use_is_a_sentence(prepared: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_usage_errors_are_one_line(prepared: Path, arguments: tuple[str, ...], message: str) -> None:
     done = podium(*arguments, cwd=prepared)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.startswith(f"podium: {said}")
+    assert done.stderr.startswith(f"podium: {message}")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_plot_that_cannot_be_written_fails(prepared: Path) -> None:
+def test_unwritable_plot_is_an_error(prepared: Path) -> None:
     done = podium("store", "--plot", "none/lengths.svg", cwd=prepared)
     assert done.returncode == 1
     assert "none/lengths.svg: cannot be written" in done.stderr
@@ -165,7 +165,7 @@ def test_help_has_an_example() -> None:
     assert "Example: podium data verify data/wikipedia " in done.stdout
 
 
-def test_the_plot_shows_both_and_is_the_same_every_time(prepared: Path, tmp_path: Path) -> None:
+def test_plot_shows_both_curves_and_is_reproducible(prepared: Path, tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
         done = podium("store", "--plot", str(tmp_path / name), cwd=prepared)
         assert (done.returncode, done.stderr) == (0, "")
@@ -183,7 +183,7 @@ def test_the_plot_shows_both_and_is_the_same_every_time(prepared: Path, tmp_path
     assert b"<dc:date>" not in content
 
 
-def test_names_with_dollars_and_underscores_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_dollars_and_underscores_in_names_are_not_markup(tmp_path: Path) -> None:
     plot_lengths(np.bincount([9, 400, 512], minlength=513), "_a$b$", tmp_path / "a.svg")
     texts = [element.text for element in ET.parse(tmp_path / "a.svg").iter(f"{SVG}text")]
     assert "store _a$b$ (3 samples)" in texts
@@ -201,7 +201,7 @@ print("evaluated 10 of 10", file=sys.stderr)
 
 @pytest.fixture
 def evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a process in the place of the implementation's, which writes down its arguments."""
+    """Replaces the implementation's process by one that writes its arguments to a file and then runs `body`."""
 
     def put(body: str) -> Path:
         root, log = tmp_path / "root", tmp_path / "arguments"
@@ -222,7 +222,7 @@ EVALUATION = Evaluation(Path("x.safetensors"), Path("evaluation"), Path("vocab.t
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "compared", "official", "level"),
+    ("accuracy", "comparable", "official", "level"),
     [
         (0.34085, True, True, "ok"),
         (0.3450, True, False, "ok"),
@@ -234,20 +234,20 @@ EVALUATION = Evaluation(Path("x.safetensors"), Path("evaluation"), Path("vocab.t
     ],
 )
 def test_the_initial_accuracy_is_compared(
-    evaluator: Any, accuracy: float, compared: bool, official: bool, level: str
+    evaluator: Any, accuracy: float, comparable: bool, official: bool, level: str
 ) -> None:
     evaluator(printing(accuracy))
-    finding = check_initial_accuracy(EVALUATION, 38.0, compared, official)
+    finding = check_initial_accuracy(EVALUATION, 38.0, comparable, official)
     assert (finding.severity, finding.message) == (level, f"{accuracy:.5f} of 10,000 samples")
-    assert finding.expected == ("0.34085 ± 0.00461 (6 sd)" if compared else "any; the data are not MLPerf's")
+    assert finding.expected == ("0.34085 ± 0.00461 (6 sd)" if comparable else "any; the data are not MLPerf's")
 
 
-def test_fewer_samples_allow_more(evaluator: Any) -> None:
+def test_tolerance_grows_with_fewer_samples(evaluator: Any) -> None:
     evaluator(printing(0.3460, samples=1_000))
     assert check_initial_accuracy(EVALUATION, 38.0, True, True).severity == "ok"
 
 
-def test_the_implementation_is_run_with_what_was_given(
+def test_arguments_of_the_evaluating_process(
     evaluator: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -265,7 +265,7 @@ def test_the_implementation_is_run_with_what_was_given(
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ("sys.exit(3)", "x.safetensors was not evaluated: the process ended with exit code 3"),
         (printing(0.34085) + "; sys.exit(1)", "x.safetensors was not evaluated: the process ended with exit code 1"),
@@ -274,13 +274,13 @@ def test_the_implementation_is_run_with_what_was_given(
         ("print('[]')", "the evaluation of x.safetensors printed no result: '[]'"),
     ],
 )
-def test_an_evaluation_that_fails_is_a_finding(evaluator: Any, body: str, said: str) -> None:
+def test_failed_evaluation_is_a_finding(evaluator: Any, body: str, message: str) -> None:
     evaluator(body)
     finding = check_initial_accuracy(EVALUATION, 38.0, True, False)
-    assert (finding.severity, finding.message) == ("error", said)
+    assert (finding.severity, finding.message) == ("error", message)
 
 
-def test_the_entry_point_is_there() -> None:
+def test_the_entry_point_exists() -> None:
     name = implementation.EVALUATE.replace(".", "/")
     assert implementation.EVALUATE == "implementations.pytorch.evaluate"
     assert (implementation.WORKING_FOLDER / f"{name}.py").is_file()
@@ -301,7 +301,7 @@ def test_the_command_reports_the_initial_accuracy(
     assert bool(finding["advice"]) == vocabulary_is_official
 
 
-def test_official_data_are_not_these(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_is_not_mlperfs_fails_with_official(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(prepared)
     done = CliRunner().invoke(data, ["verify", *GIVEN, "--official", "--json"])
     assert done.exit_code == 1
@@ -310,7 +310,7 @@ def test_official_data_are_not_these(prepared: Path, monkeypatch: pytest.MonkeyP
     assert not failed & {"content", "structure", "vocabulary", "masked share"}
 
 
-def test_wrong_use_is_an_error_of_its_own(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_store_is_a_usage_error(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(prepared)
     with pytest.raises(UsageError):
         CliRunner().invoke(data, ["verify", "none"], catch_exceptions=False)

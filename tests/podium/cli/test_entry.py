@@ -1,4 +1,4 @@
-"""The command's first moments."""
+"""Signals during the start of the `podium` command."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ main()
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_while_the_command_is_imported_is_no_traceback(name: str) -> None:
+def test_signal_during_imports_exits_without_traceback(name: str) -> None:
     program = INTERRUPTED_IMPORT.format(signal=name)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "podium: interrupted\n")

@@ -1,4 +1,4 @@
-"""The command line from outside: exit codes, sentences instead of tracebacks, and help with an example."""
+"""The `podium` command: exit codes, error messages without tracebacks, and help."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def refused(*arguments: str, cwd: Path = ROOT, exit_code: int = 2) -> str:
-    """The one sentence on standard error; there is nothing on standard output and no traceback."""
+    """Return the error message, the only output of a command that fails."""
     done = run_podium(*arguments, cwd=cwd)
     assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
     assert "Traceback" not in done.stderr
@@ -32,8 +32,8 @@ def refused(*arguments: str, cwd: Path = ROOT, exit_code: int = 2) -> str:
 def texts(tmp_path: Path) -> tuple[Path, Path]:
     for name, text in (("one", "a b c d\ne f\n\ng a\nb c\n"), ("two", "c c\nd a b\n\ne e\nf\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
-    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
     return tmp_path / "one", tmp_path / "two"
 
 
@@ -45,23 +45,25 @@ def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> Non
 
 
 @pytest.mark.parametrize("group", [(), ("data",)])
-def test_a_group_of_commands_lists_them(group: tuple[str, ...]) -> None:
+def test_group_help_lists_its_commands(group: tuple[str, ...]) -> None:
     assert run_podium(*group, "--help").returncode == 0
     done = run_podium(*group)
     assert "prepare" in done.stdout + done.stderr or "run" in done.stdout + done.stderr
 
 
-def test_an_unknown_system_is_wrong_use_from_any_folder(tmp_path: Path) -> None:
-    """The installed package is editable, so that the module is found."""
-    words = refused("run", "lptop", cwd=tmp_path)
+def test_unknown_system_is_a_usage_error_from_any_folder(tmp_path: Path) -> None:
+    """The package is installed in editable mode, so its module is found from any folder."""
+    message = refused("run", "lptop", cwd=tmp_path)
     command = [sys.executable, "-m", "podium.cli", "run", "lptop"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"podium: {words}\n")
-    assert words.startswith(f"there is no system 'lptop' in {ROOT}/systems (did you mean 'laptop'?); the systems are ")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"podium: {message}\n")
+    assert message.startswith(
+        f"there is no system 'lptop' in {ROOT}/systems (did you mean 'laptop'?); the systems are "
+    )
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("seed", "--set seed: give it as key=value, such as --set global_batch_size=32"),
         ("sed=3", "--set: sed: there is no such key (did you mean seed?); allowed are description, "),
@@ -70,12 +72,12 @@ def test_an_unknown_system_is_wrong_use_from_any_folder(tmp_path: Path) -> None:
         ("size=[bold]", "--set: size: found ['bold']; allowed is 'large', 'tiny'"),
     ],
 )
-def test_a_wrong_setting_is_wrong_use_and_shown_as_it_was_typed(setting: str, words: str) -> None:
-    assert refused("run", "laptop", "--set", setting).startswith(words)
+def test_invalid_setting_is_a_usage_error(setting: str, message: str) -> None:
+    assert refused("run", "laptop", "--set", setting).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("[red]", "--set [red]: give it as key=value"),
         ("[/red]", "--set [/red]: give it as key=value"),
@@ -83,11 +85,11 @@ def test_a_wrong_setting_is_wrong_use_and_shown_as_it_was_typed(setting: str, wo
         ("size=x[/red]", "--set: size: found 'x[/red]'; allowed is "),
     ],
 )
-def test_brackets_are_shown_as_they_were_typed(setting: str, words: str) -> None:
-    assert refused("run", "laptop", "--set", setting).startswith(words)
+def test_brackets_are_printed_unchanged(setting: str, message: str) -> None:
+    assert refused("run", "laptop", "--set", setting).startswith(message)
 
 
-def test_an_unknown_option_or_number_is_wrong_use() -> None:
+def test_unknown_option_or_number_is_a_usage_error() -> None:
     for arguments in (("--rnus", "3"), ("--runs", "0"), ("--runs", "many")):
         done = run_podium("run", "laptop", *arguments)
         assert done.returncode == 2
@@ -95,21 +97,21 @@ def test_an_unknown_option_or_number_is_wrong_use() -> None:
 
 
 @pytest.mark.parametrize("also", [("--runs", "2"), ("--recipe", "padded")])
-def test_a_run_is_gone_on_with_as_it_was_configured(also: tuple[str, ...]) -> None:
-    words = refused("run", "laptop", "--resume", "runs/laptop/x/run_0", *also)
-    assert "--resume goes on with one run as it was configured; leave out --runs and --recipe" in words
+def test_resume_cannot_be_combined_with_runs_or_recipe(also: tuple[str, ...]) -> None:
+    message = refused("run", "laptop", "--resume", "runs/laptop/x/run_0", *also)
+    assert "--resume continues one run with its configuration; leave out --runs and --recipe" in message
 
 
-def test_a_folder_without_a_run_cannot_be_gone_on_with(tmp_path: Path) -> None:
+def test_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     assert f"{tmp_path}: holds no config.yaml" in refused("run", "laptop", "--resume", str(tmp_path))
 
 
-def test_an_unknown_recipe_is_wrong_use() -> None:
+def test_unknown_recipe_is_a_usage_error() -> None:
     assert refused("run", "laptop", "--recipe", "indxed").startswith("there is no recipe 'indxed' (did you mean")
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_runs_that_ended_are_reported_when_a_later_one_fails(
+def test_ended_runs_are_reported_if_a_later_one_fails(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -134,7 +136,7 @@ def test_runs_that_ended_are_reported_when_a_later_one_fails(
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("", 0), ("FAILED", 1)])
-def test_a_result_that_does_not_comply_is_an_exit_code_of_1(
+def test_noncompliant_result_exits_with_code_1(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -151,7 +153,7 @@ def test_a_result_that_does_not_comply_is_an_exit_code_of_1(
     assert ("compliance checker finds errors in" in capsys.readouterr().err) == bool(code)
 
 
-def test_a_target_that_is_missed_is_an_exit_code_of_1(
+def test_missed_target_exits_with_code_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], summary: dict[str, Any]
 ) -> None:
     missed = summary | {"reached_target": False}
@@ -161,9 +163,7 @@ def test_a_target_that_is_missed_is_an_exit_code_of_1(
     with pytest.raises(SystemExit) as caught:
         main.main()
     assert caught.value.code == 1
-    assert (
-        "target accuracy of 0.72 was not reached within max_samples 60000, so the log says" in capsys.readouterr().err
-    )
+    assert "target accuracy of 0.72 was not reached within max_samples 60000, so the status" in capsys.readouterr().err
 
 
 def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Path, Path]) -> None:
@@ -185,7 +185,7 @@ def test_two_texts_are_prepared_from_any_folder(tmp_path: Path, texts: tuple[Pat
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "new" / "out" / name).read_bytes()
 
 
-def test_texts_that_cannot_serve_are_a_sentence(tmp_path: Path, texts: tuple[Path, Path]) -> None:
+def test_unusable_texts_are_errors_of_one_line(tmp_path: Path, texts: tuple[Path, Path]) -> None:
     def prepare(*text: str, vocab: str = "vocab.txt", exit_code: int = 2) -> str:
         arguments = ("--vocab", vocab, "--out", "out", "--processes", "1")
         return refused("data", "prepare", "--text", *text, *arguments, cwd=tmp_path, exit_code=exit_code)
@@ -207,7 +207,7 @@ def test_texts_that_cannot_serve_are_a_sentence(tmp_path: Path, texts: tuple[Pat
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full here")
-def test_output_that_finds_no_room_is_a_sentence() -> None:
+def test_full_output_device_is_an_error_of_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "podium.cli", "--help"], stdout=full, stderr=subprocess.PIPE, check=False
@@ -217,10 +217,10 @@ def test_output_that_finds_no_room_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("wrapped", [1, 2])
-def test_an_interruption_within_compiled_code_is_a_sentence(
+def test_interruption_in_compiled_code_exits_with_code_130(
     wrapped: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """numba raises SystemError from what a signal raises while it loads code."""
+    """numba wraps in SystemError what a signal handler raises while it loads code."""
     error: BaseException = Interrupted("interrupted")
     for _ in range(wrapped):
         outer = SystemError("returned a result with an exception set")
@@ -237,7 +237,7 @@ def test_an_interruption_within_compiled_code_is_a_sentence(
     assert capsys.readouterr().err.strip() == "podium: interrupted"
 
 
-def test_an_interruption_that_a_callback_loses_comes_again() -> None:
+def test_interruption_lost_in_a_callback_is_repeated() -> None:
     code = (
         "import gc, os, signal, sys, time\n"
         "from podium.cli import main as cli\n"
@@ -255,7 +255,7 @@ def test_an_interruption_that_a_callback_loses_comes_again() -> None:
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
-    """Exit code and standard error of a command that is run in this process."""
+    """Run a command that fails in this process, and return its exit code and standard error."""
     monkeypatch.setattr(sys, "argv", ["podium", *arguments])
     with pytest.raises(SystemExit) as caught:
         main.main()
@@ -276,31 +276,31 @@ def fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
     ],
 )
 @pytest.mark.parametrize("path", ["a" * 10_000, "a/" * 5_000, "\udcff\udcfe"], ids=["name", "folders", "bytes"])
-def test_paths_that_cannot_be_are_a_sentence(
+def test_impossible_paths_are_errors_of_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], path: str
 ) -> None:
-    code, said = fails(monkeypatch, capsys, *(argument.replace("{}", path) for argument in arguments))
+    code, message = fails(monkeypatch, capsys, *(argument.replace("{}", path) for argument in arguments))
     assert code in (1, 2)
-    assert said.startswith("podium: ")
-    assert said.isprintable() or said.rstrip("\n").isprintable()
+    assert message.startswith("podium: ")
+    assert message.isprintable() or message.rstrip("\n").isprintable()
 
 
-def test_a_loop_of_links_is_a_sentence(
+def test_symlink_loop_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    code, said = fails(monkeypatch, capsys, "run", "laptop", "--resume", str(tmp_path / "loop"))
-    assert (code, said.startswith("podium: Symlink loop")) == (2, True)
+    code, message = fails(monkeypatch, capsys, "run", "laptop", "--resume", str(tmp_path / "loop"))
+    assert (code, message.startswith("podium: Symlink loop")) == (2, True)
 
 
-def test_memory_that_is_not_there_is_a_sentence(
+def test_out_of_memory_is_an_error_of_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def greedy(*_: Any) -> Any:
+    def out_of_memory(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr("podium.run.run_set.run_set", greedy)
+    monkeypatch.setattr("podium.run.run_set.run_set", out_of_memory)
     assert fails(monkeypatch, capsys, "run", "laptop") == (
         1,
-        "podium: there is not enough memory for this; see that the files are those that were meant\n",
+        "podium: out of memory; check that the command was given the right files\n",
     )

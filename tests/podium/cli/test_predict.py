@@ -1,4 +1,4 @@
-"""`podium predict`: what it predicts, shows and draws, and one real prediction from a system to the table."""
+"""`podium predict`: predictions for shipped systems, tables, charts and costs."""
 
 import json
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def shown(predicted: dict[str, Any], system: str = "laptop") -> str:
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def temporary_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "RUNS", tmp_path / "runs")
 
 
@@ -90,7 +90,7 @@ def quiet() -> Progress:
 
 @pytest.fixture
 def no_data(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Systems whose data would have been prepared."""
+    """Replaces the preparation of data; the list of systems whose data would have been prepared."""
     prepared: list[str] = []
 
     def with_data(config: Any, note: Callable[[str], None]) -> Any:
@@ -101,7 +101,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return prepared
 
 
-def test_a_laptop_from_the_system_to_the_table(quiet: Progress, no_data: list[str], tmp_path: Path) -> None:
+def test_prediction_for_a_laptop(quiet: Progress, no_data: list[str], tmp_path: Path) -> None:
     predicted = predict_run(load_system("laptop"), None, quiet)
     assert predicted["low"] < predicted["seconds"] < predicted["high"]
     assert set(predicted["split"]) == set(SPLIT)
@@ -117,7 +117,7 @@ def test_a_laptop_from_the_system_to_the_table(quiet: Progress, no_data: list[st
     assert "time-to-train" in shown(predicted)
 
 
-def test_a_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: list[str]) -> None:
+def test_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: list[str]) -> None:
     predicted = predict_run(load_system("h200_1x"), "64,8,8", quiet)
     assert no_data == []
     assert [row["gpus"] for row in predicted["scale"]] == [8, 64]
@@ -130,7 +130,7 @@ def test_a_gpu_system_needs_neither_data_nor_costs(quiet: Progress, no_data: lis
     assert any("no costs file" in sentence for sentence in predicted["unsure"])
 
 
-def test_a_costs_file_is_taken_where_there_is_one(
+def test_costs_file_is_used_if_there_is_one(
     quiet: Progress, no_data: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(costs, "COSTS", tmp_path)
@@ -141,14 +141,14 @@ def test_a_costs_file_is_taken_where_there_is_one(
     assert predict_run(load_system("laptop"), None, quiet)["step_milliseconds"] > 1000
 
 
-def test_wrong_use_is_told_as_a_sentence(quiet: Progress, no_data: list[str]) -> None:
+def test_invalid_scale_is_a_usage_error(quiet: Progress, no_data: list[str]) -> None:
     with pytest.raises(UsageError, match=r"--scale: found 8,x"):
         predict_run(load_system("h200_1x"), "8,x", quiet)
     with pytest.raises(UsageError, match=r"--scale: .*GPUs"):
         predict_run(load_system("laptop"), "8", quiet)
 
 
-def test_unknown_systems_and_recipes_are_told() -> None:
+def test_unknown_systems_and_recipes_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="there is no system 'lapdog'"):
         load_system("lapdog")
     with pytest.raises(UsageError, match="there is no recipe 'magic'"):
@@ -156,15 +156,15 @@ def test_unknown_systems_and_recipes_are_told() -> None:
 
 
 @pytest.mark.parametrize("scale", ["8,many", "0", "", "8,,64", "1000000"])
-def test_numbers_that_are_none_are_refused(quiet: Progress, scale: str, tmp_path: Path) -> None:
+def test_invalid_gpu_counts_are_usage_errors(quiet: Progress, scale: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"--scale: found {scale}, allowed are numbers of GPUs"):
         predict_run(load_system("h200_1x"), scale, quiet)
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_table_has_the_whole_its_parts_and_what_is_unsure() -> None:
+def test_table_has_the_time_its_parts_and_the_uncertainties() -> None:
     text = shown(PREDICTED)
-    for words in (
+    for expected in (
         "100 s",
         "90 s and 2.08 min",
         "2,500,000",
@@ -177,15 +177,15 @@ def test_the_table_has_the_whole_its_parts_and_what_is_unsure() -> None:
         "time-to-train",
         "the interval is made to cover 90% of scores",
     ):
-        assert words in text, words
-    assert "counted" not in text
+        assert expected in text, expected
+    assert "estimated" not in text
     assert "published" not in text
     assert "16 on 1 rank " in shown({**PREDICTED, "ranks": 1, "global_batch_size": 16})
 
 
-def test_the_curve_stands_beside_the_published_points() -> None:
+def test_scale_table_has_predicted_and_published_times() -> None:
     text = shown(SCALED)
-    for words in (
+    for expected in (
         "16.7 min",
         "16.6 min to 25 min",
         "15 min to 20 min",
@@ -193,7 +193,7 @@ def test_the_curve_stands_beside_the_published_points() -> None:
         "25%",
         "unsure of the curve: the network",
     ):
-        assert words in text, words
+        assert expected in text, expected
     assert text.count("all of it") == 1
     bars = [line.count("█") for line in text.splitlines() if "█" in line]
     assert bars[0] > 6 * bars[1] > 0
@@ -209,9 +209,7 @@ def test_a_score_outside_the_interval_is_marked_and_explained() -> None:
     assert "* 1,024 GPUs: 2.0 N n512 took 12.3 s, below the interval 15 min to 20 min: it trains [otherwise]" in text
 
 
-def test_no_published_score_stands_beside_an_interval_that_excludes_it_without_a_reason(
-    quiet: Progress, no_data: list[str]
-) -> None:
+def test_every_published_score_outside_its_interval_has_a_reason(quiet: Progress, no_data: list[str]) -> None:
     predicted = predict_run(load_system("dgxa100_n8"), "512,1024,4096", quiet)
     for row in predicted["scale"]:
         near = {point["system"]: point["seconds"] for point in predicted["published"] if point["gpus"] == row["gpus"]}
@@ -223,14 +221,14 @@ def test_no_published_score_stands_beside_an_interval_that_excludes_it_without_a
     assert json.loads(json.dumps(predicted)) == predicted
 
 
-def test_the_curve_says_where_gradients_are_accumulated() -> None:
+def test_scale_table_marks_gradient_accumulation() -> None:
     text = shown({**SCALED, "scale": [{**ROW, "accumulation_steps": 4}, ROW]})
     assert "in 4 parts" in text and text.count(" in 1 parts") == 0
-    assert "in parts: by gradient accumulation, in so many micro-batches a step" in " ".join(text.split())
+    assert "in N parts: gradient accumulation, with N micro-batches a step" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0.0, "0 s"),
         (12.345, "12.3 s"),
@@ -244,11 +242,11 @@ def test_the_curve_says_where_gradients_are_accumulated() -> None:
         (1e6, "11.6 days"),
     ],
 )
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+def test_durations_are_formatted(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
-def test_the_picture_has_the_curve_and_every_point_and_is_the_same_again(tmp_path: Path) -> None:
+def test_plot_has_the_curve_and_every_point_and_is_reproducible(tmp_path: Path) -> None:
     plot_scale(SCALED, "mine", tmp_path / "a.svg")
     plot_scale(SCALED, "mine", tmp_path / "b.svg")
     image = (tmp_path / "a.svg").read_bytes()
@@ -260,7 +258,7 @@ def test_the_picture_has_the_curve_and_every_point_and_is_the_same_again(tmp_pat
     assert b"mine, predicted" in image
 
 
-def test_a_picture_needs_a_curve_and_is_svg(tmp_path: Path) -> None:
+def test_plot_needs_scale_and_is_svg(tmp_path: Path) -> None:
     check_plot("8", Path("curve.svg"))
     check_plot(None, None)
     with pytest.raises(UsageError, match=r"--plot.*--scale"):
@@ -271,10 +269,10 @@ def test_a_picture_needs_a_curve_and_is_svg(tmp_path: Path) -> None:
         plot_scale(SCALED, "mine", tmp_path / "nowhere" / "a.svg")
 
 
-def test_a_published_codes_time_stands_beside_podiums_own_as_counted() -> None:
+def test_table_has_the_published_codes_time_and_the_estimate_for_podium() -> None:
     text = shown({**PREDICTED, "code": "other", "as_counted": 110.0})
     assert "as the best published code" in text
-    assert "Podium's step as counted, never run" in text
+    assert "Podium's step, estimated, not measured" in text
     assert "110 s" in text
     assert "time-to-train" not in text
 
@@ -313,7 +311,7 @@ def test_an_academic_cluster_is_predicted_in_time_and_money(quiet: Progress, no_
     assert "cost, USD" in text.getvalue()
 
 
-def test_twelve_days_of_an_academic_cluster_are_days(quiet: Progress, no_data: list[str]) -> None:
+def test_long_durations_are_in_days(quiet: Progress, no_data: list[str]) -> None:
     settings = ["target_accuracy=null", "max_samples=900000000", "launch.nodes=1", "gradient_accumulation_steps=128"]
     config = load_system("academic_t4", settings=settings)
     text = StringIO()
@@ -321,7 +319,7 @@ def test_twelve_days_of_an_academic_cluster_are_days(quiet: Progress, no_data: l
     assert " days" in text.getvalue()
 
 
-def test_prices_are_billed_as_they_say_and_those_of_other_systems_refused(
+def test_minimum_and_initialisation_are_billed_and_missing_prices_are_errors(
     quiet: Progress, no_data: list[str], prices: Path
 ) -> None:
     prices.write_text(PRICES + "minimum_minutes: 600\ninitialisation: true\n", encoding="utf-8")
@@ -330,11 +328,12 @@ def test_prices_are_billed_as_they_say_and_those_of_other_systems_refused(
     assert predicted["cost"]["cost_to_train"] == pytest.approx(8 * 30 * 10)
     text = StringIO()
     print_prediction(Console(file=text, width=150), config, predicted)
-    assert "the time before run_start is paid for, but not predicted" in text.getvalue()
+    assert "the time before run_start is billed, but not predicted" in text.getvalue()
     with pytest.raises(UsageError, match=r"prices.yaml: no entry of prices fits h200_1x"):
         predict_run(load_system("h200_1x"), None, quiet, prices)
 
 
+# The published systems that each shipped system with A100s reproduces.
 PUBLISHED = {
     "baidu_a100_n1": ("2.0 Baidu XMan4.0_1_node_8_A100_PaddlePaddle",),
     "baidu_a100_n8": ("2.1 Baidu 8_node_64_A100_PaddlePaddle",),
@@ -344,7 +343,6 @@ PUBLISHED = {
     "dgxa100_n128": ("2.0 Samsung samsung_supercomputer21_dgxa100_n128_pytorch",),
     "dgxa100_n171": ("2.0 Samsung samsung_supercomputer21_dgxa100_n171_pytorch",),
 }
-"""The published systems that each shipped system of A100s is described and set as."""
 
 
 @pytest.mark.parametrize(
@@ -354,7 +352,7 @@ PUBLISHED = {
 def test_published_scores_lie_inside_the_interval_of_the_shipped_system(
     system: str, wire: str, quiet: Progress, no_data: list[str]
 ) -> None:
-    assert system in PUBLISHED, "name the published systems that it is set as, or none"
+    assert system in PUBLISHED, "name the published systems that it reproduces, or none"
     scores = {run.name: run.score_seconds for run in read_runs()}
     predicted = predict_run(
         load_system(system, settings=[] if wire == "auto" else [f"gradient_wire={wire}"]), None, quiet

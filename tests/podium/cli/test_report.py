@@ -1,4 +1,4 @@
-"""podium report, as it is typed."""
+"""`podium report` from the command line."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from podium.core.errors import UsageError, WorkError
 from tests.podium.report.conftest import MakeRun, summary
 
 
-def test_a_table_and_a_page(make_run: MakeRun, tmp_path: Path) -> None:
+def test_table_and_page(make_run: MakeRun, tmp_path: Path) -> None:
     folder, page = make_run(totals=summary()), tmp_path / "page.html"
     before = sorted(path.name for path in folder.iterdir())
     done = CliRunner().invoke(app, ["report", str(folder), "--html", str(page)])
@@ -20,17 +20,17 @@ def test_a_table_and_a_page(make_run: MakeRun, tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_json_alone_is_on_standard_output(make_run: MakeRun) -> None:
+def test_json_is_the_only_standard_output(make_run: MakeRun) -> None:
     done = CliRunner().invoke(app, ["report", str(make_run(totals=summary()).parent.parent), "--json"])
     assert json.loads(done.stdout)["sets"][0]["runs"][0]["seconds"] == 40.0
 
 
-def test_a_run_that_failed_is_told_without_failing(make_run: MakeRun) -> None:
+def test_failed_run_is_reported_with_exit_code_0(make_run: MakeRun) -> None:
     failed = make_run(failure__json=json.dumps({"exit_code": 1, "message": "a rank died"}))
     assert CliRunner().invoke(app, ["report", str(failed)]).exit_code == 0
 
 
-def test_wrong_use_and_a_page_that_cannot_be_written(make_run: MakeRun, tmp_path: Path) -> None:
+def test_missing_folder_and_unwritable_page_are_errors(make_run: MakeRun, tmp_path: Path) -> None:
     absent = CliRunner().invoke(app, ["report", str(tmp_path / "absent")])
     assert isinstance(absent.exception, UsageError)
     nowhere = CliRunner().invoke(app, ["report", str(make_run()), "--html", str(tmp_path / "no" / "page.html")])
@@ -39,7 +39,7 @@ def test_wrong_use_and_a_page_that_cannot_be_written(make_run: MakeRun, tmp_path
 
 
 @pytest.mark.parametrize("name", ["runs/mine", "./runs/mine"])
-def test_a_path_from_where_one_is(
+def test_relative_path_is_resolved_from_the_current_folder(
     make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     make_run(totals=summary())

@@ -1,4 +1,4 @@
-"""`podium study`: tables, JSON and a picture, and the commands that docs/studies.md names."""
+"""`podium study`: tables, JSON and charts, and the commands in docs/studies.md."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -28,7 +28,7 @@ BARS = Study(
 )
 
 
-def test_tables_say_where_their_figures_are_from() -> None:
+def test_tables_have_the_source_of_their_figures() -> None:
     console = Console(width=80, record=True)
     print_study(console, BARS)
     text = console.export_text()
@@ -38,13 +38,13 @@ def test_tables_say_where_their_figures_are_from() -> None:
     assert re.search(r"that +–", text)
 
 
-def test_a_picture_has_bars_or_lines(tmp_path: Path) -> None:
+def test_chart_with_bars(tmp_path: Path) -> None:
     plot_study(BARS, tmp_path / "bars.svg")
     text = "".join(ElementTree.parse(tmp_path / "bars.svg").getroot().itertext())
     assert all(word in text for word in ("round 1", "round 2", "that"))
 
 
-def test_the_command_writes_what_is_asked(tmp_path: Path) -> None:
+def test_command_writes_json_and_chart(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["study", "buckets", "--out", str(tmp_path / "new"), "--json"])
     assert done.exit_code == 0, done.output
     assert '"name": "buckets"' in done.output
@@ -53,17 +53,17 @@ def test_the_command_writes_what_is_asked(tmp_path: Path) -> None:
     assert picture == (ROOT / "docs/pictures/study-buckets.svg").read_text(encoding="utf-8")  # the same each time
 
 
-def test_an_unknown_study_is_refused() -> None:
+def test_unknown_study_is_a_usage_error() -> None:
     for name in ("bucket", ""):
         with pytest.raises(UsageError, match="allowed are small-batches, lengths, scaling, buckets, contributions"):
             CliRunner().invoke(app, ["study", name], catch_exceptions=False)
 
 
-def test_every_name_has_its_study() -> None:
+def test_study_is_made_by_name() -> None:
     assert make_study("contributions").name == "contributions"
 
 
-def test_the_document_names_commands_pictures_and_searches_that_exist() -> None:
+def test_commands_charts_and_searches_in_the_document_exist() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert set(re.findall(r"podium study ([a-z-]+)", text)) == set(NAMES)
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}

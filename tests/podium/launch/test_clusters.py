@@ -179,7 +179,7 @@ def test_two_nodes_resume_by_the_same_command_on_each(home: Path, one_host: list
         assert [node.returncode for node in nodes] == [143, 143], errors
     message = " ".join(errors[0].split())
     assert "asked to stop, and saved after " in message
-    assert f"`podium run laptop --resume {folder.relative_to(home)}` goes on after its first " in message
+    assert f"`podium run laptop --resume {folder.relative_to(home)}` resumes the run after its first " in message
     assert "samples, given on each node with its --node-rank unless Slurm does" in message
     with two_nodes(home, "--json", "--resume", str(folder.relative_to(home)), settings=()) as nodes:
         found, _ = (finished(node) for node in nodes)
@@ -326,7 +326,7 @@ def test_run_of_a_cancelled_job_resumes_in_another_job(home: Path, one_host: lis
         subprocess.run(["scancel", "--name=podium-laptop"], check=True)
         _, errors = waiting.communicate(timeout=SECONDS)
         assert waiting.returncode
-        assert f"--resume {folder.relative_to(home)}` goes on after its first " in " ".join(errors.split())
+        assert f"--resume {folder.relative_to(home)}` resumes the run after its first " in " ".join(errors.split())
         again = start(home, "--json", "--resume", str(folder.relative_to(home)), settings=SLURM[:1])
         found = json.loads(finished(again))
     finally:

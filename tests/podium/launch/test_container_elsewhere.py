@@ -387,7 +387,9 @@ def test_run_that_cannot_be_resumed_is_not_submitted(stopped: Any) -> None:
     message = run_podium("dgxa100_n8", "--resume", str(folder), "--set", "launch.nodes=4", code=2)
     assert message.startswith("--set launch.nodes: found 4, but the run was made with 8; ")
     (folder / "summary.json").write_text("{}", encoding="utf-8")
-    assert run_podium("dgxa100_n8", "--resume", str(folder), code=2).endswith("has come to its end; start another one")
+    assert run_podium("dgxa100_n8", "--resume", str(folder), code=2).endswith(
+        "is complete and cannot be resumed; start another one"
+    )
     assert started == []
 
 

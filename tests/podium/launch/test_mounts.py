@@ -94,7 +94,7 @@ def test_missing_image_and_data_end_a_run_before_it_starts(root: Path, started: 
         f"data.vocabulary: /data/vocab.txt in the container is {root}/data/vocab.txt on this machine, "
     )
     dry = commands(RunRequest("dgxa100_n8"))
-    assert dry[1:3] == [f"# WARNING: `podium run` would refuse: {fault}" for fault in (image, vocabulary)]
+    assert dry[1:3] == [f"# WARNING: `podium run` would fail: {fault}" for fault in (image, vocabulary)]
     assert dry[3].startswith("sbatch ")
 
 

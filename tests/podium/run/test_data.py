@@ -1,4 +1,4 @@
-"""Data for a run: prepared once, found again, and refused in a sentence where it is missing or damaged."""
+"""Data of a run: prepared once and reused; missing, damaged or unsuitable data are errors."""
 
 import shutil
 import subprocess
@@ -27,21 +27,21 @@ from tests.benchmarks.bert.test_upgrade import write_older
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where data goes in these tests, and an embedded text of a few articles only."""
+    """The data folder of a test, with an embedded text of only a few articles."""
     monkeypatch.setattr("podium.run.data.DATA", tmp_path / "data")
     monkeypatch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 3)
     monkeypatch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
-    monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)  # no processes of their own: quicker
+    monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)  # no worker processes, which is faster
     return tmp_path / "data"
 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> dict[str, str]:
-    """Two small texts and a vocabulary, as the keys of `data:` name them."""
-    words = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *"abcdefg"]
+    """Two small texts and a vocabulary, as keys and values of `data:`."""
+    vocabulary = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *"abcdefg"]
     for name, text in (("one", "a b c d\ne f\n\ng a\nb c\n"), ("two", "c c\nd a b\n\ne e\nf\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
     return {name: str(tmp_path / path) for name, path in zip(KEYS, ("one", "two", "vocab.txt"), strict=True)}
 
 
@@ -61,7 +61,7 @@ def prepared(config: RunConfig) -> tuple[RunConfig, list[str]]:
     return with_data(config, notes.append), notes
 
 
-def test_the_embedded_text_is_prepared_once_and_found_again(folder: Path, open_config: RunConfig) -> None:
+def test_embedded_text_is_prepared_once_and_reused(folder: Path, open_config: RunConfig) -> None:
     config, notes = prepared(open_config)
     assert config.data.kind == "store"
     assert config.data.store and config.data.evaluation_store and config.data.vocabulary
@@ -82,13 +82,13 @@ def test_the_embedded_text_is_prepared_once_and_found_again(folder: Path, open_c
 
 
 def states(folder: Path) -> dict[str, tuple[int, int, int]]:
-    """What any write, and any file that is made or removed, changes: also one that is removed again."""
+    """Inodes and times of a folder and its files, which every write and every new or removed file changes."""
     found = {str(path): path.stat() for path in (folder, *folder.rglob("*"))}
     return {name: (state.st_ino, state.st_mtime_ns, state.st_ctime_ns) for name, state in found.items()}
 
 
-def test_nothing_is_written_where_all_is_prepared(folder: Path, open_config: RunConfig) -> None:
-    """The text here is not the one of which the digest is known, as with another version of the tokenizer's library."""
+def test_nothing_is_written_if_everything_is_prepared(folder: Path, open_config: RunConfig) -> None:
+    """The text differs from the one with the known digest, as with another version of the tokenizers library."""
     prepared(open_config)
     before = states(folder)
     prepared(open_config)
@@ -126,7 +126,7 @@ def test_prepared_data_in_a_read_only_folder_is_used(folder: Path, open_config: 
     assert (done.returncode, done.stdout) == (0, f"{config.data.store}\n"), done.stderr
 
 
-def test_a_shard_that_is_missing_is_made_again(open_config: RunConfig) -> None:
+def test_missing_shard_is_prepared_again(open_config: RunConfig) -> None:
     config, _ = prepared(open_config)
     assert config.data.store
     shard = config.data.store / "part-00002.h5"
@@ -137,7 +137,7 @@ def test_a_shard_that_is_missing_is_made_again(open_config: RunConfig) -> None:
     assert shard.read_bytes() == content
 
 
-def test_shards_of_an_older_version_are_converted_and_damaged_ones_made_again(open_config: RunConfig) -> None:
+def test_older_shards_are_converted_and_damaged_ones_prepared_again(open_config: RunConfig) -> None:
     config, _ = prepared(open_config)
     assert config.data.store
     shards = sorted(config.data.store.glob("*.h5"))
@@ -150,7 +150,7 @@ def test_shards_of_an_older_version_are_converted_and_damaged_ones_made_again(op
     assert [shard.read_bytes() for shard in shards] == contents
 
 
-def test_a_user_s_text_is_prepared_and_another_text_is_kept_apart(texts: dict[str, str], folder: Path) -> None:
+def test_each_text_is_prepared_in_its_own_folder(texts: dict[str, str], folder: Path) -> None:
     config, _ = prepared(config_of(texts))
     assert (config.data.text, config.data.evaluation_text) == ((), None)
     assert config.data.vocabulary == Path(texts["vocabulary"])
@@ -164,14 +164,14 @@ def test_a_user_s_text_is_prepared_and_another_text_is_kept_apart(texts: dict[st
     assert len(notes) == 3
 
 
-def test_a_prepared_store_is_taken_as_it_is(texts: dict[str, str]) -> None:
+def test_prepared_store_is_used_unchanged(texts: dict[str, str]) -> None:
     data = prepared(config_of(texts))[0].data
     given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
     config = config_of(given)
     assert prepared(config) == (config, ["Checking the data"])
 
 
-def test_a_store_gets_a_manifest_when_it_is_verified_and_is_compared_with_it(texts: dict[str, str]) -> None:
+def test_manifest_is_written_once_and_compared_later(texts: dict[str, str]) -> None:
     data = prepared(config_of(texts))[0].data
     given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
     assert data.store
@@ -181,7 +181,9 @@ def test_a_store_gets_a_manifest_when_it_is_verified_and_is_compared_with_it(tex
     prepared(config_of(given))
     assert manifest.read_bytes() == before
     shutil.copy(data.store / "one.h5", data.store / "two.h5")
-    with pytest.raises(ManifestError, match=r"two\.h5 is one shard too many, .*\(or remove .*: it is then made again"):
+    with pytest.raises(
+        ManifestError, match=r"two\.h5 is one shard too many, .*\(or remove .*: it is prepared again then"
+    ):
         prepared(config_of(given))
     (data.store / "one.h5").unlink()
     with pytest.raises(ManifestError, match=r"one\.h5 is missing, manifest\.json has it \(1 more difference\)"):
@@ -191,7 +193,7 @@ def test_a_store_gets_a_manifest_when_it_is_verified_and_is_compared_with_it(tex
         prepared(config_of(given))
 
 
-def test_a_damaged_store_gets_no_manifest(texts: dict[str, str]) -> None:
+def test_damaged_store_gets_no_manifest(texts: dict[str, str]) -> None:
     data = prepared(config_of(texts))[0].data
     assert data.store
     (data.store / MANIFEST).unlink()
@@ -202,7 +204,7 @@ def test_a_damaged_store_gets_no_manifest(texts: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_file_that_is_missing_is_named(texts: dict[str, str], folder: Path, key: str) -> None:
+def test_missing_text_or_vocabulary_is_a_usage_error(texts: dict[str, str], folder: Path, key: str) -> None:
     Path(texts[key]).unlink()
     with pytest.raises(UsageError, match=f"^data.{key}: there is no file {texts[key]}; name one that exists$"):
         prepared(config_of(texts))
@@ -210,14 +212,14 @@ def test_a_file_that_is_missing_is_named(texts: dict[str, str], folder: Path, ke
 
 
 @pytest.mark.parametrize("key", ["store", "evaluation_store", "vocabulary"])
-def test_a_store_that_is_missing_is_named(texts: dict[str, str], tmp_path: Path, key: str) -> None:
+def test_missing_store_is_a_usage_error(texts: dict[str, str], tmp_path: Path, key: str) -> None:
     data = prepared(config_of(texts))[0].data
     given = {"store": data.store, "evaluation_store": data.evaluation_store, "vocabulary": data.vocabulary}
     with pytest.raises(UsageError, match=f"{tmp_path}/none: there is no such "):
         prepared(config_of({**given, key: tmp_path / "none"}))
 
 
-def test_a_text_without_a_document_is_a_sentence(texts: dict[str, str]) -> None:
+def test_text_without_a_document_is_an_error(texts: dict[str, str]) -> None:
     Path(texts["text"]).write_text("\n", encoding="utf-8")
     with pytest.raises(WorkError, match="one: there is no document in it"):
         prepared(config_of(texts))
@@ -232,19 +234,19 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["store", "evaluation_store"])
-def test_a_damaged_shard_is_named_with_what_to_do(open_config: RunConfig, which: str) -> None:
+def test_damaged_shard_is_an_error_with_advice(open_config: RunConfig, which: str) -> None:
     config, _ = prepared(open_config)
     store: Path = getattr(config.data, which)
     shard = sorted(store.glob("*.h5"))[0]
     flip(shard)
     with pytest.raises(WorkError) as caught:
         prepared(open_config)
-    words = str(caught.value)
-    assert words.startswith(f"{shard}: the shard cannot be used: its content has the SHA-256 ")
-    assert words.endswith(f"(or remove {store.parent}: it is then made again)")
+    message = str(caught.value)
+    assert message.startswith(f"{shard}: the shard cannot be used: its content has the SHA-256 ")
+    assert message.endswith(f"(or remove {store.parent}: it is prepared again then)")
 
 
-def test_an_interruption_while_data_is_checked_is_no_reason_to_remove_it(
+def test_interruption_of_the_check_does_not_advise_removal(
     open_config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared(open_config)
@@ -257,7 +259,7 @@ def test_an_interruption_while_data_is_checked_is_no_reason_to_remove_it(
         prepared(open_config)
 
 
-def test_a_damaged_shard_of_the_user_s_own_is_not_to_be_removed(
+def test_removal_of_a_users_damaged_store_is_not_advised(
     open_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = prepared(open_config)[0].data
@@ -269,7 +271,7 @@ def test_a_damaged_shard_of_the_user_s_own_is_not_to_be_removed(
         prepared(config_of(given))
 
 
-def test_stores_that_do_not_fit_together_are_refused(texts: dict[str, str], tmp_path: Path) -> None:
+def test_store_of_another_vocabulary_is_an_error(texts: dict[str, str], tmp_path: Path) -> None:
     data = prepared(config_of(texts))[0].data
     vocabulary = tmp_path / "other.txt"
     vocabulary.write_text(Path(texts["vocabulary"]).read_text(encoding="utf-8") + "\nh", encoding="utf-8")
@@ -278,13 +280,13 @@ def test_stores_that_do_not_fit_together_are_refused(texts: dict[str, str], tmp_
         prepared(config_of(given))
 
 
-def test_too_few_samples_to_evaluate_on_are_said_before_anything_runs(open_config: RunConfig) -> None:
+def test_too_few_evaluation_samples_are_a_usage_error(open_config: RunConfig) -> None:
     few = open_config.model_copy(update={"evaluation": Evaluation(samples=100_000)})
     with pytest.raises(UsageError, match=r"holds \d+ samples, evaluation\.samples is 100000; prepare a longer text"):
         prepared(few)
 
 
-def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], tmp_path: Path) -> None:
+def test_random_subset_is_an_error_in_the_closed_division(texts: dict[str, str], tmp_path: Path) -> None:
     text, vocabulary = Path(texts["text"]), Path(texts["vocabulary"])
     whole, subset, evaluation = (tmp_path / name for name in ("whole", "subset", "evaluation"))
     prepare([text], vocabulary, whole)
@@ -305,7 +307,7 @@ def test_the_closed_division_is_refused_a_random_subset(texts: dict[str, str], t
 
 @pytest.fixture
 def stores(texts: dict[str, str]) -> dict[str, Path]:
-    """Two training shards and one to evaluate on, in stores of the user's own, as the keys of `data:` name them."""
+    """A training store of two shards and an evaluation store of one, as keys and values of `data:`."""
     vocabulary, folder = Path(texts["vocabulary"]), Path(texts["vocabulary"]).parent
     (folder / "three").write_text("a a b\nc d\n\ng g\n\nf\n", encoding="utf-8")
     prepare([folder / "one", folder / "three"], vocabulary, folder / "train")
@@ -329,7 +331,7 @@ def swap(train: Path, evaluation: Path) -> None:
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (copy_evaluation, r"(train|eval)/two\.h5: has the same samples as .*(train|eval)/two\.h5, .* in common$"),
         (copy_another, r"train/three\.h5: has the same samples as .*/train/one\.h5|three\.h5: was made from one"),
@@ -338,56 +340,61 @@ def swap(train: Path, evaluation: Path) -> None:
         (lambda train, evaluation: (train / "manifest.unfinished").touch(), r"manifest\.unfinished: the preparation"),
     ],
 )
-def test_a_store_of_other_shards_than_it_was_made_of_is_refused(
-    stores: dict[str, Path], change: Callable[[Path, Path], Any], said: str, listed: bool
+def test_store_with_other_shards_than_its_own_is_an_error(
+    stores: dict[str, Path], change: Callable[[Path, Path], Any], message: str, listed: bool
 ) -> None:
-    """With a manifest, which every change differs from, and without one, as far as that can be known."""
+    """With a manifest every change is detected; without one, those that the shards themselves show."""
     prepared(config_of(stores))
     change(stores["store"], stores["evaluation_store"])
     if listed:
         with pytest.raises(PodiumError, match=r"(train/|manifest\.unfinished)"):
             prepared(config_of(stores))
     (stores["store"] / MANIFEST).unlink()
-    if "is missing" in said:
-        return  # nothing says that there ever was such a shard
-    with pytest.raises(PodiumError, match=said):
+    if "is missing" in message:
+        return  # without a manifest there is no trace of a removed shard
+    with pytest.raises(PodiumError, match=message):
         prepared(config_of(stores))
-    assert "same samples as" in said or not (stores["store"] / MANIFEST).exists()
+    assert "same samples as" in message or not (stores["store"] / MANIFEST).exists()
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        (["balancing=packed"], "every node needs all shards: with balancing packed a rank .*; set loader to exchange"),
+        (
+            ["balancing=packed"],
+            "every node needs all shards, since with balancing packed a rank .*; set loader to exchange",
+        ),
         (
             ["balancing=random", "attention=grouped", "capacity_overflow=0.1"],
-            r"with capacity_overflow 0\.1 a rank .*; leave it",
+            r"with capacity_overflow 0\.1 a rank .*; leave out capacity_overflow",
         ),
     ],
 )
-def test_a_node_s_own_shards_are_too_few_where_ranks_read_those_of_others(
-    stores: dict[str, Path], settings: list[str], said: str
+def test_missing_shards_of_other_nodes_are_an_error_if_ranks_read_them(
+    stores: dict[str, Path], settings: list[str], message: str
 ) -> None:
     nodes = ["shards=per_rank", "launch.nodes=2", "launch.rendezvous=a:29500", "global_batch_size=8"]
     (stores["store"] / "three.h5").unlink()
     config = load_system("laptop", settings=[*settings_of(stores), *nodes, *settings])
-    with pytest.raises(ManifestError, match=rf"three\.h5 is missing, .*{said}"):
+    with pytest.raises(ManifestError, match=rf"three\.h5 is missing, .*{message}"):
         verify(config)
 
 
-def test_samples_are_not_trained_and_evaluated_on(stores: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data\.evaluation_store: .*/train is trained on too; name samples"):
+def test_training_on_evaluation_samples_is_an_error(stores: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"data\.evaluation_store: .*/train is also a training store; name a store"):
         prepared(config_of(stores | {"evaluation_store": stores["store"]}))
     shutil.copytree(stores["store"], tmp_path / "copy")
     with pytest.raises(UsageError, match=r"train/one\.h5: has the same samples as .*/copy/one\.h5, and .* in two; "):
         prepared(config_of(stores | {"evaluation_store": tmp_path / "copy"}))
 
 
-def test_evaluation_samples_are_as_long_as_those_to_train_on(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_evaluation_samples_shorter_than_training_samples_are_an_error(stores: dict[str, Path], tmp_path: Path) -> None:
     text, vocabulary = tmp_path / "two", stores["vocabulary"]
     prepare([text], vocabulary, tmp_path / "short", GenerationSettings.of_lengths(128, None))
     short = stores | {"evaluation_store": tmp_path / "short"}
-    with pytest.raises(UsageError, match=r"evaluation_store: .*/short was made for 128 tokens, .* on for 512; all"):
+    with pytest.raises(
+        UsageError, match=r"evaluation_store: .*/short was made for 128 tokens, .* samples for 512; all"
+    ):
         prepared(config_of(short))
     prepare([tmp_path / "one"], vocabulary, tmp_path / "train_short", GenerationSettings.of_lengths(128, None))
     both = prepared(config_of(short | {"store": tmp_path / "train_short"}))[0]
@@ -397,8 +404,8 @@ def test_evaluation_samples_are_as_long_as_those_to_train_on(stores: dict[str, P
         verify(both.model_copy(update={"description": closed}))
 
 
-def test_a_token_beyond_the_vocabulary_is_found_before_the_run(stores: dict[str, Path]) -> None:
-    """Its hash is right: whoever made the shard made it wrongly."""
+def test_token_id_beyond_the_vocabulary_is_an_error(stores: dict[str, Path]) -> None:
+    """The shard's hash is valid, so only a check of the tokens can find it."""
     path = stores["store"] / "one.h5"
     shard = Shard(path)
     arrays = {name: np.array(array) for name, array in vars(shard.samples).items()}
@@ -410,7 +417,7 @@ def test_a_token_beyond_the_vocabulary_is_found_before_the_run(stores: dict[str,
         prepared(config_of(stores))
 
 
-def test_a_store_whose_preparation_was_broken_off_is_finished_by_the_run(texts: dict[str, str]) -> None:
+def test_unfinished_preparation_is_completed(texts: dict[str, str]) -> None:
     config, _ = prepared(config_of(texts))
     assert config.data.store
     (config.data.store / MARKER).touch()
@@ -425,9 +432,9 @@ PHASES = "[{max_sequence_length: 16, samples: 32}, {max_sequence_length: 512, sa
 def test_a_phase_has_samples_of_its_own_length_beside_those_of_the_text(texts: dict[str, str]) -> None:
     config, notes = prepared(config_of(texts))
     assert config.stores == (config.data.store,)
-    given = load_system("laptop", settings=[*settings_of(texts), f"phases={PHASES}"])
-    assert not is_prepared(given)
-    config, notes = prepared(given)
+    with_phases = load_system("laptop", settings=[*settings_of(texts), f"phases={PHASES}"])
+    assert not is_prepared(with_phases)
+    config, notes = prepared(with_phases)
     assert notes == ["Making samples of up to 16 tokens from one", "Checking the data"]
     first, second, last = config.phases
     assert config.data.store and first.store == config.data.store.parent / "training-16-2"
@@ -436,9 +443,9 @@ def test_a_phase_has_samples_of_its_own_length_beside_those_of_the_text(texts: d
     assert config.stores == (config.data.store, first.store)
     opened = SampleStore(first.store)
     assert (opened.max_sequence_length, np.asarray(opened.lengths).max()) == (16, 11)
-    assert is_prepared(given)
-    assert prepared(given) == (config, ["Checking the data"])
-    assert prepared(config) == (config, ["Checking the data"])  # as a run that is resumed or searched with it
+    assert is_prepared(with_phases)
+    assert prepared(with_phases) == (config, ["Checking the data"])
+    assert prepared(config) == (config, ["Checking the data"])  # as for a resumed run or a trial
     assert config.data.evaluation_store
     cleared = {shard.parent for shard in page_cache._shards(config)}
     assert cleared == {*config.stores, config.data.evaluation_store}
@@ -446,21 +453,21 @@ def test_a_phase_has_samples_of_its_own_length_beside_those_of_the_text(texts: d
     with pytest.raises(
         WorkError, match=r"training-16-2/one\.h5: the shard cannot be used: its content has the SHA-256"
     ):
-        prepared(given)
+        prepared(with_phases)
 
 
-def test_a_phase_s_store_that_was_made_otherwise_is_refused(texts: dict[str, str], tmp_path: Path) -> None:
+def test_phase_store_that_does_not_match_the_settings_is_an_error(texts: dict[str, str], tmp_path: Path) -> None:
     text, vocabulary = Path(texts["text"]), Path(texts["vocabulary"])
     prepare([text], vocabulary, tmp_path / "of_16", GenerationSettings(16, 2))
     other = tmp_path / "other.txt"
     other.write_text(vocabulary.read_text(encoding="utf-8") + "\nh", encoding="utf-8")
     prepare([text], other, tmp_path / "alien", GenerationSettings(16, 2))
-    for store, keys, words in (
+    for store, keys, message in (
         ("of_16", "max_sequence_length: 17", r"phases\.0\.max_sequence_length is 17, but .*/of_16 were made with 16;"),
         ("of_16", "max_predictions: 1", r"phases\.0\.max_predictions is 1, but .*/of_16 were made with 2;"),
         ("alien", "max_sequence_length: 16", r"alien/one\.h5: was made with another vocabulary than .*vocab\.txt;"),
         ("none", "max_sequence_length: 16", r"none: there is no such folder of shards"),
     ):
         phases = f"phases=[{{store: {tmp_path / store}, samples: 32, {keys}}}, {{}}]"
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             prepared(load_system("laptop", settings=[*settings_of(texts), phases]))

@@ -1,4 +1,4 @@
-"""What a run shows: news from a file that grows, and plain lines where there is no terminal."""
+"""Progress of a run: reading a growing metrics file, and the output with and without a terminal."""
 
 import io
 import json
@@ -26,27 +26,27 @@ def append(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def test_news_are_the_whole_lines_since_the_last_look(tmp_path: Path) -> None:
+def test_only_complete_new_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    news = News(path)
-    assert list(news.lines()) == []
+    reader = News(path)
+    assert list(reader.lines()) == []
     append(path, line(STEP) + line(EVALUATION)[:10])
-    assert list(news.lines()) == [STEP]
-    assert list(news.lines()) == []
+    assert list(reader.lines()) == [STEP]
+    assert list(reader.lines()) == []
     append(path, line(EVALUATION)[10:-1])
-    assert list(news.lines()) == []
+    assert list(reader.lines()) == []
     append(path, b"\n" + line(STEP) + line(STEP))
-    assert list(news.lines()) == [EVALUATION, STEP, STEP]
+    assert list(reader.lines()) == [EVALUATION, STEP, STEP]
 
 
-def test_every_cut_of_the_file_gives_every_line_once(tmp_path: Path) -> None:
+def test_every_line_is_read_once_however_it_is_written(tmp_path: Path) -> None:
     whole = line(STEP) + line(EVALUATION) + line(STEP)
     for size in range(1, 30):
         path = tmp_path / f"{size}.jsonl"
-        news, found = News(path), []
+        reader, found = News(path), []
         for start in range(0, len(whole), size):
             append(path, whole[start : start + size])
-            found += list(news.lines())
+            found += list(reader.lines())
         assert found == [STEP, EVALUATION, STEP]
 
 
@@ -62,42 +62,42 @@ def shown(config: RunConfig, folder: RunFolder, terminal: bool) -> str:
     return out.getvalue()
 
 
-def test_where_there_is_no_terminal_evaluations_are_lines(open_config: RunConfig, run_folder: RunFolder) -> None:
+def test_without_a_terminal_evaluations_are_printed_as_lines(open_config: RunConfig, run_folder: RunFolder) -> None:
     assert shown(open_config, run_folder, terminal=False) == (
         "Checking the data …\nRun 1 of 2: 2,048 samples, accuracy 0.5124 of 0.720\n"
     )
 
 
-def test_a_run_without_a_target_shows_none(run_folder: RunFolder) -> None:
+def test_run_without_a_target_prints_accuracy_alone(run_folder: RunFolder) -> None:
     config = load_system("laptop", settings=["target_accuracy=null"])
     assert shown(config, run_folder, terminal=False).endswith("2,048 samples, accuracy 0.5124\n")
 
 
-def test_on_a_terminal_a_bar_is_shown_and_taken_away(open_config: RunConfig, run_folder: RunFolder) -> None:
+def test_progress_bar_is_cleared_on_a_terminal(open_config: RunConfig, run_folder: RunFolder) -> None:
     text = shown(open_config, run_folder, terminal=True)
     assert "warming up" in text
     assert "Run 1 of 2: 2,048 samples" not in text
     assert text.rstrip().endswith("\x1b[2K")  # the line is cleared
 
 
-def test_a_note_is_shown_as_it_is() -> None:
+def test_note_is_not_interpreted_as_markup() -> None:
     out = io.StringIO()
     Progress(Console(file=out, width=100)).note("Making samples from part[a].txt, [/b]")
     assert out.getvalue() == "Making samples from part[a].txt, [/b] …\n"
 
 
-def test_a_file_that_was_begun_again_is_read_from_its_start(tmp_path: Path) -> None:
-    """A restarted run's metrics are cut to where its checkpoint was and grow again, not always to the same bytes."""
+def test_replaced_file_is_read_from_its_start(tmp_path: Path) -> None:
+    """A restart cuts the metrics to their length at its checkpoint; the lines that follow may differ from before."""
     path = tmp_path / "metrics.jsonl"
-    news = News(path)
+    reader = News(path)
     append(path, line(STEP) + line(EVALUATION) + line(STEP))
-    assert len(list(news.lines())) == 3
+    assert len(list(reader.lines())) == 3
     write_whole(path, line(STEP))
     append(path, line(EVALUATION) + line(STEP) + line(EVALUATION))
-    assert list(news.lines()) == [STEP, EVALUATION, STEP, EVALUATION]
+    assert list(reader.lines()) == [STEP, EVALUATION, STEP, EVALUATION]
 
 
-def test_evaluations_are_told_once_however_often_a_run_is_begun_again(tmp_path: Path, open_config: RunConfig) -> None:
+def test_evaluations_are_printed_once_if_a_run_is_restarted(tmp_path: Path, open_config: RunConfig) -> None:
     out, folder = io.StringIO(), RunFolder(tmp_path)
     with Progress(Console(file=out, width=100)).run(open_config, folder, "Run 1 of 1") as tick:
         for _ in range(2):
@@ -105,4 +105,4 @@ def test_evaluations_are_told_once_however_often_a_run_is_begun_again(tmp_path: 
             tick()
         append(folder.metrics, line(EVALUATION | {"samples": 4096}))
         tick()
-    assert [words.split(",")[1] for words in out.getvalue().splitlines()] == ["048 samples", "096 samples"]
+    assert [line.split(",")[1] for line in out.getvalue().splitlines()] == ["048 samples", "096 samples"]

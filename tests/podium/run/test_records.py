@@ -1,4 +1,4 @@
-"""What folders of runs keep, found by one scan."""
+"""Records of runs: their order, seeds and summaries."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def make(folder: Path, config: str | None = None, **summary: object) -> RunRecor
     return RunRecord(RunFolder(folder))
 
 
-def test_runs_come_in_the_order_of_their_sets_and_numbers(tmp_path: Path) -> None:
+def test_runs_are_ordered_by_set_and_number(tmp_path: Path) -> None:
     for name in ("mine/2/run_10", "mine/2/run_9", "mine/1/run_0", "other/3/run_0", "mine/2/replaced_results"):
         make(tmp_path / name)
     (tmp_path / "mine/2/run_7").touch()
@@ -25,7 +25,7 @@ def test_runs_come_in_the_order_of_their_sets_and_numbers(tmp_path: Path) -> Non
     assert runs_of_set(tmp_path / "absent") == []
 
 
-def test_of_one_seed_the_newest_run_counts(tmp_path: Path) -> None:
+def test_newest_run_of_each_seed(tmp_path: Path) -> None:
     first = make(tmp_path / "1/run_0", "seed: 7\n")
     same, last = make(tmp_path / "2/run_9", "seed: 8\n"), make(tmp_path / "2/run_10", "bert:\n  seed: 1\nseed: 8\n")
     none = [make(tmp_path / "2/run_11", "seed: null\n"), make(tmp_path / "2/run_12")]
@@ -33,7 +33,7 @@ def test_of_one_seed_the_newest_run_counts(tmp_path: Path) -> None:
     assert newest_by_seed(runs_of_system(tmp_path)) == {7: first, 8: last}
 
 
-def test_totals_are_numbers_or_none(tmp_path: Path) -> None:
+def test_summary_values_are_numbers_or_none(tmp_path: Path) -> None:
     run = make(tmp_path / "run_0", seconds=2, samples=True, accuracy="0.7")
     assert [run.total(key) for key in ("seconds", "samples", "accuracy", "absent")] == [2.0, None, None, None]
     run.folder.summary.write_text("[" * 100_000, encoding="utf-8")

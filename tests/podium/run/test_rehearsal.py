@@ -1,4 +1,4 @@
-"""`podium rehearse`: its data, what is refused, and what a user sees."""
+"""`podium rehearse`: its synthetic stores, errors and output."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.bert import rehearsal_store as stores_of_rehearsals
+from benchmarks.bert import rehearsal_store as rehearsal_store_module
 from benchmarks.bert.length_index import FILE
 from benchmarks.bert.lengths import wikipedia_histogram
 from benchmarks.bert.manifest import MANIFEST, MARKER
@@ -64,8 +64,8 @@ FOUND: dict[str, Any] = {
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """What the implementation was asked, by its configuration and its options."""
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """The calls of the implementation's entry points: name, configuration and options."""
     calls: list[Any] = []
 
     def ask(implementation: str, entry: str, options: list[str]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     return calls
 
 
-def test_a_system_is_rehearsed_at_its_own_number_of_ranks(asked: list[Any]) -> None:
+def test_rehearsal_has_the_systems_number_of_ranks(calls: list[Any]) -> None:
     found = CliRunner().invoke(app, ["rehearse", "dgxa100_n128", "--rank", "5", "--steps", "3", "--samples", "2000"])
     assert found.exit_code == 0, found.output
     for text in (
@@ -89,7 +89,7 @@ def test_a_system_is_rehearsed_at_its_own_number_of_ranks(asked: list[Any]) -> N
         "7.34 MB",
     ):
         assert text in found.stdout
-    ((entry, config, options),) = asked
+    ((entry, config, options),) = calls
     assert entry == "pytorch.rehearse"
     assert options == ["--rank", "5", "--steps", "3"]
     assert len(SampleStore(config.data.store)) == 2000
@@ -97,7 +97,7 @@ def test_a_system_is_rehearsed_at_its_own_number_of_ranks(asked: list[Any]) -> N
     assert config.seed is not None
 
 
-def test_json_has_all_of_it(asked: list[Any]) -> None:
+def test_json_has_all_results(calls: list[Any]) -> None:
     found = CliRunner().invoke(app, ["rehearse", "laptop", "--samples", "2000", "--json"])
     assert found.exit_code == 0, found.output
     document = json.loads(found.stdout)
@@ -105,63 +105,63 @@ def test_json_has_all_of_it(asked: list[Any]) -> None:
     assert document == FOUND | about | {"samples": 2000, "stated_memory_bytes": None}
 
 
-def test_a_rank_that_is_not_there_is_wrong_use(asked: list[Any]) -> None:
+def test_rank_beyond_the_world_size_is_a_usage_error(calls: list[Any]) -> None:
     with pytest.raises(UsageError, match="--rank: found 2, allowed is 0 to 1, the ranks of laptop_2x"):
         CliRunner().invoke(app, ["rehearse", "laptop_2x", "--rank", "2"], catch_exceptions=False)
-    assert not asked
+    assert not calls
 
 
-def test_a_node_with_too_little_memory_is_told(asked: list[Any]) -> None:
+def test_too_little_node_memory_exits_with_code_1(calls: list[Any]) -> None:
     system = ["rehearse", "dgxa100_n128", "--samples", "2000", "--set"]
     found = CliRunner().invoke(app, [*system, "description.host_memory_capacity=2 GB"])
     assert found.exit_code == 1
-    assert "8 processes take at least 2.5 GB" in found.output
+    assert "8 processes need at least 2.5 GB" in found.output
     assert CliRunner().invoke(app, [*system, "description.host_memory_capacity=1,024 GB"]).exit_code == 0
 
 
-def test_what_is_not_rehearsed_and_not_compared_is_said(asked: list[Any]) -> None:
+def test_parts_not_rehearsed_or_compared_are_listed(calls: list[Any]) -> None:
     found = CliRunner().invoke(app, ["rehearse", "laptop", "--samples", "2000"])
     assert found.exit_code == 0, found.output
     assert "Not rehearsed: communication, checkpoints." in found.stdout
-    assert "'not stated' is no amount such as 1 TB" in found.stdout
+    assert "'not stated' is not an amount such as 1 TB" in found.stdout
     assert "16 on 1,024 ranks" in found.stdout
 
 
-def test_ranks_without_evaluation_samples_are_named(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_without_evaluation_samples_are_reported(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FOUND, "evaluation", {"samples": 0, "batches": 0, "ranks_without": 6384})
     found = CliRunner().invoke(app, ["rehearse", "laptop", "--samples", "2000"])
     assert "6,384 ranks have none" in found.stdout
 
 
-def test_more_samples_than_any_run_has_are_refused(asked: list[Any], tmp_path: Path) -> None:
+def test_too_many_samples_are_a_usage_error(calls: list[Any], tmp_path: Path) -> None:
     command = ["rehearse", "laptop", "--samples", str(10**13)]
     with pytest.raises(UsageError, match="--samples: found 10,000,000,000,000, allowed is 1 to 626,902,612"):
         CliRunner().invoke(app, command, catch_exceptions=False)
     command = ["rehearse", "laptop", "--samples", "100", "--set", f"evaluation.samples={MOST_SAMPLES + 1}"]
     with pytest.raises(UsageError, match=r"evaluation\.samples: found 626,902,613, allowed is 1 to 626,902,612"):
         CliRunner().invoke(app, command, catch_exceptions=False)
-    assert not asked and not (tmp_path / "rehearsal").exists()
+    assert not calls and not (tmp_path / "rehearsal").exists()
 
 
-def test_an_index_is_not_begun_on_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = rehearsal_vocabulary(tmp_path, 512)
+def test_length_index_needs_enough_free_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = rehearsal_vocabulary(tmp_path, 512)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5_000_000))
     with pytest.raises(WorkError, match=r"of 3,000,000 samples needs 6\.0 MB, and it has 5\.0 MB free; make room"):
-        rehearsal_store(tmp_path, 3_000_000, words)
-    assert [path.name for path in tmp_path.iterdir()] == [words.name]
+        rehearsal_store(tmp_path, 3_000_000, vocabulary)
+    assert [path.name for path in tmp_path.iterdir()] == [vocabulary.name]
 
 
-def test_a_disk_that_fills_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = rehearsal_vocabulary(tmp_path, 512)
+def test_disk_that_fills_during_the_write_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = rehearsal_vocabulary(tmp_path, 512)
 
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "touch", full)
-    monkeypatch.setattr(stores_of_rehearsals, "mark_unfinished", lambda _: None)
+    monkeypatch.setattr(rehearsal_store_module, "mark_unfinished", lambda _: None)
     with pytest.raises(WorkError, match="v2: the disk is full"):
-        rehearsal_store(tmp_path, 700, words)
-    assert [path.name for path in tmp_path.iterdir()] == [words.name]
+        rehearsal_store(tmp_path, 700, vocabulary)
+    assert [path.name for path in tmp_path.iterdir()] == [vocabulary.name]
 
 
 def cut_index(store: Path) -> None:
@@ -173,13 +173,13 @@ def change_index(store: Path) -> None:
     (store / FILE).write_bytes(bytes([content[0] ^ 1]) + content[1:])
 
 
-def words_of(store: Path) -> Path:
+def vocabulary_of(store: Path) -> Path:
     return store.parent / "vocabulary-512.txt"
 
 
 def change_manifest(store: Path) -> None:
     text = (store / MANIFEST).read_text()
-    (store / MANIFEST).write_text(text.replace(Vocabulary.read(words_of(store)).sha256, 64 * "0"))
+    (store / MANIFEST).write_text(text.replace(Vocabulary.read(vocabulary_of(store)).sha256, 64 * "0"))
 
 
 @pytest.mark.parametrize(
@@ -192,49 +192,49 @@ def change_manifest(store: Path) -> None:
         lambda store: (store / MANIFEST).write_text("{"),
         lambda store: (store / MARKER).touch(),
         lambda store: (store / "part-000.h5").unlink(),
-        lambda store: words_of(store).write_text("[PAD]\n"),
+        lambda store: vocabulary_of(store).write_text("[PAD]\n"),
         lambda store: (shutil.rmtree(store), store.mkdir()),
     ],
 )
-def test_what_is_damaged_is_written_anew(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
+def test_damaged_files_are_written_again(tmp_path: Path, damage: Callable[[Path], Any]) -> None:
     store = rehearsal_store(tmp_path, 700, rehearsal_vocabulary(tmp_path, 512))
-    index, vocabulary = (store / FILE).read_bytes(), words_of(store).read_bytes()
+    index, vocabulary = (store / FILE).read_bytes(), vocabulary_of(store).read_bytes()
     damage(store)
     assert rehearsal_store(tmp_path, 700, rehearsal_vocabulary(tmp_path, 512)) == store
-    assert ((store / FILE).read_bytes(), words_of(store).read_bytes()) == (index, vocabulary)
-    assert SampleStore(store).vocabulary_sha256 == Vocabulary.read(words_of(store)).sha256
+    assert ((store / FILE).read_bytes(), vocabulary_of(store).read_bytes()) == (index, vocabulary)
+    assert SampleStore(store).vocabulary_sha256 == Vocabulary.read(vocabulary_of(store)).sha256
 
 
 @pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
-def test_damage_that_cannot_be_removed_is_named(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    words = rehearsal_vocabulary(tmp_path, 512)
-    store = rehearsal_store(tmp_path, 700, words)
+def test_damaged_store_that_cannot_be_removed_is_an_error(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    vocabulary = rehearsal_vocabulary(tmp_path, 512)
+    store = rehearsal_store(tmp_path, 700, vocabulary)
     shutil.rmtree(store)
     make(store)
     with pytest.raises(WorkError, match=r"v2: is damaged, and cannot be removed .*; remove it"):
-        rehearsal_store(tmp_path, 700, words)
+        rehearsal_store(tmp_path, 700, vocabulary)
 
 
 def interrupt(*_: Any) -> None:
     raise Interrupted("interrupted")
 
 
-def test_an_interruption_is_no_reason_to_write_samples_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = rehearsal_vocabulary(tmp_path, 512)
-    store = rehearsal_store(tmp_path, 700, words)
+def test_interruption_does_not_rewrite_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = rehearsal_vocabulary(tmp_path, 512)
+    store = rehearsal_store(tmp_path, 700, vocabulary)
     inode = store.stat().st_ino
-    monkeypatch.setattr(stores_of_rehearsals, "SampleStore", interrupt)
+    monkeypatch.setattr(rehearsal_store_module, "SampleStore", interrupt)
     with pytest.raises(Interrupted):
-        rehearsal_store(tmp_path, 700, words)
+        rehearsal_store(tmp_path, 700, vocabulary)
     assert store.stat().st_ino == inode
 
 
-def test_an_interrupted_rehearsal_leaves_nothing(
-    asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_interrupted_rehearsal_removes_its_files(
+    calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, command = tmp_path / "rehearsal", ["rehearse", "laptop", "--samples", "2000"]
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(stores_of_rehearsals, "write_manifest", interrupt)
+        patch.setattr(rehearsal_store_module, "write_manifest", interrupt)
         CliRunner().invoke(app, command, catch_exceptions=False)
     assert [path.name for path in folder.iterdir()] == ["vocabulary-512.txt"]
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
@@ -244,24 +244,24 @@ def test_an_interrupted_rehearsal_leaves_nothing(
     assert len([*folder.iterdir()]) == 3
 
 
-def test_what_a_killed_rehearsal_left_is_removed(asked: list[Any], tmp_path: Path) -> None:
+def test_files_of_a_killed_rehearsal_are_removed(calls: list[Any], tmp_path: Path) -> None:
     folder = tmp_path / "rehearsal"
-    left = [folder / "rank-dead", folder / "wikipedia-50-512-vocabulary-512-v2", folder / "rank-alive"]
-    for path in left:
+    leftovers = [folder / "rank-dead", folder / "wikipedia-50-512-vocabulary-512-v2", folder / "rank-alive"]
+    for path in leftovers:
         path.mkdir(parents=True)
         (path / ".lengths.bin.0a1b2c3d.partial").touch()
-    left[1].joinpath(MARKER).touch()
+    leftovers[1].joinpath(MARKER).touch()
     (folder / ".vocabulary-512.txt.0a1b2c3d.partial").touch()
-    (folder / "wikipedia-mine").mkdir()  # of another kind
-    with folder_lock(left[2], "podium rehearse"):
+    (folder / "wikipedia-mine").mkdir()  # not a rehearsal's
+    with folder_lock(leftovers[2], "podium rehearse"):
         found = CliRunner().invoke(app, ["rehearse", "laptop", "--samples", "2000"])
     assert found.exit_code == 0, found.output
-    assert [path.exists() for path in left] == [False, False, True]
+    assert [path.exists() for path in leftovers] == [False, False, True]
     assert (folder / "wikipedia-mine").exists()
     assert not [*folder.glob(".*")]
 
 
-def test_of_two_rehearsals_the_second_waits_for_the_samples_of_the_first(tmp_path: Path) -> None:
+def test_concurrent_rehearsals_wait_for_the_same_samples(tmp_path: Path) -> None:
     waiting = threading.Event()
 
     def note(text: str) -> None:
@@ -277,7 +277,7 @@ def test_of_two_rehearsals_the_second_waits_for_the_samples_of_the_first(tmp_pat
     assert len([*tmp_path.iterdir()]) == 3
 
 
-def test_every_length_of_a_phase_has_a_store_of_its_own(tmp_path: Path) -> None:
+def test_each_phase_length_has_its_own_store(tmp_path: Path) -> None:
     config = with_synthetic_data(load_system("academic_t4"), tmp_path, 3000, lambda _: None)
     longest = [SampleStore(folder).max_sequence_length for folder in config.stores]
     assert longest == [512, 128]
@@ -287,12 +287,12 @@ def test_every_length_of_a_phase_has_a_store_of_its_own(tmp_path: Path) -> None:
     assert short.max_predictions == 20 >= int(np.asarray(short.masked_counts).max())
 
 
-def test_a_store_is_written_once_and_the_same_everywhere(tmp_path: Path) -> None:
+def test_store_is_written_once_and_is_reproducible(tmp_path: Path) -> None:
     written: list[str] = []
     stores = []
     for folder in ("one", "one", "two"):
-        words = rehearsal_vocabulary(tmp_path / folder, 512)
-        stores.append(rehearsal_store(tmp_path / folder, 40_000, words, on_write=lambda: written.append("")))
+        vocabulary = rehearsal_vocabulary(tmp_path / folder, 512)
+        stores.append(rehearsal_store(tmp_path / folder, 40_000, vocabulary, on_write=lambda: written.append("")))
     assert len(written) == 2
     one, _, two = (SampleStore(store) for store in stores)
     assert one.manifest == two.manifest
@@ -305,12 +305,12 @@ def test_a_store_is_written_once_and_the_same_everywhere(tmp_path: Path) -> None
     )
 
 
-def test_many_samples_are_drawn_as_few_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a table of all published samples instead of a search."""
-    words = rehearsal_vocabulary(tmp_path, 512)
-    few = rehearsal_store(tmp_path / "few", 5000, words)
+def test_lengths_do_not_depend_on_the_drawing_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many lengths are drawn with a table of all published samples, few with a search."""
+    vocabulary = rehearsal_vocabulary(tmp_path, 512)
+    few = rehearsal_store(tmp_path / "few", 5000, vocabulary)
     monkeypatch.setattr("benchmarks.bert.rehearsal_store.DRAWN_TOGETHER", 5000 - 1)
-    many = rehearsal_store(tmp_path / "many", 5000, words)
+    many = rehearsal_store(tmp_path / "many", 5000, vocabulary)
     assert SampleStore(few).index.sha256 != ""
     same = np.asarray(SampleStore(few).lengths)[:4999] == np.asarray(SampleStore(many).lengths)[:4999]
     assert same.all()

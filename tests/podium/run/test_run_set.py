@@ -1,4 +1,4 @@
-"""A set of runs, from data to verdict, with a script in the place of the implementation."""
+"""Sets of runs and resumed runs, from the data to the checker's verdict, with a script as the implementation."""
 
 import fcntl
 import hashlib
@@ -45,8 +45,8 @@ from podium.mllog.read import read_log
 from podium.run.collect import FinishedRun
 from podium.run.progress import Progress
 from podium.run.requeue import JobRecord
-from podium.run.results import close_left
-from podium.run.run_set import RunRequest, execute, resume, run_set, why_unpublished
+from podium.run.results import close_orphaned_runs
+from podium.run.run_set import RunRequest, execute, resume, run_set, unpublished_reason
 from podium.run.set_record import EndedRun, SetRecord, read_set, write_set
 from podium.run.source import Source, read_source, source_here
 
@@ -55,7 +55,7 @@ QUIET = Progress(Console(quiet=True))
 
 @pytest.fixture(scope="module")
 def small_text() -> Iterator[None]:
-    """The embedded text of these tests."""
+    """Makes the embedded text of these tests small."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         patch.setattr("benchmarks.bert.demo_text.ARTICLES_A_PART", 2)
         patch.setattr("benchmarks.bert.demo_text.EVALUATION_ARTICLES", 2)
@@ -67,13 +67,13 @@ def small_text() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data of these tests, made by the first that needs them."""
+    """The data folder of these tests, filled by the first test that needs it."""
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture(autouse=True)
-def place(small_text: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Results and runs of a test."""
+def home(small_text: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the runs/ and results/ of a test."""
     monkeypatch.setattr("podium.run.run_set.RUNS", tmp_path / "runs")
     monkeypatch.setattr("podium.run.data.DATA", data)
     monkeypatch.setattr("podium.run.data.os.cpu_count", lambda: 1)
@@ -84,15 +84,15 @@ def place(small_text: None, data: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def no_data(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a test's data would be made; there are none yet."""
-    monkeypatch.setattr("podium.run.data.DATA", place / "data")
-    return place / "data"
+def no_data(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data folder of a test for which nothing is prepared yet."""
+    monkeypatch.setattr("podium.run.data.DATA", home / "data")
+    return home / "data"
 
 
 @pytest.fixture
-def official_verdict(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The official checker's own words on results: it is started for every ruleset, which takes seconds."""
+def official_verdict(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the official checker, which is replaced elsewhere since it takes seconds for all rulesets."""
     monkeypatch.setattr("podium.run.collect.check_compliance", check_compliance)
 
 
@@ -104,9 +104,9 @@ def implementation(
     summary: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Any:
-    """An implementation that leaves a whole log (or its first lines) and a summary.
+    """Makes an implementation that leaves a complete log (or its first lines, up to `log_until`) and a summary.
 
-    What its checkpoints say is written before it starts, which then need not import Podium.
+    The facts of its checkpoints are written before it starts, so that it need not import Podium.
     """
 
     def make(log_until: str | None = None, then: str = "", summarise: bool = True) -> None:
@@ -132,12 +132,12 @@ def implementation(
     return make
 
 
-def test_runs_become_results_with_seeds_of_their_own(
-    place: Path, open_config: RunConfig, implementation: Any, request: pytest.FixtureRequest
+def test_runs_become_results_with_different_seeds(
+    home: Path, open_config: RunConfig, implementation: Any, request: pytest.FixtureRequest
 ) -> None:
-    """A set stays where it was made, whatever is run afterwards; results/ has copies of the last one and names it."""
+    """A set's logs stay in its folder; results/ has copies of the last set and names it."""
     implementation()
-    config, results = open_config.model_copy(update={"seed": None}), place / "results" / "laptop"
+    config, results = open_config.model_copy(update={"seed": None}), home / "results" / "laptop"
     runs = list(run_set(config, 2, QUIET))
     folder = runs[0].folder.parent
     assert [run.result for run in runs] == [folder / f"result_{n}.txt" for n in (0, 1)]
@@ -163,7 +163,7 @@ def test_runs_become_results_with_seeds_of_their_own(
     assert str(run.folder.parent) in (results / "set.json").read_text(encoding="utf-8")
     assert {path: path.read_bytes() for path in folder.glob("result_*.txt")} == logs and len(logs) == 2
     assert sorted(path.name for path in results.iterdir()) == ["bert", "set.json"]
-    assert not list((place / "runs").rglob("replaced_results"))  # they were copies
+    assert not list((home / "runs").rglob("replaced_results"))  # they were copies
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -177,158 +177,160 @@ def content(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_that_breaks_off_is_in_its_set_as_aborted(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_failed_run_is_recorded_as_aborted(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And results/ stays as it was."""
+    """And results/ is not changed."""
     implementation()
     list(run_set(open_config, 2, QUIET))
-    before, said = content(place / "results"), list[str]()
-    (place / "sample.txt").unlink()
+    before, notes = content(home / "results"), list[str]()
+    (home / "sample.txt").unlink()
     implementation("block_start", then="sys.exit(3)", summarise=False)
-    monkeypatch.setattr(QUIET, "note", said.append)
+    monkeypatch.setattr(QUIET, "note", notes.append)
     with pytest.raises(
-        WorkError, match=r"ended with exit code 3, .*; its log says aborted: .*/result_0\.txt$"
+        WorkError, match=r"ended with exit code 3, .*; the status in its log is aborted: .*/result_0\.txt$"
     ) as caught:
         list(run_set(open_config, 3, QUIET))
     result = Path(str(caught.value).rpartition(": ")[2])
     assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["aborted"]
-    assert said[-1] == f"The set broke off: its logs are in {result.parent}, and {place}/results/laptop is as it was"
-    assert content(place / "results") == before
+    assert (
+        notes[-1] == f"The set is incomplete: its logs are in {result.parent}, and {home}/results/laptop is unchanged"
+    )
+    assert content(home / "results") == before
     record = read_set(result.parent)
     assert record is not None and not record.whole
     assert record.ended == (EndedRun(0, "aborted", "result_0.txt", sha256_of(result)),)
 
 
-def test_ctrl_c_and_a_set_without_a_success_leave_the_results_alone(
-    place: Path, open_config: RunConfig, implementation: Any, summary: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_interrupted_or_unsuccessful_sets_are_not_published(
+    home: Path, open_config: RunConfig, implementation: Any, summary: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     implementation()
     list(run_set(open_config, 1, QUIET))
-    before, said = content(place / "results"), list[str]()
-    (place / "sample.txt").unlink()
+    before, notes = content(home / "results"), list[str]()
+    (home / "sample.txt").unlink()
     implementation("block_start", then="os.kill(os.getppid(), signal.SIGINT); time.sleep(60)")
-    with pytest.raises(Interrupted, match=r"its log says aborted: .*/runs/laptop/.*/result_0\.txt$"):
+    with pytest.raises(Interrupted, match=r"the status in its log is aborted: .*/runs/laptop/.*/result_0\.txt$"):
         list(run_set(open_config, 1, QUIET))
-    (place / "sample.txt").unlink()
+    (home / "sample.txt").unlink()
     summary["reached_target"] = False  # as with a mistyped learning rate
     implementation()
-    monkeypatch.setattr(QUIET, "note", said.append)
+    monkeypatch.setattr(QUIET, "note", notes.append)
     (run,) = run_set(open_config, 1, QUIET)
-    assert said[-1].startswith(f"No run succeeded: the logs are in {run.folder.parent}, and ")
-    assert content(place / "results") == before and run.published is None and run.result.is_file()
+    assert notes[-1].startswith(f"No run succeeded: the logs are in {run.folder.parent}, and ")
+    assert content(home / "results") == before and run.published is None and run.result.is_file()
 
 
 DONE = EndedRun(0, "success", "result_0.txt", "0" * 64)
 
 
 @pytest.mark.parametrize(
-    ("ended", "shortfalls", "why"),
+    ("ended", "shortfalls", "reason"),
     [
         ([DONE], [""], ""),
         ([DONE, replace(DONE, number=1, status="aborted")], ["", "missed"], ""),
-        ([replace(DONE, status="aborted")], [""], "No run succeeded"),  # without a target nothing falls short
+        ([replace(DONE, status="aborted")], [""], "No run succeeded"),  # without a target there is no shortfall
         ([DONE], ["the checker finds errors"], "No run succeeded"),
         (
             [DONE, replace(DONE, number=1, log="run_1/result.restarted.txt", restarted=True)],
             ["", ""],
             "The log of run 1",
         ),
-        ([DONE, replace(DONE, number=1, fault="its data was changed")], ["", ""], "The log of run 1 is no result"),
+        ([DONE, replace(DONE, number=1, fault="its data was changed")], ["", ""], "The log of run 1 is not a result"),
     ],
 )
-def test_results_are_replaced_by_a_set_of_results_of_which_one_succeeded(
-    tmp_path: Path, ended: list[EndedRun], shortfalls: list[str], why: str
+def test_sets_of_results_with_a_success_are_published(
+    tmp_path: Path, ended: list[EndedRun], shortfalls: list[str], reason: str
 ) -> None:
     write_set(tmp_path, SetRecord("laptop", len(ended), tuple(ended)))
-    assert why_unpublished(tmp_path, shortfalls).startswith(why)
-    assert bool(why_unpublished(tmp_path, shortfalls)) == bool(why)
+    assert unpublished_reason(tmp_path, shortfalls).startswith(reason)
+    assert bool(unpublished_reason(tmp_path, shortfalls)) == bool(reason)
 
 
-def test_a_results_folder_that_cannot_be_written_at_the_end_is_a_sentence_with_the_place_of_the_logs(
-    place: Path, open_config: RunConfig, implementation: Any
-) -> None:
-    """As where results/ became read-only while a run was at work."""
-    results = place / "results" / "laptop"
+def test_error_of_unwritable_results_names_the_logs(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    """As if results/ became read-only during a run."""
+    results = home / "results" / "laptop"
     implementation(then=f"import shutil; shutil.rmtree({str(results)!r}); Path({str(results)!r}).touch()")
     runs = run_set(open_config, 1, QUIET)
     run = next(runs)
     with pytest.raises(WorkError) as caught:
         next(runs)
-    assert f"no run is lost: the set is whole, and its logs are {run.folder.parent}/result_*.txt" in str(caught.value)
+    advice = f"no run is lost: the set is complete, and can be packaged from its logs {run.folder.parent}/result_*.txt"
+    assert advice in str(caught.value)
     assert read_log(run.result).status == "success" and caught.value.exit_code == 1
 
 
-def killed(place: Path, config: RunConfig, implementation: Any, then: str = "", runs: int = 2) -> RunFolder:
-    """A run whose `podium run` was killed by SIGKILL while it was at work; with a checkpoint it has saved itself."""
+def killed(home: Path, config: RunConfig, implementation: Any, then: str = "", runs: int = 2) -> RunFolder:
+    """Make a run whose `podium run` is killed by SIGKILL during training; with a checkpoint, the run then saves it."""
     if then:
         failure = json.dumps({"exit_code": 143, "message": "asked to stop"})
         then += f"(folder / 'failure.json').write_text({failure!r})"
     implementation("block_start", then=f"{then}\nos.kill(os.getppid(), signal.SIGKILL)", summarise=False)
-    before = set((place / "runs").rglob("run_0"))
-    make_killed(place, lambda: list(run_set(config, runs, QUIET)))
-    (path,) = set((place / "runs").rglob("run_0")) - before
+    before = set((home / "runs").rglob("run_0"))
+    run_until_killed(home, lambda: list(run_set(config, runs, QUIET)))
+    (path,) = set((home / "runs").rglob("run_0")) - before
     return RunFolder(path)
 
 
-def make_killed(place: Path, command: Callable[[], object]) -> None:
+def run_until_killed(home: Path, command: Callable[[], object]) -> None:
+    """Run a command in a process that is killed by SIGKILL, and wait until the processes of its run have ended too."""
     process = multiprocessing.get_context("fork").Process(target=command)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    for path in (place / "runs").rglob("run_0/.lock"):
+    for path in (home / "runs").rglob("run_0/.lock"):
         with path.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until its processes have ended too
-    (place / "sample.txt").unlink()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    (home / "sample.txt").unlink()
 
 
-def test_a_run_that_was_left_when_podium_run_was_killed_is_closed_by_the_next(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_run_of_a_killed_command_is_closed_by_the_next(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = killed(place, open_config, implementation)
-    result, said = left.path.parent / "result_0.txt", list[str]()
-    assert left.log.is_file() and not result.exists()
+    orphan = killed(home, open_config, implementation)
+    result, notes = orphan.path.parent / "result_0.txt", list[str]()
+    assert orphan.log.is_file() and not result.exists()
     implementation()
-    monkeypatch.setattr(QUIET, "note", said.append)
+    monkeypatch.setattr(QUIET, "note", notes.append)
     (run,) = run_set(open_config, 1, QUIET)
-    assert said[0] == f"{left.path}: was left open when its `podium run` was killed; its log says aborted: {result}"
-    assert read_log(result).status == "aborted" and not left.log.exists()
-    record = read_set(left.path.parent)
+    assert notes[0] == (
+        f"{orphan.path}: was left open when its `podium run` was killed; the status in its log is aborted: {result}"
+    )
+    assert read_log(result).status == "aborted" and not orphan.log.exists()
+    record = read_set(orphan.path.parent)
     assert record is not None and not record.whole
     assert record.ended == (EndedRun(0, "aborted", "result_0.txt", sha256_of(result)),)
     assert run.published is not None
-    said.clear()
+    notes.clear()
     list(run_set(open_config, 1, QUIET))
-    assert not [line for line in said if "killed" in line]
+    assert not [note for note in notes if "killed" in note]
 
 
-def test_a_run_that_was_killed_with_a_checkpoint_is_closed_and_can_still_be_resumed(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_killed_run_with_a_checkpoint_is_closed_and_can_be_resumed(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, said = killed(place, open_config, implementation, then=CHECKPOINT), list[str]()
+    orphan, notes = killed(home, open_config, implementation, then=CHECKPOINT), list[str]()
     implementation()
-    monkeypatch.setattr(QUIET, "note", said.append)
+    monkeypatch.setattr(QUIET, "note", notes.append)
     list(run_set(open_config, 1, QUIET))
-    assert said[0].endswith(f"result_0.txt; `podium run laptop --resume {left.path}` can still resume it")
-    aborted = left.path.parent / "result_0.txt"
+    assert notes[0].endswith(f"result_0.txt; `podium run laptop --resume {orphan.path}` can still resume it")
+    aborted = orphan.path.parent / "result_0.txt"
     assert aborted.is_file()
-    run = resume(left, "laptop", QUIET)
-    assert run.reached_target and run.result == left.restarted_result and aborted.is_file()
-    record = read_set(left.path.parent)
+    run = resume(orphan, "laptop", QUIET)
+    assert run.reached_target and run.result == orphan.restarted_result and aborted.is_file()
+    record = read_set(orphan.path.parent)
     assert record is not None
-    assert [(one.log, one.restarted, one.status) for one in record.ended if one.log] == [
+    assert [(entry.log, entry.restarted, entry.status) for entry in record.ended if entry.log] == [
         ("result_0.txt", False, "aborted"),
         ("run_0/result.restarted.txt", True, "success"),
     ]
     assert record.by_number[0].restarted
 
 
-def test_a_resumed_run_whose_podium_run_was_killed_is_closed_as_restarted(
-    place: Path, open_config: RunConfig, implementation: Any
-) -> None:
-    stopped = saved(place, open_config, implementation)
+def test_killed_resumed_run_is_closed_as_restarted(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    stopped = saved(home, open_config, implementation)
     implementation("block_start", then="os.kill(os.getppid(), signal.SIGKILL)", summarise=False)
-    make_killed(place, lambda: resume(stopped, "laptop", QUIET))
+    run_until_killed(home, lambda: resume(stopped, "laptop", QUIET))
     assert stopped.log.is_file() and not stopped.restarted_result.exists()
     implementation()
     list(run_set(open_config, 1, QUIET))
@@ -336,105 +338,102 @@ def test_a_resumed_run_whose_podium_run_was_killed_is_closed_as_restarted(
     assert resume(stopped, "laptop", QUIET).reached_target
     record = read_set(stopped.path.parent)
     assert record is not None
-    assert [(one.status, one.restarted) for one in record.ended if one.log] == [("aborted", True), ("success", True)]
+    entries = [(entry.status, entry.restarted) for entry in record.ended if entry.log]
+    assert entries == [("aborted", True), ("success", True)]
 
 
-def test_resuming_a_run_closes_others_that_were_left_and_not_itself(
-    place: Path, open_config: RunConfig, implementation: Any
-) -> None:
-    left = killed(place, open_config, implementation, then=CHECKPOINT)
-    other = RunFolder(shutil.copytree(left.path.parent, left.path.parents[1] / "other") / "run_0")
+def test_resume_closes_other_orphaned_runs(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    orphan = killed(home, open_config, implementation, then=CHECKPOINT)
+    other = RunFolder(shutil.copytree(orphan.path.parent, orphan.path.parents[1] / "other") / "run_0")
     implementation()
-    assert resume(left, "laptop", QUIET).reached_target
-    records = [read_set(folder.path.parent) for folder in (left, other)]
-    assert [[one.restarted for one in record.ended if one.log] for record in records if record] == [[True], [False]]
-    assert not (left.path.parent / "result_0.txt").exists() and (other.path.parent / "result_0.txt").is_file()
+    assert resume(orphan, "laptop", QUIET).reached_target
+    records = [read_set(folder.path.parent) for folder in (orphan, other)]
+    assert [[run.restarted for run in record.ended if run.log] for record in records if record] == [[True], [False]]
+    assert not (orphan.path.parent / "result_0.txt").exists() and (other.path.parent / "result_0.txt").is_file()
 
 
-def test_a_run_that_had_ended_when_podium_run_was_killed_is_no_result_by_itself(
-    place: Path, open_config: RunConfig, implementation: Any
+def test_successful_run_of_a_killed_command_is_not_a_result(
+    home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
-    """No process has compared its data after it."""
-    left = killed(place, open_config, implementation)
+    """Because its data was not compared after the run."""
+    orphan = killed(home, open_config, implementation)
     implementation()
-    (whole,) = run_set(open_config, 1, QUIET)
-    write_set(left.path.parent, SetRecord("laptop", 1))
-    (left.path.parent / "result_0.txt").unlink()
-    shutil.copy(whole.result, left.log)
-    close_left(left.path.parents[1], lambda text: None)
-    record = read_set(left.path.parent)
+    (successful,) = run_set(open_config, 1, QUIET)
+    write_set(orphan.path.parent, SetRecord("laptop", 1))
+    (orphan.path.parent / "result_0.txt").unlink()
+    shutil.copy(successful.result, orphan.log)
+    close_orphaned_runs(orphan.path.parents[1], lambda text: None)
+    record = read_set(orphan.path.parent)
     assert record is not None and record.ended[0].status == "success" and not record.ended[0].is_result
 
 
-def test_a_run_that_had_not_begun_leaves_the_results_alone(
-    place: Path, open_config: RunConfig, implementation: Any
-) -> None:
+def test_run_without_run_start_has_no_result_file(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation("init_start", then="sys.exit(3)", summarise=False)
-    with pytest.raises(WorkError, match=r"ended with exit code 3, .*; it had not begun: no result file$"):
+    with pytest.raises(WorkError, match=r"ended with exit code 3, .*; it had not reached run_start: no result file$"):
         list(run_set(open_config, 1, QUIET))
-    assert not list((place / "results").rglob("*.txt"))
+    assert not list((home / "results").rglob("*.txt"))
 
 
-def test_a_run_that_failed_after_its_end_is_not_said_to_be_aborted(
-    place: Path, open_config: RunConfig, implementation: Any
+def test_run_that_fails_after_run_stop_keeps_its_status(
+    home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     implementation(then="sys.exit(3)", summarise=False)
     with pytest.raises(WorkError) as caught:
         list(run_set(open_config, 1, QUIET))
-    (result,) = (place / "runs").rglob("result_0.txt")
+    (result,) = (home / "runs").rglob("result_0.txt")
     assert [e.metadata["status"] for e in read_log(result).events if e.key == "run_stop"] == ["success"]
-    assert str(caught.value).endswith(f"; its log says success: {result}")
-    assert not list((place / "results").rglob("*.txt"))
+    assert str(caught.value).endswith(f"; the status in its log is success: {result}")
+    assert not list((home / "results").rglob("*.txt"))
 
 
 @pytest.mark.parametrize(
-    ("verdict", "target", "failed"),
+    ("verdict", "target", "shortfall"),
     [
         ("FAILED", 0.72, "the official compliance checker finds errors in "),
         ("", 0.72, "the target accuracy of 0.72 was not reached within max_samples "),
         ("", None, ""),
     ],
 )
-def test_other_nodes_end_with_1_after_a_run_that_falls_short(
+def test_other_nodes_exit_with_code_1_after_a_shortfall(
     open_config: RunConfig,
     implementation: Any,
     summary: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     verdict: str,
     target: float | None,
-    failed: str,
+    shortfall: str,
 ) -> None:
-    nodes, others = NodeGroup(), list[tuple[str, int]]()
-    monkeypatch.setattr(nodes, "fail", lambda message, exit_code: others.append((message, exit_code)))
+    nodes, failures = NodeGroup(), list[tuple[str, int]]()
+    monkeypatch.setattr(nodes, "fail", lambda message, exit_code: failures.append((message, exit_code)))
     monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: nullcontext(nodes))
     monkeypatch.setattr("podium.run.collect.check_compliance", lambda result: {"5.0.0": verdict})
     summary["reached_target"] = bool(verdict)
     implementation()
     (run,) = run_set(open_config.model_copy(update={"target_accuracy": target}), 1, QUIET)
-    assert [(message.startswith(failed), code) for message, code in others] == [(True, 1)] * bool(failed)
-    assert run.shortfall(open_config.model_copy(update={"target_accuracy": target})).startswith(failed)
+    assert [(message.startswith(shortfall), code) for message, code in failures] == [(True, 1)] * bool(shortfall)
+    assert run.shortfall(open_config.model_copy(update={"target_accuracy": target})).startswith(shortfall)
 
 
-def test_a_finished_run_is_one_object(tmp_path: Path, summary: dict[str, Any]) -> None:
+def test_json_of_a_finished_run(tmp_path: Path, summary: dict[str, Any]) -> None:
     run = FinishedRun(tmp_path / "result_0.txt", tmp_path, 3, summary, {"4.1.0": "", "5.0.0": "FAILED"})
     assert (run.reached_target, run.compliant) == (True, False)
     assert run.as_json()["compliance"] == {"4.1.0": True, "5.0.0": False}
 
 
-def test_two_sets_of_runs_at_once_are_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_concurrent_sets_of_a_system_are_a_usage_error(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation()
     runs = run_set(open_config, 2, QUIET)
     next(runs)
-    with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
+    with pytest.raises(UsageError, match="another `podium run` of this system is running"):
         next(run_set(open_config, 1, QUIET))
     next(runs)
 
 
-# Going on
+# Resuming runs
 
 
 def checkpointed(batches: int, samples: int) -> str:
-    """What leaves a checkpoint after this many batches, as one of CHECKPOINTS."""
+    """Return code that leaves a checkpoint, one of CHECKPOINTS."""
     return f"""
 path = folder / "checkpoints" / "batch_{batches:08}"
 path.mkdir(parents=True, exist_ok=True)
@@ -454,142 +453,141 @@ sys.exit(143)
 
 
 @pytest.mark.usefixtures("official_verdict")
-def test_a_run_that_has_saved_itself_is_no_result_and_is_gone_on_with(
-    place: Path, open_config: RunConfig, implementation: Any
-) -> None:
+def test_saved_run_is_not_a_result_and_can_be_resumed(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation("block_start", then=SAVE, summarise=False)
     with pytest.raises(Saved) as caught:
         list(run_set(open_config, 3, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
-    words = f"asked to stop; `podium run laptop --resume {folder}` goes on after its first 1,234 samples"
-    assert str(caught.value) == words
-    assert not list((place / "results").rglob("*.txt"))
-    (place / "sample.txt").unlink()
+    (folder,) = (home / "runs").rglob("run_0")
+    message = f"asked to stop; `podium run laptop --resume {folder}` resumes the run after its first 1,234 samples"
+    assert str(caught.value) == message
+    assert not list((home / "results").rglob("*.txt"))
+    (home / "sample.txt").unlink()
     implementation(
         then="(folder / 'restarts.jsonl').write_text('{}\\n'); assert not (folder / 'failure.json').exists()"
     )
     run = resume(RunFolder(folder), "laptop", QUIET)
     assert run.folder == folder and run.seed == load_resolved(folder / "config.yaml").seed == 7 and run.reached_target
-    assert run.result == folder / "result.restarted.txt"  # no submission finds it
+    assert run.result == folder / "result.restarted.txt"  # a name that submissions ignore
     assert run.compliant
-    assert not list((place / "results").rglob("*.txt"))
-    with pytest.raises(UsageError, match="this run has come to its end; start another one"):
+    assert not list((home / "results").rglob("*.txt"))
+    with pytest.raises(UsageError, match="this run is complete and cannot be resumed; start another one"):
         resume(RunFolder(folder), "laptop", QUIET)
 
 
 @pytest.fixture
-def request_in_job(place: Path, open_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
-    """The request that a Slurm job which requeues itself makes on its first node each time it starts."""
+def request_in_job(home: Path, open_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
+    """The request of each start of a Slurm job that requeues itself, on its first node."""
     for module in ("podium.run.requeue", "podium.launch.container"):
-        monkeypatch.setattr(f"{module}.WORKING_FOLDER", place)
+        monkeypatch.setattr(f"{module}.WORKING_FOLDER", home)
     job = JobRecord(Path("runs/laptop/slurm-17"))
     request = RunRequest("laptop", ["bert.seed=7", "launch.binding=none"], recipe="indexed", job=job)
     vars(request)["config"] = open_config
     return request
 
 
-def test_a_requeued_job_resumes_its_own_run_until_it_ends(
-    place: Path, request_in_job: RunRequest, implementation: Any
+def test_requeued_job_resumes_its_run_until_it_ends(
+    home: Path, request_in_job: RunRequest, implementation: Any
 ) -> None:
-    """Not the newest run, and without the settings that are the run's own; what it leaves is no result."""
-    request, stopped = request_in_job, place / "runs/laptop/slurm-17.stopped"
+    """It resumes its own run, not the newest one, and with launch settings only; its log is not a result."""
+    request, stopped = request_in_job, home / "runs/laptop/slurm-17.stopped"
     assert request.in_requeued_job() is request
     implementation("block_start", then=SAVE, summarise=False)
     with pytest.raises(Saved):
         list(execute(request, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
-    named = folder.relative_to(place)
-    assert stopped.read_text(encoding="utf-8") == f"0 1234 {named}\n"
-    shutil.copytree(folder, place / "runs/laptop/9999-12-31_00-00-00/run_0")
+    (folder,) = (home / "runs").rglob("run_0")
+    recorded = folder.relative_to(home)
+    assert stopped.read_text(encoding="utf-8") == f"0 1234 {recorded}\n"
+    shutil.copytree(folder, home / "runs/laptop/9999-12-31_00-00-00/run_0")
     assert replace(request, node_rank=1).in_requeued_job().resumed is None  # other nodes are given the run's folder
     again = request.in_requeued_job()
     assert (again.resumed, again.recipe, again.settings) == (RunFolder(folder), None, ["launch.binding=none"])
     with pytest.raises(Saved):
         list(execute(again, QUIET))
-    assert stopped.read_text(encoding="utf-8") == f"1234 1234 {named}\n"
+    assert stopped.read_text(encoding="utf-8") == f"1234 1234 {recorded}\n"
     stopped.unlink()  # as the script does before each start
     implementation(then="(folder / 'restarts.jsonl').write_text('{}\\n')")
     (run,) = execute(request.in_requeued_job(), QUIET)
     assert run.result == folder / "result.restarted.txt"
     assert not stopped.exists()
-    assert not list((place / "results").rglob("*.txt"))
-    with pytest.raises(UsageError, match="this run has come to its end"):
+    assert not list((home / "results").rglob("*.txt"))
+    with pytest.raises(UsageError, match="this run is complete and cannot be resumed"):
         list(execute(request.in_requeued_job(), QUIET))
     assert not stopped.exists()
 
 
-def test_a_requeued_job_that_was_stopped_before_any_checkpoint_begins_its_run_again(
-    place: Path, request_in_job: RunRequest, implementation: Any
+def test_requeued_job_without_a_checkpoint_restarts_its_run(
+    home: Path, request_in_job: RunRequest, implementation: Any
 ) -> None:
     implementation("block_start", then="os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
     with pytest.raises(Interrupted):
         list(execute(request_in_job, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
-    stopped = place / "runs/laptop/slurm-17.stopped"
-    assert stopped.read_text(encoding="utf-8") == f"0 0 {folder.relative_to(place)}\n"
+    (folder,) = (home / "runs").rglob("run_0")
+    stopped = home / "runs/laptop/slurm-17.stopped"
+    assert stopped.read_text(encoding="utf-8") == f"0 0 {folder.relative_to(home)}\n"
     again = request_in_job.in_requeued_job()
     implementation()
     (run,) = execute(again, QUIET)
     assert (run.folder, run.result) == (folder, folder / "result.restarted.txt")
 
 
-def test_a_job_whose_run_failed_for_good_records_no_stop(
-    place: Path, request_in_job: RunRequest, implementation: Any
-) -> None:
+def test_job_with_a_failed_run_is_not_requeued(home: Path, request_in_job: RunRequest, implementation: Any) -> None:
     failure = json.dumps({"exit_code": 1, "message": "the loss is nan"})
     implementation(
         "block_start", then=f"(folder / 'failure.json').write_text({failure!r}); sys.exit(1)", summarise=False
     )
     with pytest.raises(WorkError, match=r"^the loss is nan"):
         list(execute(request_in_job, QUIET))
-    assert not (place / "runs/laptop/slurm-17.stopped").exists()
+    assert not (home / "runs/laptop/slurm-17.stopped").exists()
 
 
-def test_a_job_whose_run_is_gone_says_so(place: Path, request_in_job: RunRequest) -> None:
-    record = place / "runs/laptop/slurm-17.run"
+def test_job_with_a_missing_run_folder_is_an_error(home: Path, request_in_job: RunRequest) -> None:
+    record = home / "runs/laptop/slurm-17.run"
     record.parent.mkdir(parents=True)
-    for text, named in (("runs/laptop/gone/run_0\n", "runs/laptop/gone/run_0"), ("", "nothing")):
+    for text, found in (("runs/laptop/gone/run_0\n", "runs/laptop/gone/run_0"), ("", "nothing")):
         record.write_text(text, encoding="utf-8")
-        with pytest.raises(WorkError, match=f"slurm-17.run: names {named}, which is no run's folder; resume the run"):
+        message = f"slurm-17.run: names {found}, which is not the folder of a run; resume the run"
+        with pytest.raises(WorkError, match=message):
             request_in_job.in_requeued_job()
 
 
-def test_a_run_that_was_interrupted_before_it_could_save_goes_on_from_the_checkpoint_before(
-    place: Path, open_config: RunConfig, implementation: Any
+def test_interrupted_run_resumes_from_its_previous_checkpoint(
+    home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     implementation("block_start", then=CHECKPOINT + "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
     with pytest.raises(Saved, match=r"^interrupted: stopped before the end; `podium run laptop --resume .* samples$"):
         list(run_set(open_config, 1, QUIET))
-    assert not list((place / "results").rglob("*.txt"))
+    assert not list((home / "results").rglob("*.txt"))
 
 
-def test_a_run_that_ends_just_as_it_is_asked_to_stop_has_ended(
-    place: Path, open_config: RunConfig, implementation: Any
+def test_run_that_ends_during_an_interruption_is_finished(
+    home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
-    """It is collected, though no run follows it; a job that requeues itself is not requeued for it."""
+    """The run is collected, but the set's next run is not started; a job that requeues itself is not requeued."""
     implementation(
         then="signal.signal(signal.SIGTERM, signal.SIG_IGN); os.kill(os.getppid(), signal.SIGTERM); time.sleep(0.4)"
     )
     (run,) = run_set(open_config, 1, QUIET)
     assert run.reached_target and run.result.name == "result_0.txt"
-    with pytest.raises(
-        Interrupted, match=r"^interrupted when a run had come to its end; its result is .*result_0\.txt$"
-    ):
+    with pytest.raises(Interrupted, match=r"^interrupted just after the end of a run; its result is .*result_0\.txt$"):
         list(run_set(open_config, 2, QUIET))
-    assert len(list((place / "runs").rglob("run_*"))) == 2
+    assert len(list((home / "runs").rglob("run_*"))) == 2
 
 
-def test_a_run_that_was_killed_says_how_to_go_on(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_error_of_a_killed_run_has_the_resume_command(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation("block_start", then=CHECKPOINT + "sys.exit(3)", summarise=False)
-    with pytest.raises(WorkError, match=r"; its log says aborted: .*; `podium run laptop --resume .* 1,234 samples$"):
+    with pytest.raises(
+        WorkError, match=r"; the status in its log is aborted: .*; `podium run laptop --resume .* 1,234 samples$"
+    ):
         list(run_set(open_config, 1, QUIET))
 
 
-def test_what_would_fail_again_is_not_gone_on_with(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_run_that_would_fail_again_has_no_resume_command(
+    home: Path, open_config: RunConfig, implementation: Any
+) -> None:
     failure = json.dumps({"exit_code": 1, "message": "the loss is nan"})
-    told = f"(folder / 'not_finite.json').touch(); (folder / 'failure.json').write_text({failure!r}); sys.exit(1)"
-    implementation("block_start", then=CHECKPOINT + told, summarise=False)
-    with pytest.raises(WorkError, match=r"^the loss is nan; its log says aborted: ") as caught:
+    fail = f"(folder / 'not_finite.json').touch(); (folder / 'failure.json').write_text({failure!r}); sys.exit(1)"
+    implementation("block_start", then=CHECKPOINT + fail, summarise=False)
+    with pytest.raises(WorkError, match=r"^the loss is nan; the status in its log is aborted: ") as caught:
         list(run_set(open_config, 1, QUIET))
     assert "--resume" not in str(caught.value)
 
@@ -599,96 +597,99 @@ NEWEST = "batch_00000005/rank_0.safetensors: cannot be read (too short); remove 
 
 
 @pytest.mark.parametrize(
-    ("failure", "checkpoints", "way"),
+    ("failure", "checkpoints", "resumed_samples"),
     [
-        (DISK, [(3, 1234), (5, 2468)], "2,468"),  # whole ones are there
-        (NEWEST, [(3, 1234), (5, 2468)], "1,234"),  # the one before it is
+        (DISK, [(3, 1234), (5, 2468)], "2,468"),  # the newest is usable
+        (NEWEST, [(3, 1234), (5, 2468)], "1,234"),  # the one before it is usable
         (NEWEST, [(5, 2468)], ""),
         (DISK, [], ""),
     ],
 )
-def test_what_can_be_mended_is_gone_on_with_from_a_checkpoint_that_is_whole(
-    place: Path,
+def test_fixable_failure_resumes_from_the_newest_usable_checkpoint(
+    home: Path,
     open_config: RunConfig,
     implementation: Any,
     failure: str,
     checkpoints: list[tuple[int, int]],
-    way: str,
+    resumed_samples: str,
 ) -> None:
-    where = "'checkpoints/'" if failure.startswith("batch") else "''"
-    told = f"words = str(folder / ({where} + {failure!r}))\n"
-    told += "(folder / 'failure.json').write_text(json.dumps({'exit_code': 1, 'message': words})); sys.exit(1)"
-    implementation("block_start", then="".join(checkpointed(*one) for one in checkpoints) + told, summarise=False)
+    subfolder = "'checkpoints/'" if failure.startswith("batch") else "''"
+    fail = f"message = str(folder / ({subfolder} + {failure!r}))\n"
+    fail += "(folder / 'failure.json').write_text(json.dumps({'exit_code': 1, 'message': message})); sys.exit(1)"
+    implementation("block_start", then="".join(checkpointed(*each) for each in checkpoints) + fail, summarise=False)
     with pytest.raises(WorkError) as caught:
         list(run_set(open_config, 1, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
-    words = str(caught.value)
-    assert failure in words and "; its log says aborted: " in words
-    offered = f"; once that is mended, `podium run laptop --resume {folder}` goes on after its first {way} samples"
-    assert words.endswith(offered) if way else "--resume" not in words
+    (folder,) = (home / "runs").rglob("run_0")
+    message = str(caught.value)
+    assert failure in message and "; the status in its log is aborted: " in message
+    hint = (
+        f"; once that is fixed, `podium run laptop --resume {folder}` resumes the run after its first "
+        f"{resumed_samples} samples"
+    )
+    assert message.endswith(hint) if resumed_samples else "--resume" not in message
 
 
-def test_a_wrong_resume_is_told_before_other_nodes_are_waited_for(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_invalid_resume_fails_before_the_rendezvous(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     implementation("block_start", then="sys.exit(3)", summarise=False)
     with pytest.raises(WorkError):
         list(run_set(open_config, 1, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
+    (folder,) = (home / "runs").rglob("run_0")
     monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
-    with pytest.raises(UsageError, match="holds no whole checkpoint"):
+    with pytest.raises(UsageError, match="contains no complete checkpoint"):
         resume(RunFolder(folder), "laptop", QUIET)
     with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was made with 1"):
         resume(RunFolder(folder), "laptop", QUIET, ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
     RunFolder(folder).checkpoints.mkdir()
     (folder / "summary.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UsageError, match="has come to its end"):
+    with pytest.raises(UsageError, match="is complete and cannot be resumed"):
         resume(RunFolder(folder), "laptop", QUIET)
 
 
-def test_a_resume_beside_another_run_is_told_before_other_nodes_are_waited_for(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_resume_during_another_run_fails_before_the_rendezvous(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     implementation("block_start", then=SAVE, summarise=False)
     with pytest.raises(Saved):
         list(run_set(open_config, 1, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
-    (place / "sample.txt").unlink()
+    (folder,) = (home / "runs").rglob("run_0")
+    (home / "sample.txt").unlink()
     implementation()
     runs = run_set(open_config, 2, QUIET)
     next(runs)
     monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
-    with pytest.raises(UsageError, match="another `podium run` is at work on this system"):
+    with pytest.raises(UsageError, match="another `podium run` of this system is running"):
         resume(RunFolder(folder), "laptop", QUIET)
     runs.close()
 
 
-def test_a_run_that_another_has_seen_to_its_end_meanwhile_is_not_gone_on_with(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_run_completed_by_another_process_is_not_resumed(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     implementation("block_start", then=SAVE, summarise=False)
     with pytest.raises(Saved):
         list(run_set(open_config, 1, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
+    (folder,) = (home / "runs").rglob("run_0")
 
     @contextmanager
-    def alone(_: Path) -> Iterator[None]:
+    def complete_before_the_lock(_: Path) -> Iterator[None]:
         (folder / "summary.json").write_text("{}", encoding="utf-8")
         yield
 
-    monkeypatch.setattr("podium.run.run_set._alone", alone)
-    with pytest.raises(UsageError, match="has come to its end"):
+    monkeypatch.setattr("podium.run.run_set._system_lock", complete_before_the_lock)
+    with pytest.raises(UsageError, match="is complete and cannot be resumed"):
         resume(RunFolder(folder), "laptop", QUIET)
 
 
-def test_nodes_read_in_the_folder_how_a_run_is_started_anew(
-    place: Path, open_config: RunConfig, implementation: Any
+def test_launch_settings_of_a_resume_are_written_to_the_folder(
+    home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     implementation("block_start", then=SAVE, summarise=False)
     with pytest.raises(Saved):
         list(run_set(open_config, 1, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
-    (place / "sample.txt").unlink()
+    (folder,) = (home / "runs").rglob("run_0")
+    (home / "sample.txt").unlink()
     before = load_resolved(folder / "config.yaml")
     implementation(then="(folder / 'restarts.jsonl').write_text('{}\\n')")
     resume(RunFolder(folder), "laptop", QUIET, ["launch.rendezvous=b:29500", "launch.max_restarts=2"])
@@ -696,12 +697,16 @@ def test_nodes_read_in_the_folder_how_a_run_is_started_anew(
     assert load_resolved(folder / "config.yaml") == before.model_copy(update={"launch": launch})
 
 
-def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_resume_of_an_unsuitable_folder_is_a_usage_error(
+    home: Path, open_config: RunConfig, implementation: Any
+) -> None:
     implementation("block_start", then="sys.exit(3)", summarise=False)
     with pytest.raises(WorkError):
         list(run_set(open_config, 1, QUIET))
-    (folder,) = (place / "runs").rglob("run_0")
-    with pytest.raises(UsageError, match=r"holds no whole checkpoint to go on from; set checkpoint\.every_samples"):
+    (folder,) = (home / "runs").rglob("run_0")
+    with pytest.raises(
+        UsageError, match=r"contains no complete checkpoint to resume from; .* checkpoint\.every_samples"
+    ):
         resume(RunFolder(folder), "laptop", QUIET)
     with pytest.raises(UsageError, match="is a run of laptop, and h200_1x is named; name laptop"):
         resume(RunFolder(folder), "h200_1x", QUIET)
@@ -709,48 +714,46 @@ def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunCon
         resume(RunFolder(folder.parent), "laptop", QUIET)
 
 
-def saved(place: Path, config: RunConfig, implementation: Any) -> RunFolder:
-    """A run that was stopped and has saved itself."""
+def saved(home: Path, config: RunConfig, implementation: Any) -> RunFolder:
+    """Make a run that was stopped and has saved a checkpoint."""
     implementation("block_start", then=SAVE, summarise=False)
-    before = set((place / "runs").rglob("run_0"))
+    before = set((home / "runs").rglob("run_0"))
     with pytest.raises(Saved):
         list(run_set(config, 1, QUIET))
-    (path,) = set((place / "runs").rglob("run_0")) - before
-    (place / "sample.txt").unlink()
+    (path,) = set((home / "runs").rglob("run_0")) - before
+    (home / "sample.txt").unlink()
     return RunFolder(path)
 
 
-def test_a_resume_that_fails_early_leaves_the_results_of_another_set(
-    place: Path, open_config: RunConfig, implementation: Any
+def test_failed_resume_leaves_the_results_of_another_set(
+    home: Path, open_config: RunConfig, implementation: Any
 ) -> None:
-    """Its rank is killed before it can mark the run as restarted."""
-    stopped = saved(place, open_config, implementation)
+    """A rank is killed before the run is marked as restarted."""
+    stopped = saved(home, open_config, implementation)
     implementation()
     (other,) = run_set(open_config, 1, QUIET)
-    result, held = other.result.read_bytes(), content(place / "results")
-    assert stopped.log.is_file()  # open, as it was left to be resumed
-    (place / "sample.txt").unlink()
+    result, published = other.result.read_bytes(), content(home / "results")
+    assert stopped.log.is_file()  # still open, since the run was stopped to be resumed
+    (home / "sample.txt").unlink()
     implementation("block_start", then="os.kill(os.getpid(), signal.SIGKILL)", summarise=False)
-    with pytest.raises(WorkError, match=rf"killed by SIGKILL.*; its log says aborted: {stopped.restarted_result}; "):
+    with pytest.raises(
+        WorkError, match=rf"killed by SIGKILL.*; the status in its log is aborted: {stopped.restarted_result}; "
+    ):
         resume(stopped, "laptop", QUIET)
     assert not stopped.restarts
     assert other.result.read_bytes() == result
-    assert content(place / "results") == held and other.published
+    assert content(home / "results") == published and other.published
 
 
-def test_a_run_whose_processes_still_live_is_not_gone_on_with(
-    place: Path, open_config: RunConfig, implementation: Any
-) -> None:
-    stopped = saved(place, open_config, implementation)
-    with shared_lock(stopped.lock), pytest.raises(UsageError, match="of this run are still at work, such as some"):
+def test_run_with_live_processes_is_not_resumed(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    stopped = saved(home, open_config, implementation)
+    with shared_lock(stopped.lock), pytest.raises(UsageError, match="of this run are still running, for example"):
         resume(stopped, "laptop", QUIET)
     assert not stopped.gone_on_with and stopped.told_failure()
 
 
-def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
-    place: Path, open_config: RunConfig, implementation: Any
-) -> None:
-    stopped = saved(place, open_config, implementation)
+def test_edited_configuration_is_a_usage_error(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    stopped = saved(home, open_config, implementation)
     config = load_resolved(stopped.config)
     write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
     with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, as .*put that back"):
@@ -758,9 +761,9 @@ def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
     assert not stopped.gone_on_with and stopped.told_failure()
 
 
-def test_runs_that_cannot_be_written_are_a_sentence(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_unwritable_runs_folder_is_an_error(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation()
-    (place / "runs" / "laptop" / ".lock").mkdir(parents=True)
+    (home / "runs" / "laptop" / ".lock").mkdir(parents=True)
     with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); see who may write"):
         list(run_set(open_config, 1, QUIET))
 
@@ -773,7 +776,7 @@ def shard_of(data: Path) -> Path:
 
 
 def overwrite_tokens(shard: Path) -> None:
-    """Change a token of the first sample in place, and put the file's time back, as a fault or a person might."""
+    """Change a token of the first sample in place, without a change of the file's time."""
     tokens, state = Shard(shard).read(0).token_ids.tobytes(), shard.stat()
     with shard.open("r+b") as file:
         content = file.read()
@@ -783,14 +786,14 @@ def overwrite_tokens(shard: Path) -> None:
 
 
 def replace_shard(shard: Path) -> None:
-    """Put another sound shard in its place, and have the store list that."""
+    """Replace a shard by another valid one, and update the manifest."""
     opened = Shard(shard)
     write_shard(shard, gather(opened.samples, np.arange(len(opened) - 1)), opened.origin)
     renew_manifest(shard.parent)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (overwrite_tokens, r"part-00001\.h5: the shard cannot be used: its content has the SHA-256"),
         (lambda shard: shard.unlink(), r"part-00001\.h5 is missing, manifest\.json has it"),
@@ -800,57 +803,57 @@ def replace_shard(shard: Path) -> None:
         ),
     ],
 )
-def test_data_that_is_changed_between_two_runs_of_a_set_is_not_trained_on(
-    place: Path, no_data: Path, open_config: RunConfig, implementation: Any, change: Any, said: str
+def test_data_changed_between_two_runs_is_an_error(
+    home: Path, no_data: Path, open_config: RunConfig, implementation: Any, change: Any, message: str
 ) -> None:
     implementation()
     runs = run_set(open_config, 2, QUIET)
     first = next(runs)
-    kept = read_run_data(RunFolder(first.folder).data)
-    assert kept is not None and kept.manifests.keys() == {"data.store", "data.evaluation_store"}
-    assert kept.manifests["data.store"] == SampleStore(shard_of(no_data).parent).manifest
+    recorded = read_run_data(RunFolder(first.folder).data)
+    assert recorded is not None and recorded.manifests.keys() == {"data.store", "data.evaluation_store"}
+    assert recorded.manifests["data.store"] == SampleStore(shard_of(no_data).parent).manifest
     change(shard_of(no_data))
-    with pytest.raises(WorkError, match=said):
+    with pytest.raises(WorkError, match=message):
         next(runs)
-    assert len(list((place / "runs").rglob("result_*.txt"))) == 1
+    assert len(list((home / "runs").rglob("result_*.txt"))) == 1
 
 
-def test_a_run_whose_data_was_changed_meanwhile_is_no_result(
-    place: Path, no_data: Path, open_config: RunConfig, implementation: Any
+def test_run_with_changed_data_is_not_a_result(
+    home: Path, no_data: Path, open_config: RunConfig, implementation: Any
 ) -> None:
-    """A change of a file's rights changes no sample."""
+    """A change of a file's time counts as a change of the data, a change of its permissions does not."""
     implementation()
     runs = run_set(open_config, 3, QUIET)
     next(runs)
     shard = shard_of(no_data)
-    (place / "sample.txt").unlink()
+    (home / "sample.txt").unlink()
     implementation(then=f"os.chmod({str(shard)!r}, 0o640)")
     next(runs)
-    (place / "sample.txt").unlink()
+    (home / "sample.txt").unlink()
     implementation(then=f"os.utime({str(shard)!r})")
     with pytest.raises(WorkError, match=r"^the data was changed during the run: .*part-00001\.h5 is not the file.*: "):
         next(runs)
-    assert len(list((place / "runs").rglob("result_*.txt"))) == 2
-    (aside,) = (place / "runs").rglob("run_2/result.changed_data.txt")
+    assert len(list((home / "runs").rglob("result_*.txt"))) == 2
+    (aside,) = (home / "runs").rglob("run_2/result.changed_data.txt")
     record = read_set(aside.parents[1])
-    assert record is not None and record.whole and [one.is_result for one in record.ended] == [True, True, False]
-    assert not list((place / "results").rglob("*.txt"))
+    assert record is not None and record.whole and [run.is_result for run in record.ended] == [True, True, False]
+    assert not list((home / "results").rglob("*.txt"))
 
 
-def test_a_run_resumes_on_the_data_that_it_began_with(
-    place: Path, no_data: Path, open_config: RunConfig, implementation: Any
+def test_resume_requires_the_original_data(
+    home: Path, no_data: Path, open_config: RunConfig, implementation: Any
 ) -> None:
-    stopped, shard = saved(place, open_config, implementation), shard_of(no_data)
+    stopped, shard = saved(home, open_config, implementation), shard_of(no_data)
     before = {name: (shard.parent / name).read_bytes() for name in (shard.name, MANIFEST, FILE)}
-    for change, said in ((overwrite_tokens, "its content has the SHA-256"), (replace_shard, "the run has")):
+    for change, message in ((overwrite_tokens, "its content has the SHA-256"), (replace_shard, "the run has")):
         change(shard)
-        with pytest.raises(WorkError, match=said):
+        with pytest.raises(WorkError, match=message):
             resume(stopped, "laptop", QUIET)
         assert not stopped.gone_on_with
-        for name, whole in before.items():
-            (shard.parent / name).write_bytes(whole)
-    kept = stopped.data.read_text(encoding="utf-8")
-    stopped.data.write_text(kept.replace('"samples": ', '"samples": 1', 1), encoding="utf-8")
+        for name, file_content in before.items():
+            (shard.parent / name).write_bytes(file_content)
+    recorded = stopped.data.read_text(encoding="utf-8")
+    stopped.data.write_text(recorded.replace('"samples": ', '"samples": 1', 1), encoding="utf-8")
     with pytest.raises(WorkError, match=r"data\.json: cannot be used \(it has other keys than a manifest"):
         resume(stopped, "laptop", QUIET)
     stopped.data.unlink()
@@ -858,42 +861,42 @@ def test_a_run_resumes_on_the_data_that_it_began_with(
         WorkError, match=r"facts\.json: was made on other samples than .*/data\.json lists \(data\.store, "
     ):
         resume(stopped, "laptop", QUIET)
-    stopped.data.write_text(kept, encoding="utf-8")
+    stopped.data.write_text(recorded, encoding="utf-8")
     implementation()
     assert resume(stopped, "laptop", QUIET).reached_target
 
 
-def test_a_run_of_an_older_version_resumes_and_says_that_its_data_is_not_known(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_run_without_a_data_record_resumes_with_a_note(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("podium.run.prepare.write_run_data", lambda path, data: None)
-        stopped = saved(place, open_config, implementation)
+        stopped = saved(home, open_config, implementation)
     implementation()
-    said: list[str] = []
-    monkeypatch.setattr(QUIET, "note", said.append)
+    notes: list[str] = []
+    monkeypatch.setattr(QUIET, "note", notes.append)
     assert resume(stopped, "laptop", QUIET).reached_target
-    note = f"{stopped.data} is not there, as with runs of older versions: the data is whole, and compared with nothing"
-    assert note in said and not stopped.data.exists()
+    (note,) = [note for note in notes if note.startswith(f"{stopped.data} does not exist, as for runs of older")]
+    assert note.endswith("whether it is the run's data is not checked") and not stopped.data.exists()
 
 
-def test_a_run_that_is_resumed_by_other_code_says_so_and_names_both(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_resume_with_changed_code_records_both_versions(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped, said = saved(place, open_config, implementation), list[str]()
-    began, now = source_here(), Source("1" * 64, None)
+    stopped, notes = saved(home, open_config, implementation), list[str]()
+    first, now = source_here(), Source("1" * 64, None)
     implementation()
     monkeypatch.setattr("podium.run.prepare.source_here", lambda: now)
-    monkeypatch.setattr(QUIET, "note", said.append)
+    monkeypatch.setattr(QUIET, "note", notes.append)
     assert resume(stopped, "laptop", QUIET).reached_target
-    assert read_source(stopped.source) == replace(began, resumed=(now,))
-    (line,) = [line for line in said if "code was changed" in line]
-    assert began.code[:12] in line and "resumed by code 111111111111" in line and str(stopped.source) in line
+    assert read_source(stopped.source) == replace(first, resumed=(now,))
+    (note,) = [note for note in notes if "code was changed" in note]
+    assert first.code[:12] in note and "resumed by code 111111111111" in note and str(stopped.source) in note
 
 
-def test_a_run_of_the_layout_before_resumes(place: Path, open_config: RunConfig, implementation: Any) -> None:
-    """It has no record of its set, and perhaps none of its code."""
-    stopped = saved(place, open_config, implementation)
+def test_run_of_an_older_layout_resumes(home: Path, open_config: RunConfig, implementation: Any) -> None:
+    """A run of an older version has no record of its set and none of its code."""
+    stopped = saved(home, open_config, implementation)
     (stopped.path.parent / "set.json").unlink()
     stopped.source.unlink()
     implementation()
@@ -902,30 +905,30 @@ def test_a_run_of_the_layout_before_resumes(place: Path, open_config: RunConfig,
     assert not (stopped.path.parent / "set.json").exists() and not stopped.source.exists()
 
 
-def test_nothing_reads_samples_once_the_caches_are_cleared(
-    place: Path, no_data: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_samples_are_not_read_after_the_caches_are_cleared(
+    home: Path, no_data: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order before each run: verify, write back, clear, look, start the processes; samples are read once a set."""
+    """Order before each run: verify (once a set), write back, clear, check the residency, start the processes."""
     events: list[str] = []
 
-    def noted(owner: Any, name: str, event: str) -> None:
-        really = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, **more: (events.append(event), really(*given, **more))[1])
+    def record_calls(owner: Any, name: str, event: str) -> None:
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **kwargs: (events.append(event), original(*args, **kwargs))[1])
 
     implementation()
-    noted(Shard, "verify", "verify")
-    noted(shard_module, "mapped_file", "read")
-    noted(page_cache, "_write_back_and_drop", "write back and clear")
-    noted(page_cache, "resident_bytes", "look")
-    noted(launch, "run_processes", "start")
+    record_calls(Shard, "verify", "verify")
+    record_calls(shard_module, "mapped_file", "read")
+    record_calls(page_cache, "_write_back_and_drop", "write back and clear")
+    record_calls(page_cache, "resident_bytes", "check")
+    record_calls(launch, "run_processes", "start")
     list(run_set(open_config, 2, QUIET))
     shards = len([*no_data.rglob("*.h5")])
     last = max(number for number, event in enumerate(events) if event in ("read", "verify"))
     assert events.count("verify") == shards
     runs = " ".join(events[last + 1 :]).replace("write back and clear", "clear").split("start")
-    assert [set(run.split()) for run in runs] == [{"clear", "look"}, {"clear", "look"}, set()]
-    for run in runs[:-1]:  # a shard that did not leave memory at once is cleared again
-        assert run.split()[-shards:] == ["look"] * shards
+    assert [set(run.split()) for run in runs] == [{"clear", "check"}, {"clear", "check"}, set()]
+    for run in runs[:-1]:  # a shard that is still in memory is cleared again
+        assert run.split()[-shards:] == ["check"] * shards
         assert run.split().count("clear") >= shards
 
 
@@ -942,22 +945,22 @@ def run_from(config: RunConfig, checkpoint: Path) -> list[FinishedRun]:
     return list(run_set(config.model_copy(update={"initial_checkpoint": checkpoint}), 1, QUIET))
 
 
-def test_a_run_from_a_checkpoint_that_fits_is_made(place: Path, open_config: RunConfig, implementation: Any) -> None:
+def test_run_from_a_matching_checkpoint(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation()
     (first,) = run_set(open_config, 1, QUIET)
     vocabulary = load_resolved(first.folder / "config.yaml").data.vocabulary
     assert vocabulary
-    path = write_checkpoint(place / "x.safetensors", TINY, len(Vocabulary.read(vocabulary).words))
+    path = write_checkpoint(home / "x.safetensors", TINY, len(Vocabulary.read(vocabulary).words))
     (run,) = run_from(open_config, path)
     assert load_resolved(run.folder / "config.yaml").initial_checkpoint == path
 
 
 @pytest.mark.parametrize("fault", ["missing", "folder", "other", "damaged", "size"])
-def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
-    place: Path, no_data: Path, open_config: RunConfig, implementation: Any, fault: str
+def test_unusable_checkpoint_is_an_error_before_data_is_prepared(
+    home: Path, no_data: Path, open_config: RunConfig, implementation: Any, fault: str
 ) -> None:
     implementation()
-    path = place / "x.safetensors"
+    path = home / "x.safetensors"
     if fault == "folder":
         path.mkdir()
     elif fault == "other":
@@ -966,7 +969,7 @@ def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
         path.write_bytes(b"no")
     elif fault == "size":
         write_checkpoint(path, Size("large", 1, 8, 1, 8, 1, 1), 9)
-    words, error = {
+    message, error = {
         "missing": ("there is no such checkpoint; make one with `podium data checkpoint SOURCE OUT`", UsageError),
         "folder": ("is a folder; make one with `podium data checkpoint SOURCE OUT`", UsageError),
         "other": (
@@ -976,27 +979,28 @@ def test_a_checkpoint_that_cannot_serve_is_refused_before_anything_is_made(
         "damaged": ("cannot be read as safetensors", WorkError),
         "size": ("lacks layers.1.qkv.weight", WorkError),
     }[fault]
-    refused(open_config, path, error, words)
+    refused(open_config, path, error, message)
     assert not no_data.exists()
 
 
-def refused(config: RunConfig, path: Path, error: type[PodiumError], words: str) -> None:
+def refused(config: RunConfig, path: Path, error: type[PodiumError], message: str) -> None:
+    """Assert that a run from this checkpoint fails with this error before a run folder is made."""
     with pytest.raises(error) as caught:
         run_from(config, path)
     assert str(caught.value).startswith(f"{path}: ")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert not list((path.parent / "runs").rglob("run_*"))
 
 
-def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
-    place: Path, no_data: Path, open_config: RunConfig, implementation: Any
+def test_checkpoint_of_another_size_or_vocabulary_is_an_error(
+    home: Path, no_data: Path, open_config: RunConfig, implementation: Any
 ) -> None:
     implementation()
-    path = write_checkpoint(place / "x.safetensors", TINY, 12)
+    path = write_checkpoint(home / "x.safetensors", TINY, 12)
     refused(open_config, path, UsageError, "the checkpoint has 12 words, the vocabulary ")
     for name, text in (("text", "a b\nc\n\nd\ne\n"), ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")):
-        (place / name).write_text(text, encoding="utf-8")
-    own = DataSettings(text=(place / "text",), evaluation_text=place / "text", vocabulary=place / "vocab.txt")
+        (home / name).write_text(text, encoding="utf-8")
+    own = DataSettings(text=(home / "text",), evaluation_text=home / "text", vocabulary=home / "vocab.txt")
     shutil.rmtree(no_data)
     refused(open_config.model_copy(update={"data": own}), path, UsageError, "the vocabulary 7")
     assert not no_data.exists()  # known before samples are made
@@ -1004,70 +1008,70 @@ def test_a_checkpoint_of_another_size_or_vocabulary_is_refused(
     refused(large, path, UsageError, "the checkpoint is of size tiny, the model of size large")
 
 
-def test_other_nodes_are_told_watched_and_their_caches_count(
+def test_other_nodes_are_started_watched_and_clear_their_caches(
     open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of several nodes, with a node group that only notes what is asked of it."""
-    asked: list[Any] = []
+    """The calls of the node group in a run of several nodes."""
+    calls: list[Any] = []
 
-    class Noted(NodeGroup):
+    class RecordingNodeGroup(NodeGroup):
         def clear_caches(self, config: RunConfig, folder: RunFolder) -> Cleared:
-            asked.append(("clear", folder.config.is_file(), config.data.kind))
+            calls.append(("clear", folder.config.is_file(), config.data.kind))
             return Cleared(False, "node 1: Cleared no caches")
 
         def start(self, folder: RunFolder, entry: str, options: Sequence[str]) -> None:
-            asked.append(("start", entry, tuple(options)))
+            calls.append(("start", entry, tuple(options)))
 
         def watch(self) -> None:
-            asked.append("watch")
+            calls.append("watch")
 
         def finish(self) -> None:
-            asked.append("finish")
+            calls.append("finish")
 
         def stop(self) -> None:
-            asked.append("stop")
+            calls.append("stop")
 
     @contextmanager
-    def noted(config: RunConfig, runs: Path, note: Callable[[str], None]) -> Iterator[NodeGroup]:
-        yield Noted()
+    def recording_node_group(config: RunConfig, runs: Path, note: Callable[[str], None]) -> Iterator[NodeGroup]:
+        yield RecordingNodeGroup()
 
-    monkeypatch.setattr("podium.run.run_set.node_group", noted)
+    monkeypatch.setattr("podium.run.run_set.node_group", recording_node_group)
     implementation()
     list(run_set(open_config, 1, QUIET))
-    assert asked[:2] == [("clear", True, "store"), ("start", "train", ())]
-    assert set(asked[2:-1]) == {"watch"}
-    assert asked[-1] == "finish"
+    assert calls[:2] == [("clear", True, "store"), ("start", "train", ())]
+    assert set(calls[2:-1]) == {"watch"}
+    assert calls[-1] == "finish"
     implementation("block_start", then="sys.exit(3)", summarise=False)
     with pytest.raises(WorkError):
         list(run_set(open_config, 1, QUIET))
-    assert asked[-1] == "stop"
+    assert calls[-1] == "stop"
 
 
-def test_a_node_that_is_lost_aborts_the_run(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_lost_node_aborts_the_run(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     implementation("block_start", then="time.sleep(60)", summarise=False)
 
     def watch(self: NodeGroup) -> None:
-        if list((place / "runs").rglob("result.partial.txt")):
+        if list((home / "runs").rglob("result.partial.txt")):
             raise WorkError("node 1 (b) was lost")
 
     monkeypatch.setattr(NodeGroup, "watch", watch)
-    with pytest.raises(WorkError, match=r"^node 1 \(b\) was lost; its log says aborted: "):
+    with pytest.raises(WorkError, match=r"^node 1 \(b\) was lost; the status in its log is aborted: "):
         list(run_set(open_config, 1, QUIET))
 
 
-def test_a_run_whose_data_was_refused_was_not_left_open_by_a_kill(
-    place: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
+def test_run_with_invalid_data_is_not_reported_as_killed(
+    home: Path, open_config: RunConfig, implementation: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
         raise WorkError("node 1: a shard is damaged")
 
-    said: list[str] = []
-    monkeypatch.setattr(QUIET, "note", said.append)
+    notes: list[str] = []
+    monkeypatch.setattr(QUIET, "note", notes.append)
     with monkeypatch.context() as patch, pytest.raises(WorkError, match="node 1"):
         patch.setattr(NodeGroup, "verify_data", refuse)
         list(run_set(open_config, 1, QUIET))
     implementation()
     list(run_set(open_config, 1, QUIET))
-    assert not [note for note in said if "killed" in note]
+    assert not [note for note in notes if "killed" in note]

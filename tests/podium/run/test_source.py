@@ -1,4 +1,4 @@
-"""Which code made a run: the same hash for the same files wherever they are, another for any change."""
+"""The version of a run's code: its hash depends on the files alone, not on their location."""
 
 import shutil
 import subprocess
@@ -64,13 +64,13 @@ def change_versions(root: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [append, rename, move, add, remove, swap, change_ranges, change_versions])
-def test_any_change_of_the_code_changes_the_hash(tree: Path, change: Callable[[Path], None]) -> None:
+def test_every_change_of_the_code_changes_the_hash(tree: Path, change: Callable[[Path], None]) -> None:
     before = code_hash(tree)
     change(tree)
     assert code_hash(tree) != before
 
 
-def test_copies_caches_hidden_files_and_other_folders_do_not_matter(tree: Path, tmp_path: Path) -> None:
+def test_caches_hidden_files_and_other_folders_do_not_change_the_hash(tree: Path, tmp_path: Path) -> None:
     before = code_hash(tree)
     other = Path(shutil.copytree(tree, tmp_path / "elsewhere"))
     (other / "podium" / "__pycache__").mkdir()
@@ -79,8 +79,8 @@ def test_copies_caches_hidden_files_and_other_folders_do_not_matter(tree: Path, 
     assert code_hash(other) == before
 
 
-def test_the_bytes_between_files_cannot_be_moved(tree: Path) -> None:
-    """Name and content are told apart by their lengths."""
+def test_bytes_moved_between_files_change_the_hash(tree: Path) -> None:
+    """The hash includes the lengths of names and contents."""
     (tree / "podium" / "c.py").write_bytes(b"xy")
     (tree / "podium" / "d.py").write_bytes(b"z")
     before = code_hash(tree)
@@ -89,11 +89,11 @@ def test_the_bytes_between_files_cannot_be_moved(tree: Path) -> None:
     assert code_hash(tree) != before
 
 
-def test_a_commit_is_that_of_the_folders_own_repository(tree: Path) -> None:
+def test_commit_is_that_of_the_folders_repository(tree: Path) -> None:
     assert commit_of(tree) is None
     git = ["git", "-C", str(tree), "-c", "user.name=T", "-c", "user.email=t@example.org"]
-    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "First"]):
-        subprocess.run([*git, *words], check=True)
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "First"]):
+        subprocess.run([*git, *arguments], check=True)
     commit = commit_of(tree)
     assert commit is not None and len(commit) == 40
     assert commit_of(tree, commit) == commit
@@ -101,7 +101,7 @@ def test_a_commit_is_that_of_the_folders_own_repository(tree: Path) -> None:
     assert commit_of(tree / "podium") is None
 
 
-def test_it_is_kept_and_read_back(tmp_path: Path) -> None:
+def test_source_is_written_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "source.json"
     later = (Source("ab", "cd"), Source("ef", None), Source("ef", None))
     pinned = Source("ab", None, later, f"nvcr.io/nvidia/pytorch@sha256:{'5' * 64}")
@@ -124,7 +124,7 @@ def test_it_is_kept_and_read_back(tmp_path: Path) -> None:
         '{"code": "a", "commit": null, "resumed": ["b"]}',
     ],
 )
-def test_what_is_nothing_of_the_kind_is_none(tmp_path: Path, content: str | None) -> None:
+def test_invalid_file_is_read_as_none(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "source.json"
     if content is not None:
         path.write_text(content, encoding="utf-8")
@@ -135,7 +135,7 @@ def test_this_code_has_a_hash() -> None:
     assert source_here() == source_here() and len(source_here().code) == 64
 
 
-def test_a_run_in_a_container_records_what_its_image_was_built_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_image_of_a_container_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """docker/Dockerfile sets the variable to FROM_IMAGE, which docker/build.sh pins by its digest."""
     assert source_here().base_image is None
     dockerfile = (CODE_FOLDER / "docker" / "Dockerfile").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The table for people and the object for programs."""
+"""The summary of runs, as a table and as JSON."""
 
 import io
 import json
@@ -33,8 +33,8 @@ KEYS = {
 def finished(summary: dict[str, Any]) -> Any:
     def make(number: int = 0, compliance: dict[str, str] | None = None, **changes: Any) -> FinishedRun:
         return FinishedRun(
-            result=Path(f"/home/somebody/podium/results/laptop/bert/result_{number}.txt"),
-            folder=Path(f"/home/somebody/podium/runs/laptop/2026-11-20_23-23-18_148667/run_{number}"),
+            result=Path(f"/home/username/podium/results/laptop/bert/result_{number}.txt"),
+            folder=Path(f"/home/username/podium/runs/laptop/2026-11-20_23-23-18_148667/run_{number}"),
             seed=2**31 - 1 - number,
             summary=summary | changes,
             compliance=dict.fromkeys(RULESETS, "") | (compliance or {}),
@@ -49,7 +49,7 @@ def printed(config: RunConfig, runs: list[FinishedRun], width: int = 80) -> str:
     return out.getvalue()
 
 
-def test_a_run_is_one_object(finished: Any, summary: dict[str, Any]) -> None:
+def test_json_of_one_run(finished: Any, summary: dict[str, Any]) -> None:
     found = json.loads(json.dumps(as_json([finished()])))
     assert set(found) >= KEYS
     assert found["result_file"].endswith("results/laptop/bert/result_0.txt")
@@ -58,7 +58,7 @@ def test_a_run_is_one_object(finished: Any, summary: dict[str, Any]) -> None:
     assert found["seed"] == 2**31 - 1
 
 
-def test_several_runs_are_their_means_and_each_one_s_own(finished: Any, summary: dict[str, Any]) -> None:
+def test_json_of_several_runs_has_means_and_each_run(finished: Any, summary: dict[str, Any]) -> None:
     runs = [
         finished(0, seconds=10.0, samples=100),
         finished(1, seconds=14.0, samples=300, phases_ms={**summary["phases_ms"], "forward": 50.7}),
@@ -72,7 +72,7 @@ def test_several_runs_are_their_means_and_each_one_s_own(finished: Any, summary:
     assert as_json([runs[0], finished(1, reached_target=False)])["reached_target"] is False
 
 
-def test_the_score_of_ten_runs_leaves_out_the_fastest_and_the_slowest(finished: Any) -> None:
+def test_score_of_ten_runs_omits_the_fastest_and_the_slowest(finished: Any) -> None:
     seconds = [5.0, 1.0, 9.0, 3.0, 100.0, 2.0, 8.0, 4.0, 7.0, 6.0]
     score = mean([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
     assert score_seconds(seconds) == score == 5.5
@@ -95,10 +95,10 @@ def test_two_runs_that_did_not_converge_leave_no_score(finished: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10])
-def test_the_table_fits_80_columns(open_config: RunConfig, finished: Any, count: int) -> None:
+def test_table_fits_80_columns(open_config: RunConfig, finished: Any, count: int) -> None:
     text = printed(open_config, [finished(n, seconds=1000.0 + n) for n in range(count)])
     assert max(map(len, text.splitlines())) <= 80
-    for words in (
+    for expected in (
         "laptop, recipe indexed",
         "time-to-train",
         "of the matmul peak",
@@ -110,7 +110,7 @@ def test_the_table_fits_80_columns(open_config: RunConfig, finished: Any, count:
         "data wait",
         "SUCCESS",
     ):
-        assert words in text
+        assert expected in text
     shares = sum(float(line.rsplit(",", 1)[1].strip(" │┃%")) for line in text.splitlines() if "ms a step" in line)
     assert shares == pytest.approx(100, abs=0.3)
     if count == 10:
@@ -124,21 +124,21 @@ def test_nothing_is_cut_off_in_80_columns(open_config: RunConfig, finished: Any,
     assert "…" not in printed(open_config, [finished(n, seconds=1000.0 + n) for n in range(count)])
 
 
-def test_a_run_that_was_aborted_says_so(open_config: RunConfig, finished: Any) -> None:
+def test_aborted_run_has_its_status_in_the_table(open_config: RunConfig, finished: Any) -> None:
     assert "time-to-train" not in printed(open_config, [finished(reached_target=False)])
     text = printed(open_config, [finished(0), finished(1, reached_target=False)])
     assert "aborted" in text
     assert "success" in text
 
 
-def test_a_result_that_fails_is_told_with_the_ruleset(open_config: RunConfig, finished: Any) -> None:
+def test_failed_ruleset_is_printed(open_config: RunConfig, finished: Any) -> None:
     text = printed(open_config, [finished(), finished(1, compliance={"2.0.0": "eval_accuracy is missing"})])
     assert "FAILED (2.0.0)" in text
     assert "result_1.txt fails ruleset 2.0.0:\neval_accuracy is missing" in text
     assert "result_0.txt fails" not in text
 
 
-def test_the_checker_s_words_are_shown_as_they_are(open_config: RunConfig, finished: Any) -> None:
-    words = "CHECK for 'eval_accuracy' failed\nfailed test: v['value'] > 0\ncurrent context[s]={}\n[/b] [red]"
-    text = printed(open_config, [finished(compliance={"2.0.0": words})])
-    assert words in text
+def test_output_of_the_checker_is_not_interpreted_as_markup(open_config: RunConfig, finished: Any) -> None:
+    output = "CHECK for 'eval_accuracy' failed\nfailed test: v['value'] > 0\ncurrent context[s]={}\n[/b] [red]"
+    text = printed(open_config, [finished(compliance={"2.0.0": output})])
+    assert output in text

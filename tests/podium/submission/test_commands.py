@@ -57,7 +57,7 @@ def test_a_difference_is_a_warning_unless_strict(
     system = write_system({"description.host_processor_vcpu_count": 100_000})
     found, _, errors = podium("submit", "describe", str(system), *options)
     assert found == code
-    assert "warning: host_processor_vcpu_count is stated as '100000', and this machine tells" in errors
+    assert "warning: host_processor_vcpu_count is stated as '100000', and detected as" in errors
 
 
 def test_a_system_is_described_without_its_framework(podium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_system_is_described_without_its_framework(podium: Any, monkeypatch: p
 
     monkeypatch.setattr("podium.run.implementation.ask", fail)
     code, shown, errors = podium("submit", "describe", "laptop")
-    assert code == 0 and "framework and GPUs cannot be told: libcudart.so.13 is missing" in errors
+    assert code == 0 and "framework and GPUs cannot be detected: libcudart.so.13 is missing" in errors
     assert "PyTorch 2.13.0" in shown
 
 
