@@ -332,18 +332,18 @@ def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> A
     )
 
 
-WORD = 8  # every tensor begins at a multiple of so many bytes
+ALIGNMENT = 8  # every tensor begins at a multiple of so many bytes
 
 
 def flatten(batches: Sequence[RaggedBatch]) -> tuple[list[RaggedBatch], np.ndarray]:
     """Batches of the host with tensors of the meta device, and the content of all their tensors, uint8 [bytes]."""
     contents = [np.empty(0, dtype=np.uint8)]
 
-    def set_aside(tensor: Tensor) -> Tensor:
-        contents.append(np.pad(tensor.numpy().view(np.uint8), (0, -tensor.nbytes % WORD)))
+    def to_meta(tensor: Tensor) -> Tensor:
+        contents.append(np.pad(tensor.numpy().view(np.uint8), (0, -tensor.nbytes % ALIGNMENT)))
         return tensor.to("meta")
 
-    return [batch.with_tensors(set_aside) for batch in batches], np.concatenate(contents)
+    return [batch.with_tensors(to_meta) for batch in batches], np.concatenate(contents)
 
 
 def unflatten(batches: Sequence[RaggedBatch], content: Tensor) -> tuple[RaggedBatch, ...]:
@@ -353,7 +353,7 @@ def unflatten(batches: Sequence[RaggedBatch], content: Tensor) -> tuple[RaggedBa
     def view(tensor: Tensor) -> Tensor:
         nonlocal start
         values = content[start : start + tensor.nbytes].view(tensor.dtype)
-        start += round_up(tensor.nbytes, WORD)
+        start += round_up(tensor.nbytes, ALIGNMENT)
         return values
 
     return tuple(batch.with_tensors(view) for batch in batches)

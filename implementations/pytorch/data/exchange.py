@@ -36,7 +36,7 @@ GO, STOP, FAILED = 0, 1, 2
 
 
 @dataclass
-class Exchanged:
+class ExchangeStats:
     """What passing samples on took a rank."""
 
     pieces: int = 0
@@ -53,7 +53,7 @@ class Exchanged:
 class Plan:
     """What a rank reads of a piece, to whom it sends it, and what it gets."""
 
-    wholes: Sequence[GlobalBatch]
+    global_batches: Sequence[GlobalBatch]
     read: np.ndarray  # dataset indices [n] of what this rank reads, by the rank that it goes to
     read_counts: np.ndarray  # samples for each rank [W]
     arriving: np.ndarray  # dataset indices [m] of what arrives, by the rank that it comes from
@@ -61,10 +61,10 @@ class Plan:
     places: np.ndarray  # where in what arrives this rank's samples lie [m], step by step
 
     @classmethod
-    def of(cls, wholes: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":
+    def of(cls, global_batches: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":
         """The plan of a piece: a sample is read by the rank in whose local batch it was drawn."""
         mine, home, read, owner = [], [], [], []  # dataset indices of each step, and the ranks at the other end
-        for whole in wholes:
+        for whole in global_batches:
             local, starts = whole.samples // ranks, whole.starts[:: whole.micro_batch_slots.shape[1]]
             own = slice(starts[rank], starts[rank + 1])
             mine.append(whole.indices[own])
@@ -77,7 +77,7 @@ class Plan:
         arrived = np.empty(len(by_home), dtype=np.int64)
         arrived[by_home] = np.arange(len(by_home))
         return cls(
-            wholes,
+            global_batches,
             np.concatenate(read)[by_owner],
             np.bincount(owners, minlength=ranks),
             np.concatenate(mine)[by_home],
@@ -106,22 +106,22 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             )
         assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
         assert order.capacity is None, "a sample that comes late was drawn in the step before"
-        self.measured = Exchanged()
+        self.measured = ExchangeStats()
         self._order, self._rank, self._masked_slots, self._piece_steps = order, rank, masked_slots, piece_steps
         self._store, self.samples = order.store, BulkReader(order.store)
         self._group = cpu_group()  # a GPU's backend is another, and the threads' calls interleave
         self._pieces: queue.Queue[Piece | BaseException | None] = queue.Queue()
         self._room = threading.Semaphore(1)
         self._closed = threading.Event()
-        self._fails, self._taken = False, 0
+        self._aborted, self._taken = False, 0
         self._thread: threading.Thread | None = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fails(self) -> None:
+    def abort(self) -> None:
         """This rank ends by an error, and others may not: nobody is waited for any longer."""
-        self._fails = True
+        self._aborted = True
         self._closed.set()
         self._pieces.put(None)  # for whoever waits for a piece that may never come
 
@@ -129,7 +129,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self._closed.set()
         self._room.release()
         if self._thread is not None:
-            while self._thread.is_alive() and not self._fails:
+            while self._thread.is_alive() and not self._aborted:
                 self._thread.join(0.1)
             self._thread.join(GRACE_SECONDS)
             if self._thread.is_alive():
@@ -143,7 +143,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self._thread.start()
         while (piece := self._next_piece()) is not None:
             first = 0
-            for whole in piece[0].wholes:
+            for whole in piece[0].global_batches:
                 yield self.lay_out(piece, whole, first)
                 first += sum(part.stop - part.start for part in whole.micro_batches(self._rank))
 
@@ -176,8 +176,8 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
     def _exchange(self, numbers: Iterator[int]) -> None:
         """Exchange piece after piece, one ahead of the one that is taken, until all ranks stop at the same one."""
         try:
-            while wholes := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
-                plan = self.plan(wholes)
+            while global_batches := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
+                plan = self.plan(global_batches)
                 self.samples.will_need(plan.read)
                 self._room.acquire()
                 samples = self._read(plan)
@@ -188,9 +188,9 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
             self._pieces.put(error)
 
-    def plan(self, wholes: Sequence[GlobalBatch]) -> Plan:
+    def plan(self, global_batches: Sequence[GlobalBatch]) -> Plan:
         """What this rank reads, sends and gets of a piece."""
-        return Plan.of(wholes, self._rank, self._order.ranks)
+        return Plan.of(global_batches, self._rank, self._order.ranks)
 
     def _read(self, plan: Plan) -> Samples | None:
         """What this rank reads of a piece, when all ranks have read theirs; None if any of them stops before.
@@ -208,7 +208,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         state = torch.tensor(FAILED if failure else STOP if samples is None else GO)
         dist.all_reduce(state, op=dist.ReduceOp.MAX, group=self._group)
         if int(state) == FAILED:
-            sentence = self._first_sentence(failure)
+            sentence = self._first_error_message(failure)
             if isinstance(failure, PodiumError):
                 raise failure
             raise WorkError(sentence) from failure
@@ -218,7 +218,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         self.measured.agreeing_seconds += perf_counter() - read
         return samples
 
-    def _first_sentence(self, failure: Exception | None) -> str:
+    def _first_error_message(self, failure: Exception | None) -> str:
         """What went wrong on the first rank that failed, as all ranks then know it."""
         own = "" if failure is None else f"rank {self._rank} could not read its samples: {failure}"
         sentences = [""] * self._order.ranks
@@ -230,8 +230,8 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         began = perf_counter()
         lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
         own = record_lengths(np.diff(samples.sample_offsets), np.diff(samples.masked_offsets))
-        sent = _bytes_of(own, plan.read_counts)
-        arriving = _bytes_of(record_lengths(lengths, masked_counts), plan.arriving_counts)
+        sent = _record_bytes(own, plan.read_counts)
+        arriving = _record_bytes(record_lengths(lengths, masked_counts), plan.arriving_counts)
         records = np.empty(int(arriving.sum()) // STORED_DTYPE.itemsize, dtype=STORED_DTYPE)
         dist.all_to_all_single(
             torch.from_numpy(records.view(np.uint8)),
@@ -247,7 +247,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         return unpack(records, lengths, masked_counts)
 
 
-def _bytes_of(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _record_bytes(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Bytes [W] of runs of so many records [W], of so many numbers each [n]."""
     found: np.ndarray = np.diff(offsets_of(numbers)[offsets_of(counts)]) * STORED_DTYPE.itemsize
     return found

@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator, Mapping
 
 from implementations.pytorch.data.dali import DaliPrefetcher
-from implementations.pytorch.data.exchange import Exchanged, ExchangeReader
+from implementations.pytorch.data.exchange import ExchangeReader, ExchangeStats
 from implementations.pytorch.data.reader import WINDOW, Step, StepReader
 from podium.planning.batch_plan import TrainingOrder
 
 # Seconds between the taking of a step and the reading of another one, where the queue was full. The thread that takes a
 # step lets go of the interpreter's lock for a moment before it goes on. Whoever wakes up just then takes the lock and
 # keeps it waiting, for no good: there are steps enough by then.
-REST = 0.001
+REST_SECONDS = 0.001
 
 
 class Prefetcher:
@@ -85,7 +85,7 @@ class Prefetcher:
                 waited = True
                 continue
             if waited:
-                time.sleep(REST)
+                time.sleep(REST_SECONDS)
             return True
         return False
 
@@ -101,11 +101,11 @@ class ExchangePrefetcher(Prefetcher):
 
     def __exit__(self, *error: object) -> None:
         if any(error):
-            self.source.fails()
+            self.source.abort()
         self.close()
 
     @property
-    def measured(self) -> Exchanged:
+    def measured(self) -> ExchangeStats:
         """What passing samples on has taken so far."""
         return self.source.measured
 

@@ -20,8 +20,8 @@ from podium.config.run_data import RunData, read_run_data
 from podium.core.errors import WorkError, attempt
 from podium.core.text import cut, listed
 
-LONGEST_SENTENCE = 1000  # characters that a rank sends of what is wrong with its data
-MOST_NAMED = 4  # groups of ranks that are named
+MAX_MESSAGE_CHARACTERS = 1000  # characters that a rank sends of what is wrong with its data
+MAX_NAMED_GROUPS = 4  # groups of ranks that are named
 
 
 def open_stores(
@@ -45,22 +45,22 @@ def open_stores(
     stores, words = opened or ([], None)
     digests = [store.manifest.digest for store in stores]
     indices = [store.index.sha256 for store in stores]
-    sentence = "" if failure is None else cut(str(failure), LONGEST_SENTENCE)
-    answer = {"host": socket.gethostname(), "digests": digests, "indices": indices, "failure": sentence}
+    message = "" if failure is None else cut(str(failure), MAX_MESSAGE_CHARACTERS)
+    answer = {"host": socket.gethostname(), "digests": digests, "indices": indices, "failure": message}
     ranks = processes.gather(answer)
-    hosts, sentences = ([str(rank[key]) for rank in ranks] for key in ("host", "failure"))
-    if failure is not None and len(set(sentences)) == 1:
+    hosts, messages = ([str(rank[key]) for rank in ranks] for key in ("host", "failure"))
+    if failure is not None and len(set(messages)) == 1:
         raise failure
-    if any(sentences):
-        raise WorkError(f"not every rank can open the data: {_by_ranks(sentences, hosts)}")
+    if any(messages):
+        raise WorkError(f"not every rank can open the data: {_group_by_ranks(sentences, hosts)}")
     for number, (key, store) in enumerate(zip(folders, stores, strict=True)):
         everyone = [rank["digests"][number] for rank in ranks]
         if len(set(everyone)) > 1:
-            raise _different(key, store, everyone, hosts, processes)
+            raise _difference_error(key, store, everyone, hosts, processes)
         indices = [rank["indices"][number] for rank in ranks]
         if (other := next((rank for rank, index in enumerate(indices) if index != indices[0]), None)) is not None:
             raise WorkError(
-                f"{key}: {_by_ranks([f'{FILE} has the SHA-256 {index[:20]}…' for index in indices], hosts)}, and ranks "
+                f"{key}: {_group_by_ranks([f'{FILE} has the SHA-256 {index[:20]}…' for index in indices], hosts)}, and ranks "
                 f"{other} and 0 would draw samples in another order; write it again with `podium data upgrade FOLDER`"
             )
     assert words is not None
@@ -91,38 +91,38 @@ def _open(
     return [*stores.values()], words
 
 
-def _different(
+def _difference_error(
     key: str, store: SampleStore, digests: Sequence[str], hosts: Sequence[str], processes: Processes
 ) -> WorkError:
     """The same error on all ranks: which of them have other data than the majority, or than the first, and what."""
     usual, count = Counter(digests).most_common(1)[0]
     reference = digests.index(usual) if 2 * count > len(digests) else 0
     expected = Manifest.of_document(processes.broadcast(store.manifest.document(), reference))
-    sentence = ""
+    message = ""
     if store.manifest != expected:
         folder = store.paths[0].parent
         first, *rest = store.manifest.differences(expected)
         more = f" (and {len(rest):,} more)" if rest else ""
-        sentence = cut(first.sentence(folder, f"rank {reference} on {hosts[reference]}") + more, LONGEST_SENTENCE)
-    found = _by_ranks(processes.gather(sentence), hosts)
+        message = cut(first.message(folder, f"rank {reference} on {hosts[reference]}") + more, MAX_MESSAGE_CHARACTERS)
+    found = _group_by_ranks(processes.gather(message), hosts)
     return WorkError(
         f"{key} is not the same on all ranks: {found}; have the same shards on every node, and find a wrong one "
         "with `podium data verify`"
     )
 
 
-def _by_ranks(sentences: Sequence[str], hosts: Sequence[str]) -> str:
+def _group_by_ranks(messages: Sequence[str], hosts: Sequence[str]) -> str:
     """`ranks 2 to 3 on HOST: SENTENCE` for every group of ranks with a sentence; for the first few of them."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for rank, (host, sentence) in enumerate(zip(hosts, sentences, strict=True)):
-        if sentence:
-            groups.setdefault((host, sentence), []).append(rank)
-    named = [f"{_ranks(ranks)} on {host}: {sentence}" for (host, sentence), ranks in groups.items()]
-    rest = len(named) - MOST_NAMED
-    return "; ".join(named[:MOST_NAMED]) + (f"; and {rest:,} more nodes" if rest > 0 else "")
+    for rank, (host, message) in enumerate(zip(hosts, messages, strict=True)):
+        if message:
+            groups.setdefault((host, message), []).append(rank)
+    named = [f"{_ranks(ranks)} on {host}: {sentence}" for (host, message), ranks in groups.items()]
+    rest = len(named) - MAX_NAMED_GROUPS
+    return "; ".join(named[:MAX_NAMED_GROUPS]) + (f"; and {rest:,} more nodes" if rest > 0 else "")
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     """Such as `rank 1` or `ranks 0, 2 to 5`."""
     runs: list[list[int]] = []
     for _, run in groupby(enumerate(ranks), key=lambda place: place[1] - place[0]):

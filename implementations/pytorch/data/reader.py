@@ -18,7 +18,9 @@ from implementations.pytorch.data.batch import RaggedBatch, collate
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
 WINDOW = 32  # steps that are known ahead of the one that is read; they are asked for half as many at a time
-PLANNED = 2  # steps planned for each one read, until WINDOW are known: the first step waits for its own plan alone
+PLANS_PER_STEP = (
+    2  # steps planned for each one read, until WINDOW are known: the first step waits for its own plan alone
+)
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,18 @@ class StepReader(AbstractContextManager["StepReader"]):
         """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
         coming = iter(numbers)
         planned: deque[GlobalBatch] = deque()
-        unasked = 0
+        not_prefetched = 0
         while True:
-            for _, number in zip(range(PLANNED if self._window else 1), coming, strict=False):
+            for _, number in zip(range(PLANS_PER_STEP if self._window else 1), coming, strict=False):
                 planned.append(self._order.global_batch(number))
-                unasked += 1
+                not_prefetched += 1
                 if len(planned) >= self._window:
                     break
             if not planned:
                 return
-            if self._window and (unasked == len(planned) or 2 * unasked >= self._window):
-                self._ask(list(planned)[-unasked:])
-                unasked = 0
+            if self._window and (not_prefetched == len(planned) or 2 * not_prefetched >= self._window):
+                self._prefetch(list(planned)[-not_prefetched:])
+                not_prefetched = 0
             yield self.read(planned.popleft())
 
     def read(self, whole: GlobalBatch) -> Step:
@@ -74,8 +76,8 @@ class StepReader(AbstractContextManager["StepReader"]):
         batches = (collate(self.samples.gather(whole.indices[part]), *layout) for part, layout in layouts)
         return Step(tuple(batches), whole)
 
-    def _ask(self, wholes: Sequence[GlobalBatch]) -> None:
+    def _prefetch(self, global_batches: Sequence[GlobalBatch]) -> None:
         rank = self._rank
         self.samples.will_need(
-            np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
+            np.concatenate([whole.indices[part] for whole in global_batches for part in whole.micro_batches(rank)])
         )

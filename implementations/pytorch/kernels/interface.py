@@ -41,7 +41,7 @@ def apply(function: type[torch.autograd.Function], *inputs: object) -> Tensor:
     return result
 
 
-def threshold_and_scale(probability: float) -> tuple[int, float]:
+def dropout_threshold_and_scale(probability: float) -> tuple[int, float]:
     """Elements whose number of 16 bits lies below the threshold are dropped, the rest multiplied by the scale.
 
     The scale is that of the rounded probability, so that the expectation is exact.

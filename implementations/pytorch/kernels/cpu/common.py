@@ -33,7 +33,7 @@ def _float_of_bits(_: Any, bits: Any) -> Any:
 float_of_bits: Any = intrinsic(_float_of_bits)
 
 
-def _load(_: Any, stored: Any) -> Any:
+def _load_float32(_: Any, stored: Any) -> Any:
     """A stored element, float32 or bfloat16's bits, as float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -45,10 +45,10 @@ def _load(_: Any, stored: Any) -> Any:
     return (types.float32(stored), generate) if stored in (types.float32, types.uint16) else None
 
 
-load: Any = intrinsic(_load)
+load_float32: Any = intrinsic(_load_float32)
 
 
-def _stored_as(_: Any, like: Any, number: Any) -> Any:
+def _round_to_stored(_: Any, like: Any, number: Any) -> Any:
     """A float32 as an array like this one stores it: as it is, or rounded to bfloat16, ties to even."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -62,10 +62,10 @@ def _stored_as(_: Any, like: Any, number: Any) -> Any:
     return (like.dtype(like, types.float32), generate) if like.dtype in (types.float32, types.uint16) else None
 
 
-stored_as: Any = intrinsic(_stored_as)
+round_to_stored: Any = intrinsic(_round_to_stored)
 
 
-def _ordered(_: Any, number: Any) -> Any:
+def _sortable_int(_: Any, number: Any) -> Any:
     """A whole number of 32 bits that is larger for a larger float32, and largest for NaN.
 
     A NaN with its sign bit set is the smallest. Unlike that of floating-point numbers, the maximum of whole ones
@@ -78,10 +78,10 @@ def _ordered(_: Any, number: Any) -> Any:
     return types.int32(types.float32), generate
 
 
-ordered: Any = intrinsic(_ordered)
+sortable_int: Any = intrinsic(_sortable_int)
 
 
-def _of_order(_: Any, number: Any) -> Any:
+def _from_sortable_int(_: Any, number: Any) -> Any:
     """The float32 that `ordered` made a number of."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -90,7 +90,7 @@ def _of_order(_: Any, number: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-of_order: Any = intrinsic(_of_order)
+from_sortable_int: Any = intrinsic(_from_sortable_int)
 
 
 def _flip_negative(builder: Any, bits: Any) -> Any:
@@ -99,7 +99,7 @@ def _flip_negative(builder: Any, bits: Any) -> Any:
     return builder.xor(bits, flips)
 
 
-LEAST_ORDER = np.int32(-(2**31))
+MIN_SORTABLE_INT = np.int32(-(2**31))
 
 LOG2_E = np.float32(1.4426950408889634)
 LEAST_EXPONENT, GREATEST_EXPONENT = np.float32(-126.0), np.float32(126.0)
@@ -123,19 +123,19 @@ def exponential(x: Any) -> Any:
     return series * float_of_bits(np.uint32((np.int32(whole) + np.int32(127)) << np.int32(23)))
 
 
-STORED = {torch.bfloat16: torch.uint16, torch.float32: torch.float32}  # types in compiled code
+STORED_DTYPES = {torch.bfloat16: torch.uint16, torch.float32: torch.float32}  # types in compiled code
 # Parts that rows are cut into. More than there are threads, so that they end together, and always as many, so that sums
 # over rows do not depend on the number of threads.
 CHUNKS = 32
 
 
-def array(tensor: Tensor) -> np.ndarray:
+def as_array(tensor: Tensor) -> np.ndarray:
     """The tensor's memory; bfloat16 as uint16."""
-    return tensor.detach().contiguous().view(STORED[tensor.dtype]).numpy()
+    return tensor.detach().contiguous().view(STORED_DTYPES[tensor.dtype]).numpy()
 
 
 def is_supported(*tensors: Tensor) -> bool:
-    return all(tensor.dtype in STORED for tensor in tensors)
+    return all(tensor.dtype in STORED_DTYPES for tensor in tensors)
 
 
 def use_torchs_threads() -> None:
@@ -178,24 +178,24 @@ def philox(a: Any, b: Any, c: Any, d: Any, key_a: Any, key_b: Any, rounds: Any) 
 
 
 @compiled_inline
-def draw_row(seed: Any, row: Any, numbers: Any) -> None:
+def draw_row(seed: Any, row: Any, draws: Any) -> None:
     """Fill uint16 `numbers` [a multiple of 8] with those of this row."""
     bits = np.uint64(seed)
     key_a, key_b = bits & LOW, bits >> SHIFT
     row_low, row_high = np.uint64(row) & LOW, np.uint64(row) >> SHIFT
-    calls = len(numbers) // DRAWS
+    calls = len(draws) // DRAWS
     for i in range(calls):
         a, b, c, d = philox(np.uint64(i), np.uint64(0), row_low, row_high, key_a, key_b, ROUNDS)
-        numbers[i] = np.uint16(a & LOW_HALF)
-        numbers[calls + i] = np.uint16(a >> HALF_SHIFT)
-        numbers[2 * calls + i] = np.uint16(b & LOW_HALF)
-        numbers[3 * calls + i] = np.uint16(b >> HALF_SHIFT)
-        numbers[4 * calls + i] = np.uint16(c & LOW_HALF)
-        numbers[5 * calls + i] = np.uint16(c >> HALF_SHIFT)
-        numbers[6 * calls + i] = np.uint16(d & LOW_HALF)
-        numbers[7 * calls + i] = np.uint16(d >> HALF_SHIFT)
+        draws[i] = np.uint16(a & LOW_HALF)
+        draws[calls + i] = np.uint16(a >> HALF_SHIFT)
+        draws[2 * calls + i] = np.uint16(b & LOW_HALF)
+        draws[3 * calls + i] = np.uint16(b >> HALF_SHIFT)
+        draws[4 * calls + i] = np.uint16(c & LOW_HALF)
+        draws[5 * calls + i] = np.uint16(c >> HALF_SHIFT)
+        draws[6 * calls + i] = np.uint16(d & LOW_HALF)
+        draws[7 * calls + i] = np.uint16(d >> HALF_SHIFT)
 
 
-def row_draws(columns: int) -> int:
+def draws_per_row(columns: int) -> int:
     """Numbers drawn for a row of so many columns."""
     return -(-columns // DRAWS) * DRAWS

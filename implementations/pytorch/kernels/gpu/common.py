@@ -7,16 +7,16 @@ from torch import Tensor
 
 
 @triton.jit
-def keeps(seed, row, threshold, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def keep_mask(seed, row, threshold, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Which of the BLOCK columns of a row a dropout keeps: a function of seed, row and column alone.
 
     One call of Philox 4x32 with seven rounds (Salmon et al., SC'11) serves eight columns of 16 bits each.
     """
-    calls = row * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
-    a, b, c, d = tl.randint4x(seed, calls, n_rounds=7)
+    counters = row * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
+    a, b, c, d = tl.randint4x(seed, counters, n_rounds=7)
     quarters = tl.interleave(tl.interleave(a, c), tl.interleave(b, d)).to(tl.uint32, bitcast=True)
-    numbers = tl.interleave(quarters & 0xFFFF, quarters >> 16)
-    return numbers >= threshold
+    draws = tl.interleave(quarters & 0xFFFF, quarters >> 16)
+    return draws >= threshold
 
 
 def draw_seed(device: torch.device, probability: float) -> Tensor:
@@ -29,17 +29,17 @@ def draw_seed(device: torch.device, probability: float) -> Tensor:
     return torch.randint(-(2**62), 2**62, (1,), device=device, dtype=torch.int64)
 
 
-def block_of(columns: int) -> int:
+def block_size(columns: int) -> int:
     """The power of two that holds a row: a program takes one at a time."""
     return max(8, int(triton.next_power_of_2(columns)))
 
 
-def warps_of(block: int) -> int:
+def warp_count(block: int) -> int:
     """So many that a thread has eight columns, which it loads 16 bytes at a time."""
     return min(8, max(1, block // 256))
 
 
-def programs_of(device: torch.device, rows: int) -> int:
+def program_count(device: torch.device, rows: int) -> int:
     """Programs that stay and take row after row, so that sums over rows have few parts: four a multiprocessor."""
     if device.type != "cuda":
         return min(rows, 4)

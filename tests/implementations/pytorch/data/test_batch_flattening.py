@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.bert.samples import Sample
-from implementations.pytorch.data.batch import WORD, AttentionGroup, RaggedBatch, collate, flatten, unflatten
+from implementations.pytorch.data.batch import ALIGNMENT, AttentionGroup, RaggedBatch, collate, flatten, unflatten
 
 Maker = Callable[..., list[Sample]]
 
@@ -31,7 +31,7 @@ def assert_same(found: RaggedBatch | AttentionGroup, expected: RaggedBatch | Att
 def test_batches_come_out_as_they_went_in(make_samples: Maker, layout: tuple[int | None, int]) -> None:
     batches = [collate(make_samples(lengths, len(lengths)), *layout) for lengths in ([9], [500, 40, 41, 3, 90])]
     facts, content = flatten(batches)
-    assert len(content) % WORD == 0
+    assert len(content) % ALIGNMENT == 0
     held = torch.from_numpy(content)
     restored = unflatten(pickle.loads(pickle.dumps(facts)), held)  # as another process gets them
     assert len(restored) == 2
@@ -41,7 +41,7 @@ def test_batches_come_out_as_they_went_in(make_samples: Maker, layout: tuple[int
     for batch in restored:
         for tensor in batch.tensors():
             assert start <= tensor.data_ptr() < end
-            assert (tensor.data_ptr() - start) % WORD == 0
+            assert (tensor.data_ptr() - start) % ALIGNMENT == 0
 
 
 def test_nothing_is_an_empty_array() -> None:

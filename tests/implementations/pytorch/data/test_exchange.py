@@ -118,8 +118,8 @@ def test_samples_are_sent_among_the_ranks_that_the_strategy_says(
     order = TrainingOrder(
         store, seed=1, strategy=strategy, global_batch_size=32, deal=Deal(4, per_node), accumulation_steps=1
     )
-    wholes = [order.global_batch(step) for step in range(3)]
-    plans = [Plan.of(wholes, rank, 4) for rank in range(4)]
+    global_batches = [order.global_batch(step) for step in range(3)]
+    plans = [Plan.of(global_batches, rank, 4) for rank in range(4)]
     sent = np.array([plan.read_counts for plan in plans])
     assert np.array_equal(sent.T, [plan.arriving_counts for plan in plans])
     assert (sent.sum(axis=1) == 24).all()  # each reads the samples that were drawn for it
@@ -127,7 +127,7 @@ def test_samples_are_sent_among_the_ranks_that_the_strategy_says(
     assert ((sent > 0) <= (among > 0)).all()
     assert (sent > 0).sum() == among.sum()
     for rank, plan in enumerate(plans):
-        mine = np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
+        mine = np.concatenate([whole.indices[part] for whole in global_batches for part in whole.micro_batches(rank)])
         assert np.array_equal(plan.arriving[plan.places], mine)
 
 
@@ -137,15 +137,15 @@ def test_a_plan_lists_what_goes_from_rank_to_rank(store: SampleStore, accumulati
     order = TrainingOrder(
         store, seed=1, strategy="exchanged", global_batch_size=24, deal=Deal(4, 2), accumulation_steps=accumulation
     )
-    wholes = [order.global_batch(number) for number in range(5)]
+    global_batches = [order.global_batch(number) for number in range(5)]
     routes = []  # (index, home, owner)
-    for whole in wholes:
+    for whole in global_batches:
         for rank in range(4):
             for part in whole.micro_batches(rank):
                 homes = (whole.positions[part] // 6).tolist()
                 routes += [(index, home, rank) for index, home in zip(whole.indices[part].tolist(), homes, strict=True)]
     for rank in range(4):
-        plan = Plan.of(wholes, rank, 4)
+        plan = Plan.of(global_batches, rank, 4)
         read = [[i for i, home, owner in routes if (home, owner) == (rank, other)] for other in range(4)]
         came = [[i for i, home, owner in routes if (home, owner) == (other, rank)] for other in range(4)]
         assert plan.read.tolist() == [index for part in read for index in part]

@@ -183,7 +183,7 @@ def test_it_rests_only_where_nobody_waits_for_it(
         for _ in steps:
             time.sleep(0.02)
     assert rests
-    assert set(rests) == {loader.REST}
+    assert set(rests) == {loader.REST_SECONDS}
 
 
 def test_an_error_of_the_taker_ends_the_thread(order: TrainingOrder) -> None:

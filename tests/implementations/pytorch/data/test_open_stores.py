@@ -15,7 +15,7 @@ from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.samples import gather
 from benchmarks.bert.shard import Shard, write_shard
 from benchmarks.bert.store import SampleStore, renew_manifest
-from implementations.pytorch.data.open_stores import _by_ranks, _ranks, open_stores
+from implementations.pytorch.data.open_stores import _format_ranks, _group_by_ranks, open_stores
 from implementations.pytorch.distributed.process_group import Processes
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_data import RunData, write_run_data
@@ -129,9 +129,9 @@ def test_what_is_wrong_everywhere_is_said_as_it_is(node: Node, prepared: Path, p
 
 
 def test_ranks_of_a_node_are_named_together() -> None:
-    assert _ranks([3]) == "rank 3"
-    assert _ranks([0, 2, 3, 4, 7]) == "ranks 0, 2 to 4, 7"
-    many = _by_ranks(["", *"aabbcdef"], ["n", *"mmnnopqr"])
+    assert _format_ranks([3]) == "rank 3"
+    assert _format_ranks([0, 2, 3, 4, 7]) == "ranks 0, 2 to 4, 7"
+    many = _group_by_ranks(["", *"aabbcdef"], ["n", *"mmnnopqr"])
     assert many == "ranks 1 to 2 on m: a; ranks 3 to 4 on n: b; rank 5 on o: c; rank 6 on p: d; and 2 more nodes"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
-from implementations.pytorch.data.reader import PLANNED, WINDOW, Step, StepReader
+from implementations.pytorch.data.reader import PLANS_PER_STEP, WINDOW, Step, StepReader
 from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
@@ -106,7 +106,7 @@ def test_sequences_that_come_a_step_later_are_read_there(store: SampleStore) -> 
 
 
 @pytest.fixture
-def happened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     """What is planned, asked for and read, in its order; the samples by their indices."""
     events: list[tuple[str, Any]] = []
 
@@ -127,19 +127,19 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("window", [1, 2, 7, WINDOW])
 def test_every_sample_is_asked_for_once_and_before_it_is_read(
-    store: SampleStore, happened: list[tuple[str, Any]], window: int
+    store: SampleStore, events: list[tuple[str, Any]], window: int
 ) -> None:
     count = 80
     order = make_order(store)
     with StepReader(order, 1, window=window) as reader:
-        happened.clear()
+        events.clear()
         for _ in reader.steps(range(count)):
             pass
-    asked = np.concatenate([argument for name, argument in happened if name == "will_need"])
-    read = np.concatenate([argument for name, argument in happened if name == "gather"])
+    asked = np.concatenate([argument for name, argument in events if name == "will_need"])
+    read = np.concatenate([argument for name, argument in events if name == "gather"])
     assert asked.tolist() == read.tolist()
     size, so_far = BATCH // 2, {"global_batch": 0, "will_need": 0, "gather": 0}
-    for name, argument in happened:
+    for name, argument in events:
         so_far[name] += 1 if name == "global_batch" else len(argument)
         if name == "gather":
             assert so_far["gather"] <= so_far["will_need"] <= so_far["global_batch"] * size
@@ -147,16 +147,14 @@ def test_every_sample_is_asked_for_once_and_before_it_is_read(
             assert so_far["global_batch"] < taken + window
 
 
-def test_steps_are_asked_for_many_at_a_time_and_long_before(
-    store: SampleStore, happened: list[tuple[str, Any]]
-) -> None:
+def test_steps_are_asked_for_many_at_a_time_and_long_before(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     with StepReader(make_order(store, accumulation=1), 0, window=16) as reader:
-        happened.clear()
+        events.clear()
         for _ in reader.steps(range(200)):
             pass
     size, asked, read = BATCH // 2, 0, 0
     requests = 0
-    for name, argument in happened:
+    for name, argument in events:
         if name == "will_need":
             requests += 1
             asked += len(argument) // size
@@ -167,24 +165,24 @@ def test_steps_are_asked_for_many_at_a_time_and_long_before(
     assert requests <= 200 // 8 + 10
 
 
-def test_the_first_step_waits_for_few_plans(store: SampleStore, happened: list[tuple[str, Any]]) -> None:
+def test_the_first_step_waits_for_few_plans(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     with StepReader(make_order(store), 0) as reader:
-        happened.clear()
+        events.clear()
         steps = reader.steps(range(100))
         next(steps)
-        assert [name for name, _ in happened].count("global_batch") == PLANNED
+        assert [name for name, _ in events].count("global_batch") == PLANS_PER_STEP
         for _ in range(WINDOW + 5):
             next(steps)
-        assert [name for name, _ in happened].count("global_batch") == 2 * WINDOW + 5
+        assert [name for name, _ in events].count("global_batch") == 2 * WINDOW + 5
 
 
-def test_without_a_window_nothing_is_asked_for(store: SampleStore, happened: list[tuple[str, Any]]) -> None:
+def test_without_a_window_nothing_is_asked_for(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     with StepReader(make_order(store), 0, window=0) as reader:
-        happened.clear()
+        events.clear()
         next(reader.steps(range(9)))
-    assert [name for name, _ in happened] == ["global_batch", "gather", "gather"]
+    assert [name for name, _ in events] == ["global_batch", "gather", "gather"]
 
 
-def test_making_a_reader_asks_and_reads_nothing(store: SampleStore, happened: list[tuple[str, Any]]) -> None:
+def test_making_a_reader_asks_and_reads_nothing(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     StepReader(make_order(store), 0).close()
-    assert [len(argument) for _, argument in happened] == [0]
+    assert [len(argument) for _, argument in events] == [0]

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from benchmarks.bert.sizes import LARGE
-from implementations.pytorch.distributed.gradient_sync import HOOKS, in_fp32, synchronised
+from implementations.pytorch.distributed.gradient_sync import HOOKS, fp32_bucket_mib, synchronised
 from implementations.pytorch.distributed.process_group import Processes
 from implementations.pytorch.kernels.choose import load_kernels
 from implementations.pytorch.model.bert import BertForPreTraining, Making
@@ -238,7 +238,7 @@ def test_buckets_must_have_been_counted(processes: Processes) -> None:
 
 def counted(elements: list[int], wire: str, mib: float) -> int:
     """Buckets that DDP makes of tensors of so many elements, by its own rule, on the meta device."""
-    limit = int(in_fp32(mib, wire) * 2**20)
+    limit = int(fp32_bucket_mib(mib, wire) * 2**20)
     tensors = [torch.empty(count, device="meta") for count in elements]
     buckets, _ = dist._compute_bucket_assignment_by_size(tensors, [limit], [False] * len(tensors))
     return len(buckets)

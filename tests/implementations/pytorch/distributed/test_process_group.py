@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.distributed.process_group import Processes, _threads, meeting_place, run_store
+from implementations.pytorch.distributed.process_group import Processes, _num_threads, rendezvous_prefix, run_store
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.loss import loss_sums
 from podium.config.load import load_system
@@ -47,7 +47,7 @@ def meet(ranks: int, delays: dict[int, float] | None = None) -> list[str]:
 
     def come(rank: int) -> None:
         time.sleep((delays or {}).get(rank, 0.0))
-        places[rank] = meeting_place(run_store(SOON), rank, ranks, SOON)
+        places[rank] = rendezvous_prefix(run_store(SOON), rank, ranks, SOON)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
@@ -68,9 +68,9 @@ def test_every_attempt_has_a_place_of_its_own(server: Any, late: int) -> None:
 def test_an_attempt_that_not_all_have_come_to_disturbs_no_later_one(server: Any) -> None:
     first = meet(2)
     with pytest.raises(WorkError, match="some rank has not come within"):
-        meeting_place(run_store(SOON), 0, 2, timedelta(seconds=0.3))
+        rendezvous_prefix(run_store(SOON), 0, 2, timedelta(seconds=0.3))
     with pytest.raises(WorkError, match="rank 0 has not come within"):
-        meeting_place(run_store(SOON), 1, 2, timedelta(seconds=0.3))
+        rendezvous_prefix(run_store(SOON), 1, 2, timedelta(seconds=0.3))
     second = meet(2, {0: 0.2})
     assert len(set(second)) == 1 and second[0] != first[0]
 
@@ -242,10 +242,10 @@ def test_a_bound_process_takes_the_threads_that_its_launcher_counted(monkeypatch
     """It sees its own cores alone, and would share those out again."""
     config = load_system("laptop", settings=["launch.threads_per_process=3"])
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert _threads(config) == 5
+    assert _num_threads(config) == 5
     for unset in ("", "4,2"):
         monkeypatch.setenv("OMP_NUM_THREADS", unset)
-        assert _threads(config) == 3
+        assert _num_threads(config) == 3
 
 
 JOINING = """

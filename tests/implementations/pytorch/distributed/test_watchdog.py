@@ -18,7 +18,7 @@ import pytest
 
 from implementations.pytorch.distributed import watchdog
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.distributed.watchdog import Beat, StopRequest, Watch, blame, join_board
+from implementations.pytorch.distributed.watchdog import Heartbeat, StopRequest, Watch, describe_stall, join_board
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.run_folder import RunFolder
 from podium.launch.timeouts import VARIABLE, saving_seconds
@@ -26,7 +26,7 @@ from podium.launch.timeouts import VARIABLE, saving_seconds
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def soon(request: StopRequest) -> bool:
+def wait_until_requested(request: StopRequest) -> bool:
     deadline = time.monotonic() + 5
     while not request.asked and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -39,7 +39,7 @@ def test_sigterm_is_noticed_and_the_process_goes_on() -> None:
         assert not request.asked
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert soon(request)
+        assert wait_until_requested(request)
     assert signal.getsignal(signal.SIGTERM) is handler
     assert signal.set_wakeup_fd(-1) == -1
     assert threading.active_count() == threads
@@ -53,7 +53,7 @@ def test_other_signals_ask_for_nothing() -> None:
             time.sleep(0.1)
             assert not request.asked
             os.kill(os.getpid(), signal.SIGTERM)
-            assert soon(request)
+            assert wait_until_requested(request)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -89,17 +89,17 @@ def test_who_does_not_leave_is_ended_even_while_it_waits_in_a_library() -> None:
         process.kill()
 
 
-AHEAD = Beat(count=9, laps=40, batch=7, phase="forward", host="node1", pid=11)
+AHEAD = Heartbeat(count=9, laps=40, batch=7, phase="forward", host="node1", pid=11)
 
 
-def later(beat: Beat) -> Beat:
+def later(beat: Heartbeat) -> Heartbeat:
     return replace(beat, count=beat.count + 3)
 
 
 def test_the_rank_that_is_furthest_behind_is_named() -> None:
-    behind = Beat(9, 39, 7, "data_wait", "node2", 22)
+    behind = Heartbeat(9, 39, 7, "data_wait", "node2", 22)
     before = [AHEAD, behind, AHEAD]
-    assert blame(before, [later(beat) for beat in before], 90.0) == (
+    assert describe_stall(before, [later(beat) for beat in before], 90.0) == (
         "rank 1 (process 22 on node2, in batch 7 after data_wait) does not come further: all have stood still for 90 "
         "seconds (launch.timeout_seconds), and 2 ranks wait for it; see what this process was doing, or allow more time"
     )
@@ -107,22 +107,22 @@ def test_the_rank_that_is_furthest_behind_is_named() -> None:
 
 def test_a_rank_without_a_heartbeat_is_named_before_one_that_is_behind() -> None:
     stopped, behind = replace(AHEAD, pid=33), replace(AHEAD, laps=38)
-    words = blame([stopped, behind], [stopped, later(behind)], 5.0)
+    words = describe_stall([stopped, behind], [stopped, later(behind)], 5.0)
     assert words and words.startswith("rank 0 (process 33 on node1, in batch 7 after forward) gives no sign of life: ")
     assert "and 1 rank waits for it" in words
 
 
 def test_all_at_one_place_are_named_together() -> None:
-    words = blame([AHEAD] * 10, [later(AHEAD)] * 10, 5.0)
+    words = describe_stall([AHEAD] * 10, [later(AHEAD)] * 10, 5.0)
     assert words and "rank 7 (" in words and "rank 8 (" not in words and "and 2 more does not" in words
     assert "wait for it" not in words
 
 
 def test_nobody_is_blamed_while_anybody_moves() -> None:
-    assert blame([AHEAD, AHEAD], [later(AHEAD), replace(later(AHEAD), laps=41)], 5.0) is None
+    assert describe_stall([AHEAD, AHEAD], [later(AHEAD), replace(later(AHEAD), laps=41)], 5.0) is None
 
 
-class DictBoard(dict[str, bytes]):
+class DictStatusStore(dict[str, bytes]):
     def set(self, key: str, value: str) -> None:
         self[key] = value.encode()
 
@@ -149,7 +149,7 @@ def wait_for(codes: list[int], seconds: float) -> list[int]:
 def test_a_rank_that_stands_still_ends_its_process_and_says_who_is_to_blame(
     tmp_path: Path, processes: Processes, ends: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    board, clock, folder = DictBoard({"1": json.dumps(vars(AHEAD)).encode()}), PhaseClock(), RunFolder(tmp_path)
+    board, clock, folder = DictStatusStore({"1": json.dumps(vars(AHEAD)).encode()}), PhaseClock(), RunFolder(tmp_path)
     with Watch(Processes(0, 2, processes.device), clock, folder, 0.4, board) as watch:
         watch.batch = 5
         clock.lap("data_wait")
@@ -184,7 +184,7 @@ def test_whoever_moves_is_left_alone(tmp_path: Path, processes: Processes, ends:
 def test_a_store_that_is_gone_ends_the_watch_alone(
     tmp_path: Path, processes: Processes, ends: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Gone(DictBoard):
+    class Gone(DictStatusStore):
         def set(self, key: str, value: str) -> None:
             if key in self:
                 raise watchdog.dist.DistNetworkError("connection reset")

@@ -15,13 +15,13 @@ from benchmarks.bert.samples import Sample
 from implementations.pytorch.data.batch import collate
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.linear import (
-    FORWARD,
-    GRADIENT,
+    FORWARD_DTYPE,
+    GRADIENT_DTYPE,
     Fp8Linear,
     Linear,
-    _in_float32,
-    _in_hardware,
-    _Scaled,
+    _Fp8Matrix,
+    _multiply_fp8,
+    _multiply_in_float32,
     scaled_product,
 )
 
@@ -59,11 +59,11 @@ def test_result_and_gradients_are_near_those_of_fp32(tokens: int, size: float, r
 
 
 def test_the_range_is_filled() -> None:
-    for dtype in (FORWARD, GRADIENT):
+    for dtype in (FORWARD_DTYPE, GRADIENT_DTYPE):
         for size in (1e-20, 1.0, 1e20):
-            scaled = _Scaled(size * normal(8, 8, seed=0), dtype)
+            scaled = _Fp8Matrix(size * normal(8, 8, seed=0), dtype)
             assert float(scaled.values.float().abs().max()) == pytest.approx(torch.finfo(dtype).max)
-        assert not _Scaled(torch.zeros(3, 3), dtype).values.float().any()
+        assert not _Fp8Matrix(torch.zeros(3, 3), dtype).values.float().any()
 
 
 def test_a_gradient_that_is_not_finite_stays_so() -> None:
@@ -93,13 +93,13 @@ def test_a_model_of_it_has_the_same_weights_and_nearly_the_same_loss(
     assert 1e-3 < error < 0.2
 
 
-@pytest.mark.parametrize("dtype", [FORWARD, GRADIENT])
+@pytest.mark.parametrize("dtype", [FORWARD_DTYPE, GRADIENT_DTYPE])
 @pytest.mark.parametrize("type_", [torch.bfloat16, torch.float16])
 def test_the_type_of_a_matrix_is_no_matter(dtype: torch.dtype, type_: torch.dtype) -> None:
     """The scale and all values are those of the same numbers in float32."""
     for seed in range(5):
         x = normal(64, 64, seed=seed).to(type_)
-        found, expected = _Scaled(x, dtype), _Scaled(x.float(), dtype)
+        found, expected = _Fp8Matrix(x, dtype), _Fp8Matrix(x.float(), dtype)
         assert torch.equal(found.scale, expected.scale)
         assert found.values.dtype == dtype
         assert torch.equal(found.values.float(), expected.values.float())
@@ -108,8 +108,8 @@ def test_the_type_of_a_matrix_is_no_matter(dtype: torch.dtype, type_: torch.dtyp
 @pytest.mark.parametrize("tiny", [0.0, 1e-45, 1e-40, 1e-37])
 @pytest.mark.parametrize("type_", [torch.float32, torch.bfloat16])
 def test_a_scale_is_a_normal_number(tiny: float, type_: torch.dtype) -> None:
-    for dtype in (FORWARD, GRADIENT):
-        scaled = _Scaled(torch.full((4, 4), tiny, dtype=type_), dtype)
+    for dtype in (FORWARD_DTYPE, GRADIENT_DTYPE):
+        scaled = _Fp8Matrix(torch.full((4, 4), tiny, dtype=type_), dtype)
         assert float(scaled.scale) >= torch.finfo(torch.float32).tiny
         assert scaled.values.float().isfinite().all()
         back = scaled.values.float() * scaled.scale
@@ -147,10 +147,10 @@ def test_zeros_give_zeros() -> None:
 PRODUCTS = pytest.mark.parametrize(
     ("a_type", "k", "out"),
     [
-        (FORWARD, 32, torch.bfloat16),
-        (GRADIENT, 48, torch.bfloat16),
-        (GRADIENT, 37, torch.float32),
-        (GRADIENT, 1, torch.float32),
+        (FORWARD_DTYPE, 32, torch.bfloat16),
+        (GRADIENT_DTYPE, 48, torch.bfloat16),
+        (GRADIENT_DTYPE, 37, torch.float32),
+        (GRADIENT_DTYPE, 1, torch.float32),
     ],
 )
 
@@ -158,8 +158,8 @@ PRODUCTS = pytest.mark.parametrize(
 @PRODUCTS
 def test_the_operator_multiplies_the_same_numbers(a_type: torch.dtype, k: int, out: torch.dtype) -> None:
     """For the three products of a layer: forward, to the input, and to the weight, where K is a number of tokens."""
-    a, b = _Scaled(3 * normal(21, k, seed=0), a_type), _Scaled(5 * normal(16, k, seed=1), FORWARD)
-    found, expected = _in_hardware(a, b, out), _in_float32(a, b, out)
+    a, b = _Fp8Matrix(3 * normal(21, k, seed=0), a_type), _Fp8Matrix(5 * normal(16, k, seed=1), FORWARD_DTYPE)
+    found, expected = _multiply_fp8(a, b, out), _multiply_in_float32(a, b, out)
     assert found.dtype == expected.dtype == out
     torch.testing.assert_close(found, expected, rtol=1e-5 if out == torch.float32 else 8e-3, atol=1e-4)
     assert torch.equal(scaled_product(a, b, out), expected)
@@ -170,8 +170,8 @@ def test_a_gpu_takes_the_operands(a_type: torch.dtype, k: int, out: torch.dtype)
     """A tensor of a GPU that has no values: PyTorch then checks layouts, sizes and types alone."""
     with FakeTensorMode():
         a, b = (
-            _Scaled.of(torch.empty(rows, k, device="cuda", dtype=dtype), torch.empty((), device="cuda"))
-            for rows, dtype in ((21, a_type), (16, FORWARD))
+            _Fp8Matrix.of(torch.empty(rows, k, device="cuda", dtype=dtype), torch.empty((), device="cuda"))
+            for rows, dtype in ((21, a_type), (16, FORWARD_DTYPE))
         )
         product = scaled_product(a, b, out)
         assert (product.shape, product.dtype, product.device.type) == ((21, 16), out, "cuda")
@@ -180,7 +180,7 @@ def test_a_gpu_takes_the_operands(a_type: torch.dtype, k: int, out: torch.dtype)
 def test_operands_lie_row_by_row() -> None:
     """Also those of a gradient that comes transposed, which the hardware would refuse."""
     transposed = normal(8, 16, seed=0).t()
-    scaled = _Scaled(transposed, GRADIENT)
+    scaled = _Fp8Matrix(transposed, GRADIENT_DTYPE)
     assert scaled.values.is_contiguous()
     torch.testing.assert_close(scaled.values.float() * scaled.scale, transposed, rtol=0.13, atol=1e-4)
 

@@ -120,7 +120,7 @@ def test_set_rate_is_for_all_groups(make_model: Models) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def give_gradients(model: torch.nn.Module, seed: int) -> None:
+def set_gradients(model: torch.nn.Module, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=random)
@@ -133,7 +133,7 @@ def test_adamw_follows_its_equations(make_model: Models) -> None:
     expected = {name: parameter.detach().double().numpy().copy() for name, parameter in model.named_parameters()}
     moments = {name: (np.zeros_like(value), np.zeros_like(value)) for name, value in expected.items()}
     for step, rate in enumerate((0.01, 0.05, 0.002), start=1):
-        give_gradients(model, step)
+        set_gradients(model, step)
         set_rate(optimizer, torch.tensor(rate))
         optimizer.step()
         for name, parameter in model.named_parameters():
@@ -154,10 +154,10 @@ def test_a_saved_state_goes_on_bit_for_bit(algorithm: str, make_model: Models) -
     model, other = make_model(), make_model(seed=1)
     optimizer, second = build_optimizer(model, settings), build_optimizer(other, settings)
     for seed in range(3):
-        give_gradients(model, seed)
+        set_gradients(model, seed)
         set_rate(optimizer, torch.tensor(0.02 / (seed + 1)))
         optimizer.step()
-    give_gradients(other, 9)
+    set_gradients(other, 9)
     second.step()
     file = io.BytesIO()
     torch.save((model.state_dict(), optimizer.state_dict()), file)
@@ -166,7 +166,7 @@ def test_a_saved_state_goes_on_bit_for_bit(algorithm: str, make_model: Models) -
     other.load_state_dict(weights)
     second.load_state_dict(state)
     for trained, its_optimizer in ((model, optimizer), (other, second)):
-        give_gradients(trained, 10)
+        set_gradients(trained, 10)
         its_optimizer.step()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)

@@ -18,8 +18,8 @@ from implementations.pytorch.kernels.cpu import embedding as embedding_module
 from implementations.pytorch.kernels.cpu import norm as norm_module
 from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
-from implementations.pytorch.kernels.interface import threshold_and_scale
-from tests.implementations.pytorch.kernels.cpu.masks import kept
+from implementations.pytorch.kernels.interface import dropout_threshold_and_scale
+from tests.implementations.pytorch.kernels.cpu.masks import kept_mask
 
 Error = Callable[[Tensor, Tensor], float]
 Call = Callable[..., Tensor]
@@ -42,11 +42,11 @@ def run(call: Call, activations: list[Tensor], parameters: list[Tensor], dtype: 
 
 
 def assert_same(
-    ours: Call, twin: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype, error: Error
+    kernel: Call, reference: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype, error: Error
 ) -> None:
     rounded = [a.to(dtype).double() for a in activations]
-    expected = run(twin, rounded, [p.float().double() for p in parameters], torch.float64)
-    for number, (one, other) in enumerate(zip(run(ours, rounded, parameters, dtype), expected, strict=True)):
+    expected = run(reference, rounded, [p.float().double() for p in parameters], torch.float64)
+    for number, (one, other) in enumerate(zip(run(kernel, rounded, parameters, dtype), expected, strict=True)):
         assert one.dtype == (dtype if number <= len(activations) and one.dim() else torch.float32)
         small = float(one.double().norm()) if not other.any() else error(one, other)
         assert small < TOLERANCE[dtype], number
@@ -68,7 +68,7 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 
 def mask(seed: Tensor, rows: int, columns: int, probability: float) -> Tensor:
-    return kept(seed, rows, columns, probability).double() * threshold_and_scale(probability)[1]
+    return kept_mask(seed, rows, columns, probability).double() * dropout_threshold_and_scale(probability)[1]
 
 
 @TYPES
@@ -95,20 +95,20 @@ def test_residual_norm(
     parameters = [normal(width, seed=n) for n in (3, 4, 5)]
     keeps = torch.ones(tokens, width, dtype=torch.float64)
 
-    def ours(*inputs: Tensor) -> Tensor:
+    def kernel(*inputs: Tensor) -> Tensor:
         result = NUMBA.residual_norm(*inputs, probability)  # type: ignore[call-arg,misc]
         if probability:
             keeps.copy_(mask(seeds[-1], tokens, width, probability))
         return result
 
-    def twin(x: Tensor, update: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reference(x: Tensor, update: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         zero = torch.zeros_like(update_bias)
         return EAGER.residual_norm(x, (update + update_bias) * keeps, zero, weight, bias, 0.0)
 
     torch.manual_seed(0)
-    run(ours, activations, parameters, dtype)  # the seed that is drawn here is the one drawn below
+    run(kernel, activations, parameters, dtype)  # the seed that is drawn here is the one drawn below
     torch.manual_seed(0)
-    assert_same(ours, twin, activations, parameters, dtype, relative_error)
+    assert_same(kernel, reference, activations, parameters, dtype, relative_error)
     assert not probability or tokens == 1 or 0 < float((keeps == 0).double().mean()) < 0.3
 
 
@@ -120,19 +120,19 @@ def test_embedding_norm(dtype: torch.dtype, probability: float, seeds: list[Tens
     parameters = [normal(n, width, seed=n) for n in (30, 20, 2)] + [normal(width, seed=n) for n in (3, 4)]
     keeps = torch.ones(tokens, width, dtype=torch.float64)
 
-    def ours(*inputs: Tensor) -> Tensor:
+    def kernel(*inputs: Tensor) -> Tensor:
         result = NUMBA.embedding_norm(ids, inputs[:3], *inputs[3:], probability, dtype)  # type: ignore[arg-type]
         if probability:
             keeps.copy_(mask(seeds[-1], tokens, width, probability))
         return result
 
-    found = run(ours, [], parameters, torch.float32)
+    found = run(kernel, [], parameters, torch.float32)
     assert found[0].dtype == dtype
 
-    def twin(*inputs: Tensor) -> Tensor:
+    def reference(*inputs: Tensor) -> Tensor:
         return keeps * EAGER.embedding_norm(ids, inputs[:3], *inputs[3:], 0.0, torch.float64)  # type: ignore[arg-type]
 
-    expected = run(twin, [], [p.float().double() for p in parameters], torch.float64)
+    expected = run(reference, [], [p.float().double() for p in parameters], torch.float64)
     for one, other in zip(found, expected, strict=True):
         assert relative_error(one, other) < TOLERANCE[dtype]
 
@@ -152,20 +152,20 @@ def test_attention_weights(
     rows, key_counts = len(counts), torch.tensor(counts, dtype=torch.int32)
     keeps = torch.ones(heads, rows, width, width, dtype=torch.float64)
 
-    def ours(scores: Tensor) -> Tensor:
+    def kernel(scores: Tensor) -> Tensor:
         result = NUMBA.attention_weights(scores, key_counts, probability)
         if probability:
             keeps.copy_(mask(seeds[-1], heads * rows * width, width, probability).view(heads, rows, width, width))
         return result
 
-    def twin(scores: Tensor) -> Tensor:
+    def reference(scores: Tensor) -> Tensor:
         return keeps * EAGER.attention_weights(scores, key_counts, 0.0)
 
     scores = [normal(heads, rows, width, width, scale=2)]
     torch.manual_seed(0)
-    found = run(ours, scores, [], dtype)
+    found = run(kernel, scores, [], dtype)
     torch.manual_seed(0)
-    assert_same(ours, twin, scores, [], dtype, relative_error)
+    assert_same(kernel, reference, scores, [], dtype, relative_error)
     for row, count in enumerate(counts):
         assert not found[0][:, row, :, count:].any()
         assert not found[1][:, row, :, count:].any()
@@ -180,11 +180,11 @@ def test_attention_of_scores_of_any_size() -> None:
 
 
 @TYPES
-@pytest.mark.parametrize(("masked", "words"), [(1, 3), (37, 1003), (64, 512)])
-def test_cross_entropy(dtype: torch.dtype, masked: int, words: int, relative_error: Error) -> None:
-    labels = torch.randint(0, words, (masked,), generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize(("masked", "vocabulary_size"), [(1, 3), (37, 1003), (64, 512)])
+def test_cross_entropy(dtype: torch.dtype, masked: int, vocabulary_size: int, relative_error: Error) -> None:
+    labels = torch.randint(0, vocabulary_size, (masked,), generator=torch.Generator().manual_seed(0))
     labels[1::5] = IGNORED
-    logits = normal(masked, words, scale=4)
+    logits = normal(masked, vocabulary_size, scale=4)
     assert_same(
         lambda x: NUMBA.cross_entropy(x, labels),
         lambda x: torch.nn.functional.cross_entropy(x, labels, ignore_index=IGNORED, reduction="sum"),
@@ -236,8 +236,8 @@ def test_torchs_threads_stay_as_they_were() -> None:
         "load_kernels('numba').bias_gelu(torch.ones(4, 8), torch.ones(8)); print(torch.get_num_threads())"
     )
     root = Path(__file__).resolve().parents[5]
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True, timeout=120)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, timeout=120)
     assert int(done.stdout) == 1
 
 

@@ -15,7 +15,7 @@ from implementations.pytorch.kernels.gpu import cross_entropy, gelu, norm
 B, F, L = "*bf16", "*fp32", "*i64"
 """Pointers to activations, parameters and ids; then i32 and fp32 numbers."""
 NORM = {"threshold": 6554, "BLOCK": 1024}
-_, GROUP = cross_entropy.groups_of(30522)
+_, GROUP = cross_entropy.split_row(30522)
 ENTROPY = {"GROUP": GROUP, "ignored": IGNORED, "BLOCK": cross_entropy.BLOCK}
 KERNELS = (
     (norm._residual_forward, [B, B, F, F, F, L, B, B, F, "i32", "fp32", "fp32"], NORM, 4),

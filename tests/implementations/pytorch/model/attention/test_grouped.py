@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from implementations.pytorch.model.attention.grouped import side_by_side, side_stream
+from implementations.pytorch.model.attention.grouped import run_concurrently, side_stream
 
 
 class _Stream:
@@ -63,7 +63,7 @@ def test_side_streams_wait_for_the_compute_stream_and_it_for_them(monkeypatch: p
     launches = [lambda n=n: launch(n) for n in range(3)]
     for _ in range(2):
         events.clear()
-        side_by_side(launches, shared)
+        run_concurrently(launches, shared)
         assert events == [
             ("side 0", "waits for", "compute"),
             ("shared", "is used on", "side 0"),
@@ -79,6 +79,6 @@ def test_side_streams_wait_for_the_compute_stream_and_it_for_them(monkeypatch: p
         ]
     assert len(made) == 2
     events.clear()
-    side_by_side(launches[:1], shared)
+    run_concurrently(launches[:1], shared)
     assert events == [("launch 0", "on", "compute")]
     side_stream.cache_clear()

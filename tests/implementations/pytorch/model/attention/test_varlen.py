@@ -112,13 +112,13 @@ def test_it_is_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`slices` is what grouped attention does on a GPU: each group in a launch of its own."""
-    monkeypatch.setattr(grouped_module, "side_by_side", lambda launches, shared: [launch() for launch in launches])
+    monkeypatch.setattr(grouped_module, "run_concurrently", lambda launches, shared: [launch() for launch in launches])
     batch = collate(make_samples(lengths), None, shape_step, attention_widths=[5, 64, 90])
     start = torch.randn(batch.slots, 3, 2, 8, generator=torch.Generator().manual_seed(0))
     ours = (
         partial(attend, batch=batch, backend="flash", kernels=EAGER, probability=0.0)
         if backend == "flash"
-        else partial(grouped_module._slices, batch=batch, probability=0.0)
+        else partial(grouped_module._attend_slices, batch=batch, probability=0.0)
     )
     found = run(ours, start, batch.tokens)
     plain = partial(attend, batch=batch, backend="padded", kernels=EAGER, probability=0.0)
@@ -237,7 +237,7 @@ def test_groups_are_given_to_it_where_there_is_one(
     capability(*version)
     batch = collate(make_samples([5, 3]), None, 1, attention_widths=[4, 8])
     went: list[str] = []
-    monkeypatch.setattr(grouped_module, "_slices", lambda *_: went.append("slices"))
+    monkeypatch.setattr(grouped_module, "_attend_slices", lambda *_: went.append("slices"))
     monkeypatch.setattr(grouped_module, "flash", lambda *_: went.append("whole"))
     monkeypatch.setattr(grouped_module, "split", lambda *_: [(None, None, None)] * len(batch.groups))
     monkeypatch.setattr(grouped_module, "dense", lambda *_: went.append("dense"))
