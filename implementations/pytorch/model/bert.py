@@ -39,7 +39,7 @@ class Making:
 
 @dataclass(frozen=True)
 class Scores:
-    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2], in the compute dtype."""
+    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2]."""
 
     masked_lm: Tensor
     next_sentence: Tensor
@@ -94,7 +94,7 @@ class Layer(nn.Module):
 def _after_attention(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability: float) -> Tensor:
     """Compute the layer from the attention context on. It works on each token separately; kernels add the biases.
 
-    A function, since torch.compile compiles this part alone: attention has data-dependent shapes.
+    A separate function, since it is the part of a layer that torch.compile compiles.
     """
     kernels, first, second = layer.kernels, layer.attention_norm, layer.output_norm
     update_TD = layer.attention_output.product(context_TD)
@@ -105,7 +105,7 @@ def _after_attention(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability
 
 
 class MaskedLMHead(nn.Module):
-    """Masked-LM logits of the masked tokens: linear, GELU, LayerNorm, and the word embeddings as decoder with a bias."""
+    """Masked-LM head on the masked tokens: linear, GELU, LayerNorm, then the word embeddings as decoder, and a bias."""
 
     def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, x_MD: Tensor, word_embeddings_VD: Tensor) -> Tensor:
         inner_MD = self.kernels.bias_gelu(self.transform.product(x_MD), self.transform.bias)
-        # LayerNorm in float32: eps 1e-12 and the variance are below the precision of bfloat16 and float16.
+        # LayerNorm in float32: in float16 eps 1e-12 is 0, and in half precision the mean and variance lose digits.
         return F.linear(self.norm(inner_MD.float()).to(x_MD.dtype), word_embeddings_VD, self.bias)
 
 

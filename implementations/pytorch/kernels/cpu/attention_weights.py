@@ -1,4 +1,4 @@
-"""Softmax and dropout of attention scores in one pass; keys beyond a sequence's end are neither read nor summed."""
+"""Softmax and dropout of attention scores in one pass over memory; keys beyond a sequence's end are not computed."""
 
 from typing import Any
 
@@ -50,11 +50,12 @@ def _forward(
             for key in range(count):
                 values[key] = load_float32(scores[head, row, query, key])
                 order = max(order, sortable_int(values[key]))
+            # Subtracting the maximum keeps the exponentials at 1 or below: no overflow for any scores.
             row_max, total = from_sortable_int(order), ZERO
             for key in range(count):
                 values[key] = exponential(values[key] - row_max)
                 total += values[key]
-            inverse_total = ONE / total
+            inverse_total = ONE / total  # at least one exponential is 1, so this is no division by 0
             for key in range(count):
                 probabilities[head, row, query, key] = round_to_stored(probabilities, values[key] * inverse_total)
             if threshold:
@@ -87,6 +88,7 @@ def _backward(
         products = np.empty(keys, dtype=np.float32)
         count = key_counts[row]
         for query in range(queries):
+            # Gradient of softmax: p · (dp − Σ p · dp), where dp includes the dropout mask, drawn again from the seed.
             total = ZERO
             if threshold:
                 draw_row(seed[0], plane * queries + query, draws)
@@ -112,6 +114,8 @@ def _backward(
 
 
 class _AttentionWeights(torch.autograd.Function):
+    """Saves the probabilities before dropout and the seed; the mask is recomputed."""
+
     @staticmethod
     def forward(ctx: Any, scores_HRWW: Tensor, key_counts_R: Tensor, p: float) -> Tensor:
         seed, shares_HRWW = draw_seed(p), torch.empty_like(scores_HRWW)

@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary without a float32 copy of the logits: one pass forward, one backward."""
+"""Cross-entropy over a vocabulary without a float32 copy of the logits [M, V]."""
 
 from typing import Any
 
@@ -32,6 +32,7 @@ def _forward(logits: np.ndarray, labels: np.ndarray, log_totals: np.ndarray, los
         order = MIN_SORTABLE_INT
         for token in range(vocabulary_size):
             order = max(order, sortable_int(load_float32(logits[row, token])))
+        # log Σ exp(x) = max + log Σ exp(x − max): the exponentials cannot overflow. Sums are float32.
         row_max, total = from_sortable_int(order), ZERO
         for token in range(vocabulary_size):
             total += exponential(load_float32(logits[row, token]) - row_max)
@@ -61,6 +62,8 @@ def _backward(
 
 
 class _CrossEntropy(torch.autograd.Function):
+    """Saves the logits and one log-sum-exp per row, from which backward recomputes the probabilities."""
+
     @staticmethod
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> Tensor:
         log_totals_M, losses_M = torch.empty(2, len(labels_M)).unbind()

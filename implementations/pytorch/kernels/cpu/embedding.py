@@ -1,4 +1,4 @@
-"""The summed embeddings with their LayerNorm and dropout; look-ups and LayerNorm are torch's, being a small part."""
+"""LayerNorm and dropout of the summed embeddings; look-ups and LayerNorm use torch, since they cost little."""
 
 from typing import Any
 
@@ -38,6 +38,8 @@ def _drop(x: np.ndarray, seed: np.ndarray, threshold: int, scale: float, y: np.n
 
 
 class _Dropout(torch.autograd.Function):
+    """Saves only the seed; backward applies the same mask to the gradient."""
+
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, p: float) -> Tensor:
         ctx.seed, ctx.probability = draw_seed(p), p

@@ -1,4 +1,7 @@
-"""GELU of a matrix product and its bias, in one pass."""
+"""GELU(x + bias) in one pass over memory in each direction, by the tanh approximation.
+
+Source: Hendrycks and Gimpel, arXiv 1606.08415. 0.5 · (1 + tanh(z)) is computed as sigmoid(2z), with one exponential.
+"""
 
 from typing import Any
 
@@ -42,6 +45,8 @@ def _forward(x: np.ndarray, bias: np.ndarray, y: np.ndarray) -> None:
 def _backward(x: np.ndarray, bias: np.ndarray, dy: np.ndarray, dx: np.ndarray, bias_sums: np.ndarray) -> None:
     rows, columns = x.shape
     chunks = len(bias_sums)
+    # Each chunk of rows has a separate row of `bias_sums`, so that threads do not share sums and the order of additions
+    # does not depend on the number of threads.
     for chunk in prange(chunks):
         sums = bias_sums[chunk]
         for row in range(rows * chunk // chunks, rows * (chunk + 1) // chunks):
@@ -55,6 +60,8 @@ def _backward(x: np.ndarray, bias: np.ndarray, dy: np.ndarray, dx: np.ndarray, b
 
 
 class _BiasGelu(torch.autograd.Function):
+    """Saves only its inputs; backward recomputes the sigmoid."""
+
     @staticmethod
     def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
         y_TF = torch.empty_like(x_TF, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""LayerNorm with the dropout, bias and residual around it, in one pass over memory in each direction."""
+"""Residual LayerNorm with bias and dropout, in one pass over memory in each direction."""
 
 from typing import Any
 
@@ -27,7 +27,8 @@ EPS = np.float32(LAYER_NORM_EPS)
 
 @compiled_inline
 def _statistics(values: Any) -> Any:
-    """Mean and 1/√(variance + eps) of a row."""
+    """Return mean and 1/√(variance + eps) of a row, both float32."""
+    # Two passes over the row, which is in cache: E[x²] − E[x]² would cancel when the mean is large.
     columns = len(values)
     total = ZERO
     for column in range(columns):
@@ -60,6 +61,7 @@ def _residual_forward(
         draws = np.empty(draw_count, dtype=np.uint16)
         values = np.empty(columns, dtype=np.float32)
         for row in range(rows * chunk // CHUNKS, rows * (chunk + 1) // CHUNKS):
+            # The sum is normalised as it is stored, after rounding to bfloat16, so that backward sees the same values.
             if threshold:
                 draw_row(seed[0], row, draws)
                 for column in range(columns):
@@ -100,6 +102,7 @@ def _residual_backward(
     for chunk in prange(CHUNKS):
         draws = np.empty(draw_count, dtype=np.uint16)
         normalised, scaled = np.empty(columns, dtype=np.float32), np.empty(columns, dtype=np.float32)
+        # Per chunk, so that threads do not share sums and the order of additions does not depend on their number.
         dupdate_bias, dweight, dbias = parameter_sums[chunk]
         for row in range(rows * chunk // CHUNKS, rows * (chunk + 1) // CHUNKS):
             mean, inverse_std = statistics[row, 0], statistics[row, 1]
@@ -114,6 +117,7 @@ def _residual_backward(
                 scaled[column] *= weight[column]
                 total += scaled[column]
                 product += scaled[column] * normalised[column]
+            # dx = (g − mean(g) − x̂ · mean(g · x̂)) / std, with g = dy · weight
             total, product = total / count, product / count
             if threshold:
                 draw_row(seed[0], row, draws)
@@ -133,7 +137,7 @@ def _residual_backward(
 
 
 class _ResidualNorm(torch.autograd.Function):
-    """Keeps for backward what is normalised, in the type of x, and each row's statistics."""
+    """Saves the sum that is normalised, in the dtype of x, and each row's mean and 1/std (float32 [T, 2])."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
-"""Cross-entropy over a vocabulary without a float32 copy of the logits: two reads of each, one write of its gradient.
+"""Cross-entropy over a vocabulary without a float32 copy of the logits: each is read twice, its gradient written once.
 
-The sum of exponentials is computed over blocks with a running maximum (Milakov and Gimelshein, arXiv 1805.02867).
+Source: online softmax with a running maximum (Milakov and Gimelshein, arXiv 1805.02867).
 """
 
 import math
@@ -14,8 +14,8 @@ from torch import Tensor
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.interface import apply
 
-BLOCK = 4096
-MAX_ALIGNMENT = 16  # a row's alignment is told up to so many words: the unit in which Triton itself looks at arguments
+BLOCK = 4096  # logits per iteration: sixteen for each thread of eight warps
+MAX_ALIGNMENT = 16  # largest divisor, in elements, that Triton distinguishes when it specialises on an argument
 
 
 @triton.jit
@@ -30,7 +30,10 @@ def _forward(  # type: ignore[no-untyped-def]
     for first in range(0, vocabulary_size, BLOCK):
         cols = first + tl.arange(0, BLOCK)
         logits = tl.load(row_ptr + cols, mask=cols < vocabulary_size, other=float("-inf")).to(tl.float32)
+        # NaN is propagated, so that a NaN logit makes the loss NaN instead of being ignored by the maximum.
         new_max = tl.maximum(row_max, tl.max(logits, 0, return_indices=False), propagate_nan=tl.PropagateNan.ALL)
+        # The sum so far is rescaled to the new maximum; exponentials never exceed 1. In the first block it is
+        # 0 · exp(-inf) = 0.
         total = total * tl.exp(row_max - new_max) + tl.sum(tl.exp(logits - new_max), 0)
         row_max = new_max
     log_total = row_max + tl.log(total)
@@ -59,16 +62,16 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 def split_row(vocabulary_size: int) -> tuple[int, int]:
-    """How many groups a row is made of, and of how many words each: the most that rows are aligned to.
-
-    Said as a product of which one factor is a constant, a row's length tells Triton its alignment and so how many
-    logits a thread may access at once. Of 30522 words that is two, where the bare number would mean one.
-    """
+    """Return the vocabulary size as a product: number of groups, and elements in a group (a power of two up to 16)."""
+    # The second factor is a compile-time constant, from which Triton derives the alignment of rows and so the width of
+    # vectorised accesses. For a vocabulary of 30522 that is two elements; the plain number would give one.
     group = math.gcd(vocabulary_size, MAX_ALIGNMENT)
     return vocabulary_size // group, group
 
 
 class _CrossEntropy(torch.autograd.Function):
+    """Saves the logits and one log-sum-exp per row (float32), from which backward recomputes the probabilities."""
+
     @staticmethod
     def forward(ctx: Any, logits_MV: Tensor, labels_M: Tensor) -> Tensor:
         rows, vocabulary_size = logits_MV.shape

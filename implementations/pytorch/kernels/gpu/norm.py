@@ -1,4 +1,8 @@
-"""LayerNorm with the dropout, bias and residual before it, and the summed embeddings with LayerNorm and dropout."""
+"""Residual LayerNorm with bias and dropout, and LayerNorm and dropout of the summed embeddings.
+
+Forward kernels have one program per row. Backward kernels have a fixed number of programs that loop over rows, and
+write one partial sum of the parameters' gradients each. All arithmetic is in float32.
+"""
 
 from typing import Any
 
@@ -25,6 +29,7 @@ def _residual_forward(  # type: ignore[no-untyped-def]
     update += tl.load(update_bias_ptr + cols, mask=mask, other=0.0)
     if threshold > 0:
         update = tl.where(keep_mask(tl.load(seed_ptr), row, threshold, BLOCK), update * scale, 0.0)
+    # The sum is normalised as it is stored, rounded to the dtype of x, so that backward sees the same values.
     total = (x + update).to(sums_ptr.dtype.element_ty)
     tl.store(sums_ptr + offsets, total, mask=mask)
     total = total.to(tl.float32)
@@ -60,6 +65,7 @@ def _residual_backward(  # type: ignore[no-untyped-def]
         dbias += dy
         scaled = dy * weight
         centre, product = tl.sum(scaled, 0) / columns, tl.sum(scaled * normalised, 0) / columns
+        # dx = (g − mean(g) − x̂ · mean(g · x̂)) / std, with g = dy · weight
         dx = tl.where(mask, inverse_std * (scaled - centre - normalised * product), 0.0)
         tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         if threshold > 0:
@@ -73,7 +79,7 @@ def _residual_backward(  # type: ignore[no-untyped-def]
 
 
 class _ResidualNorm(torch.autograd.Function):
-    """Keeps what is normalised, in the type of x, and two statistics a row; the dropout's mask is drawn again."""
+    """Saves the sum that is normalised, in the dtype of x, each row's mean and 1/std, and the dropout seed."""
 
     @staticmethod
     def forward(
@@ -114,17 +120,17 @@ def residual_norm(
 
 @triton.jit
 def _sum_embeddings(  # type: ignore[no-untyped-def]
-    token_ptr, position_ptr, segment_ptr, word_table_ptr, position_table_ptr, segment_table_ptr, row, columns, cols, mask,
+    token_ptr, position_ptr, segment_ptr, word_emb_ptr, pos_emb_ptr, seg_emb_ptr, row, columns, cols, mask,
 ):  # fmt: skip
     token, position, segment = tl.load(token_ptr + row), tl.load(position_ptr + row), tl.load(segment_ptr + row)
-    total = tl.load(word_table_ptr + token * columns + cols, mask=mask, other=0.0)
-    total += tl.load(position_table_ptr + position * columns + cols, mask=mask, other=0.0)
-    return total + tl.load(segment_table_ptr + segment * columns + cols, mask=mask, other=0.0)
+    total = tl.load(word_emb_ptr + token * columns + cols, mask=mask, other=0.0)
+    total += tl.load(pos_emb_ptr + position * columns + cols, mask=mask, other=0.0)
+    return total + tl.load(seg_emb_ptr + segment * columns + cols, mask=mask, other=0.0)
 
 
 @triton.jit
 def _embedding_forward(  # type: ignore[no-untyped-def]
-    token_ptr, position_ptr, segment_ptr, word_table_ptr, position_table_ptr, segment_table_ptr, weight_ptr, bias_ptr, seed_ptr,
+    token_ptr, position_ptr, segment_ptr, word_emb_ptr, pos_emb_ptr, seg_emb_ptr, weight_ptr, bias_ptr, seed_ptr,
     y_ptr, statistics_ptr, columns, eps, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -134,9 +140,9 @@ def _embedding_forward(  # type: ignore[no-untyped-def]
         token_ptr,
         position_ptr,
         segment_ptr,
-        word_table_ptr,
-        position_table_ptr,
-        segment_table_ptr,
+        word_emb_ptr,
+        pos_emb_ptr,
+        seg_emb_ptr,
         row,
         columns,
         cols,
@@ -156,7 +162,7 @@ def _embedding_forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _embedding_backward(  # type: ignore[no-untyped-def]
-    dy_ptr, token_ptr, position_ptr, segment_ptr, word_table_ptr, position_table_ptr, segment_table_ptr, weight_ptr, seed_ptr,
+    dy_ptr, token_ptr, position_ptr, segment_ptr, word_emb_ptr, pos_emb_ptr, seg_emb_ptr, weight_ptr, seed_ptr,
     statistics_ptr, dx_ptr, parts_ptr, rows, columns, scale, threshold: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -174,9 +180,9 @@ def _embedding_backward(  # type: ignore[no-untyped-def]
             token_ptr,
             position_ptr,
             segment_ptr,
-            word_table_ptr,
-            position_table_ptr,
-            segment_table_ptr,
+            word_emb_ptr,
+            pos_emb_ptr,
+            seg_emb_ptr,
             row,
             columns,
             cols,
@@ -188,6 +194,7 @@ def _embedding_backward(  # type: ignore[no-untyped-def]
         dbias += dy
         scaled = dy * weight
         centre, product = tl.sum(scaled, 0) / columns, tl.sum(scaled * normalised, 0) / columns
+        # dx stays float32: the gradients of many tokens are added up for each row of the tables.
         tl.store(dx_ptr + offsets, inverse_std * (scaled - centre - normalised * product), mask=mask)
     part = parts_ptr + program * 2 * columns + cols
     tl.store(part, dweight, mask=mask)
@@ -195,13 +202,12 @@ def _embedding_backward(  # type: ignore[no-untyped-def]
 
 
 class _EmbeddingNorm(torch.autograd.Function):
-    """Keeps two statistics a row; the sums are looked up again. PyTorch's own operator adds up the tables' gradients,
-    since it sorts the ids first and so adds in one order, without atomics."""
+    """Saves the ids, tables, each row's mean and 1/std and the seed; backward looks the embeddings up again."""
 
     @staticmethod
     def forward(ctx: Any, p: float, dtype: torch.dtype, *inputs: Tensor) -> Tensor:
-        tokens_T, words_VD = inputs[0], inputs[3]
-        rows, columns, device = len(tokens_T), words_VD.shape[1], words_VD.device
+        tokens_T, word_embeddings_VD = inputs[0], inputs[3]
+        rows, columns, device = len(tokens_T), word_embeddings_VD.shape[1], word_embeddings_VD.device
         seed, y_TD = draw_seed(device, p), torch.empty(rows, columns, dtype=dtype, device=device)
         statistics_T2 = torch.empty(rows, 2, device=device)
         (threshold, scale), block = dropout_threshold_and_scale(p), block_size(columns)
@@ -226,6 +232,7 @@ class _EmbeddingNorm(torch.autograd.Function):
             gradients[0].contiguous(), *inputs, seed, statistics_T2, dx_TD, parts,
             rows, columns, scale, threshold, block, num_warps=warp_count(block),
         )  # fmt: skip
+        # PyTorch's operator sorts the ids and so adds the rows of each id in a fixed order, without atomic additions.
         table_gradients = (
             torch.ops.aten.embedding_dense_backward(dx_TD, index, len(table), -1, False)
             for index, table in zip(ids, tables, strict=True)

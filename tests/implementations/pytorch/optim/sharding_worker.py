@@ -1,4 +1,4 @@
-"""One rank of test_sharding: trains the same weights with LAMB and with LAMB shared out over ranks.
+"""One rank of test_sharded_lamb: trains the same weights with LAMB and with sharded LAMB.
 
 Arguments: file of the process group, rank, ranks, file to save to.
 """
@@ -33,7 +33,7 @@ def groups(p: list[Tensor]) -> list[dict[str, Any]]:
 
 
 def train(weights: list[Tensor], optimizer: Lamb, steps: range, overflows: bool) -> None:
-    """A step for each number, with a rate of its own; with `finds`, step 1 is one that a loss scaler has skipped."""
+    """Take the steps, each with another learning rate; with `overflows`, gradients of step 1 are infinite."""
     for step in steps:
         random = torch.Generator().manual_seed(10 + step)
         for weight in weights:

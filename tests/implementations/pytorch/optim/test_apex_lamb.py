@@ -1,4 +1,4 @@
-"""LAMB by apex, with a module named apex that stands in for NVIDIA's: what it is asked, and what comes of it."""
+"""LAMB by apex, with a fake module in place of NVIDIA's apex: the calls that it receives, and the results."""
 
 import sys
 from collections.abc import Callable
@@ -33,8 +33,8 @@ Models = Callable[..., BertForPreTraining]
 
 
 class FakeFusedLamb(torch.optim.Optimizer):
-    """Does with its arguments what apex documents, in plain PyTorch: ratios of whole tensors that have weight decay,
-    rate and step as tensors, nothing where overflow was found, gradients divided by the scale."""
+    """What apex documents, in plain PyTorch: trust ratios of whole tensors with weight decay, learning rate and step as
+    tensors, no change after an overflow, gradients divided by the scale."""
 
     instances: ClassVar[list["FakeFusedLamb"]] = []
 
@@ -92,7 +92,7 @@ class FakeFusedLamb(torch.optim.Optimizer):
 
 @pytest.fixture
 def apex(monkeypatch: pytest.MonkeyPatch) -> list[FakeFusedLamb]:
-    """The stand-ins that were made."""
+    """The instances of the fake optimizer, in order of construction."""
     package, optimizers = ModuleType("apex"), ModuleType("apex.optimizers")
     optimizers.FusedMixedPrecisionLamb = FakeFusedLamb  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "apex", package)
@@ -113,8 +113,8 @@ def assert_same_weights(model: nn.Module, other: nn.Module) -> None:
         torch.testing.assert_close(parameter, names[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
-def test_weights_are_those_of_podiums_lamb(apex: list[FakeFusedLamb], make_model: Models) -> None:
-    """Queries, keys and values as three matrices, and a rate of its own in every step."""
+def test_weights_equal_podiums_lamb(apex: list[FakeFusedLamb], make_model: Models) -> None:
+    """With queries, keys and values as three matrices, and another learning rate in every step."""
     model, other = make_model(), make_model()
     for trained in (model, other):
         with torch.no_grad():
@@ -135,7 +135,7 @@ def test_weights_are_those_of_podiums_lamb(apex: list[FakeFusedLamb], make_model
     assert used(by_apex, SETTINGS) == used(by_podium, PODIUM)
 
 
-def test_apex_does_not_clip_and_gets_what_was_set(apex: list[FakeFusedLamb], make_model: Models) -> None:
+def test_apex_gets_the_settings_and_does_not_clip(apex: list[FakeFusedLamb], make_model: Models) -> None:
     build_optimizer(make_model(), SETTINGS)
     (fused,) = apex
     assert fused.arguments["max_grad_norm"] == float("inf")
@@ -144,8 +144,8 @@ def test_apex_does_not_clip_and_gets_what_was_set(apex: list[FakeFusedLamb], mak
     assert fused.arguments["use_nvlamb"] is False  # vectors have no ratio
 
 
-def test_overflow_changes_nothing_and_is_told_without_asking(apex: list[FakeFusedLamb], make_model: Models) -> None:
-    """Gradients are unscaled by the scaler, and apex is not to divide by the scale again."""
+def test_overflow_changes_nothing_without_host_synchronisation(apex: list[FakeFusedLamb], make_model: Models) -> None:
+    """The scaler unscales the gradients, so apex must not divide by the scale again."""
     model, other = make_model(), make_model()
     optimizer, plain = build_optimizer(model, SETTINGS), build_optimizer(other, PODIUM)
     scaler = LossScaler(LossScaling(initial=8.0), torch.device("cpu"), enabled=True)
@@ -167,7 +167,7 @@ def test_overflow_changes_nothing_and_is_told_without_asking(apex: list[FakeFuse
     assert all(float(found._get_scale_async()) == 1.0 for found in apex[0].scalers)
 
 
-def test_its_state_is_lambs_and_each_goes_on_from_the_others(apex: list[FakeFusedLamb], make_model: Models) -> None:
+def test_state_is_interchangeable_with_lamb(apex: list[FakeFusedLamb], make_model: Models) -> None:
     model, other = make_model(), make_model()
     optimizers = [(model, build_optimizer(model, SETTINGS)), (other, build_optimizer(other, PODIUM))]
     for step in range(2):
@@ -184,7 +184,7 @@ def test_its_state_is_lambs_and_each_goes_on_from_the_others(apex: list[FakeFuse
     assert [float(group["step"]) for group in optimizers[0][1].param_groups] == [3.0, 3.0, 3.0]
 
 
-def test_parameters_without_gradients_stay(apex: list[FakeFusedLamb]) -> None:
+def test_parameters_without_gradients_are_unchanged(apex: list[FakeFusedLamb]) -> None:
     moved, kept = (nn.Parameter(torch.ones(6, 2)) for _ in range(2))
     optimizer = ApexLamb(
         [{"params": [moved, kept], "parts": 3, "weight_decay": 0.1}], torch.tensor(0.1), (0.9, 0.99), 1e-6
@@ -197,7 +197,7 @@ def test_parameters_without_gradients_stay(apex: list[FakeFusedLamb]) -> None:
 
 
 @pytest.mark.parametrize(("decay", "adapt"), [(0.0, True), (0.1, False)])
-def test_ratios_that_apex_does_not_take_are_refused(apex: list[FakeFusedLamb], decay: float, adapt: bool) -> None:
+def test_trust_ratios_unsupported_by_apex_are_an_error(apex: list[FakeFusedLamb], decay: float, adapt: bool) -> None:
     group = {"params": [nn.Parameter(torch.ones(2))], "weight_decay": decay, "adapt": adapt}
     with pytest.raises(ValueError, match="apex takes trust ratios of tensors with weight decay, and of no others"):
         ApexLamb([group], torch.tensor(0.1), (0.9, 0.99), 1e-6)
@@ -218,7 +218,7 @@ def broken(*_: Any, **__: Any) -> Any:
         ),
     ],
 )
-def test_apex_that_is_not_there_is_said(
+def test_missing_or_incomplete_apex_is_a_usage_error(
     contents: dict[str, Any] | None, sentence: str, monkeypatch: pytest.MonkeyPatch, make_model: Models
 ) -> None:
     optimizers = None
@@ -231,8 +231,8 @@ def test_apex_that_is_not_there_is_said(
         build_optimizer(make_model(), SETTINGS)
 
 
-def test_pieces_lie_in_the_weights_memory(apex: list[FakeFusedLamb], make_model: Models) -> None:
-    """Of the parameter, its gradient and its moving averages: nothing is copied."""
+def test_parts_share_memory_with_the_weights(apex: list[FakeFusedLamb], make_model: Models) -> None:
+    """For the parameter, its gradient and its moving averages: nothing is copied."""
     model = make_model()
     optimizer = build_optimizer(model, SETTINGS)
     set_gradients(model, 0)

@@ -1,4 +1,4 @@
-"""Which elements a dropout of the CPU kernels keeps, found from its seed alone."""
+"""Dropout masks of the CPU kernels, computed from the seed."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ def _numbers(seed: np.ndarray, out: np.ndarray) -> None:
 
 
 def kept_mask(seed: Tensor, rows: int, columns: int, probability: float) -> Tensor:
-    """Which elements [rows, columns] a dropout with this seed keeps, as booleans."""
+    """Return which elements dropout with this seed keeps, bool [rows, columns]."""
     numbers = np.empty((rows, draws_per_row(columns)), dtype=np.uint16)
     _numbers(seed.numpy(), numbers)
     return torch.from_numpy(numbers[:, :columns] >= dropout_threshold_and_scale(probability)[0])

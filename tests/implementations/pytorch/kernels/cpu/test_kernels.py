@@ -1,4 +1,4 @@
-"""numba's kernels against the eager twins in float64, forward and backward, and their dropout replayed."""
+"""The numba kernels compared with the eager kernels in float64, forward and backward, with recomputed dropout masks."""
 
 import subprocess
 import sys
@@ -23,8 +23,8 @@ from tests.implementations.pytorch.kernels.cpu.masks import kept_mask
 
 Error = Callable[[Tensor, Tensor], float]
 Call = Callable[..., Tensor]
+# Relative to the norm of the whole tensor; bfloat16 has eight significant bits.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
-"""Relative to the norm of the whole tensor; bfloat16 has eight bits."""
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
@@ -195,7 +195,7 @@ def test_cross_entropy(dtype: torch.dtype, masked: int, vocabulary_size: int, re
     )
 
 
-def test_cross_entropy_of_nothing_and_of_nan() -> None:
+def test_cross_entropy_of_ignored_labels_and_of_nan() -> None:
     logits = normal(4, 9).float().requires_grad_()
     loss = NUMBA.cross_entropy(logits, torch.full((4,), IGNORED))
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -207,8 +207,8 @@ def test_cross_entropy_of_nothing_and_of_nan() -> None:
 
 
 @pytest.mark.parametrize("name", ["residual_norm", "attention_weights", "embedding_norm"])
-def test_dropout_on_average_changes_nothing(name: str) -> None:
-    """The mean of many draws goes to what there is without, where the expectation passes through."""
+def test_dropout_preserves_the_mean(name: str) -> None:
+    """The mean over many masks approaches the result without dropout, where the kernel is (nearly) linear in them."""
     torch.manual_seed(1)
     if name == "attention_weights":
         scores, counts = normal(2, 3, 16, 16).float(), torch.tensor([16, 9, 2], dtype=torch.int32)
@@ -217,7 +217,7 @@ def test_dropout_on_average_changes_nothing(name: str) -> None:
         ids = (torch.arange(5), torch.arange(5), torch.zeros(5, dtype=torch.int64))
         tables = (normal(5, 16).float(), normal(5, 16, seed=1).float(), normal(2, 16, seed=2).float())
         call = lambda p: NUMBA.embedding_norm(ids, tables, torch.ones(16), torch.zeros(16), p, torch.float32)  # noqa: E731
-    else:  # with weight on the residual alone the norm is nearly linear in the update
+    else:  # with a dominant residual the norm is nearly linear in the update
         x, update = 100 * normal(5, 16).float(), normal(5, 16, seed=1).float()
         call = lambda p: NUMBA.residual_norm(x, update, torch.zeros(16), torch.ones(16), torch.zeros(16), p)  # noqa: E731
     mean = torch.stack([call(0.5) for _ in range(4000)]).mean(0)
@@ -225,8 +225,8 @@ def test_dropout_on_average_changes_nothing(name: str) -> None:
     assert not torch.equal(call(0.5), call(0.5))
 
 
-def test_torchs_threads_stay_as_they_were() -> None:
-    """In a process of its own too: numba's threads start once, and it would set torch's to the number of cores."""
+def test_number_of_torch_threads_is_unchanged() -> None:
+    """Also in a new process, where numba starts its threads, which would set torch's number to that of the cores."""
     torch.set_num_threads(2)
     load_kernels("numba")
     assert torch.get_num_threads() == 2
@@ -241,8 +241,8 @@ def test_torchs_threads_stay_as_they_were() -> None:
     assert int(done.stdout) == 1
 
 
-def test_threads_change_nothing() -> None:
-    """Not a bit: sums over rows are cut the same way and masks go by position."""
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    """Bit for bit: sums over rows have the same chunks, and masks depend on the position only."""
     x, update = normal(300, 64).bfloat16(), normal(300, 64, seed=1).bfloat16()
     parameters = [normal(64, seed=n).float() for n in (3, 4, 5)]
     ends = []
@@ -262,7 +262,7 @@ def test_threads_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_other_types_go_to_the_twins(dtype: torch.dtype) -> None:
+def test_other_dtypes_use_the_eager_kernels(dtype: torch.dtype) -> None:
     x = normal(5, 8).to(dtype)
     parameters = [normal(8, seed=n).to(dtype if dtype == torch.float64 else torch.float32) for n in (3, 4, 5)]
     assert torch.equal(NUMBA.residual_norm(x, x, *parameters, 0.0), EAGER.residual_norm(x, x, *parameters, 0.0))

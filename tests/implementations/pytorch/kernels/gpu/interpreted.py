@@ -1,6 +1,6 @@
-"""Triton's kernels in its interpreter, against the eager twins in float64. Run by test_gpu.py in a process of its own.
+"""The Triton kernels in Triton's interpreter, compared with the eager kernels in float64.
 
-The interpreter runs the kernels' own code, program after program, on the CPU.
+Run by test_gpu.py in a new process. The interpreter runs the kernels' code on the CPU, one program after another.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_residual_norm(dtype: torch.dtype, tokens: int, width: int) -> None:
 
 @TYPES
 def test_residual_norm_with_dropout(dtype: torch.dtype) -> None:
-    """The mask is read off the update's gradient, 0 exactly where it was dropped, and forward is that of the mask."""
+    """The mask is taken from the update's gradient, which is exactly 0 where it was dropped."""
     tokens, width, p = 6, 96, 0.25
     activations = [normal(tokens, width, seed=n) for n in (1, 2)]
     parameters = [normal(width, seed=n) for n in (3, 4, 5)]
@@ -86,7 +86,7 @@ def test_residual_norm_with_dropout(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("width", [8, 100, 1024])
-def test_the_share_dropped_is_right_and_differs_by_row_and_call(width: int) -> None:
+def test_dropped_share_is_right_and_masks_differ_by_row_and_call(width: int) -> None:
     rows, p = 320 // width + 20, 0.1
     torch.manual_seed(0)
     x, ones, zeros = torch.zeros(rows, width), torch.ones(width), torch.zeros(width)
@@ -104,7 +104,7 @@ def test_the_share_dropped_is_right_and_differs_by_row_and_call(width: int) -> N
     assert width == 8 or len({tuple(row.tolist()) for row in masks[0][:20]}) == 20
 
 
-def test_no_two_columns_nor_rows_share_their_draws() -> None:
+def test_masks_of_all_rows_and_columns_differ() -> None:
     rows, width = 24, 64
     torch.manual_seed(0)
     update = torch.ones(rows, width, requires_grad=True)
@@ -176,7 +176,7 @@ def test_cross_entropy(dtype: torch.dtype, masked: int, vocabulary_size: int) ->
     )
 
 
-def test_cross_entropy_where_a_later_block_holds_the_largest() -> None:
+def test_cross_entropy_with_the_maximum_in_a_later_block() -> None:
     logits = normal(2, 4102)
     logits[:, -1] += 3
     labels = torch.tensor([5, 4101])
@@ -187,7 +187,7 @@ def test_cross_entropy_where_a_later_block_holds_the_largest() -> None:
         )
 
 
-def test_cross_entropy_of_nothing_of_large_numbers_and_of_nan() -> None:
+def test_cross_entropy_of_ignored_labels_large_logits_and_nan() -> None:
     logits = normal(2, 9).float().requires_grad_()
     loss = TRITON.cross_entropy(logits, torch.full((2,), IGNORED))
     assert float(loss.detach()) == 0
