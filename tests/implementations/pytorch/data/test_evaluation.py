@@ -63,9 +63,9 @@ def test_costs_of_ranks_are_balanced(ranks: int, wikipedia_lengths: Callable[[in
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(10_000))
     loads = np.array([costs[share].sum() for share in shares])
     assert loads.max() / loads.mean() < 1.001
-    whole = 10_000 // ranks * ranks
-    plain = costs[:whole][snake(lengths[:whole], ranks)].sum(axis=1)
-    plain[: 10_000 - whole] += costs[whole:]
+    multiple = 10_000 // ranks * ranks
+    plain = costs[:multiple][snake(lengths[:multiple], ranks)].sum(axis=1)
+    plain[: 10_000 - multiple] += costs[multiple:]
     assert loads.max() <= plain.max()
 
 

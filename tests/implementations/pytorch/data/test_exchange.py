@@ -158,12 +158,12 @@ def test_gather_selects_samples_by_index(store: SampleStore) -> None:
 
     indices = np.array([5, 199, 0, 5, 31])
     with BulkReader(store) as bulk:
-        whole, expected = bulk.gather(np.arange(SAMPLES)), bulk.gather(indices)
-    chosen = gather(whole, indices)
+        all_samples, expected = bulk.gather(np.arange(SAMPLES)), bulk.gather(indices)
+    chosen = gather(all_samples, indices)
     for name, values in vars(expected).items():
         assert np.array_equal(getattr(chosen, name), values), name
         assert getattr(chosen, name).dtype == values.dtype
-    assert len(gather(whole, indices[:0])) == 0
+    assert len(gather(all_samples, indices[:0])) == 0
 
 
 def test_exchange_without_a_process_group_is_an_error(store: SampleStore) -> None:

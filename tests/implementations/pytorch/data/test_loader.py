@@ -74,19 +74,19 @@ def test_masked_slots_are_passed_to_the_reader(order: TrainingOrder) -> None:
     assert shapes != [batch.shape for number in range(3) for batch in read_step(order, number, 0).micro_batches]
 
 
-@pytest.mark.parametrize("pins", [True, False])
-def test_batches_are_pinned_only_for_a_gpu(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch, pins: bool) -> None:
-    pinned: list[tuple[RaggedBatch, str]] = []
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_batches_are_pinned_only_for_a_gpu(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch, on_gpu: bool) -> None:
+    copied: list[tuple[RaggedBatch, str]] = []
 
     def pin(batch: RaggedBatch) -> RaggedBatch:
-        pinned.append((batch, threading.current_thread().name))
+        copied.append((batch, threading.current_thread().name))
         return batch
 
     monkeypatch.setattr(RaggedBatch, RaggedBatch.pinned.__name__, pin)
-    with Prefetcher(order, 0, range(3), 2, pins=pins) as steps:
+    with Prefetcher(order, 0, range(3), 2, pins=on_gpu) as steps:
         taken = [batch for step in steps for batch in step.micro_batches]
-    assert [id(batch) for batch, _ in pinned] == [id(batch) for batch in taken if pins]
-    assert {thread for _, thread in pinned} <= {"prefetch"}
+    assert [id(batch) for batch, _ in copied] == [id(batch) for batch in taken if on_gpu]
+    assert {thread for _, thread in copied} <= {"prefetch"}
 
 
 def test_empty_range_of_steps_ends_at_once(order: TrainingOrder) -> None:
