@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
+from typing import Self
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class Plan:
     places: np.ndarray  # [m] positions among the received samples, in the order of steps and local batches
 
     @classmethod
-    def of(cls, global_batches: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":
+    def of(cls, global_batches: Sequence[GlobalBatch], rank: int, ranks: int) -> Self:
         """Compute the plan of a piece. Each sample is read by the rank in whose local batch it was drawn.
 
         Every rank computes its plan from the shared order without communication.
