@@ -148,7 +148,7 @@ def test_a_run_resumes_after_a_rank_hung(home: Path, expected: RunFolder) -> Non
     before = results(home)
     process = start(home, *SAVING, TWO, "launch.max_restarts=1", "launch.timeout_seconds=4")
     message = stopped(home, process, rank=1, samples=120)
-    assert "gives no sign of life: all have stood still for 4 seconds" in message
+    assert "sends no heartbeat: no rank has made progress for 4 seconds" in message
     assert "and 1 rank waits for it" in message
     found, _ = finish(process)
     folder = RunFolder(Path(found["run_folder"]))

@@ -90,7 +90,7 @@ def pins(pyproject: Path) -> dict[str, str]:
 
 
 def locked_versions(folder: Path) -> dict[str, str]:
-    """Return the version of every package of a run in requirements/ by normalized name, with torch as its CUDA build."""
+    """Return the version of every package of a run in requirements/ by normalized name, torch in its CUDA build."""
     paths = [folder / name for name in ("run.txt", "torch-cuda.txt")]
     text = "".join(path.read_text(encoding="utf-8") for path in paths if path.is_file())
     return dict(re.findall(r"^([\w.-]+)==(\S+)", text, flags=re.MULTILINE))

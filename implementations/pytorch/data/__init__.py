@@ -1,1 +1,1 @@
-"""From stored samples to ragged batches on the host: reading, collating, prefetching, exchange between ranks."""
+"""Data loading: reading stored samples, collating ragged batches on the host, prefetching, exchange between ranks."""

@@ -1,11 +1,11 @@
-"""The ragged batch: sequences laid end to end, with every index that the device needs built on the host.
+"""The ragged (unpadded) batch: concatenated sequences, with all indices that the device needs, computed on the host.
 
-- Layout: the place of every token of a batch, by compiled loops that release the interpreter lock, so that a thread
-  lays out batches while another one trains.
-- Attention groups: attention is computed group by group, the sequences of a group laid out as a [sequences, longest]
-  rectangle. Few groups waste products on short sequences, many groups waste launches. Since the best groups are
-  always runs of the length-sorted batch, the cheapest cut is found exactly by dynamic programming.
-- Flattening: a batch as one array, so that a transfer to another process or to a device moves one object.
+- Layout: tokens are copied by compiled loops that release the interpreter lock, so that a thread collates batches while
+  another one trains. Source of unpadding: Zeng et al., arXiv 2208.08124.
+- Attention groups: attention is computed group by group, on the sequences of a group as a [sequences, longest]
+  rectangle. With few groups products are wasted on short sequences, with many groups launches cost more. The best
+  groups are always runs of the length-sorted batch, so dynamic programming finds the cheapest division exactly.
+- Flattening: a batch as one array, so that one object is transferred to another process or to a device.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +22,13 @@ from podium.core.jit import compiled
 from podium.planning.balancing.interface import offsets_of
 from podium.planning.batch_plan import round_up
 
-LAUNCH_COST = 40_000.0  # of one more group, in query–key pairs: measured on two CPU cores (docs/lab-notebook.md)
+# Cost of one more group in query–key pairs, measured on two CPU cores (docs/lab-notebook.md).
+LAUNCH_COST = 40_000.0
 
 
 @dataclass(frozen=True)
 class Group:
-    """The slots `first` to `last` (exclusive) of the length-sorted batch, laid out as `rows` × `width` tokens."""
+    """The sequences `first` to `last` (exclusive) of the length-sorted batch, as a rectangle [rows, width]."""
 
     first: int
     last: int
@@ -38,14 +39,15 @@ class Group:
         return self.last - self.first
 
 
-WIDTH_STEP = 32  # widths are multiples of this: libraries prepare a product for each shape, so few shapes cost less
+# Widths are multiples of this: libraries prepare each new shape of a product, so fewer shapes cost less.
+WIDTH_STEP = 32
 
 
 def group_by_width(sorted_lengths: np.ndarray, widths: Sequence[int]) -> tuple[Group, ...]:
-    """Cut lengths [S], sorted from long to short, at given widths, as arXiv 2208.08124 does at 128, 256, 384 and 512.
+    """Group lengths [S], sorted in descending order, by given widths.
 
-    Each sequence goes to the narrowest width that holds it; a width that no sequence needs makes no group. Raises
-    ValueError for a sequence that is longer than the greatest width.
+    Each sequence belongs to the narrowest width that holds it; widths without sequences yield no group. Source: arXiv
+    2208.08124, with widths of 128, 256, 384 and 512. Raises ValueError for a sequence longer than the largest width.
     """
     descending = sorted(widths, reverse=True)
     if len(sorted_lengths) and sorted_lengths[0] > descending[0]:
@@ -57,16 +59,16 @@ def group_by_width(sorted_lengths: np.ndarray, widths: Sequence[int]) -> tuple[G
 
 
 def group_by_length(sorted_lengths: np.ndarray, launch_cost: float = LAUNCH_COST) -> tuple[Group, ...]:
-    """Cut lengths [S], sorted from long to short, into the groups of least total cost.
+    """Divide lengths [S], sorted in descending order, into the groups of minimum total cost.
 
-    A group of n sequences costs n · width² + `launch_cost`, its width being that of its longest sequence, rounded up.
-    Exact, O(S²) in vectorised steps. An empty batch has no groups.
+    A group of n sequences costs n · width² + `launch_cost`, where width is the longest sequence's length, rounded up to
+    WIDTH_STEP. Exact, by dynamic programming in O(S²). An empty batch has no groups.
     """
     count = len(sorted_lengths)
     widths = -(-sorted_lengths.astype(np.int64) // WIDTH_STEP) * WIDTH_STEP
     squares = widths.astype(np.float64) ** 2
-    best = np.zeros(count + 1)  # best[i]: least cost of the first i sequences
-    cut = np.zeros(count + 1, dtype=np.int64)
+    best = np.zeros(count + 1)  # best[i]: minimum cost of the first i sequences
+    cut = np.zeros(count + 1, dtype=np.int64)  # cut[i]: first sequence of the last group of that division
     for last in range(1, count + 1):
         first = np.arange(last)
         costs = best[:last] + (last - first) * squares[:last] + launch_cost
@@ -96,10 +98,10 @@ def lay_out(
     masks_2M: NDArray[np.int64],
     next_sentence: NDArray[np.int64],
 ) -> None:
-    """Copy the flat arrays of `Samples` in an `order` [S] into rows that begin at `starts` [S + 1].
+    """Copy the flat arrays of `Samples` in `order` [S] into sequences that begin at the token slots `starts` [S + 1].
 
-    `tokens_3T` gets token ids, segments and positions and must be zero; `masks_2M` gets the places of masked tokens
-    among the T and their labels, in its first columns.
+    Outputs: `tokens_3T` receives token ids, segments and positions, and must be zero before; the first columns of
+    `masks_2M` receive the token slots of masked tokens and their labels; `next_sentence` [S] receives the labels.
     """
     masked = 0
     for row in range(len(order)):
@@ -108,7 +110,7 @@ def lay_out(
         for k in range(sample_offsets[sample + 1] - source):
             tokens_3T[0, start + k] = token_ids[source + k]
             tokens_3T[1, start + k] = 1 if k >= first_segment_lengths[sample] else 0
-        for k in range(starts[row + 1] - start):
+        for k in range(starts[row + 1] - start):  # in a padded batch also for the padding
             tokens_3T[2, start + k] = k
         for k in range(masked_offsets[sample], masked_offsets[sample + 1]):
             masks_2M[0, masked] = start + masked_positions[k]
@@ -121,7 +123,7 @@ def lay_out(
 def fill_rectangle(
     row_starts: NDArray[np.int64], width: int, pad_index: NDArray[np.int64], unpad_index: NDArray[np.int64]
 ) -> None:
-    """The two indices of an `AttentionGroup` whose rows are the tokens from `row_starts` [rows + 1]."""
+    """Fill `pad_index` and `unpad_index` of an `AttentionGroup` whose rows begin at `row_starts` [rows + 1]."""
     for row in range(len(row_starts) - 1):
         start, count = row_starts[row], row_starts[row + 1] - row_starts[row]
         before = start - row_starts[0]
@@ -131,56 +133,54 @@ def fill_rectangle(
             unpad_index[before + k] = row * width + k
 
 
-IGNORED = -100  # the label of a masked position that is there for the shape's sake only; torch's cross-entropy skips it
+IGNORED = -100  # label of masked positions that only pad the shape; the default ignore_index of torch's cross-entropy
 
 
 @dataclass(frozen=True)
 class AttentionGroup:
     """One dense rectangle of the `grouped` attention backend: `rows` sequences of at most `width` tokens.
 
-    `pad_index` [rows · width] names the batch's token that fills each slot; slots beyond a sequence's end repeat its
-    first token. Row r holds the token slots `row_starts[r]` to `row_starts[r + 1]` of the batch (int64 [rows + 1]) and
-    attends to the first `key_counts[r]` of them (int32 [rows]); `relative_starts` are the row starts counted from the
-    group's first token, in int32.
-    `unpad_index` [tokens of the group] is its inverse: where in the rectangle each of the group's tokens lies.
-    `start` is the group's first token in the batch; its tokens are contiguous.
+    The group's tokens are contiguous in the batch. Row r holds the batch's token slots `row_starts[r]` to
+    `row_starts[r + 1]`, and its tokens attend to the first `key_counts[r]` of them.
     """
 
     rows: int
     width: int
-    start: int
-    pad_index: Tensor
-    unpad_index: Tensor
-    row_starts: Tensor
-    relative_starts: Tensor
-    key_counts: Tensor
+    start: int  # first token slot of the group in the batch
+    pad_index: (
+        Tensor  # [rows · width] int64, token slot of the batch for each slot; padding repeats a row's first token
+    )
+    unpad_index: Tensor  # [tokens of the group] int64, the inverse: slot of the rectangle for each token
+    row_starts: Tensor  # [rows + 1] int64, token slots of the batch
+    relative_starts: Tensor  # [rows + 1] int32, the same relative to the group's first token
+    key_counts: Tensor  # [rows] int32, tokens of each row without padding
 
     @property
     def tokens(self) -> int:
-        """Token slots of the group in the batch."""
+        """Number of token slots of the group in the batch."""
         return self.unpad_index.numel()
 
     def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "AttentionGroup":
-        """The same group with every tensor changed."""
+        """Return a copy of the group with `change` applied to every tensor."""
         changed: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self)}
         return replace(self, **changed)
 
 
 @dataclass(frozen=True)
 class RaggedBatch:
-    """S sequences, longest first, in T token slots, M of which are masked.
+    """A batch of S sequences, longest first, in T token slots, with M masked positions.
 
-    In an unpadded batch the sequences lie end to end; slots after the last one only round the shape up and belong to
-    no sequence, and sequences that only round S up begin there and have no tokens. In a padded batch each sequence has
-    a slot of fixed width, its tokens come first and [PAD] fills the rest; `lengths` counts the tokens alone. Masked
-    positions that round M up point to slot 0; they and sequences of no tokens have the label IGNORED.
+    In an unpadded batch sequences are contiguous; spare slots after the last one only round T up. Sequences that only
+    round S up begin there and have no tokens. In a padded batch each sequence has a slot of fixed width with its tokens
+    first and [PAD] after them; `lengths` counts only the tokens. Masked positions that only round M up point to slot 0.
+    They, and sequences without tokens, have the label IGNORED.
     """
 
     token_ids: Tensor  # [T] int64
     segment_ids: Tensor  # [T] int64
     position_ids: Tensor  # [T] int64, from 0 in each sequence
     sequence_starts: Tensor  # [S + 1] int64, token slots
-    sequence_starts_i32: Tensor  # [S + 2] int32, the same with T at the end: slots of no sequence as one more
+    sequence_starts_i32: Tensor  # [S + 2] int32, the same with T appended: the spare slots as one more sequence
     masked_positions: Tensor  # [M] int64, into the T slots
     masked_labels: Tensor  # [M] int64
     next_sentence: Tensor  # [S] int64, 1 where the second segment is a random one
@@ -195,17 +195,17 @@ class RaggedBatch:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are not padding."""
+        """Number of tokens, without padding."""
         return sum(self.lengths)
 
     @property
     def slots(self) -> int:
-        """Token slots T, padding included."""
+        """Number of token slots T, with padding."""
         return self.token_ids.numel()
 
     @property
     def spare_slots(self) -> int:
-        """Token slots after the last sequence's."""
+        """Number of token slots after the last sequence."""
         return self.slots - sum(group.tokens for group in self.groups)
 
     @property
@@ -214,26 +214,26 @@ class RaggedBatch:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(T, M, S), what only rounds them up included."""
+        """(T, M, S), including the padding that rounds them up."""
         return self.slots, self.masked_positions.numel(), self.next_sentence.numel()
 
     def to(self, device: torch.device) -> "RaggedBatch":
-        """The same batch on a device; copies overlap with computation when the host memory is pinned."""
+        """Return the batch on a device; the copies overlap with computation if the host memory is pinned."""
         if device.type == "cpu":
             return self
         return self.with_tensors(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pinned(self) -> "RaggedBatch":
-        """The same batch in memory that a GPU can read by itself."""
+        """Return the batch in page-locked memory, from which a GPU copies asynchronously."""
         return self.with_tensors(Tensor.pin_memory)
 
     def with_tensors(self, change: Callable[[Tensor], Tensor]) -> "RaggedBatch":
-        """The same batch with every tensor changed, those of its groups included."""
+        """Return a copy of the batch with `change` applied to every tensor, including those of its groups."""
         changed: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self)}
         return replace(self, groups=tuple(group.with_tensors(change) for group in self.groups), **changed)
 
     def tensors(self) -> list[Tensor]:
-        """Every tensor of the batch but for those of its groups, in a fixed order."""
+        """Return all tensors of the batch, except for those of its groups, in a fixed order."""
         return [tensor for _, tensor in _tensors(self)]
 
 
@@ -250,21 +250,20 @@ def collate(
     attention_widths: Sequence[int] | None = None,
     sequence_slots: int | None = None,
 ) -> RaggedBatch:
-    """Lay samples end to end, longest first (ties keep their order).
+    """Concatenate samples, longest first (ties keep their order), into a ragged batch.
 
-    `slot_width` gives every sequence a slot of that many tokens, as padded implementations do; None pads nothing.
-    T is rounded up to a multiple of `shape_step`, and so is M unless it is given as `masked_slots`. Attention groups
-    are cut at `attention_widths`, or where that is cheapest. S is rounded up to `sequence_slots`, if that is given, by
-    sequences of no tokens that begin after all others; T must have a slot free for them. Raises ValueError for a sample
-    that is longer than its slot or the greatest width, for more masked tokens or sequences than slots and for an empty
-    batch: nothing is ever cut off.
+    `slot_width` gives every sequence a slot of that many tokens (a padded batch); None adds no padding. T is rounded up
+    to a multiple of `shape_step`, and M too unless it is given as `masked_slots`. Attention groups have the widths
+    `attention_widths`, or those of minimum cost. `sequence_slots` rounds S up with sequences without tokens that begin
+    after all others, for which T must have at least one spare slot. Nothing is truncated. Raises ValueError for an
+    empty batch, a sample longer than its slot or the largest width, and more masked tokens or sequences than slots.
     """
     if not len(samples):
         raise ValueError("a batch needs at least one sample")
     if not isinstance(samples, Samples):
         samples = _in_flat_arrays(samples)
     lengths, masked_counts = np.diff(samples.sample_offsets), np.diff(samples.masked_offsets)
-    order = np.argsort(-lengths, kind="stable")
+    order = np.argsort(-lengths, kind="stable")  # groups are runs of the sorted batch
     lengths, masked_counts = lengths[order], masked_counts[order]
     if slot_width is not None and lengths[0] > slot_width:
         raise ValueError(f"a sample of {lengths[0]} tokens does not fit a slot of {slot_width}")
@@ -279,7 +278,7 @@ def collate(
 
     tokens_3T, masks_2M = np.zeros((3, slots), dtype=np.int64), np.zeros((2, masked_slots), dtype=np.int64)
     next_sentence = np.empty(len(order), dtype=np.int64)
-    masks_2M[1] = IGNORED
+    masks_2M[1] = IGNORED  # the spare ones: `lay_out` writes the others
     lay_out(*samples.arrays, order, starts, tokens_3T, masks_2M, next_sentence)
     absent = 0 if sequence_slots is None else sequence_slots - len(order)
     if absent < 0 or (absent and starts[-1] == slots):
@@ -332,28 +331,28 @@ def _attention_group(group: Group, starts: np.ndarray, lengths: np.ndarray) -> A
     )
 
 
-WORD = 8  # every tensor begins at a multiple of so many bytes
+ALIGNMENT = 8  # bytes; every tensor begins at a multiple of this, since an int64 view requires it
 
 
 def flatten(batches: Sequence[RaggedBatch]) -> tuple[list[RaggedBatch], np.ndarray]:
-    """Batches of the host with tensors of the meta device, and the content of all their tensors, uint8 [bytes]."""
+    """Split host batches into copies without data (tensors on the meta device) and all tensor data, uint8 [bytes]."""
     contents = [np.empty(0, dtype=np.uint8)]
 
-    def set_aside(tensor: Tensor) -> Tensor:
-        contents.append(np.pad(tensor.numpy().view(np.uint8), (0, -tensor.nbytes % WORD)))
+    def to_meta(tensor: Tensor) -> Tensor:
+        contents.append(np.pad(tensor.numpy().view(np.uint8), (0, -tensor.nbytes % ALIGNMENT)))
         return tensor.to("meta")
 
-    return [batch.with_tensors(set_aside) for batch in batches], np.concatenate(contents)
+    return [batch.with_tensors(to_meta) for batch in batches], np.concatenate(contents)
 
 
 def unflatten(batches: Sequence[RaggedBatch], content: Tensor) -> tuple[RaggedBatch, ...]:
-    """The batches again, whose tensors are views of `content` [bytes] uint8, wherever that lies."""
+    """Restore the batches of `flatten`, with tensors that are views of `content` (uint8 [bytes]) on its device."""
     start = 0
 
     def view(tensor: Tensor) -> Tensor:
         nonlocal start
         values = content[start : start + tensor.nbytes].view(tensor.dtype)
-        start += round_up(tensor.nbytes, WORD)
+        start += round_up(tensor.nbytes, ALIGNMENT)
         return values
 
     return tuple(batch.with_tensors(view) for batch in batches)

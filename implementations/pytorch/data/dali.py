@@ -1,7 +1,7 @@
-"""The steps of `Prefetcher` through NVIDIA DALI: a separate process reads them, DALI queues them.
+"""Data loader with NVIDIA DALI: a separate process reads and collates steps, and DALI queues them.
 
-Source: DALI's parallel external source (https://docs.nvidia.com/deeplearning/dali). On a GPU, DALI also copies a
-step to the device, in one piece, while the step before it is trained on.
+It uses DALI's parallel external source (https://docs.nvidia.com/deeplearning/dali). On a GPU, DALI also copies each
+step to the device, as one array, while the previous step is trained on.
 """
 
 import pickle
@@ -18,10 +18,11 @@ from podium.planning.batch_plan import TrainingOrder
 
 
 class DaliPrefetcher:
-    """Reads steps ahead in a process, at most `depth` of them; an error in it is raised where the steps are taken.
+    """Data loader that reads up to `depth` steps ahead in another process; yields the same steps as `Prefetcher`.
 
-    Making one starts the process, which opens the store, and reads metadata alone; entering it begins to read samples.
-    Use as a context manager, or `close` it: the process ends then.
+    An exception in the process is raised by the iteration. The constructor starts the process, which opens the store
+    and reads only metadata; samples are read after `__enter__`. Use as a context manager or call `close`, which ends
+    the process.
     """
 
     def __init__(
@@ -34,9 +35,9 @@ class DaliPrefetcher:
         pins: bool = False,
         window: int = WINDOW,
     ) -> None:
-        """As `Prefetcher`'s; where that `pins` batches for a GPU, they are on the current one already.
+        """Parameters are those of `Prefetcher`; with `pins` batches are on the current GPU instead of in pinned memory.
 
-        Raises UsageError where DALI is not installed.
+        Raises UsageError if DALI is not installed.
         """
         try:
             from nvidia.dali import Pipeline, fn, types
@@ -53,7 +54,7 @@ class DaliPrefetcher:
             device_id=self._device.index,
             prefetch_queue_depth=depth,
             py_num_workers=1,
-            py_start_method="spawn",
+            py_start_method="spawn",  # a forked process would inherit CUDA's state
         )
         with self._pipeline:
             facts, content = fn.external_source(
@@ -81,7 +82,7 @@ class DaliPrefetcher:
     def __iter__(self) -> Iterator[Step]:
         for _ in range(self._count):
             facts, content = self._pipeline.share_outputs()
-            known = pickle.loads(np.asarray(facts[0]).tobytes())  # noqa: S301 — made by a process of our own
+            known = pickle.loads(np.asarray(facts[0]).tobytes())  # noqa: S301 — from a child process
             if isinstance(known, Exception):
                 raise known
             whole, described = known
@@ -91,13 +92,13 @@ class DaliPrefetcher:
             yield Step(unflatten(described, here), whole)
 
     def close(self) -> None:
-        """End the process; what was read ahead is dropped."""
+        """End the process; steps that were read ahead are dropped."""
         if self._open:
             self._open = False
-            del self._pipeline
+            del self._pipeline  # its destructor ends the worker process
 
     def _copy(self, content: Any) -> torch.Tensor:
-        """DALI uses its memory again: the step's own copy."""
+        """Return a copy of DALI's output [bytes] uint8, since DALI reuses its buffer for later steps."""
         if not self._on_gpu:
             return torch.from_numpy(np.array(content))
         from nvidia.dali.plugin.pytorch import feed_ndarray
@@ -108,7 +109,7 @@ class DaliPrefetcher:
 
 
 class _Source:
-    """What DALI's process calls for one step after the other: its facts, pickled, and its content, both uint8."""
+    """Callable that DALI's process calls for each step; returns pickled metadata and tensor contents, both uint8."""
 
     def __init__(
         self, order: TrainingOrder, rank: int, steps: range, masked_slots: Mapping[int, int] | None, window: int
@@ -125,11 +126,12 @@ class _Source:
             return self._read(info.idx_in_epoch)
         except StopIteration:
             raise
-        except Exception as error:  # noqa: BLE001 — handed over to the process that takes the steps
+        except Exception as error:  # noqa: BLE001 — raised in the process that takes the steps
             return _pickled(error), np.zeros(1, dtype=np.uint8)
 
     def _read(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         if self._steps is None:
+            # Opened here and not in __init__, which runs in the parent process: this object is pickled to the worker.
             self._steps = StepReader(*self._settings).steps(self._numbers)
         assert number == self._taken, "one process takes all steps in their order"
         self._taken += 1

@@ -1,4 +1,4 @@
-"""The evaluation samples of one rank, in batches of similar length, which keeps padding and work imbalance small."""
+"""The evaluation samples of one rank, in batches of similar lengths to limit padding and load imbalance."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,23 +17,24 @@ from podium.planning.batch_plan import SHAPE_STEP
 def evaluation_batches(
     store: SampleStore,
     rank: int,
-    deal: Deal,
+    spec: Deal,
     *,
     samples: int,
     local_batch_size: int,
     slot_width: int | None,
     reader: Callable[[SampleStore], BulkReader] = BulkReader,
 ) -> list[RaggedBatch]:
-    """One rank's share of the `samples` that the reference picks, dealt out evenly by what they cost.
+    """Return one rank's evaluation batches, longest samples first.
 
-    Costs are those of the `deal`, whose parts are the ranks; with `slot_width` all samples cost the same. Where there
-    are fewer samples than ranks, some ranks have none. Raises UsageError if the store holds too few samples.
+    The `samples` that MLPerf's reference picks are assigned to the ranks, which are the parts of `spec`, such that the
+    ranks' costs are balanced. With `slot_width` (padded batches) all samples cost the same. Ranks may have no batches
+    if there are fewer samples than ranks. Raises UsageError if the store has too few samples.
     """
     store.require_samples(samples, "evaluation.samples")
     picked = evaluation_pick(len(store), samples)
     lengths = store.lengths[picked].astype(np.int64)
     computed = lengths if slot_width is None else np.full_like(lengths, slot_width)
-    mine = evaluation_share(computed, rank, replace(deal, counts="free"))
+    mine = evaluation_share(computed, rank, replace(spec, counts="free"))
     mine = mine[np.argsort(-lengths[mine], kind="stable")]
     with reader(store) as bulk:
         return [
@@ -42,8 +43,8 @@ def evaluation_batches(
         ]
 
 
-def evaluation_share(lengths: np.ndarray, rank: int, deal: Deal) -> np.ndarray:
-    """The positions among samples of these lengths [n] that one of the deal's parts evaluates."""
-    if len(lengths) < deal.parts:
-        return np.arange(rank, len(lengths), deal.parts)
-    return assign("indexed", lengths, deal).part(rank)
+def evaluation_share(lengths: np.ndarray, rank: int, spec: Deal) -> np.ndarray:
+    """Return the positions, int64, that one rank evaluates among samples with these lengths (int64 [n])."""
+    if len(lengths) < spec.parts:
+        return np.arange(rank, len(lengths), spec.parts)
+    return assign("indexed", lengths, spec).part(rank)

@@ -1,10 +1,10 @@
-"""Readers that each read the samples drawn for their own rank and send them to the ranks that train on them.
+"""Sample exchange: each rank reads the samples drawn for it and sends them to the ranks that train on them.
 
-Source: the CPU-side exchange of Baidu, arXiv 2208.08124. While one piece, the samples of many steps, is trained on, a
-thread of every rank reads its part of the next and sends every sample to the rank that the balancing strategy assigns
-it to: one all-to-all among the CPUs, in a separate gloo group. In the published version ranks gather the samples of
-all others; here every rank knows the lengths, so that a sample is sent to one rank alone and the sizes of what
-arrives are known in advance. Steps are bit for bit those of `StepReader`.
+Source: Baidu's CPU-side exchange, arXiv 2208.08124. Samples are exchanged in pieces, the samples of `piece_steps`
+steps. While one piece is trained on, a thread of each rank reads its part of the next piece and sends each sample to
+the rank that the balancing strategy assigns it to, by one all-to-all on the CPUs in a separate gloo group. In the
+published version every rank gathers the samples of all ranks. Here every rank knows all lengths, so that each sample is
+sent to one rank only and message sizes are known in advance. Steps are bit for bit those of `StepReader`.
 """
 
 import queue
@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
+from typing import Self
 
 import numpy as np
 import torch
@@ -31,40 +32,45 @@ from podium.core.errors import PodiumError, UsageError, WorkError
 from podium.planning.balancing.interface import offsets_of
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
-GRACE_SECONDS = 2.0  # how long a rank that fails waits for its thread, which may wait for ranks that wait for this one
+GRACE_SECONDS = 2.0  # how long a failing rank waits for its thread, which may be blocked in a collective
+# State of a rank before the exchange of a piece. Ordered, so that their maximum over ranks decides for all of them.
 GO, STOP, FAILED = 0, 1, 2
 
 
 @dataclass
-class Exchanged:
-    """What passing samples on took a rank."""
+class ExchangeStats:
+    """Statistics of one rank's exchanges."""
 
     pieces: int = 0
-    samples: int = 0  # that this rank trains on
+    samples: int = 0  # received: samples that this rank trains on
     sent_bytes: int = 0  # to other ranks
     reading_seconds: float = 0.0
-    sending_seconds: float = 0.0  # sending and receiving, once all ranks have read their parts
-    agreeing_seconds: float = 0.0  # until all ranks have read their parts
-    first_wait_seconds: float = 0.0  # until the first piece was there: nothing is trained on meanwhile
-    wait_seconds: float = 0.0  # until each further piece was there, when all steps of the one before had been laid out
+    sending_seconds: float = 0.0  # duration of the all-to-all, after all ranks have read their parts
+    agreeing_seconds: float = 0.0  # wait for the slowest rank to read its part
+    first_wait_seconds: float = 0.0  # wait of training for the first piece
+    wait_seconds: float = 0.0  # wait of training for later pieces, after all steps of the piece before
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a rank reads of a piece, to whom it sends it, and what it gets."""
+    """Which samples of a piece one rank reads, sends and receives; W is the world size. All arrays are int64."""
 
-    wholes: Sequence[GlobalBatch]
-    read: np.ndarray  # dataset indices [n] of what this rank reads, by the rank that it goes to
-    read_counts: np.ndarray  # samples for each rank [W]
-    arriving: np.ndarray  # dataset indices [m] of what arrives, by the rank that it comes from
-    arriving_counts: np.ndarray  # samples from each rank [W]
-    places: np.ndarray  # where in what arrives this rank's samples lie [m], step by step
+    global_batches: Sequence[GlobalBatch]
+    read: np.ndarray  # dataset indices [n] of the samples to read, ordered by destination rank
+    read_counts: np.ndarray  # [W] samples to send to each rank
+    arriving: np.ndarray  # dataset indices [m] of the samples to receive, ordered by source rank
+    arriving_counts: np.ndarray  # [W] samples to receive from each rank
+    places: np.ndarray  # [m] positions among the received samples, in the order of steps and local batches
 
     @classmethod
-    def of(cls, wholes: Sequence[GlobalBatch], rank: int, ranks: int) -> "Plan":
-        """The plan of a piece: a sample is read by the rank in whose local batch it was drawn."""
-        mine, home, read, owner = [], [], [], []  # dataset indices of each step, and the ranks at the other end
-        for whole in wholes:
+    def of(cls, global_batches: Sequence[GlobalBatch], rank: int, ranks: int) -> Self:
+        """Compute the plan of a piece. Each sample is read by the rank in whose local batch it was drawn.
+
+        Every rank computes its plan from the shared order without communication.
+        """
+        # Per step: indices to receive and their source ranks (home), indices to read and their destinations (owner).
+        mine, home, read, owner = [], [], [], []
+        for whole in global_batches:
             local, starts = whole.samples // ranks, whole.starts[:: whole.micro_batch_slots.shape[1]]
             own = slice(starts[rank], starts[rank + 1])
             mine.append(whole.indices[own])
@@ -73,11 +79,13 @@ class Plan:
             read.append(whole.indices[places])
             owner.append(np.searchsorted(starts, places, side="right") - 1)
         homes, owners = np.concatenate(home), np.concatenate(owner)
+        # Stable sorts: sender and receiver both order the samples between two ranks by step and position, so that no
+        # indices have to be sent along.
         by_owner, by_home = np.argsort(owners, kind="stable"), np.argsort(homes, kind="stable")
         arrived = np.empty(len(by_home), dtype=np.int64)
         arrived[by_home] = np.arange(len(by_home))
         return cls(
-            wholes,
+            global_batches,
             np.concatenate(read)[by_owner],
             np.bincount(owners, minlength=ranks),
             np.concatenate(mine)[by_home],
@@ -86,69 +94,71 @@ class Plan:
         )
 
 
-Piece = tuple[Plan, Samples]  # of some steps, and this rank's samples as they arrived
+Piece = tuple[Plan, Samples]  # the plan of some steps, and this rank's samples in the order of their arrival
 
 
 class ExchangeReader(AbstractContextManager["ExchangeReader"]):
-    """One rank's parts of steps, of samples that the ranks' readers pass on to each other.
+    """Reader of one rank's part of each step, with samples exchanged between ranks. Keeps two pieces in memory.
 
-    All ranks make one together and take equally many steps, or else leave it by an error. Use as a context manager, or
-    `close` it: that returns when all ranks have closed theirs, or soon if this rank `fails`. Holds two pieces.
+    The constructor is a collective operation, and all ranks must take the same number of steps unless one fails. Use as
+    a context manager or call `close`, which returns when all ranks have closed theirs, or soon after `abort`.
     """
 
     def __init__(
         self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None, piece_steps: int
     ) -> None:
-        """`masked_slots` is that of `TrainingOrder.layouts`. Raises UsageError outside of a run's processes."""
+        """`masked_slots` is passed to `TrainingOrder.layouts`. Raises UsageError without a process group."""
         if not dist.is_initialized():
             raise UsageError(
-                "loader: found exchange, which passes samples on among the processes of a run; use loader=own here"
+                "loader: found exchange, which exchanges samples between the processes of a run; use loader=own here"
             )
         assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
-        assert order.capacity is None, "a sample that comes late was drawn in the step before"
-        self.measured = Exchanged()
+        assert order.capacity is None, "with a capacity, samples of a step may have been drawn in the step before"
+        self.measured = ExchangeStats()
         self._order, self._rank, self._masked_slots, self._piece_steps = order, rank, masked_slots, piece_steps
         self._store, self.samples = order.store, BulkReader(order.store)
-        self._group = cpu_group()  # a GPU's backend is another, and the threads' calls interleave
+        # A separate group: training may use NCCL, and the collectives of two threads in one group would interleave.
+        self._group = cpu_group()
         self._pieces: queue.Queue[Piece | BaseException | None] = queue.Queue()
-        self._room = threading.Semaphore(1)
+        self._room = threading.Semaphore(1)  # one piece may be exchanged ahead of the one that is trained on
         self._closed = threading.Event()
-        self._fails, self._taken = False, 0
+        self._aborted, self._taken = False, 0
         self._thread: threading.Thread | None = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fails(self) -> None:
-        """This rank ends by an error, and others may not: nobody is waited for any longer."""
-        self._fails = True
+    def abort(self) -> None:
+        """Stop without waiting for the other ranks, because this rank ends with an error and they may not."""
+        self._aborted = True
         self._closed.set()
-        self._pieces.put(None)  # for whoever waits for a piece that may never come
+        self._pieces.put(None)  # wakes up a consumer that waits for a piece that may never arrive
 
     def close(self) -> None:
+        """End the thread together with those of all other ranks, and close the shard files."""
         self._closed.set()
         self._room.release()
         if self._thread is not None:
-            while self._thread.is_alive() and not self._fails:
+            while self._thread.is_alive() and not self._aborted:
                 self._thread.join(0.1)
             self._thread.join(GRACE_SECONDS)
             if self._thread.is_alive():
-                return  # it ends with the process, and so do its files
+                return  # blocked in a collective: the daemon thread and its open files end with the process
         self.samples.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
-        """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
-        assert self._thread is None, "steps are taken once"
+        """Yield the steps with these numbers, counted from 0; each is identical to `StepReader`'s. Call it once."""
+        assert self._thread is None, "steps may be called only once"
         self._thread = threading.Thread(target=self._exchange, args=[iter(numbers)], name="exchange", daemon=True)
         self._thread.start()
         while (piece := self._next_piece()) is not None:
             first = 0
-            for whole in piece[0].wholes:
+            for whole in piece[0].global_batches:
                 yield self.lay_out(piece, whole, first)
                 first += sum(part.stop - part.start for part in whole.micro_batches(self._rank))
 
     def _next_piece(self) -> Piece | None:
-        """Take the next piece, and have the one after it exchanged; None at the end."""
+        """Wait for the next piece and start the exchange of the one after it; None at the end."""
         began = perf_counter()
         piece = self._pieces.get()
         waited = perf_counter() - began
@@ -163,7 +173,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         return piece
 
     def lay_out(self, piece: Piece, whole: GlobalBatch, first: int) -> Step:
-        """This rank's part of a global batch, which begins with its sample number `first` in the piece."""
+        """Collate this rank's part of a global batch, whose samples begin at number `first` of the piece's."""
         (plan, samples), batches = piece, []
         for part, layout in self._order.layouts(whole, self._rank, self._masked_slots):
             count = part.stop - part.start
@@ -171,13 +181,13 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
             first += count
         return Step(tuple(batches), whole)
 
-    # In the thread
+    # The methods below run in the thread.
 
     def _exchange(self, numbers: Iterator[int]) -> None:
-        """Exchange piece after piece, one ahead of the one that is taken, until all ranks stop at the same one."""
+        """Exchange the pieces in order, one ahead of training, until all ranks agree to stop."""
         try:
-            while wholes := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
-                plan = self.plan(wholes)
+            while global_batches := [self._order.global_batch(number) for number in islice(numbers, self._piece_steps)]:
+                plan = self.plan(global_batches)
                 self.samples.will_need(plan.read)
                 self._room.acquire()
                 samples = self._read(plan)
@@ -185,53 +195,55 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
                     break
                 self._pieces.put((plan, self.pass_on(plan, samples)))
             self._pieces.put(None)
-        except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
+        except BaseException as error:  # noqa: BLE001 — raised in the thread that takes the steps
             self._pieces.put(error)
 
-    def plan(self, wholes: Sequence[GlobalBatch]) -> Plan:
-        """What this rank reads, sends and gets of a piece."""
-        return Plan.of(wholes, self._rank, self._order.ranks)
+    def plan(self, global_batches: Sequence[GlobalBatch]) -> Plan:
+        """Return the plan of a piece for this rank."""
+        return Plan.of(global_batches, self._rank, self._order.ranks)
 
     def _read(self, plan: Plan) -> Samples | None:
-        """What this rank reads of a piece, when all ranks have read theirs; None if any of them stops before.
+        """Read this rank's part of a piece and wait until all ranks have read theirs; None if any rank has closed.
 
-        Raises what went wrong here, and on all other ranks WorkError with the same sentence.
+        If a rank fails, it raises its PodiumError (or a WorkError), and all others raise a WorkError that quotes it.
         """
         samples, failure = None, None
         began = perf_counter()
         if not self._closed.is_set():
             try:
                 samples = self.samples.gather(plan.read)
-            except Exception as error:  # noqa: BLE001 — raised again, when all ranks know
+            except Exception as error:  # noqa: BLE001 — raised below, after all ranks have been informed
                 failure = error
         read = perf_counter()
+        # All ranks must take the same decision, since the all-to-all below would block if one of them were missing.
         state = torch.tensor(FAILED if failure else STOP if samples is None else GO)
         dist.all_reduce(state, op=dist.ReduceOp.MAX, group=self._group)
         if int(state) == FAILED:
-            sentence = self._first_sentence(failure)
+            message = self._first_error_message(failure)
             if isinstance(failure, PodiumError):
                 raise failure
-            raise WorkError(sentence) from failure
+            raise WorkError(message) from failure
         if int(state) == STOP:
             return None
         self.measured.reading_seconds += read - began
         self.measured.agreeing_seconds += perf_counter() - read
         return samples
 
-    def _first_sentence(self, failure: Exception | None) -> str:
-        """What went wrong on the first rank that failed, as all ranks then know it."""
+    def _first_error_message(self, failure: Exception | None) -> str:
+        """Return the message of the lowest rank that failed, on all ranks. A collective operation."""
         own = "" if failure is None else f"rank {self._rank} could not read its samples: {failure}"
-        sentences = [""] * self._order.ranks
-        dist.all_gather_object(sentences, own, group=self._group)
-        return next(filter(None, sentences))
+        messages = [""] * self._order.ranks
+        dist.all_gather_object(messages, own, group=self._group)
+        return next(filter(None, messages))
 
     def pass_on(self, plan: Plan, samples: Samples) -> Samples:
-        """Send each sample that was read to its rank; this rank's samples, as they arrive."""
+        """Send each sample to the rank that trains on it; return the received samples, in the order of the plan."""
         began = perf_counter()
         lengths, masked_counts = self._store.lengths[plan.arriving], self._store.masked_counts[plan.arriving]
         own = record_lengths(np.diff(samples.sample_offsets), np.diff(samples.masked_offsets))
-        sent = _bytes_of(own, plan.read_counts)
-        arriving = _bytes_of(record_lengths(lengths, masked_counts), plan.arriving_counts)
+        sent = _record_bytes(own, plan.read_counts)
+        arriving = _record_bytes(record_lengths(lengths, masked_counts), plan.arriving_counts)
+        # The store knows the lengths of all samples, so receive sizes need no communication.
         records = np.empty(int(arriving.sum()) // STORED_DTYPE.itemsize, dtype=STORED_DTYPE)
         dist.all_to_all_single(
             torch.from_numpy(records.view(np.uint8)),
@@ -247,7 +259,7 @@ class ExchangeReader(AbstractContextManager["ExchangeReader"]):
         return unpack(records, lengths, masked_counts)
 
 
-def _bytes_of(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Bytes [W] of runs of so many records [W], of so many numbers each [n]."""
-    found: np.ndarray = np.diff(offsets_of(numbers)[offsets_of(counts)]) * STORED_DTYPE.itemsize
-    return found
+def _record_bytes(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the bytes [W] for each rank, of records with `numbers` [n] elements, `counts` [W] of them per rank."""
+    sizes: np.ndarray = np.diff(offsets_of(numbers)[offsets_of(counts)]) * STORED_DTYPE.itemsize
+    return sizes

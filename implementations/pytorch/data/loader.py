@@ -1,4 +1,4 @@
-"""The data loader: the steps of one rank, read and collated in the background while the device trains."""
+"""Data loaders: the steps of one rank, read and collated in the background while the device trains."""
 
 import queue
 import threading
@@ -6,21 +6,21 @@ import time
 from collections.abc import Iterator, Mapping
 
 from implementations.pytorch.data.dali import DaliPrefetcher
-from implementations.pytorch.data.exchange import Exchanged, ExchangeReader
+from implementations.pytorch.data.exchange import ExchangeReader, ExchangeStats
 from implementations.pytorch.data.reader import WINDOW, Step, StepReader
 from podium.planning.batch_plan import TrainingOrder
 
-# Seconds between the taking of a step and the reading of another one, where the queue was full. The thread that takes a
-# step lets go of the interpreter's lock for a moment before it goes on. Whoever wakes up just then takes the lock and
-# keeps it waiting, for no good: there are steps enough by then.
-REST = 0.001
+# Pause between the taking of a step from a full queue and the reading of another one. The training thread releases the
+# interpreter lock for a moment when it takes a step. A reader that woke up at that moment would take the lock and delay
+# training, for no benefit, since the queue is still nearly full.
+REST_SECONDS = 0.001
 
 
 class Prefetcher:
-    """Reads steps ahead in a thread, at most `depth` of them; an error in it is raised where the steps are taken.
+    """Data loader that reads up to `depth` steps ahead in a thread.
 
-    Making one reads metadata alone, entering it begins to read samples. Use as a context manager, or `close` it: the
-    thread ends then.
+    An exception in the thread is raised by the iteration, after the steps before it. The constructor reads only
+    metadata; samples are read after `__enter__`. Use as a context manager or call `close`, which ends the thread.
     """
 
     reader: type[StepReader | ExchangeReader] = StepReader
@@ -35,7 +35,10 @@ class Prefetcher:
         pins: bool = False,
         window: int = WINDOW,
     ) -> None:
-        """`pins` batches in memory that a GPU reads by itself; the rest as in the reader."""
+        """`steps` are the step numbers, from 0; with `pins` batches are copied to page-locked memory for a GPU.
+
+        The other parameters are those of `StepReader`.
+        """
         self.source = self.reader(order, rank, masked_slots, window)
         self._steps, self._pins = steps, pins
         self._queue: queue.Queue[Step | BaseException | None] = queue.Queue(maxsize=depth)
@@ -59,6 +62,7 @@ class Prefetcher:
             yield item
 
     def close(self) -> None:
+        """End the thread; steps that were read ahead are dropped."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -72,28 +76,29 @@ class Prefetcher:
                     if not self._put(step):
                         return
             self._put(None)
-        except BaseException as error:  # noqa: BLE001 — handed over to the thread that takes the steps
+        except BaseException as error:  # noqa: BLE001 — raised in the thread that takes the steps
             self._put(error)
 
     def _put(self, item: Step | BaseException | None) -> bool:
-        """Hand over an item as soon as there is room; False if nobody wants it any more."""
+        """Put an item into the queue as soon as there is room; return False if the loader has been closed."""
         waited = False
         while not self._closed.is_set():
             try:
+                # A timeout, since nothing wakes up a blocked `put` when the loader is closed.
                 self._queue.put(item, timeout=0.1 if waited else 0)
             except queue.Full:
                 waited = True
                 continue
             if waited:
-                time.sleep(REST)
+                time.sleep(REST_SECONDS)
             return True
         return False
 
 
 class ExchangePrefetcher(Prefetcher):
-    """Steps of samples that the ranks' readers pass on to each other, `window` steps at a time: see `ExchangeReader`.
+    """Data loader whose samples are exchanged between ranks, `window` steps at a time; see `ExchangeReader`.
 
-    All ranks make one together. Leaving it waits for all ranks to leave theirs, unless an error leaves it.
+    The constructor is a collective operation. `__exit__` waits for all ranks to exit, unless it is left by an error.
     """
 
     reader = ExchangeReader
@@ -101,17 +106,17 @@ class ExchangePrefetcher(Prefetcher):
 
     def __exit__(self, *error: object) -> None:
         if any(error):
-            self.source.fails()
+            self.source.abort()
         self.close()
 
     @property
-    def measured(self) -> Exchanged:
-        """What passing samples on has taken so far."""
+    def measured(self) -> ExchangeStats:
+        """Statistics of the exchange so far."""
         return self.source.measured
 
 
 Loader = Prefetcher | DaliPrefetcher
-# By the configuration's `loader`.
+# Data loader classes by the configuration's `loader`.
 LOADERS: dict[str, type[Prefetcher] | type[DaliPrefetcher]] = {
     "own": Prefetcher,
     "dali": DaliPrefetcher,

@@ -1,8 +1,8 @@
-"""Reads one rank's part of step after step, with read-ahead for the samples of coming steps.
+"""Reader of one rank's part of each step, with read-ahead for the samples of later steps.
 
-The order of a run is a function of its seed and the length index, so the samples of coming steps are known. They are
-prefetched for many steps at a time, in disk order and with neighbours merged: advice to the system that changes no bit
-of any batch.
+The order of samples is a function of the seed and the length index, so the samples of later steps are known. The kernel
+is advised (posix_fadvise) to read those of many steps at a time, in disk order and with neighbouring ranges merged.
+This does not change any batch.
 """
 
 from collections import deque
@@ -17,29 +17,31 @@ from benchmarks.bert.store_reader import BulkReader
 from implementations.pytorch.data.batch import RaggedBatch, collate
 from podium.planning.batch_plan import GlobalBatch, TrainingOrder
 
-WINDOW = 32  # steps that are known ahead of the one that is read; they are asked for half as many at a time
-PLANNED = 2  # steps planned for each one read, until WINDOW are known: the first step waits for its own plan alone
+WINDOW = 32  # steps planned ahead of the one that is read; their samples are prefetched for half a window at a time
+# Steps planned for each one that is read, until a window is planned. Planning the whole window at once would delay the
+# first step.
+PLANS_PER_STEP = 2
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one rank trains on in one step: the micro-batches of gradient accumulation, and the global batch."""
+    """One rank's data of one training step: its micro-batches (gradient accumulation), and the whole global batch."""
 
     micro_batches: tuple[RaggedBatch, ...]
     whole: GlobalBatch
 
 
 class StepReader(AbstractContextManager["StepReader"]):
-    """One rank's parts of steps. Use as a context manager, or `close` it: it keeps files of shards open.
+    """Reader of one rank's part of each step. It keeps shard files open: use as a context manager or call `close`.
 
-    Making one reads metadata alone. It holds the plans of `window` global batches at most, which is some tens of bytes
-    for each of their samples, and the samples of one step; what was asked for lies in the system's page cache.
+    The constructor reads only metadata. In memory are the plans of at most `window` global batches, some tens of bytes
+    per sample, and the samples of one step; prefetched samples are in the kernel's page cache.
     """
 
     def __init__(
         self, order: TrainingOrder, rank: int, masked_slots: Mapping[int, int] | None = None, window: int = WINDOW
     ) -> None:
-        """`masked_slots` is that of `TrainingOrder.layouts`. A window of 0 asks for nothing."""
+        """`masked_slots` is passed to `TrainingOrder.layouts`. A window of 0 disables prefetching."""
         assert isinstance(order.store, SampleStore), "a length index alone holds no samples"
         self._order, self._rank, self._masked_slots, self._window = order, rank, masked_slots, window
         self.samples = BulkReader(order.store)
@@ -51,31 +53,32 @@ class StepReader(AbstractContextManager["StepReader"]):
         self.samples.close()
 
     def steps(self, numbers: Iterable[int]) -> Iterator[Step]:
-        """These steps, counted from 0, one after the other: each as if read sample by sample, bit for bit."""
+        """Yield the steps with these numbers, counted from 0; each is identical to reading its samples one by one."""
         coming = iter(numbers)
         planned: deque[GlobalBatch] = deque()
-        unasked = 0
+        not_prefetched = 0
         while True:
-            for _, number in zip(range(PLANNED if self._window else 1), coming, strict=False):
+            # The plans of a step are made in order, since with a capacity a step depends on those before it.
+            for _, number in zip(range(PLANS_PER_STEP if self._window else 1), coming, strict=False):
                 planned.append(self._order.global_batch(number))
-                unasked += 1
+                not_prefetched += 1
                 if len(planned) >= self._window:
                     break
             if not planned:
                 return
-            if self._window and (unasked == len(planned) or 2 * unasked >= self._window):
-                self._ask(list(planned)[-unasked:])
-                unasked = 0
+            if self._window and (not_prefetched == len(planned) or 2 * not_prefetched >= self._window):
+                self._prefetch(list(planned)[-not_prefetched:])
+                not_prefetched = 0
             yield self.read(planned.popleft())
 
     def read(self, whole: GlobalBatch) -> Step:
-        """This rank's part of a global batch."""
+        """Read and collate this rank's part of a global batch. Raises WorkError if a shard cannot be read."""
         layouts = self._order.layouts(whole, self._rank, self._masked_slots)
         batches = (collate(self.samples.gather(whole.indices[part]), *layout) for part, layout in layouts)
         return Step(tuple(batches), whole)
 
-    def _ask(self, wholes: Sequence[GlobalBatch]) -> None:
+    def _prefetch(self, global_batches: Sequence[GlobalBatch]) -> None:
         rank = self._rank
         self.samples.will_need(
-            np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
+            np.concatenate([whole.indices[part] for whole in global_batches for part in whole.micro_batches(rank)])
         )

@@ -1,4 +1,4 @@
-"""Synthetic batches with all shapes of the run and no data, for the warm-up before the clock starts."""
+"""Synthetic batches with the shapes of the run, for the warm-up before the clock starts, when no data may be read."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from podium.planning.batch_plan import TrainingOrder
 
 
 def synthetic_sample(length: int, masked: int, vocabulary: int, rng: np.random.Generator) -> Sample:
-    """A sample of this length whose words are drawn at random."""
+    """Return a sample of `length` random tokens, `masked` of them masked; `vocabulary` is the vocabulary size."""
     positions = np.sort(rng.choice(np.arange(1, length), size=masked, replace=False))
     return Sample(
         token_ids=rng.integers(0, vocabulary, length, dtype=np.uint16),
@@ -25,7 +25,10 @@ def synthetic_sample(length: int, masked: int, vocabulary: int, rng: np.random.G
 def synthetic_step(
     order: TrainingOrder, number: int, rank: int, vocabulary: int, masked_slots: Mapping[int, int] | None = None
 ) -> Step:
-    """A rank's part of a step in all its shapes, which the length index tells: no sample is read."""
+    """Return one rank's part of a step with its exact shapes but random tokens.
+
+    The shapes follow from the length index, so no sample is read. `vocabulary` is the vocabulary size.
+    """
     rng = np.random.default_rng(number)
     whole = order.global_batch(number)
     batches = []

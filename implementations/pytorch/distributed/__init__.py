@@ -1,1 +1,1 @@
-"""Process groups, gradient synchronisation, and the watchdog of a rank."""
+"""Process group and rendezvous, gradient synchronisation, and the watchdog that detects stalled ranks."""

@@ -1,9 +1,9 @@
-"""The process group of a run: the processes that torchrun started, and the rendezvous of each attempt.
+"""The process group of a run: rendezvous of the processes that torchrun started, and small host-side collectives.
 
-One store serves all attempts of a run, and restarted ranks would find the addresses of those that died. torchrun's
-restart count does not distinguish attempts on several nodes, as each node counts separately. So the first rank chooses
-a key prefix that no earlier attempt has used, and every other rank recognises the answer to its request of this attempt
-by its own nonce in it.
+All attempts of a run share one key-value store, so restarted ranks would read the addresses of ranks that have died.
+torchrun's restart count cannot separate attempts on several nodes, since each node counts its own restarts. So rank 0
+chooses a new key prefix for each attempt. Every other rank writes a nonce, and accepts rank 0's answer only if the
+answer contains that nonce, which shows that it belongs to the current attempt.
 """
 
 import ctypes
@@ -26,12 +26,14 @@ from podium.core.errors import UsageError, WorkError
 from podium.launch.launch import STORE
 
 POLL_SECONDS = 0.02
+ANSWER_KEY = "podium/answer"  # rank 0's key prefix and the nonces of all ranks, separated by spaces
 
 
 def run_store(timeout: timedelta) -> Any:
-    """A connection to the store of the run's ranks; None where they were not started by torchrun.
+    """Connect to the run's key-value store; None if the process was not started by torchrun.
 
-    On a single node it is a file in a folder that no other user can enter, on several torchrun's TCPStore.
+    On a single node the store is a file in a folder that no other user can enter, on several nodes it is torchrun's
+    TCPStore.
     """
     if path := os.environ.get(STORE):
         store = dist.FileStore(path)  # type: ignore[attr-defined]
@@ -43,83 +45,98 @@ def run_store(timeout: timedelta) -> Any:
     return dist.TCPStore(host, port, is_master=False, timeout=timeout)  # type: ignore[attr-defined]
 
 
-def meeting_place(store: Any, rank: int, ranks: int, timeout: timedelta) -> str:
-    """A prefix of keys that is new in this attempt and the same on all ranks. WorkError if not all come in time."""
+def rendezvous_prefix(store: Any, rank: int, ranks: int, timeout: timedelta) -> str:
+    """Return a key prefix that is new in this attempt and the same on all ranks. A collective operation.
+
+    Raises WorkError if not all ranks arrive within the timeout.
+    """
     deadline = time.monotonic() + timeout.total_seconds()
-    word = secrets.token_hex(8)
-    store.set(_word_of(rank), word)
+    nonce = secrets.token_hex(8)
+    store.set(_nonce_key(rank), nonce)
     if rank > 0:
         while True:
-            if store.check(["podium/answer"]):
-                place, *words = store.get("podium/answer").decode().split()
-                if words[rank : rank + 1] == [word]:
-                    store.set(f"{place}/here/{rank}", word)
-                    return str(place)
-            _wait(deadline, "rank 0")
-    place = f"podium/{word}"
-    everyone, here = [_word_of(r) for r in range(ranks)], [f"{place}/here/{r}" for r in range(1, ranks)]
-    while here and not store.check(here):
-        if store.check(everyone):
-            store.set("podium/answer", " ".join([place, *(each.decode() for each in store.multi_get(everyone))]))
-        _wait(deadline, "some rank")
-    return place
+            if store.check([ANSWER_KEY]):
+                prefix, *nonces = store.get(ANSWER_KEY).decode().split()
+                if nonces[rank : rank + 1] == [nonce]:  # else the answer is one to an earlier attempt
+                    store.set(f"{prefix}/here/{rank}", nonce)
+                    return str(prefix)
+            _poll(deadline, "rank 0")
+    prefix = f"podium/{nonce}"
+    nonce_keys, arrived_keys = [_nonce_key(r) for r in range(ranks)], [f"{prefix}/here/{r}" for r in range(1, ranks)]
+    # The answer is written again in every round: a rank that was read with the nonce of an earlier attempt replaces it
+    # when it starts, and must then see its new nonce in the answer.
+    while arrived_keys and not store.check(arrived_keys):
+        if store.check(nonce_keys):
+            store.set(ANSWER_KEY, " ".join([prefix, *(each.decode() for each in store.multi_get(nonce_keys))]))
+        _poll(deadline, "at least one rank")
+    return prefix
 
 
-def _word_of(rank: int) -> str:
-    return f"podium/word/{rank}"
+def _nonce_key(rank: int) -> str:
+    return f"podium/nonce/{rank}"
 
 
-def _wait(deadline: float, whom: str) -> None:
+def _poll(deadline: float, missing: str) -> None:
+    """Sleep until the next look at the store. Raises WorkError after the deadline."""
     if time.monotonic() > deadline:
-        raise WorkError(f"{whom} has not come within launch.timeout_seconds; see what it printed, and the network")
+        raise WorkError(
+            f"rendezvous: {missing} did not arrive within launch.timeout_seconds; check its output and the network"
+        )
     time.sleep(POLL_SECONDS)
 
 
-NAMING_SECONDS = 60.0  # a collective waits so much longer than allowed, while the stalled rank is named
+# A collective times out this much later than launch.timeout_seconds, so that the watchdog names the stalled rank first.
+WATCHDOG_MARGIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process's place among all of them, and its device."""
+    """The default process group as this process sees it: rank, world size, device, and small collectives.
+
+    Unless noted otherwise methods are collective: all ranks must call them in the same order. They synchronise the host
+    with the device.
+    """
 
     rank: int
     ranks: int
     device: torch.device
-    place: str = ""  # where in the run's store they have met; what else they leave for each other goes there too
+    store_prefix: str = ""  # the key prefix in the run's store that belongs to this attempt
 
     @property
     def first(self) -> bool:
-        """Whether this process writes logs."""
+        """Whether this is rank 0, which writes logs. Not collective."""
         return self.rank == 0
 
     def total(self, values: list[float]) -> list[float]:
-        """Sums over all ranks, in double precision."""
+        """Return element-wise sums over all ranks, computed in float64."""
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         return [float(x) for x in tensor.tolist()]
 
     def begin_total(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
-        """Begin to add up a tensor over all ranks, in place."""
+        """Start to sum a tensor over all ranks in place; wait for the returned handle before reading it."""
         work: dist.Work | None = dist.all_reduce(tensor, group=group, async_op=True)
         assert work is not None
         return work
 
     def most(self, number: int) -> int:
-        """The greatest of all ranks' numbers."""
+        """Return the maximum of all ranks' numbers (int64)."""
         tensor = torch.tensor(number, dtype=torch.int64, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return int(tensor)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, which JSON can hold, by rank; for a few hundred bytes, as all ranks get all of them."""
+        """Return the JSON-serialisable values of all ranks, by rank; meant for a few hundred bytes per rank."""
+        # JSON instead of pickle (all_gather_object): data that comes over the network is not executed. Padding with
+        # spaces to the longest text keeps it valid JSON.
         content = json.dumps(value).encode("ascii")
         longest = self.most(len(content))
-        everyone = torch.empty((self.ranks, longest), dtype=torch.uint8, device=self.device)
-        dist.all_gather(list(everyone), self._bytes(content.ljust(longest)))
-        return [json.loads(bytes(row)) for row in everyone.cpu().numpy()]
+        by_rank = torch.empty((self.ranks, longest), dtype=torch.uint8, device=self.device)
+        dist.all_gather(list(by_rank), self._bytes(content.ljust(longest)))
+        return [json.loads(bytes(row)) for row in by_rank.cpu().numpy()]
 
     def broadcast(self, value: Any, source: int) -> Any:
-        """The value of one rank, which JSON can hold, on all ranks; the others' values have no part in it."""
+        """Return rank `source`'s JSON-serialisable value on all ranks; the other ranks' values are ignored."""
         content = json.dumps(value).encode("ascii") if self.rank == source else b""
         tensor = self._bytes(content.ljust(self.most(len(content))))
         dist.broadcast(tensor, src=source)
@@ -133,32 +150,36 @@ class Processes:
 
 
 def cpu_group() -> dist.ProcessGroup:
-    """One more group of all ranks, for threads that communicate beside training, among the CPUs."""
+    """Create another process group of all ranks on the CPU (gloo), for threads that communicate during training.
+
+    A collective operation. Collectives of one group must be called in the same order on all ranks, which two threads
+    that share a group cannot ensure.
+    """
     group: dist.ProcessGroup = dist.new_group(backend="fake" if dist.get_backend() == "fake" else "gloo")
     return group
 
 
 @contextmanager
 def rehearsed(rank: int, ranks: int) -> Iterator["RehearsedProcesses"]:
-    """A process group of so many ranks of which this process alone exists, on the CPU: nothing is sent."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # here: no run imports it
+    """Simulate a process group of `ranks` ranks on the CPU in which only this process exists; nothing is sent."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # imported here: only rehearsals need it
 
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
         yield RehearsedProcesses(rank, ranks, torch.device("cpu"))
     finally:
-        _leave()
+        _destroy_process_group()
 
 
 class RehearsedProcesses(Processes):
-    """The place of the only process among all ranks: every other rank has what this one has."""
+    """Processes of a simulated group: collectives return what they would if all ranks had this rank's values."""
 
     def total(self, values: list[float]) -> list[float]:
         return [value * self.ranks for value in values]
 
     def begin_total(self, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> dist.Work:
         tensor.mul_(self.ranks)
-        return super().begin_total(tensor, group)  # which leaves the tensor as it is
+        return super().begin_total(tensor, group)  # the fake backend leaves the tensor unchanged
 
     def most(self, number: int) -> int:
         return number
@@ -172,77 +193,83 @@ class RehearsedProcesses(Processes):
 
 @contextmanager
 def joined(config: RunConfig) -> Iterator[Processes]:
-    """Join the process group that torchrun's environment describes, with its share of the machine's cores."""
-    timeout = timedelta(seconds=config.launch.timeout_seconds + NAMING_SECONDS)
+    """Initialise the process group from torchrun's environment (NCCL on a GPU, gloo on a CPU), then destroy it.
+
+    Also sets the CUDA device and stream, or the number of CPU threads. Raises UsageError if `launch.device` is cuda and
+    there is no GPU, and WorkError if not all ranks arrive within launch.timeout_seconds.
+    """
+    timeout = timedelta(seconds=config.launch.timeout_seconds + WATCHDOG_MARGIN_SECONDS)
     if config.launch.device == "cuda" and not torch.cuda.is_available():
         raise UsageError("launch.device: found cuda, but torch sees no GPU here; allowed is cpu")
-    place, met = "", dict[str, Any]()
+    prefix, rendezvous = "", dict[str, Any]()
     store: Any = run_store(timeout)
     if store is not None:
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        place = meeting_place(store, rank, ranks, timeout)
-        store = dist.PrefixStore(place, store)  # type: ignore[attr-defined]
-        met = {"store": store, "rank": rank, "world_size": ranks}
+        prefix = rendezvous_prefix(store, rank, ranks, timeout)
+        store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+        rendezvous = {"store": store, "rank": rank, "world_size": ranks}
     if config.launch.device == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        _leave_default_stream(device)
-        dist.init_process_group("nccl", device_id=device, timeout=timeout, **met)
+        _use_non_default_stream(device)
+        dist.init_process_group("nccl", device_id=device, timeout=timeout, **rendezvous)
     else:
         device = torch.device("cpu")
-        torch.set_num_threads(_threads(config))
+        torch.set_num_threads(_num_threads(config))
         keep_freed_memory()
-        dist.init_process_group("gloo", timeout=timeout, **met)
+        dist.init_process_group("gloo", timeout=timeout, **rendezvous)
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size(), device, place)
+        yield Processes(dist.get_rank(), dist.get_world_size(), device, prefix)
     finally:
-        _leave()
+        _destroy_process_group()
 
 
-def _threads(config: RunConfig) -> int:
-    """As the launcher counted them: a process that is bound sees its own cores alone and cannot share them out."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() else config.launch.threads
+def _num_threads(config: RunConfig) -> int:
+    """Return the number of CPU threads of this process, as the launcher computed it."""
+    # A process with CPU affinity sees only its own cores: dividing those by the processes per node would be wrong.
+    from_launcher = os.environ.get("OMP_NUM_THREADS", "")
+    return int(from_launcher) if from_launcher.isdigit() else config.launch.threads
 
 
 @contextmanager
 def alone(device: torch.device) -> Iterator[Processes]:
-    """A process group of this process alone."""
+    """Initialise a process group of this process only (world size 1), then destroy it."""
     if device.type == "cuda":
-        _leave_default_stream(device)
+        _use_non_default_stream(device)
     backend, store = "nccl" if device.type == "cuda" else "gloo", dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:
         yield Processes(0, 1, device)
     finally:
-        _leave()
+        _destroy_process_group()
 
 
-def _leave() -> None:
-    """Destroy the process group after everything that nobody holds any more.
+def _destroy_process_group() -> None:
+    """Destroy the process group, after all DDP modules that are no longer referenced.
 
-    A DDP module that outlives the group would destroy it, and would wait with Python's lock held for a thread of gloo
-    that may need this lock to let go of the last collective's results. So nobody may hold one either.
+    The caller must hold no reference to a DDP module either.
     """
+    # A DDP module that outlives its group destroys the group itself. It then waits, with the interpreter lock held, for
+    # a gloo thread that may need this lock to release the last collective's results: a deadlock.
     gc.collect()
     dist.destroy_process_group()
 
 
-def _leave_default_stream(device: torch.device) -> None:
-    """Work on a stream of our own from now on: DDP remembers the stream that it is made on, and the default stream
-    cannot be part of a CUDA graph."""
+def _use_non_default_stream(device: torch.device) -> None:
+    """Make a new CUDA stream the current one."""
+    # DDP uses the stream on which it is constructed, and the default stream cannot be captured in a CUDA graph.
     torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc's allocator to keep what is freed instead of handing it back to the kernel.
+    """Configure glibc's allocator to keep freed memory instead of returning it to the kernel.
 
-    Batches differ in shape, so every step would otherwise map and clear fresh pages for every large tensor. On other C
-    libraries nothing is done.
+    Batches differ in shape, so every step would otherwise map and clear new pages for every large tensor. Does nothing
+    with other C libraries.
     """
-    trim_threshold, top_pad, mmap_max = -1, -2, -4  # the constants of <malloc.h>
+    trim_threshold, top_pad, mmap_max = -1, -2, -4  # M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_MAX of <malloc.h>
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(mmap_max, 0)  # large tensors too come from the heap, which is kept
-        mallopt(trim_threshold, 2**31 - 1)
-        mallopt(top_pad, 2**28)
+        mallopt(mmap_max, 0)  # allocate large tensors from the heap too, since mapped memory is unmapped when freed
+        mallopt(trim_threshold, 2**31 - 1)  # bytes: do not shrink the heap
+        mallopt(top_pad, 2**28)  # bytes: grow the heap in steps of 256 MiB

@@ -1,9 +1,10 @@
-"""Watchdog that names the rank that stalls all others, by heartbeats and progress, and the SIGTERM flag.
+"""Watchdog that names the rank that stalls all others, by heartbeats and progress; and the SIGTERM flag.
 
-A thread of each rank writes a heartbeat into the run's store every few seconds. If a rank has made no
-progress for the time allowed, its thread compares: the ranks without a heartbeat are to blame (stopped, or their
-machine is down), else those that are furthest behind. It reports them and ends the process, and torchrun the others.
-Each heartbeat goes to the launcher of the node too, which notices when all ranks are stopped, their threads included.
+A thread of each rank writes a heartbeat into the run's store every few seconds. If its rank has made no progress for
+launch.timeout_seconds, the thread compares the heartbeats of all ranks. Ranks without a new heartbeat have stalled the
+run (the process is stopped or the machine is down); if all send heartbeats, it is the ranks with the least progress.
+The thread reports them and ends its process, upon which torchrun ends the others. Each heartbeat is also sent to the
+node's launcher, which detects the case that all processes are stopped, watchdog threads included.
 
 SIGTERM sets a flag instead of ending the process, which then saves a checkpoint and exits.
 """
@@ -31,146 +32,169 @@ from podium.core.errors import Saved, WorkError
 from podium.launch.progress_watch import Heartbeats, heartbeat_interval
 from podium.launch.timeouts import saving_seconds
 
-MOST_NAMED = 8
+MAX_NAMED_RANKS = 8
 STORE_TIMEOUT = timedelta(seconds=30)
 Item = TypeVar("Item")
 
 
-class Board(Protocol):
-    """Where ranks see each other's words: the run's store, or what stands for it."""
+class StatusStore(Protocol):
+    """Key-value store through which ranks exchange heartbeats: the run's store, or a dictionary in tests."""
 
     def set(self, key: str, value: str) -> object: ...
     def get(self, key: str) -> bytes: ...
 
 
 @dataclass(frozen=True)
-class Beat:
-    """What a rank tells of itself."""
+class Heartbeat:
+    """Progress of one rank, as written to the store."""
 
     count: int  # heartbeats since the process started
-    laps: int  # phases that it has ended, which are the same ones on all ranks
-    batch: int  # the global batch that it is in, counted from 1
-    phase: str  # what it has ended last
+    laps: int  # completed phases; all ranks go through the same phases in the same order
+    batch: int  # current global batch, counted from 1
+    phase: str  # last completed phase
     host: str
     pid: int
 
 
-def blame(before: Sequence[Beat], after: Sequence[Beat], seconds: float) -> str | None:
-    """The sentence that names who holds up the others, from two looks at all ranks; None if some rank has moved."""
+def describe_stall(before: Sequence[Heartbeat], after: Sequence[Heartbeat], seconds: float) -> str | None:
+    """Return a message that names the ranks that stall the run, or None if any rank has made progress.
+
+    `before` and `after` are the heartbeats of all ranks, by rank, several heartbeat intervals apart.
+    """
     if any(one.laps != two.laps for one, two in zip(before, after, strict=True)):
         return None
     silent = [rank for rank, (one, two) in enumerate(zip(before, after, strict=True)) if one.count == two.count]
-    least = min(beat.laps for beat in after)
-    behind = silent or [rank for rank, beat in enumerate(after) if beat.laps == least]
+    least = min(heartbeat.laps for heartbeat in after)
+    behind = silent or [rank for rank, heartbeat in enumerate(after) if heartbeat.laps == least]
     named = ", ".join(
         f"rank {rank} (process {after[rank].pid} on {after[rank].host}, in batch {after[rank].batch} "
         f"after {after[rank].phase})"
-        for rank in behind[:MOST_NAMED]
+        for rank in behind[:MAX_NAMED_RANKS]
     )
-    more = f" and {len(behind) - MOST_NAMED} more" if len(behind) > MOST_NAMED else ""
-    what = "gives no sign of life" if silent else "does not come further"
+    more = f" and {len(behind) - MAX_NAMED_RANKS} more" if len(behind) > MAX_NAMED_RANKS else ""
+    what = "sends no heartbeat" if silent else "makes no progress"
     others = len(after) - len(behind)
     waiting = f", and {others} {'rank waits' if others == 1 else 'ranks wait'} for it" if others else ""
     return (
-        f"{named}{more} {what}: all have stood still for {seconds:g} seconds (launch.timeout_seconds){waiting}; "
-        "see what this process was doing, or allow more time"
+        f"{named}{more} {what}: no rank has made progress for {seconds:g} seconds (launch.timeout_seconds){waiting}; "
+        "check what this process was doing, or increase the timeout"
     )
 
 
 class Watch:
-    """This rank's heartbeat, and its eye on the others. Use as a context manager around training."""
+    """Send this rank's heartbeats and watch those of the others. Use as a context manager around training."""
 
     def __init__(
-        self, processes: Processes, clock: PhaseClock, folder: RunFolder, timeout_seconds: float, board: Board | None
+        self,
+        processes: Processes,
+        clock: PhaseClock,
+        folder: RunFolder,
+        timeout_seconds: float,
+        status_store: StatusStore | None,
     ) -> None:
-        """`board` is None for a single process, which is compared with nobody."""
-        self._processes, self._clock, self._folder, self._board = processes, clock, folder, board
+        """`status_store` is None for a single process, which has no other rank to be compared with."""
+        self._processes, self._clock, self._folder, self._status_store = processes, clock, folder, status_store
         self._timeout = timeout_seconds
         self._interval = heartbeat_interval(timeout_seconds)
-        self._for_launcher = Heartbeats()
+        self._launcher_heartbeats = Heartbeats()
         self._closed = threading.Event()
-        self._count, self._signs = 0, 0
-        self.batch = 0  # the global batch that is being trained on, counted from 1
+        self._count, self._items_done = 0, 0
+        self.batch = 0  # current global batch, counted from 1
 
     def __enter__(self) -> Self:
         self._host, self._pid = socket.gethostname(), os.getpid()
-        self._beat()
-        if self._board is not None:
-            self._processes.barrier()  # every rank can be looked at from now on
-        self._thread = threading.Thread(target=self._look, name="watch", daemon=True)
+        self._send_heartbeat()
+        if self._status_store is not None:
+            self._processes.barrier()  # from now on the store has a heartbeat of every rank
+        self._thread = threading.Thread(target=self._monitor, name="watch", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        self._thread.join(timeout=1.0)  # it may be talking to a store that is gone
-        self._for_launcher.close()
+        self._thread.join(timeout=1.0)  # it may be blocked by a store that has gone
+        self._launcher_heartbeats.close()
 
     def alive(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; each is a sign of life, and their end something that all ranks come to."""
+        """Iterate over items and count each one as progress of this rank.
+
+        Ranks may have different numbers of items, so items do not count as laps, which are compared between ranks. The
+        end of the iteration is one lap.
+        """
         for item in items:
-            self._signs += 1
+            self._items_done += 1
             yield item
         self._clock.laps += 1
 
-    def _beat(self) -> Beat:
+    def _send_heartbeat(self) -> Heartbeat:
         self._count += 1
         clock = self._clock
-        self._for_launcher.beat(self._count, self.batch, clock.phase)
-        beat = Beat(self._count, clock.laps, self.batch, clock.phase, self._host, self._pid)
-        if self._board is not None:
-            self._board.set(str(self._processes.rank), json.dumps(vars(beat)))
-        return beat
+        self._launcher_heartbeats.beat(self._count, self.batch, clock.phase)
+        heartbeat = Heartbeat(self._count, clock.laps, self.batch, clock.phase, self._host, self._pid)
+        if self._status_store is not None:
+            self._status_store.set(str(self._processes.rank), json.dumps(vars(heartbeat)))
+        return heartbeat
 
-    def _look(self) -> None:
-        awake = AwakeClock(2 * self._interval)  # what is continued after it was suspended has not stood still
-        moved, since = -1, awake.seconds()
+    def _monitor(self) -> None:
+        # The clock excludes time in which the process was suspended: a resumed process has not stalled.
+        awake = AwakeClock(2 * self._interval)
+        last_progress, since = -1, awake.seconds()
         try:
             while not self._closed.wait(self._interval):
-                beat = self._beat()
-                if (now := beat.laps + self._signs) != moved:
-                    moved, since = now, awake.seconds()
+                heartbeat = self._send_heartbeat()
+                if (progress := heartbeat.laps + self._items_done) != last_progress:
+                    last_progress, since = progress, awake.seconds()
                 elif awake.seconds() - since > self._timeout:
-                    self._judge(moved)
+                    self._report_stall(last_progress)
                     since = awake.seconds()
-        except RuntimeError:  # the store has gone, with the launcher: the run ends by itself
+        except RuntimeError:  # the store has gone together with the launcher, so the run is ending anyway
             return
 
-    def _judge(self, moved: int) -> None:
-        before = self._all()
+    def _report_stall(self, last_progress: int) -> None:
+        """Compare the heartbeats of all ranks; unless one of them has made progress, end this process."""
+        before = self._read_heartbeats()
         for _ in range(3):
             if self._closed.wait(self._interval):
                 return
-            self._beat()
-        sentence = blame(before, self._all(), self._timeout)
-        if sentence is None or self._clock.laps + self._signs != moved or self._closed.is_set():
+            self._send_heartbeat()
+        message = describe_stall(before, self._read_heartbeats(), self._timeout)
+        # Progress is read again: this rank may have continued while the heartbeats were compared.
+        if message is None or self._clock.laps + self._items_done != last_progress or self._closed.is_set():
             return
-        self._folder.tell_failure(WorkError(sentence), final=False)
-        print(f"rank {self._processes.rank}: {sentence}; this rank is at", file=sys.stderr, flush=True)
+        self._folder.tell_failure(WorkError(message), final=False)
+        print(f"rank {self._processes.rank}: {message}; this rank is at", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(sys.stderr)
+        # Not sys.exit: the main thread is blocked in a collective, and a normal exit would wait for it.
         os._exit(WorkError.exit_code)
 
-    def _all(self) -> list[Beat]:
-        if self._board is None:
-            return [self._beat()]
-        return [Beat(**json.loads(self._board.get(str(rank)))) for rank in range(self._processes.ranks)]
+    def _read_heartbeats(self) -> list[Heartbeat]:
+        if self._status_store is None:
+            return [self._send_heartbeat()]
+        return [Heartbeat(**json.loads(self._status_store.get(str(rank)))) for rank in range(self._processes.ranks)]
 
 
-def join_board(processes: Processes) -> Board | None:
-    """A connection of its own to the run's store; None for a single process, and where torchrun has started none."""
+def join_board(processes: Processes) -> StatusStore | None:
+    """Open a separate connection to the run's store; None for a single process or without torchrun.
+
+    Separate, since the watchdog thread must not wait for a connection on which the main thread is blocked.
+    """
     store = run_store(STORE_TIMEOUT) if processes.ranks > 1 else None
     if store is None:
         return None
-    board: Board = dist.PrefixStore(f"{processes.place}/watch", store)  # type: ignore[attr-defined]
-    return board
+    status_store: StatusStore = dist.PrefixStore(f"{processes.store_prefix}/watch", store)  # type: ignore[attr-defined]
+    return status_store
 
 
 class StopRequest:
-    """Whether SIGTERM has come. Use as a context manager, in the main thread; a thread notices the signal.
+    """Whether SIGTERM has been received. Use as a context manager in the main thread.
 
-    A process that has not left after `grace_seconds` (None: as long as torchrun allows) is ended with a message, since
-    another rank may hang or have died.
+    A process that is still inside the context `grace_seconds` after SIGTERM (None: as long as torchrun allows) is ended
+    with a message, since it may wait for a rank that hangs or has died.
     """
+
+    # Python runs signal handlers in the main thread and only between byte codes, which a blocking collective delays
+    # without limit. The C-level handler however writes the signal's number into the wake-up pipe at once, and a thread
+    # reads it there.
 
     def __init__(self, grace_seconds: float | None = None) -> None:
         self.asked = False
@@ -182,7 +206,7 @@ class StopRequest:
         os.set_blocking(self._write, False)
         self._handler = signal.signal(signal.SIGTERM, lambda *_: None)
         self._descriptor = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._thread = threading.Thread(target=self._wait, name="stop request", daemon=True)
+        self._thread = threading.Thread(target=self._wait_for_sigterm, name="stop request", daemon=True)
         self._thread.start()
         return self
 
@@ -194,14 +218,15 @@ class StopRequest:
         self._thread.join()
         os.close(self._read)
 
-    def _wait(self) -> None:
-        """Python writes the number of each signal that it handles into the pipe; closed, it is at its end."""
+    def _wait_for_sigterm(self) -> None:
+        """Read signal numbers from the wake-up pipe until SIGTERM arrives or the pipe is closed."""
         while number := os.read(self._read, 1):
             if number[0] == signal.SIGTERM:
                 self.asked = True
                 if not self._left.wait(self._grace_seconds):
-                    why = f"asked to stop, and not saved within {self._grace_seconds:g} seconds: gives up"
+                    reason = f"SIGTERM received, but not stopped within {self._grace_seconds:g} seconds: exiting now"
                     with suppress(OSError):
-                        os.write(2, f"process {os.getpid()}: {why}\n".encode())
+                        # os.write instead of print: the main thread may hold the lock of sys.stderr.
+                        os.write(2, f"process {os.getpid()}: {reason}\n".encode())
                     os._exit(Saved.exit_code)
                 return

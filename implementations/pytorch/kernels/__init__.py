@@ -1,1 +1,1 @@
-"""The element-wise work between matrix products, fused: plain twins, numba kernels for a CPU, Triton's for a GPU."""
+"""Fused kernels for the operations between matrix products: eager reference, numba for CPUs, Triton for GPUs."""

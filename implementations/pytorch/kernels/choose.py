@@ -1,4 +1,4 @@
-"""Selection of a kernel set by the configuration and the device."""
+"""Selection of a kernel set from the configuration and the device."""
 
 import torch
 
@@ -8,7 +8,10 @@ from podium.core.errors import UsageError
 
 
 def resolve_kernels(setting: str, device: torch.device) -> str:
-    """`auto` becomes numba on a CPU and compiled on a GPU. Raises UsageError for kernels of the other device."""
+    """Return the kernel set for the configured `setting`: `auto` selects numba on a CPU and compiled on a GPU.
+
+    Raises UsageError for kernels that do not run on this device.
+    """
     if setting == "auto":
         return "numba" if device.type == "cpu" else "compiled"
     if (setting, device.type) in (("numba", "cuda"), ("triton", "cpu")):
@@ -18,7 +21,8 @@ def resolve_kernels(setting: str, device: torch.device) -> str:
 
 
 def load_kernels(name: str) -> Kernels:
-    """The kernels of a resolved name. `compiled` are the eager ones: it is the model that compiles its blocks."""
+    """Return the kernels of a resolved name. `compiled` selects the eager ones, which the model compiles itself."""
+    # Imported only when chosen: Triton is not installed on machines without a GPU, and numba starts its threads.
     if name == "numba":
         from implementations.pytorch.kernels.cpu.common import use_torchs_threads
         from implementations.pytorch.kernels.cpu.kernel_set import NUMBA

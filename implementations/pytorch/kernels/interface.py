@@ -1,9 +1,9 @@
-"""Interface of a set of fused kernels; each set is one value of `Kernels`, and the eager set is the reference.
+"""Interface of a set of fused kernels. Each set is a value of `Kernels`; the eager set is the reference.
 
-T tokens, D the hidden width, F the feed-forward width, M masked tokens, V the vocabulary size. Activations are
-passed and returned in the compute type (float32, bfloat16 or float16); parameters are float32, and so are
-statistics, sums and gradients of parameters. A dropout probability of 0 means none: callers pass 0 outside training.
-Every function is differentiable in all floating-point arguments.
+Suffixes of shapes: T tokens, D hidden width, F feed-forward width, M masked tokens, V vocabulary size, H heads, R rows,
+W width. Activations are passed and returned in the compute dtype (float32, bfloat16 or float16). Parameters, their
+gradients, statistics and sums are float32. A dropout probability of 0 disables dropout; callers pass 0 outside
+training. Every function is differentiable with respect to all floating-point arguments.
 """
 
 from collections.abc import Callable
@@ -12,39 +12,41 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LAYER_NORM_EPS = 1e-12
-DROPOUT_STEPS = 65536  # drop probabilities are multiples of one over this
+LAYER_NORM_EPS = 1e-12  # as in MLPerf's reference
+DROPOUT_STEPS = 65536  # 2**16: masks compare 16-bit random numbers, so probabilities are multiples of 1/65536
 ThreeTensors = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Kernels:
-    # dropout(LayerNorm(word + position + segment)) [T, D] in a type. Arguments: token, position and segment ids, int64
-    # [T] each; their embeddings [·, D]; weight [D]; bias [D]; probability; type.
+    """A set of kernels, each with the signature and result documented at its field."""
+
+    # dropout(LayerNorm(word + position + segment)) [T, D] in `dtype`. Arguments: token, position and segment ids, int64
+    # [T] each; their embedding tables [·, D]; weight [D]; bias [D]; dropout probability; dtype.
     embedding_norm: Callable[[ThreeTensors, ThreeTensors, Tensor, Tensor, float, torch.dtype], Tensor]
-    # LayerNorm(x + dropout(update + update_bias)) [T, D] in the type of x. Arguments: x [T, D]; update [T, D];
-    # update_bias [D]; weight [D]; bias [D]; probability.
+    # LayerNorm(x + dropout(update + update_bias)) [T, D] in the dtype of x. Arguments: x [T, D]; update [T, D];
+    # update_bias [D]; weight [D]; bias [D]; dropout probability.
     residual_norm: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
-    # GELU(x + bias) [T, F] in the type of x, in its tanh approximation. Arguments: x [T, F]; bias [F].
+    # GELU(x + bias) [T, F] in the dtype of x, by the tanh approximation (Hendrycks and Gimpel, arXiv 1606.08415).
+    # Arguments: x [T, F]; bias [F].
     bias_gelu: Callable[[Tensor, Tensor], Tensor]
-    # The sum of cross-entropies over the rows whose label is not `IGNORED`, a 0-d float32 tensor. Arguments: logits
-    # [M, V]; labels [M].
+    # Sum of the cross-entropies of the rows whose label is not `IGNORED`, a 0-d float32 tensor. Arguments: logits
+    # [M, V]; labels int64 [M].
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
-    # dropout(softmax(scores)) over the keys, in the type of scores. Arguments: scores [heads, rows, queries, keys]; how
-    # many keys row r attends to, the first ones (int32 [rows], at least 1; the others get weight 0); probability.
+    # dropout(softmax(scores)) over the keys [H, R, W, W], in the dtype of the scores. Arguments: scores [H, R, queries,
+    # keys]; number of leading keys that each row attends to, int32 [R], at least 1 (later keys get weight 0); dropout
+    # probability.
     attention_weights: Callable[[Tensor, Tensor, float], Tensor]
 
 
 def apply(function: type[torch.autograd.Function], *inputs: object) -> Tensor:
-    """The result of an autograd function, whose own `apply` has no types."""
+    """Return `function.apply(*inputs)`, with a type annotation that PyTorch's own `apply` lacks."""
     result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
     return result
 
 
-def threshold_and_scale(probability: float) -> tuple[int, float]:
-    """Elements whose number of 16 bits lies below the threshold are dropped, the rest multiplied by the scale.
-
-    The scale is that of the rounded probability, so that the expectation is exact.
-    """
+def dropout_threshold_and_scale(probability: float) -> tuple[int, float]:
+    """Return the threshold below which a 16-bit random number drops an element, and the scale of kept elements."""
+    # The scale is the inverse of the rounded keep probability, so that the expectation is exact.
     threshold = round(probability * DROPOUT_STEPS)
     return threshold, DROPOUT_STEPS / (DROPOUT_STEPS - threshold)

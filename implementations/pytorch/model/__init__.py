@@ -1,1 +1,1 @@
-"""BERT on [tokens, hidden] arrays: no padding enters."""
+"""BERT on unpadded [T, D] activations (tokens, hidden width), its loss and its initial weights."""

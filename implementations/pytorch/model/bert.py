@@ -1,8 +1,12 @@
-"""BERT for pre-training on ragged batches: all activations are [tokens, hidden], from the embeddings to the heads.
+"""BERT for pre-training on unpadded (ragged) batches: activations are [T, D] from the embeddings to the heads.
 
 Source: Devlin et al., arXiv 1810.04805, with the details of MLPerf Training's reference: post-LayerNorm,
-tanh-approximated GELU, LayerNorm eps 1e-12, dropout on embeddings, attention probabilities and sub-layer outputs, a
-masked-LM decoder tied to the word embeddings.
+tanh-approximated GELU, LayerNorm eps 1e-12, dropout on embeddings, attention probabilities and sub-layer outputs, and a
+masked-LM decoder that shares the word embeddings. Unpadding (Zeng et al., arXiv 2208.08124): sequences are concatenated
+without padding, so that all layers but attention work on tokens regardless of their sequence.
+
+Suffixes of shapes: T token slots, S sequences, M masked positions, N = M + S, D hidden width, F feed-forward width,
+H heads, K head size, V vocabulary size.
 """
 
 from dataclasses import dataclass
@@ -22,27 +26,27 @@ from implementations.pytorch.model.linear import Linear
 
 @dataclass(frozen=True)
 class Making:
-    """How the model is computed; none of it changes what is computed, but for the order of rounding."""
+    """Options for how the model is computed; they change its results only by rounding."""
 
-    attention: str = "grouped"  # a backend of attention
+    attention: str = "grouped"  # name of the attention backend
     kernels: Kernels = EAGER
-    compiles: bool = False  # whether torch.compile fuses each block's element-wise work
-    # `needed`: after its attention the last layer goes on with masked and [CLS] tokens alone, which are all that the
-    # heads read. `all`: with every token.
+    compiles: bool = False  # whether torch.compile fuses the element-wise operations of each layer
+    # `needed`: after its attention the last layer computes only masked and [CLS] tokens, the only ones that the heads
+    # read. `all`: it computes every token.
     last_layer: str = "needed"
-    linear: type[Linear] = Linear  # the encoder's matrix products
+    linear: type[Linear] = Linear  # class of the encoder's linear layers
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the model says of a batch: masked-LM logits [M, vocabulary], next-sentence logits [S, 2]."""
+    """The model's outputs for a batch: masked-LM logits [M, V] and next-sentence logits [S, 2]."""
 
     masked_lm: Tensor
     next_sentence: Tensor
 
 
 class Embeddings(nn.Module):
-    """Word + position + segment → LayerNorm → dropout."""
+    """LayerNorm and dropout of the sum of word, position and segment embeddings."""
 
     def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
         super().__init__()
@@ -55,37 +59,43 @@ class Embeddings(nn.Module):
     def forward(self, batch: RaggedBatch, probability: float) -> Tensor:
         ids = (batch.token_ids, batch.position_ids, batch.segment_ids)
         tables = (self.word.weight, self.position.weight, self.segment.weight)
+        # The kernel is not an autocast operation, so it is given the dtype that autocast would choose for its output.
         device = batch.token_ids.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.word.weight.dtype
         return self.kernels.embedding_norm(ids, tables, self.norm.weight, self.norm.bias, probability, dtype)
 
 
 class Layer(nn.Module):
-    """Self-attention and feed-forward, each followed by dropout, residual and LayerNorm."""
+    """Encoder layer: self-attention and feed-forward, each followed by dropout, residual and LayerNorm."""
 
     def __init__(self, size: Size, making: Making) -> None:
         super().__init__()
         self.heads, self.head_size = size.heads, size.head_size
         self.attention, self.kernels = making.attention, making.kernels
-        self.qkv = making.linear(size.hidden, 3 * size.hidden)
+        self.qkv = making.linear(size.hidden, 3 * size.hidden)  # one product instead of three
         self.attention_output = making.linear(size.hidden, size.hidden)
         self.attention_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
         self.intermediate = making.linear(size.hidden, size.feed_forward)
         self.output = making.linear(size.feed_forward, size.hidden)
         self.output_norm = nn.LayerNorm(size.hidden, eps=LAYER_NORM_EPS)
-        self.finish = torch.compile(_finish, dynamic=True, fullgraph=True) if making.compiles else _finish
+        self.after_attention = (
+            torch.compile(_after_attention, dynamic=True, fullgraph=True) if making.compiles else _after_attention
+        )
 
     def forward(self, x_TD: Tensor, batch: RaggedBatch, probability: float, needed: Tensor | None) -> Tensor:
-        """The next x [T, D]; of the tokens `needed` alone, where they are given."""
+        """Return the layer's output [T, D], or [N, D] of the token slots `needed` (int64 [N]) if they are given."""
         qkv_T3HK = self.qkv(x_TD).view(-1, 3, self.heads, self.head_size)
         context_TD = attend(qkv_T3HK, batch, backend=self.attention, kernels=self.kernels, probability=probability)
         if needed is not None:
             x_TD, context_TD = x_TD.index_select(0, needed), context_TD.index_select(0, needed)
-        return self.finish(self, x_TD, context_TD, probability)
+        return self.after_attention(self, x_TD, context_TD, probability)
 
 
-def _finish(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability: float) -> Tensor:
-    """Everything after attention, where tokens no longer see each other. Biases are added by the kernels."""
+def _after_attention(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability: float) -> Tensor:
+    """Compute the layer from the attention context on. It works on each token separately; kernels add the biases.
+
+    A separate function, since it is the part of a layer that torch.compile compiles.
+    """
     kernels, first, second = layer.kernels, layer.attention_norm, layer.output_norm
     update_TD = layer.attention_output.product(context_TD)
     x_TD = kernels.residual_norm(x_TD, update_TD, layer.attention_output.bias, first.weight, first.bias, probability)
@@ -95,7 +105,7 @@ def _finish(layer: Layer, x_TD: Tensor, context_TD: Tensor, probability: float) 
 
 
 class MaskedLMHead(nn.Module):
-    """Dense, GELU, LayerNorm, then the word embeddings as decoder with a bias of its own; on masked tokens only."""
+    """Masked-LM head on the masked tokens: linear, GELU, LayerNorm, then the word embeddings as decoder, and a bias."""
 
     def __init__(self, size: Size, vocabulary: int, kernels: Kernels) -> None:
         super().__init__()
@@ -106,11 +116,12 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, x_MD: Tensor, word_embeddings_VD: Tensor) -> Tensor:
         inner_MD = self.kernels.bias_gelu(self.transform.product(x_MD), self.transform.bias)
+        # LayerNorm in float32: in float16 eps 1e-12 is 0, and in half precision the mean and variance lose digits.
         return F.linear(self.norm(inner_MD.float()).to(x_MD.dtype), word_embeddings_VD, self.bias)
 
 
 class BertForPreTraining(nn.Module):
-    """The encoder with both heads; `vocabulary` is the number of token ids."""
+    """BERT encoder with masked-LM and next-sentence heads; `vocabulary` is the vocabulary size V."""
 
     def __init__(self, size: Size, vocabulary: int, *, dropout_probability: float, making: Making = Making()) -> None:
         super().__init__()
@@ -124,6 +135,7 @@ class BertForPreTraining(nn.Module):
         initialize(self, size)
 
     def forward(self, batch: RaggedBatch) -> Scores:
+        """Return the logits of both heads for a batch on the model's device."""
         probability = self.dropout_probability if self.training else 0.0
         masked, first = batch.masked_positions, batch.sequence_starts[:-1]
         x_TD = self.embeddings(batch, probability)

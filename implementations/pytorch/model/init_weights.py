@@ -1,4 +1,4 @@
-"""Initial weights for training without a checkpoint."""
+"""Weight initialisation for training without a checkpoint."""
 
 import math
 
@@ -7,15 +7,17 @@ from torch import Tensor, nn
 
 from benchmarks.bert.sizes import Size
 
-SHORTEST_WAVE, LONGEST_WAVE = 4.0, 200.0  # of the position embeddings, in tokens: fine enough to tell neighbours apart
+# Wavelengths of the position embeddings, in tokens. The shortest is short enough to distinguish neighbouring positions.
+SHORTEST_WAVE, LONGEST_WAVE = 4.0, 200.0
 POSITION_AMPLITUDE = 2.5  # amplitude of the position embeddings, in standard deviations of the word embeddings
 LOCAL_SHARPNESS = 2.0  # standard deviation of the local heads' key weights, in standard deviations of the others
 
 
 def initialize(model: nn.Module, size: Size) -> None:
-    """BERT's start, and for a size with `local_heads` a first layer that looks at neighbouring tokens.
+    """Initialise weights as BERT does; for a size with `local_heads`, let the first layer attend to neighbours.
 
-    BERT's: weights normal with the size's standard deviation, cut off at two of them; biases 0, LayerNorm the identity.
+    BERT's weights are normal with the size's standard deviation, truncated at two standard deviations; biases are 0 and
+    LayerNorm is the identity (Devlin et al., arXiv 1810.04805, and its published code).
     """
     std = size.initial_std
     for module in model.modules():
@@ -24,16 +26,16 @@ def initialize(model: nn.Module, size: Size) -> None:
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
     if size.local_heads:
-        _look_at_neighbours(model, size)
+        _init_local_heads(model, size)
 
 
 @torch.no_grad()
-def _look_at_neighbours(model: nn.Module, size: Size) -> None:
-    """Sinusoidal position embeddings, and queries that are the keys moved by each head's offset.
+def _init_local_heads(model: nn.Module, size: Size) -> None:
+    """Set sinusoidal position embeddings, and query weights that shift the key weights by each head's offset.
 
     With positions p(i) as sines and cosines of the angles w·i, a rotation R of each pair by w·offset gives R p(i) =
-    p(i + offset). So for random key weights G and query weights G R, query i and key j agree best where j = i +
-    offset. All of it is trained on.
+    p(i + offset). So for random key weights G and query weights G R, the score of query i and key j is greatest at j =
+    i + offset. All of these weights remain trainable.
     """
     embeddings, first_layer = model.get_submodule("embeddings"), model.get_submodule("layers.0")
     pairs = torch.arange(size.hidden // 2) / (size.hidden // 2)
@@ -50,7 +52,7 @@ def _look_at_neighbours(model: nn.Module, size: Size) -> None:
 
 
 def _rotation(angles: Tensor) -> Tensor:
-    """A matrix [2n, 2n] that turns (sin a, cos a) of the i-th pair into (sin, cos) of a + angles[i]."""
+    """Return the matrix [2n, 2n] that maps (sin a, cos a) of the i-th pair to (sin, cos) of a + angles[i], i < n."""
     sine, cosine = angles.sin(), angles.cos()
     blocks = torch.stack([torch.stack([cosine, sine], -1), torch.stack([-sine, cosine], -1)], -2)
     rotation: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Masked-LM and next-sentence losses as sums, which do not depend on how a global batch was assigned to ranks."""
+"""Masked-LM and next-sentence losses as sums, which are independent of how a global batch is assigned to ranks."""
 
 from dataclasses import dataclass
 
@@ -11,22 +11,26 @@ from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.bert import Scores
 
-MASKED_LM_EPS = 1e-5  # added to the number of masked tokens, as the reference does
+MASKED_LM_EPS = 1e-5  # added to the number of masked tokens, as in MLPerf's reference
 
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums of cross-entropies over a batch's masked tokens and sequences (0-d float32 tensors)."""
+    """Cross-entropies summed over a batch's masked tokens and over its sequences (0-d float32 tensors)."""
 
     masked_lm: Tensor
     next_sentence: Tensor
 
     def mean(self, masked: int, sequences: int) -> Tensor:
-        """The pre-training loss as this batch's part of a larger one of `masked` tokens and `sequences` sequences."""
+        """Return this batch's contribution (0-d) to the mean loss of a batch with the given counts.
+
+        `masked` and `sequences` are the counts of the larger batch, such as the global one; contributions add up.
+        """
         return self.masked_lm / (masked + MASKED_LM_EPS) + self.next_sentence / sequences
 
 
 def loss_sums(scores: Scores, batch: RaggedBatch, kernels: Kernels = EAGER) -> LossSums:
+    """Return the loss sums of a batch; labels of IGNORED (padding of the shapes) do not count."""
     return LossSums(
         kernels.cross_entropy(scores.masked_lm, batch.masked_labels),
         F.cross_entropy(scores.next_sentence.float(), batch.next_sentence, reduction="sum"),
@@ -34,7 +38,8 @@ def loss_sums(scores: Scores, batch: RaggedBatch, kernels: Kernels = EAGER) -> L
 
 
 def correct_predictions(scores: Scores, batch: RaggedBatch) -> tuple[Tensor, Tensor]:
-    """How many masked tokens and next-sentence labels are predicted right (0-d int64 tensors)."""
+    """Return the numbers of correctly predicted masked tokens and next-sentence labels (0-d int64 tensors)."""
+    # Padded labels are IGNORED, a negative number that argmax never returns, so they never count as correct.
     return (
         torch.sum(scores.masked_lm.argmax(-1) == batch.masked_labels),
         torch.sum(scores.next_sentence.argmax(-1) == batch.next_sentence),

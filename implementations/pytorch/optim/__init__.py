@@ -1,1 +1,1 @@
-"""LAMB and AdamW, their learning rate schedule, and gradient clipping."""
+"""Optimizers (LAMB and AdamW), their learning-rate schedule, and gradient clipping."""

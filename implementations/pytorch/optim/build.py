@@ -1,4 +1,4 @@
-"""The optimizer from the configuration, and the values actually in use, for the log."""
+"""Construction of the configured optimizer, and the hyper-parameters in use for the MLPerf log."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from podium.mllog.write import UsedOptimizer
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio.
+    """Build LAMB or AdamW; biases and LayerNorm parameters get neither weight decay nor LAMB's trust ratio.
 
-    All groups share one rate, a 0-d tensor on the model's device, which `set_rate` changes; a step can be part of a
-    CUDA graph. Queries, keys and values are one matrix here and three in the reference, so LAMB's ratio is taken of
-    each third. LAMB is shared out over the ranks of the process group, if there is one, from `settings.sharded_from`
-    ranks on. Raises UsageError for a backend that is not installed.
+    All parameter groups share one learning rate, a 0-d float32 tensor on the model's device that `set_rate` changes, so
+    that a step can be captured in a CUDA graph. LAMB is sharded if the process group has at least
+    `settings.sharded_from` ranks. Raises UsageError for a backend that is not installed.
     """
+    # Queries, keys and values are one [3D, D] matrix here and three in the reference: LAMB needs a ratio per third.
     fused = [p for name, p in model.named_parameters() if name.endswith("qkv.weight")]
     matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and not name.endswith("qkv.weight")]
     vectors = [p for p in model.parameters() if p.dim() <= 1]
@@ -39,18 +39,21 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     groups[2]["adapt"] = False
     ranks = dist.get_world_size() if dist.is_initialized() else 0
     shards = settings.sharded_from is not None and ranks >= settings.sharded_from
-    made = ApexLamb if settings.backend == "apex" else ShardedLamb if shards else Lamb
-    return made(groups, lr=rate, betas=betas, eps=eps)
+    optimizer_class = ApexLamb if settings.backend == "apex" else ShardedLamb if shards else Lamb
+    return optimizer_class(groups, lr=rate, betas=betas, eps=eps)
 
 
 def set_rate(optimizer: Optimizer, rate: Tensor) -> None:
-    """Give all groups the rate, a 0-d tensor, without the host knowing it."""
+    """Set the learning rate of all groups to `rate` (0-d, on the same device) without reading it on the host."""
     for group in optimizer.param_groups:
         group["lr"].copy_(rate)
 
 
 def used(optimizer: Optimizer, settings: OptimizerSettings) -> UsedOptimizer:
-    """Read from the group of the matrices what the optimizer uses."""
+    """Return the hyper-parameters in use for the log; betas, epsilon and weight decay are read from the optimizer.
+
+    The first parameter group is the source: it holds the weight matrices, which have weight decay.
+    """
     group = optimizer.param_groups[0]
     return UsedOptimizer(
         algorithm="adamw" if isinstance(optimizer, AdamW) else "lamb",

@@ -1,8 +1,9 @@
 """LAMB by the equations of MLPerf Training's reference.
 
-Source: You et al., arXiv 1904.00962, in the reference's variant: moving averages m and v of the gradient and its
-square, bias correction, u = m̂ / (√v̂ + eps) + weight_decay · p, and a step of lr · ‖p‖/‖u‖ · u for every tensor,
-where the ratio is 1 if either norm is 0. A parameter group with `adapt: False` (biases and LayerNorm) keeps ratio 1.
+Source: You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020, arXiv
+1904.00962, algorithm 2, in the reference's variant: moving averages m and v of the gradient and its square with bias
+correction, update u = m̂ / (√v̂ + eps) + weight_decay · p, and a step of lr · ‖p‖/‖u‖ · u for every tensor. The trust
+ratio ‖p‖/‖u‖ is 1 if either norm is 0, and in parameter groups with `adapt: False` (biases and LayerNorm).
 """
 
 from typing import Any
@@ -15,111 +16,118 @@ from torch.optim import Optimizer
 
 from podium.core.jit import compiled_parallel
 
-BLOCK = 1 << 14  # elements that a thread takes at a time: few enough to stay in its cache between both passes
+# Elements a thread processes at a time. Blocks, not threads, define the partial sums of the norms, so that the result
+# does not depend on the number of threads.
+BLOCK = 1 << 14
 
 
-Kept = tuple[float | Tensor, float | Tensor]
+Decays = tuple[float | Tensor, float | Tensor]  # factors of m and v: the betas, or 1 in a skipped step (0-d tensors)
 
 
-def update_foreach(*tensors: list[Tensor], kept: Kept, numbers: Tensor, group: dict[str, Any]) -> None:
-    """Update the parameters of a group by their gradients, moving averages m and squares v: four lists, of which what
-    has one place belongs together.
+def update_foreach(*tensors: list[Tensor], decays: Decays, scalars: Tensor, group: dict[str, Any]) -> None:
+    """Update a group's parameters in place with multi-tensor (foreach) operations.
 
-    `kept` is what moving averages are multiplied by: betas, or 1. `numbers` are the bias correction of m, that of v,
-    and the rate: float64 [3] on the device.
+    `tensors` are four lists of equal length: parameters, gradients, first moments m and second moments v. `scalars` are
+    the bias corrections of m and v and the learning rate: float64 [3] on the device.
     """
     parameters, gradients, means, squares = tensors
-    correction1, correction2, rate = numbers.to(parameters[0].dtype).unbind()
-    torch._foreach_mul_(means, kept[0])
+    correction1, correction2, rate = scalars.to(parameters[0].dtype).unbind()
+    torch._foreach_mul_(means, decays[0])
     torch._foreach_add_(means, gradients, alpha=1 - group["betas"][0])
-    torch._foreach_mul_(squares, kept[1])
+    torch._foreach_mul_(squares, decays[1])
     torch._foreach_addcmul_(squares, gradients, gradients, value=1 - group["betas"][1])
 
     denominators = torch._foreach_div(squares, correction2)
     torch._foreach_sqrt_(denominators)
     torch._foreach_add_(denominators, group["eps"])
-    changes = torch._foreach_div(means, correction1)
-    torch._foreach_div_(changes, denominators)
+    updates = torch._foreach_div(means, correction1)
+    torch._foreach_div_(updates, denominators)
     if group["weight_decay"]:
-        torch._foreach_add_(changes, parameters, alpha=group["weight_decay"])
+        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
     if group["adapt"]:
-        torch._foreach_mul_(changes, _trust_ratios(parameters, changes, -rate))
+        torch._foreach_mul_(updates, _trust_ratios(parameters, updates, -rate))
     else:
-        torch._foreach_mul_(changes, -rate)
-    torch._foreach_add_(parameters, changes)
+        torch._foreach_mul_(updates, -rate)
+    torch._foreach_add_(parameters, updates)
 
 
-def _trust_ratios(parameters: list[Tensor], changes: tuple[Tensor, ...], rate: Tensor) -> list[Tensor]:
-    """rate · ‖p‖ / ‖u‖ a tensor, the ratio 1 where either norm is 0."""
+def _trust_ratios(parameters: list[Tensor], updates: tuple[Tensor, ...], rate: Tensor) -> list[Tensor]:
+    """Return rate · ‖p‖ / ‖u‖ for each tensor (0-d each), with a ratio of 1 where either norm is 0."""
     p_norms = torch.stack(torch._foreach_norm(parameters))
-    u_norms = torch.stack(torch._foreach_norm(changes))
+    u_norms = torch.stack(torch._foreach_norm(updates))
+    # The division is masked on both sides, on the device: the host must not read norms inside a CUDA graph.
     defined = (p_norms > 0) & (u_norms > 0)
     ratios = torch.where(defined, p_norms / torch.where(defined, u_norms, 1.0), 1.0)
     return list((ratios * rate).unbind())
 
 
-def update_compiled(*tensors: list[Tensor], kept: Kept, numbers: Tensor, group: dict[str, Any]) -> None:
-    """The same with each value read once to find the change and once to make it; norms are summed in float64."""
+def update_compiled(*tensors: list[Tensor], decays: Decays, scalars: Tensor, group: dict[str, Any]) -> None:
+    """`update_foreach` for contiguous float32 on a CPU: two passes over memory, norms summed in float64."""
     constants = np.array([*group["betas"], group["eps"], group["weight_decay"]], dtype=np.float64)
     for p, g, m, v in zip(*tensors, strict=True):
-        change = torch.empty_like(p)
-        values, *rest = (tensor.view(-1).numpy() for tensor in (p, g.contiguous(), m, v, change))
+        update = torch.empty_like(p)
+        values, *rest = (tensor.view(-1).numpy() for tensor in (p, g.contiguous(), m, v, update))
         norms = np.zeros((-(-p.numel() // BLOCK), 2))
-        _find_changes(values, *rest, numbers.numpy(), constants, norms)  # type: ignore[call-arg]
-        _apply(values, rest[-1], numbers.numpy(), norms, group["adapt"])
+        _compute_updates(values, *rest, scalars.numpy(), constants, norms)  # type: ignore[call-arg]
+        _apply_updates(values, rest[-1], scalars.numpy(), norms, group["adapt"])
 
 
+# First pass: moving averages, update and the squared norms of parameter and update. The trust ratio needs both norms of
+# the whole tensor, so the update itself is a second pass.
 @compiled_parallel
-def _find_changes(
+def _compute_updates(
     p: np.ndarray,
     g: np.ndarray,
     m: np.ndarray,
     v: np.ndarray,
-    change: np.ndarray,
-    numbers: np.ndarray,
+    update: np.ndarray,
+    scalars: np.ndarray,
     constants: np.ndarray,
     norms: np.ndarray,
 ) -> None:
     beta1, beta2 = np.float32(constants[0]), np.float32(constants[1])
-    new1, new2 = np.float32(1 - constants[0]), np.float32(1 - constants[1])
+    one_minus_beta1, one_minus_beta2 = np.float32(1 - constants[0]), np.float32(1 - constants[1])
     eps, decay = np.float32(constants[2]), np.float32(constants[3])
-    correction1, correction2 = np.float32(numbers[0]), np.float32(numbers[1])
+    correction1, correction2 = np.float32(scalars[0]), np.float32(scalars[1])
     for block in prange(len(norms)):
         p_squares, u_squares = 0.0, 0.0
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(p))):
-            m[i] = beta1 * m[i] + new1 * g[i]
-            v[i] = beta2 * v[i] + new2 * g[i] * g[i]
+            m[i] = beta1 * m[i] + one_minus_beta1 * g[i]
+            v[i] = beta2 * v[i] + one_minus_beta2 * g[i] * g[i]
             u = (m[i] / correction1) / (np.sqrt(v[i] / correction2) + eps) + decay * p[i]
-            change[i] = u
+            update[i] = u
+            # Squares are summed in float64: the word embedding of BERT-large has 31 million elements.
             p_squares += np.float64(p[i]) * np.float64(p[i])
             u_squares += np.float64(u) * np.float64(u)
         norms[block, 0], norms[block, 1] = p_squares, u_squares
 
 
 @compiled_parallel
-def _apply(p: np.ndarray, change: np.ndarray, numbers: np.ndarray, norms: np.ndarray, adapt: bool) -> None:
+def _apply_updates(p: np.ndarray, update: np.ndarray, scalars: np.ndarray, norms: np.ndarray, adapt: bool) -> None:
     p_squares, u_squares = 0.0, 0.0
-    for block in range(len(norms)):
+    for block in range(len(norms)):  # serially, in block order: the same sum with any number of threads
         p_squares += norms[block, 0]
         u_squares += norms[block, 1]
     ratio = np.sqrt(p_squares / u_squares) if adapt and p_squares > 0 and u_squares > 0 else 1.0
-    factor = np.float32(numbers[2] * ratio)
+    factor = np.float32(scalars[2] * ratio)
     for block in prange(len(norms)):
         for i in range(block * BLOCK, min((block + 1) * BLOCK, len(p))):
-            p[i] -= factor * change[i]
+            p[i] -= factor * update[i]
 
 
 class Lamb(Optimizer):
-    """LAMB over parameter groups without a word to the host, so that a step can be part of a CUDA graph.
+    """LAMB over parameter groups without host synchronisation, so that a step can be captured in a CUDA graph.
 
-    Group keys: lr (a number or a 0-d tensor on the parameters' device), betas, eps, weight_decay, adapt, and parts:
-    into how many tensors along the first dimension a parameter is split for the trust ratio, for matrices that the
-    reference keeps apart. Steps are computed with multi-tensor (foreach) operations, and on a CPU for float32 with
-    compiled loops that read each value twice instead of ten times. Where `torch.amp.GradScaler` has found gradients
-    that are not finite, a step changes nothing.
+    Group keys: lr (a number or a 0-d tensor on the parameters' device), betas, eps, weight_decay, adapt (whether to use
+    the trust ratio) and parts (number of tensors along the first dimension that a parameter is split into for the trust
+    ratio, for matrices that the reference keeps separate). Uses multi-tensor (foreach) operations, or for float32 on a
+    CPU compiled loops that read each value twice instead of ten times. A step leaves parameters and state unchanged
+    if `torch.amp.GradScaler` has found non-finite gradients.
     """
 
-    _step_supports_amp_scaling = True  # torch.amp.GradScaler then sets `grad_scale` and `found_inf` and asks nothing
+    # With this flag torch.amp.GradScaler sets `grad_scale` and `found_inf` (tensors) on the optimizer and always calls
+    # `step`, instead of reading the overflow flag on the host to decide whether to call it.
+    _step_supports_amp_scaling = True
 
     def __init__(
         self,
@@ -137,26 +145,28 @@ class Lamb(Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            self._update(group)
-        self._exchange()
+            self._update_group(group)
+        self._exchange_parameters()
 
-    def _updates(self, parameter: Tensor) -> bool:
-        """Whether this process updates the parameter."""
+    def _is_updated_here(self, parameter: Tensor) -> bool:
+        """Return whether this process updates the parameter."""
         return True
 
-    def _exchange(self) -> None:
-        """Get what other processes have updated."""
+    def _exchange_parameters(self) -> None:
+        """Receive the parameters that other processes have updated."""
 
-    def _update(self, group: dict[str, Any]) -> None:
+    def _update_group(self, group: dict[str, Any]) -> None:
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
         device = parameters[0].device
+        # The step count lives on the device, since a skipped step must not be counted and only the device knows that.
+        # float64, since the bias correction 1 - beta**step cancels in the first steps and would lose digits in float32.
         group.setdefault("step", torch.zeros((), dtype=torch.float64, device=device))
         found_inf, grad_scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        taken = 1.0 if found_inf is None else 1.0 - found_inf
-        group["step"] += taken
-        parameters = [p for p in parameters if self._updates(p)]
+        applied = 1.0 if found_inf is None else 1.0 - found_inf
+        group["step"] += applied
+        parameters = [p for p in parameters if self._is_updated_here(p)]
         if not parameters:
             return
         for p in parameters:
@@ -164,21 +174,26 @@ class Lamb(Optimizer):
                 self.state[p]["m"] = torch.zeros_like(p)
                 self.state[p]["v"] = torch.zeros_like(p)
         beta1, beta2 = group["betas"]
+        # At least 1: if the very first step overflows, the count is 0 and the bias correction would be a division by 0.
         steps, rate = group["step"].clamp(min=1), torch.as_tensor(group["lr"], dtype=torch.float64, device=device)
         gradients = [p.grad for p in parameters]
         if grad_scale is not None:
             torch._foreach_div_(gradients, grad_scale)
-        if found_inf is not None:  # a step of nothing: gradients of zero, moving averages that stay, a rate of zero
+        if found_inf is not None:
+            # An overflowing step is not skipped by control flow, which would need the host, but made a no-op by values:
+            # gradients 0, decays 1 and rate 0. `where` rather than a product, since inf · 0 is NaN.
             gradients = [torch.where(found_inf > 0, 0.0, gradient) for gradient in gradients]
             beta1, beta2 = (torch.where(found_inf > 0, 1.0, beta) for beta in (beta1, beta2))
         means, squares = ([self.state[p][key] for p in parameters] for key in ("m", "v"))
         tensors = [_split(each, group["parts"]) for each in (parameters, gradients, means, squares)]
-        numbers = torch.stack([1 - group["betas"][0] ** steps, 1 - group["betas"][1] ** steps, rate * taken])
-        plain = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
-        compiles = plain and device.type == "cpu" and found_inf is None
-        (update_compiled if compiles else update_foreach)(*tensors, kept=(beta1, beta2), numbers=numbers, group=group)
+        scalars = torch.stack([1 - group["betas"][0] ** steps, 1 - group["betas"][1] ** steps, rate * applied])
+        is_plain = all(p.dtype == torch.float32 and p.is_contiguous() for p in parameters)
+        use_compiled = is_plain and device.type == "cpu" and found_inf is None
+        (update_compiled if use_compiled else update_foreach)(
+            *tensors, decays=(beta1, beta2), scalars=scalars, group=group
+        )
 
 
 def _split(tensors: list[Tensor], parts: int) -> list[Tensor]:
-    """Views of the tensors' parts along the first dimension."""
+    """Return views of each tensor's `parts` parts along the first dimension, in order."""
     return [part for tensor in tensors for part in tensor.chunk(parts)]

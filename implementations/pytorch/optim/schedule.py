@@ -1,8 +1,8 @@
-"""The learning-rate schedule: a linear warm-up, then polynomial decay along a line that does not know of the warm-up.
+"""Learning-rate schedule: linear warm-up, then polynomial decay that is computed independently of the warm-up.
 
-In the reference the decay's line begins at step 0, so the rate falls at the end of the warm-up. In Samsung's published
-runs it begins at a later step (`decay_from`) than the one where the warm-up ends, so the rate jumps above the base
-there. Published hyper-parameters depend on both.
+In MLPerf's reference the decay is counted from step 0, so the rate drops at the end of the warm-up. In Samsung's
+published runs it is counted from a step (`decay_from`) after the end of the warm-up, so the rate jumps above the base
+rate there. The published hyper-parameters rely on both conventions.
 """
 
 import torch
@@ -12,10 +12,11 @@ from podium.config.schema import OptimizerSettings
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """The rate of a step, counted from 0; a negative `start_warmup_step` begins the warm-up part of the way up.
+    """Return the learning rate of `step`, counted from 0.
 
-    After the warm-up it is end + (base − end) · (1 − x)^power, where x goes from 0 at `decay_from` to 1 at
-    `decay_steps`, is below 0 before and stays 1 after. With `decay_from` 0 that is the reference's formula.
+    A negative `start_warmup_step` starts the warm-up above a rate of 0. After the warm-up the rate is
+    end + (base − end) · (1 − x)^power, where x grows from 0 at `decay_from` to 1 at `decay_steps`, is negative before
+    and stays 1 after. With `decay_from` 0 that is the reference's formula.
     """
     since_start = step - settings.start_warmup_step
     if settings.warmup_steps > 0 and since_start < settings.warmup_steps:
@@ -27,5 +28,8 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
 
 
 def rate_table(settings: OptimizerSettings, steps: int, device: torch.device) -> Tensor:
-    """The rates of the first `steps` steps, float32 [steps] on the device, so that a step can look its own up there."""
+    """Return the rates of the first `steps` steps, float32 [steps] on the device.
+
+    A step indexes the table on the device, so that a captured CUDA graph can change its rate between replays.
+    """
     return torch.tensor([learning_rate(settings, step) for step in range(steps)], dtype=torch.float32).to(device)

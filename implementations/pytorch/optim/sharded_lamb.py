@@ -1,12 +1,13 @@
 """LAMB sharded over ranks by whole tensors, so that trust ratios stay exact.
 
-A rank updates only the large tensors that it owns, keeps moving averages for those alone, and sends them to the
-others. Tensors of fewer than `LEAST_SHARED` elements (biases, LayerNorm) are updated on all ranks, which costs less
-than sending them. The largest tensor is a lower bound: in BERT-large it is the word embedding, 9% of all elements, so
-more than eleven ranks do not make the update shorter.
+Each rank updates only the large tensors that it owns, keeps optimizer state for those only, and broadcasts the updated
+weights. Tensors of fewer than `LEAST_SHARED` elements (biases, LayerNorm) are updated on all ranks, which costs less
+than a broadcast. The largest tensor bounds the speed-up: in BERT-large it is the word embedding, 9% of all elements,
+so more than eleven ranks do not shorten the update.
 
-torch.distributed.optim.ZeroRedundancyOptimizer also shards by whole tensors, but small ones too; it does not pass on
-the loss scaler's overflow flag; and its state is available only by gathering pickled objects on one rank.
+This is optimizer state sharding as in ZeRO stage 1 (Rajbhandari et al., arXiv 1910.02054).
+torch.distributed.optim.ZeroRedundancyOptimizer also shards by whole tensors, but it shards small ones too, it does not
+forward the loss scaler's overflow flag, and it exposes its state only by gathering pickled objects on one rank.
 """
 
 from typing import Any
@@ -19,25 +20,28 @@ from podium.planning.tensor_partition import LEAST_SHARED, owners
 
 
 class ShardedLamb(Lamb):
-    """LAMB of which each rank of the default process group updates a part. Weights are alike on all ranks after it.
+    """LAMB whose update is sharded over the ranks of the default process group; weights end identical on all ranks.
 
-    All ranks must make it with the same parameters in the same order, and step together.
+    Every rank must construct it with the same parameters in the same order and call `step` equally often, because
+    `step` is a collective operation.
     """
 
-    def __init__(self, params: Any, least_shared: int = LEAST_SHARED, **settings: Any) -> None:
-        """Parameters of at least `least_shared` elements are shared out. `settings` are those of Lamb."""
+    def __init__(self, params: Any, min_sharded_numel: int = LEAST_SHARED, **settings: Any) -> None:
+        """Shard parameters of at least `min_sharded_numel` elements. `settings` are the keyword arguments of `Lamb`."""
         super().__init__(params, **settings)
         self._rank = dist.get_rank()
-        self._shared = [p for group in self.param_groups for p in group["params"] if p.numel() >= least_shared]
+        self._sharded = [p for group in self.param_groups for p in group["params"] if p.numel() >= min_sharded_numel]
         self._owners: dict[Tensor, int] = dict(
-            zip(self._shared, owners([p.numel() for p in self._shared], dist.get_world_size()), strict=True)
+            zip(self._sharded, owners([p.numel() for p in self._sharded], dist.get_world_size()), strict=True)
         )
 
-    def _updates(self, parameter: Tensor) -> bool:
+    def _is_updated_here(self, parameter: Tensor) -> bool:
         return parameter not in self._owners or self._owners[parameter] == self._rank
 
-    def _exchange(self) -> None:
-        sent = [dist.broadcast(p.detach(), owner, async_op=True) for p, owner in self._owners.items()]
-        for work in sent:
+    def _exchange_parameters(self) -> None:
+        # Every rank iterates in the same parameter order, so the broadcasts match up. All are started before the first
+        # wait, so that broadcasts from different owners overlap.
+        broadcasts = [dist.broadcast(p.detach(), owner, async_op=True) for p, owner in self._owners.items()]
+        for work in broadcasts:
             assert work is not None
             work.wait()  # on a GPU the stream waits, not the host

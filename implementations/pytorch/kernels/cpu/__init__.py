@@ -1,1 +1,1 @@
-"""Kernels for a CPU, compiled by numba: bfloat16 or float32; other types go to the eager twins."""
+"""Kernels for CPUs, compiled by numba, for bfloat16 and float32; other dtypes use the eager kernels."""

@@ -1,4 +1,4 @@
-"""The summed embeddings with their LayerNorm and dropout; look-ups and LayerNorm are torch's, being a small part."""
+"""LayerNorm and dropout of the summed embeddings; look-ups and LayerNorm use torch, since they cost little."""
 
 from typing import Any
 
@@ -10,34 +10,36 @@ from torch import Tensor
 from implementations.pytorch.kernels import eager
 from implementations.pytorch.kernels.cpu.common import (
     CHUNKS,
-    array,
+    as_array,
     draw_row,
     draw_seed,
+    draws_per_row,
     is_supported,
-    load,
-    row_draws,
-    stored_as,
+    load_float32,
+    round_to_stored,
 )
-from implementations.pytorch.kernels.interface import ThreeTensors, apply, threshold_and_scale
+from implementations.pytorch.kernels.interface import ThreeTensors, apply, dropout_threshold_and_scale
 from podium.core.jit import compiled_parallel
 
 ZERO = np.float32(0.0)
 
 
 @compiled_parallel
-def _drop(x: np.ndarray, seed: np.ndarray, threshold: int, scale: float, y: np.ndarray, draws: int) -> None:
+def _drop(x: np.ndarray, seed: np.ndarray, threshold: int, scale: float, y: np.ndarray, draw_count: int) -> None:
     rows, columns = x.shape
-    factor, least = np.float32(scale), np.uint16(threshold)
+    factor, keep_from = np.float32(scale), np.uint16(threshold)
     for chunk in prange(CHUNKS):
-        numbers = np.empty(draws, dtype=np.uint16)
+        draws = np.empty(draw_count, dtype=np.uint16)
         for row in range(rows * chunk // CHUNKS, rows * (chunk + 1) // CHUNKS):
-            draw_row(seed[0], row, numbers)
+            draw_row(seed[0], row, draws)
             for column in range(columns):
-                kept = factor if numbers[column] >= least else ZERO
-                y[row, column] = stored_as(y, load(x[row, column]) * kept)
+                keep_scale = factor if draws[column] >= keep_from else ZERO
+                y[row, column] = round_to_stored(y, load_float32(x[row, column]) * keep_scale)
 
 
 class _Dropout(torch.autograd.Function):
+    """Saves only the seed; backward applies the same mask to the gradient."""
+
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, p: float) -> Tensor:
         ctx.seed, ctx.probability = draw_seed(p), p
@@ -50,7 +52,7 @@ class _Dropout(torch.autograd.Function):
 
 def _dropped(x_TD: Tensor, seed: Tensor, p: float) -> Tensor:
     y_TD = torch.empty_like(x_TD, memory_format=torch.contiguous_format)
-    _drop(array(x_TD), seed.numpy(), *threshold_and_scale(p), array(y_TD), row_draws(x_TD.shape[-1]))
+    _drop(as_array(x_TD), seed.numpy(), *dropout_threshold_and_scale(p), as_array(y_TD), draws_per_row(x_TD.shape[-1]))
     return y_TD
 
 

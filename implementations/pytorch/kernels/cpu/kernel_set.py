@@ -1,4 +1,4 @@
-"""All kernels for a CPU."""
+"""The kernel set for CPUs."""
 
 from implementations.pytorch.kernels.cpu.attention_weights import attention_weights
 from implementations.pytorch.kernels.cpu.cross_entropy import cross_entropy

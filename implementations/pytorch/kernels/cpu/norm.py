@@ -1,4 +1,4 @@
-"""LayerNorm with the dropout, bias and residual around it, in one pass over memory in each direction."""
+"""Residual LayerNorm with bias and dropout, in one pass over memory in each direction."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from implementations.pytorch.kernels import eager
 from implementations.pytorch.kernels.cpu.common import (
     CHUNKS,
-    array,
+    as_array,
     draw_row,
     draw_seed,
+    draws_per_row,
     is_supported,
-    load,
-    row_draws,
-    stored_as,
+    load_float32,
+    round_to_stored,
 )
-from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, apply, threshold_and_scale
+from implementations.pytorch.kernels.interface import LAYER_NORM_EPS, apply, dropout_threshold_and_scale
 from podium.core.jit import compiled_inline, compiled_parallel
 
 ZERO, ONE = np.float32(0.0), np.float32(1.0)
@@ -27,7 +27,8 @@ EPS = np.float32(LAYER_NORM_EPS)
 
 @compiled_inline
 def _statistics(values: Any) -> Any:
-    """Mean and 1/√(variance + eps) of a row."""
+    """Return mean and 1/√(variance + eps) of a row, both float32."""
+    # Two passes over the row, which is in cache: E[x²] − E[x]² would cancel when the mean is large.
     columns = len(values)
     total = ZERO
     for column in range(columns):
@@ -52,31 +53,34 @@ def _residual_forward(
     y: np.ndarray,
     sums: np.ndarray,
     statistics: np.ndarray,
-    draws: int,
+    draw_count: int,
 ) -> None:
     rows, columns = x.shape
-    factor, least = np.float32(scale), np.uint16(threshold)
+    factor, keep_from = np.float32(scale), np.uint16(threshold)
     for chunk in prange(CHUNKS):
-        numbers = np.empty(draws, dtype=np.uint16)
+        draws = np.empty(draw_count, dtype=np.uint16)
         values = np.empty(columns, dtype=np.float32)
         for row in range(rows * chunk // CHUNKS, rows * (chunk + 1) // CHUNKS):
+            # The sum is normalised as it is stored, after rounding to bfloat16, so that backward sees the same values.
             if threshold:
-                draw_row(seed[0], row, numbers)
+                draw_row(seed[0], row, draws)
                 for column in range(columns):
-                    kept = factor if numbers[column] >= least else ZERO
-                    value = load(x[row, column]) + kept * (load(update[row, column]) + update_bias[column])
-                    sums[row, column] = stored_as(sums, value)
-                    values[column] = load(sums[row, column])
+                    keep_scale = factor if draws[column] >= keep_from else ZERO
+                    value = load_float32(x[row, column]) + keep_scale * (
+                        load_float32(update[row, column]) + update_bias[column]
+                    )
+                    sums[row, column] = round_to_stored(sums, value)
+                    values[column] = load_float32(sums[row, column])
             else:
                 for column in range(columns):
-                    value = load(x[row, column]) + load(update[row, column]) + update_bias[column]
-                    sums[row, column] = stored_as(sums, value)
-                    values[column] = load(sums[row, column])
-            mean, deviation = _statistics(values)
-            statistics[row, 0], statistics[row, 1] = mean, deviation
+                    value = load_float32(x[row, column]) + load_float32(update[row, column]) + update_bias[column]
+                    sums[row, column] = round_to_stored(sums, value)
+                    values[column] = load_float32(sums[row, column])
+            mean, inverse_std = _statistics(values)
+            statistics[row, 0], statistics[row, 1] = mean, inverse_std
             for column in range(columns):
-                normal = (values[column] - mean) * deviation
-                y[row, column] = stored_as(y, normal * weight[column] + bias[column])
+                normalised_value = (values[column] - mean) * inverse_std
+                y[row, column] = round_to_stored(y, normalised_value * weight[column] + bias[column])
 
 
 @compiled_parallel
@@ -91,47 +95,49 @@ def _residual_backward(
     dx: np.ndarray,
     dupdate: np.ndarray,
     parameter_sums: np.ndarray,
-    draws: int,
+    draw_count: int,
 ) -> None:
     rows, columns = dy.shape
-    factor, least, count = np.float32(scale), np.uint16(threshold), np.float32(columns)
+    factor, keep_from, count = np.float32(scale), np.uint16(threshold), np.float32(columns)
     for chunk in prange(CHUNKS):
-        numbers = np.empty(draws, dtype=np.uint16)
-        normals, scaled = np.empty(columns, dtype=np.float32), np.empty(columns, dtype=np.float32)
-        of_update_bias, of_weight, of_bias = parameter_sums[chunk]
+        draws = np.empty(draw_count, dtype=np.uint16)
+        normalised, scaled = np.empty(columns, dtype=np.float32), np.empty(columns, dtype=np.float32)
+        # Per chunk, so that threads do not share sums and the order of additions does not depend on their number.
+        dupdate_bias, dweight, dbias = parameter_sums[chunk]
         for row in range(rows * chunk // CHUNKS, rows * (chunk + 1) // CHUNKS):
-            mean, deviation = statistics[row, 0], statistics[row, 1]
+            mean, inverse_std = statistics[row, 0], statistics[row, 1]
             total, product = ZERO, ZERO
             for column in range(columns):
-                normals[column] = (load(sums[row, column]) - mean) * deviation
-                scaled[column] = load(dy[row, column])
+                normalised[column] = (load_float32(sums[row, column]) - mean) * inverse_std
+                scaled[column] = load_float32(dy[row, column])
             for column in range(columns):
-                of_weight[column] += scaled[column] * normals[column]
-                of_bias[column] += scaled[column]
+                dweight[column] += scaled[column] * normalised[column]
+                dbias[column] += scaled[column]
             for column in range(columns):
                 scaled[column] *= weight[column]
                 total += scaled[column]
-                product += scaled[column] * normals[column]
+                product += scaled[column] * normalised[column]
+            # dx = (g − mean(g) − x̂ · mean(g · x̂)) / std, with g = dy · weight
             total, product = total / count, product / count
             if threshold:
-                draw_row(seed[0], row, numbers)
+                draw_row(seed[0], row, draws)
                 for column in range(columns):
-                    scaled[column] = deviation * (scaled[column] - total - normals[column] * product)
-                    dx[row, column] = stored_as(dx, scaled[column])
+                    scaled[column] = inverse_std * (scaled[column] - total - normalised[column] * product)
+                    dx[row, column] = round_to_stored(dx, scaled[column])
                 for column in range(columns):
-                    scaled[column] *= factor if numbers[column] >= least else ZERO
-                    dupdate[row, column] = stored_as(dupdate, scaled[column])
+                    scaled[column] *= factor if draws[column] >= keep_from else ZERO
+                    dupdate[row, column] = round_to_stored(dupdate, scaled[column])
             else:
                 for column in range(columns):
-                    scaled[column] = deviation * (scaled[column] - total - normals[column] * product)
-                    dx[row, column] = stored_as(dx, scaled[column])
+                    scaled[column] = inverse_std * (scaled[column] - total - normalised[column] * product)
+                    dx[row, column] = round_to_stored(dx, scaled[column])
                     dupdate[row, column] = dx[row, column]
             for column in range(columns):
-                of_update_bias[column] += scaled[column]
+                dupdate_bias[column] += scaled[column]
 
 
 class _ResidualNorm(torch.autograd.Function):
-    """Keeps for backward what is normalised, in the type of x, and each row's statistics."""
+    """Saves the sum that is normalised, in the dtype of x, and each row's mean and 1/std (float32 [T, 2])."""
 
     @staticmethod
     def forward(
@@ -140,17 +146,17 @@ class _ResidualNorm(torch.autograd.Function):
         (rows, columns), seed = x_TD.shape, draw_seed(p)
         sums_TD, y_TD, statistics_T2 = torch.empty_like(x_TD), torch.empty_like(x_TD), torch.empty(rows, 2)
         _residual_forward(
-            array(x_TD),
-            array(update_TD),
-            array(update_bias_D),
-            array(weight_D),
-            array(bias_D),
+            as_array(x_TD),
+            as_array(update_TD),
+            as_array(update_bias_D),
+            as_array(weight_D),
+            as_array(bias_D),
             seed.numpy(),
-            *threshold_and_scale(p),
-            array(y_TD),
-            array(sums_TD),
-            array(statistics_T2),
-            row_draws(columns),
+            *dropout_threshold_and_scale(p),
+            as_array(y_TD),
+            as_array(sums_TD),
+            as_array(statistics_T2),
+            draws_per_row(columns),
         )
         ctx.save_for_backward(sums_TD, statistics_T2, weight_D, seed)
         ctx.probability = p
@@ -163,16 +169,16 @@ class _ResidualNorm(torch.autograd.Function):
         dx_TD, dupdate_TD = torch.empty_like(sums_TD), torch.empty_like(sums_TD)
         parameter_sums = torch.zeros(CHUNKS, 3, columns)
         _residual_backward(
-            array(gradients[0]),
-            array(sums_TD),
-            array(statistics_T2),
-            array(weight_D),
+            as_array(gradients[0]),
+            as_array(sums_TD),
+            as_array(statistics_T2),
+            as_array(weight_D),
             seed.numpy(),
-            *threshold_and_scale(ctx.probability),
-            array(dx_TD),
-            array(dupdate_TD),
-            array(parameter_sums),
-            row_draws(columns),
+            *dropout_threshold_and_scale(ctx.probability),
+            as_array(dx_TD),
+            as_array(dupdate_TD),
+            as_array(parameter_sums),
+            draws_per_row(columns),
         )
         return dx_TD, dupdate_TD, *parameter_sums.sum(0).unbind(), None
 

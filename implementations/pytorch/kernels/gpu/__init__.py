@@ -1,1 +1,1 @@
-"""Triton kernels for a GPU: float32, bfloat16 and float16. Nothing else in Podium imports Triton."""
+"""Triton kernels for GPUs, for float32, bfloat16 and float16. No other package imports Triton."""

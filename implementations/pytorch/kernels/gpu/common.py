@@ -1,4 +1,4 @@
-"""Shared parts of the GPU kernels: dropout by position, block sizes and seeds."""
+"""Shared parts of the GPU kernels: counter-based dropout masks, seeds, block and grid sizes."""
 
 import torch
 import triton
@@ -7,40 +7,48 @@ from torch import Tensor
 
 
 @triton.jit
-def keeps(seed, row, threshold, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which of the BLOCK columns of a row a dropout keeps: a function of seed, row and column alone.
+def keep_mask(seed, row, threshold, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return which of a row's BLOCK columns dropout keeps: a function of seed, row and column only.
 
-    One call of Philox 4x32 with seven rounds (Salmon et al., SC'11) serves eight columns of 16 bits each.
+    One call of Philox 4x32 with seven rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11)
+    yields 16 bits for each of eight columns.
     """
-    calls = row * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
-    a, b, c, d = tl.randint4x(seed, calls, n_rounds=7)
+    # Masks are never stored; backward recomputes them. The interleaving puts the eight numbers of one call into
+    # consecutive columns.
+    counters = row * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
+    a, b, c, d = tl.randint4x(seed, counters, n_rounds=7)
     quarters = tl.interleave(tl.interleave(a, c), tl.interleave(b, d)).to(tl.uint32, bitcast=True)
-    numbers = tl.interleave(quarters & 0xFFFF, quarters >> 16)
-    return numbers >= threshold
+    draws = tl.interleave(quarters & 0xFFFF, quarters >> 16)
+    return draws >= threshold
 
 
 def draw_seed(device: torch.device, probability: float) -> Tensor:
-    """A seed [1] int64 that stays on the device, from its default generator; in a CUDA graph each replay draws anew.
+    """Draw a dropout seed, int64 [1] on the device, from its default generator; each replay of a CUDA graph redraws it.
 
-    Where nothing is dropped nothing is drawn: an evaluation leaves the masks of training as they are.
+    With a probability of 0 nothing is drawn, so that an evaluation does not change the masks of later training steps.
     """
     if not probability:
         return torch.zeros(1, device=device, dtype=torch.int64)
     return torch.randint(-(2**62), 2**62, (1,), device=device, dtype=torch.int64)
 
 
-def block_of(columns: int) -> int:
-    """The power of two that holds a row: a program takes one at a time."""
+def block_size(columns: int) -> int:
+    """Return the smallest power of two, at least 8, that holds a row: a program processes one row at a time."""
+    # A whole row per program keeps reductions in registers. At least 8, since masks are drawn eight columns at a time.
     return max(8, int(triton.next_power_of_2(columns)))
 
 
-def warps_of(block: int) -> int:
-    """So many that a thread has eight columns, which it loads 16 bytes at a time."""
+def warp_count(block: int) -> int:
+    """Return the number of warps, one to eight, that gives each thread eight columns: one 16-byte load in bfloat16."""
     return min(8, max(1, block // 256))
 
 
-def programs_of(device: torch.device, rows: int) -> int:
-    """Programs that stay and take row after row, so that sums over rows have few parts: four a multiprocessor."""
-    if device.type != "cuda":
+def program_count(device: torch.device, rows: int) -> int:
+    """Return the number of persistent programs that loop over rows: four per multiprocessor.
+
+    Each program keeps its sums over rows (gradients of parameters) in registers and writes one partial sum. So there
+    are few partial sums, and no atomic additions, whose order would vary.
+    """
+    if device.type != "cuda":  # Triton's interpreter, in tests
         return min(rows, 4)
     return min(rows, 4 * int(torch.cuda.get_device_properties(device).multi_processor_count))

@@ -1,4 +1,7 @@
-"""GELU of a matrix product and its bias, in one pass in each direction."""
+"""GELU(x + bias) in one pass over memory in each direction, by the tanh approximation.
+
+Source: Hendrycks and Gimpel, arXiv 1606.08415. 0.5 · (1 + tanh(z)) is computed as sigmoid(2z), with one exponential.
+"""
 
 from typing import Any
 
@@ -7,10 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from implementations.pytorch.kernels.gpu.common import programs_of
+from implementations.pytorch.kernels.gpu.common import program_count
 from implementations.pytorch.kernels.interface import apply
 
-BLOCK = 1024
+BLOCK = 1024  # columns per program: eight for each thread of four warps, one 16-byte load in bfloat16
 SLOPE = tl.constexpr(1.5957691216057308)  # 2 √(2/π): GELU(x) ≈ x · sigmoid(SLOPE · (x + CUBIC x³))
 CUBIC = tl.constexpr(0.044715)
 
@@ -22,34 +25,34 @@ def _sigmoid(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _forward(x_ptr, bias_ptr, y_ptr, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < columns
-    place = tl.program_id(0).to(tl.int64) * columns + at
-    x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) + tl.load(bias_ptr + at, mask=inside, other=0.0)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = cols < columns
+    offsets = tl.program_id(0).to(tl.int64) * columns + cols
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + tl.load(bias_ptr + cols, mask=mask, other=0.0)
     y = x * _sigmoid(x)
-    tl.store(y_ptr + place, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _backward(x_ptr, bias_ptr, dy_ptr, dx_ptr, parts_ptr, rows, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     program, programs = tl.program_id(0), tl.num_programs(0)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < columns
-    bias = tl.load(bias_ptr + at, mask=inside, other=0.0)
-    of_bias = tl.zeros([BLOCK], tl.float32)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = cols < columns
+    bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
+    dbias = tl.zeros([BLOCK], tl.float32)
     for row in range(program, rows, programs):
-        place = tl.cast(row, tl.int64) * columns + at
-        x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) + bias
-        share = _sigmoid(x)
-        slope = share + x * share * (1.0 - share) * SLOPE * (1.0 + 3.0 * CUBIC * x * x)
-        dx = tl.load(dy_ptr + place, mask=inside, other=0.0).to(tl.float32) * slope
-        tl.store(dx_ptr + place, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-        of_bias += dx
-    tl.store(parts_ptr + program * columns + at, of_bias, mask=inside)
+        offsets = tl.cast(row, tl.int64) * columns + cols
+        x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32) + bias
+        sigmoid = _sigmoid(x)
+        slope = sigmoid + x * sigmoid * (1.0 - sigmoid) * SLOPE * (1.0 + 3.0 * CUBIC * x * x)
+        dx = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32) * slope
+        tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        dbias += dx
+    tl.store(parts_ptr + program * columns + cols, dbias, mask=mask)
 
 
 class _BiasGelu(torch.autograd.Function):
-    """Keeps its input alone."""
+    """Saves only its inputs; backward recomputes the sigmoid."""
 
     @staticmethod
     def forward(ctx: Any, x_TF: Tensor, bias_F: Tensor) -> Tensor:
@@ -63,7 +66,8 @@ class _BiasGelu(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         x_TF, bias_F = ctx.saved_tensors
         rows, columns = x_TF.shape
-        dx_TF, programs = torch.empty_like(x_TF), programs_of(x_TF.device, rows)
+        dx_TF, programs = torch.empty_like(x_TF), program_count(x_TF.device, rows)
+        # One partial sum of the bias gradient per program; torch adds them up, in a fixed order.
         parts = torch.empty(programs, columns, device=x_TF.device)
         grid = (programs, triton.cdiv(columns, BLOCK))
         _backward[grid](x_TF, bias_F, gradients[0].contiguous(), dx_TF, parts, rows, columns, BLOCK, num_warps=4)

@@ -1,6 +1,6 @@
-"""All kernels for a GPU.
+"""The kernel set for GPUs.
 
-Attention weights are the eager ones: on a GPU they are computed only where flash attention is not used.
+Attention weights use the eager kernel: on a GPU they are computed only if flash attention is not used.
 """
 
 from implementations.pytorch.kernels.eager import attention_weights

@@ -1,1 +1,1 @@
-"""Self-attention inside each sequence of a ragged batch: one façade, several backends behind it."""
+"""Self-attention within each sequence of a ragged batch: a dispatch function and several backends."""

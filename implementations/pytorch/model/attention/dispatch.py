@@ -1,11 +1,12 @@
-"""The attention backends by name.
+"""Dispatch to the attention backends by name.
 
-A backend is a function: queries, keys and values [T, 3, heads, head size], the batch, the kernels and the dropout
-probability to a context [T, heads · head size]. `padded` is the reference that the others are tested against.
+A backend is a function of queries, keys and values [T, 3, H, K] (tokens, heads, head size), the batch, the kernels and
+the dropout probability that returns the context [T, H · K]. `padded` is the reference that the others are tested
+against.
 
-To add one: a function in this folder and its name in BACKENDS; the name among the allowed values of `attention` in
-podium/config/schema.py, with what it excludes in the validators there; and in GRAPH_ATTENTION of
-implementations/pytorch/build_run.py if its kernel launches do not depend on the lengths in a batch.
+To add a backend, write a function in this folder and add its name to BACKENDS; add the name to the allowed values of
+`attention` in podium/config/schema.py, with validators for the settings that it excludes; and add it to GRAPH_ATTENTION
+of implementations/pytorch/build_run.py if its kernel launches do not depend on the lengths in a batch.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
 from implementations.pytorch.model.attention.grouped import grouped
 from implementations.pytorch.model.attention.padded import padded
-from implementations.pytorch.model.attention.varlen import flash, is_had, nested
+from implementations.pytorch.model.attention.varlen import flash, is_flash_available, nested
 from podium.core.errors import UsageError
 from podium.planning.hardware import FLASH_CAPABILITY
 
@@ -26,25 +27,28 @@ BACKENDS: dict[str, Backend] = {"padded": padded, "grouped": grouped, "flash": f
 
 
 def attend(qkv_T3HK: Tensor, batch: RaggedBatch, *, backend: str, kernels: Kernels, probability: float) -> Tensor:
-    """Context [T, heads · head size] of queries, keys and values [T, 3, heads, head size].
+    """Return the attention context [T, H · K] of queries, keys and values [T, 3, H, K].
 
-    Attention probabilities are dropped out with `probability`, which is 0 outside training. Padding slots are never
-    attended to; what is returned for them has no meaning but is finite.
+    `probability` is the dropout probability of the attention weights, 0 outside training. No token attends to padding
+    slots; the context of padding slots is undefined but finite. Raises KeyError for an unknown backend.
     """
     return BACKENDS[backend](qkv_T3HK, batch, kernels, probability)
 
 
 def resolve_attention(setting: str, device: torch.device, dtype: torch.dtype) -> str:
-    """The backend that a setting means on this device: `auto` is flash where a GPU has it, else nested, on a CPU
-    grouped. Raises UsageError for a backend that this device does not have, or not for activations of this type."""
+    """Return the backend to use for the configured `setting` on this device.
+
+    `auto` selects grouped on a CPU, flash on a GPU that supports it, else nested. Raises UsageError for a backend that
+    this device does not support with activations of this dtype.
+    """
     if setting == "auto":
-        return "grouped" if device.type == "cpu" else "flash" if is_had(device, dtype) else "nested"
+        return "grouped" if device.type == "cpu" else "flash" if is_flash_available(device, dtype) else "nested"
     _require(setting, device, dtype)
     return setting
 
 
 def _require(backend: str, device: torch.device, dtype: torch.dtype) -> None:
-    if backend == "flash" and not is_had(device, dtype):
+    if backend == "flash" and not is_flash_available(device, dtype):
         where = f"{str(dtype).removeprefix('torch.')} on {device.type}"
         if device.type == "cuda":
             where += " of compute capability {}.{}".format(*torch.cuda.get_device_capability(device))

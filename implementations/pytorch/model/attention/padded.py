@@ -1,8 +1,10 @@
-"""Attention with every sequence padded to the longest slot of the batch, as the published reference computes it.
+"""Padded attention, as in the published reference, and the padding and unpadding of attention groups.
 
-Tokens are copied into one rectangle of [rows, width] a group and back, each token once in each direction. The copies
-are differentiable: the backward of one direction is the other direction. Slots without a token are zero in a
-rectangle, and tokens without a group are zero outside.
+Tokens are copied into one rectangle [rows, width] per group and back, each token once in each direction. The copies
+are differentiable: the backward pass of padding is unpadding, and vice versa. Slots of a rectangle without a token are
+set to zero, as are token slots of the batch that belong to no group.
+
+Suffixes of shapes: T token slots, P parts (queries, keys, values), H heads, K head size, R rows, W width.
 """
 
 import math
@@ -16,32 +18,35 @@ from numba import prange
 from torch import Tensor
 
 from implementations.pytorch.data.batch import AttentionGroup, RaggedBatch
-from implementations.pytorch.kernels.cpu.common import array, is_supported, load, stored_as
+from implementations.pytorch.kernels.cpu.common import as_array, is_supported, load_float32, round_to_stored
 from implementations.pytorch.kernels.interface import Kernels, apply
 from podium.core.jit import compiled_parallel
 
 
 def padded(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
-    """A padded batch is a rectangle already; the sequences of an unpadded one are copied into one.
+    """Return the context [T, H · K] of qkv [T, 3, H, K], computed as one [S, longest] rectangle.
 
-    Where they lie is taken from the host's lengths, so that the host never waits for a device.
+    A padded batch already is a rectangle; the sequences of an unpadded batch are padded to the longest one.
     """
+    # Offsets come from `batch.lengths`, which is on the host: slicing by a device tensor would synchronise.
     if batch.slot_width is not None:
         taken = batch.sequences * batch.slot_width
         (group,) = batch.groups
         rectangle = qkv_T3HK[:taken].view(batch.sequences, batch.slot_width, *qkv_T3HK.shape[1:])
         context_RWHK = _attend(rectangle, group.key_counts, kernels, probability)
-        return with_spare_slots([context_RWHK.reshape(taken, -1)], batch.slots)
+        return concat_and_zero_pad([context_RWHK.reshape(taken, -1)], batch.slots)
     lengths, width = batch.lengths, batch.lengths[0]
     parts = qkv_T3HK.split([*lengths, batch.spare_slots])  # type: ignore[no-untyped-call]
     rows = [F.pad(part, (*[0] * 7, width - length)) for part, length in zip(parts, lengths, strict=False)]
     counts = batch.sequence_starts.diff().int()
     contexts = _attend(torch.stack(rows), counts, kernels, probability).flatten(2).unbind()
-    return with_spare_slots([context[:length] for context, length in zip(contexts, lengths, strict=True)], batch.slots)
+    return concat_and_zero_pad(
+        [context[:length] for context, length in zip(contexts, lengths, strict=True)], batch.slots
+    )
 
 
 def _attend(rectangle: Tensor, key_counts: Tensor, kernels: Kernels, probability: float) -> Tensor:
-    """Context [rows, width, heads, head size] of [rows, width, 3, heads, head size]."""
+    """Return the context [R, W, H, K] of queries, keys and values [R, W, 3, H, K]."""
     q, k, v = rectangle.permute(2, 3, 0, 1, 4)
     return dense(q * (1.0 / math.sqrt(q.shape[-1])), k, v, key_counts, kernels, probability).permute(1, 2, 0, 3)
 
@@ -49,13 +54,17 @@ def _attend(rectangle: Tensor, key_counts: Tensor, kernels: Kernels, probability
 def dense(
     q_HRWK: Tensor, k_HRWK: Tensor, v_HRWK: Tensor, key_counts: Tensor, kernels: Kernels, probability: float
 ) -> Tensor:
-    """softmax(q kᵀ) v over the first `key_counts` keys of each row; q is scaled by 1/√K already."""
+    """Return softmax(q kᵀ) v [H, R, W, K] over the first `key_counts` (int32 [R]) keys of each row.
+
+    The queries must already be scaled by 1/√K.
+    """
+    # Scaling the queries instead of the scores takes K/W of the multiplications, and keeps fp16 scores in range.
     scores_HRWW = torch.matmul(q_HRWK, k_HRWK.transpose(-1, -2))
     return torch.matmul(kernels.attention_weights(scores_HRWW, key_counts, probability), v_HRWK)
 
 
-def with_spare_slots(parts: list[Tensor], tokens: int) -> Tensor:
-    """Parts [tokens of the part, …] end to end, with zeros up to `tokens`."""
+def concat_and_zero_pad(parts: list[Tensor], tokens: int) -> Tensor:
+    """Concatenate parts [tokens of the part, …] and append zeros up to `tokens` rows."""
     spare = tokens - sum(part.shape[0] for part in parts)
     if spare:
         parts = [*parts, parts[0].new_zeros(spare, *parts[0].shape[1:])]
@@ -66,13 +75,13 @@ Groups = tuple[AttentionGroup, ...]
 
 
 def split(qkv_T3HK: Tensor, groups: Groups) -> tuple[Tensor, ...]:
-    """Queries, keys and values [3, heads, rows, width, head size] of each group; queries are scaled by 1/√K."""
+    """Pad qkv [T, 3, H, K] to one rectangle [3, H, R, W, K] per group; queries are scaled by 1/√K. Differentiable."""
     rectangles: tuple[Tensor, ...] = _Split.apply(qkv_T3HK, groups)  # type: ignore[no-untyped-call]
     return rectangles
 
 
 def merge(contexts: list[Tensor], groups: Groups, slots: int) -> Tensor:
-    """Contexts [heads, rows, width, head size] of the groups back to tokens [T, heads, head size]."""
+    """Unpad the groups' contexts [H, R, W, K] to tokens [T, H, K], T being `slots`. Differentiable."""
     return apply(_Merge, groups, slots, *contexts)
 
 
@@ -103,12 +112,14 @@ def _query_scale(x: Tensor) -> float:
 
 
 def _gather(x_TPHK: Tensor, group: AttentionGroup, scale: float) -> Tensor:
-    """[T, parts, heads, head size] → [parts, heads, rows, width, head size], the first part multiplied by `scale`."""
+    """Copy the group's tokens of x [T, P, H, K] into a rectangle [P, H, R, W, K]; the first part is scaled."""
     _, parts, heads, size = x_TPHK.shape
     if x_TPHK.device.type == "cpu" and is_supported(x_TPHK):
         rectangle = x_TPHK.new_empty(parts, heads, group.rows, group.width, size)
-        _gather_rows(array(x_TPHK), group.row_starts.numpy(), scale, array(rectangle))
+        _gather_rows(as_array(x_TPHK), group.row_starts.numpy(), scale, as_array(rectangle))
         return rectangle
+    # `pad_index` repeats each row's first token in the padding slots, so that every index is valid; a mask then zeroes
+    # them. A multiplication instead of indexing by the mask, which would read its size on the host.
     taken = x_TPHK.index_select(0, group.pad_index).view(group.rows, group.width, parts, heads, size)
     slots_RW = torch.arange(group.width, device=taken.device) < group.row_starts.diff()[:, None]
     rectangle = (taken * slots_RW[:, :, None, None, None]).permute(2, 3, 0, 1, 4).contiguous()
@@ -117,13 +128,17 @@ def _gather(x_TPHK: Tensor, group: AttentionGroup, scale: float) -> Tensor:
 
 
 def _scatter(rectangles: Sequence[Tensor], groups: Groups, slots: int, scale: float) -> Tensor:
-    """The inverse of `_gather` for all groups, the first part multiplied by `scale` again."""
+    """Copy the groups' rectangles [P, H, R, W, K] back to tokens [slots, P, H, K]; the first part is scaled.
+
+    The inverse of `_gather` with a scale of 1, and its gradient with the same scale.
+    """
     parts, heads, _, _, size = rectangles[0].shape
     x_TPHK = rectangles[0].new_empty(slots, parts, heads, size)
+    # Uninitialised memory is enough: groups cover the token slots from 0 on without a gap, and the rest is zeroed here.
     x_TPHK[groups[-1].start + groups[-1].tokens :] = 0
     for rectangle, group in zip(rectangles, groups, strict=True):
         if rectangle.device.type == "cpu" and is_supported(rectangle):
-            _scatter_rows(array(rectangle), group.row_starts.numpy(), scale, array(x_TPHK))
+            _scatter_rows(as_array(rectangle), group.row_starts.numpy(), scale, as_array(x_TPHK))
             continue
         flat = rectangle.permute(2, 3, 0, 1, 4).reshape(group.rows * group.width, parts, heads, size)
         tokens = flat.index_select(0, group.unpad_index)
@@ -132,6 +147,7 @@ def _scatter(rectangles: Sequence[Tensor], groups: Groups, slots: int, scale: fl
     return x_TPHK
 
 
+# One iteration copies one head of one row: reads are contiguous over K, and writes are contiguous over [W, K].
 @compiled_parallel
 def _gather_rows(x: np.ndarray, row_starts: np.ndarray, scale: float, rectangle: np.ndarray) -> None:
     parts, heads, rows, width, size = rectangle.shape
@@ -145,13 +161,13 @@ def _gather_rows(x: np.ndarray, row_starts: np.ndarray, scale: float, rectangle:
                 source = x[start + slot, part, head]
                 if part == 0:
                     for k in range(size):
-                        target[slot, k] = stored_as(target, load(source[k]) * factor)
+                        target[slot, k] = round_to_stored(target, load_float32(source[k]) * factor)
                 else:
                     for k in range(size):
                         target[slot, k] = source[k]
             for slot in range(count, width):
                 for k in range(size):
-                    target[slot, k] = stored_as(target, zero)
+                    target[slot, k] = round_to_stored(target, zero)
 
 
 @compiled_parallel
@@ -167,7 +183,7 @@ def _scatter_rows(rectangle: np.ndarray, row_starts: np.ndarray, scale: float, x
                 target = x[start + slot, part, head]
                 if part == 0:
                     for k in range(size):
-                        target[k] = stored_as(x, load(source[slot, k]) * factor)
+                        target[k] = round_to_stored(x, load_float32(source[slot, k]) * factor)
                 else:
                     for k in range(size):
                         target[k] = source[slot, k]

@@ -1,9 +1,9 @@
-"""Attention without padding by PyTorch's own operators: variable-length flash attention, and nested tensors.
+"""Attention without padding with PyTorch's operators: variable-length flash attention, and nested tensors.
 
-Flash attention (Dao, arXiv 2307.08691, as included in PyTorch) takes float16 and bfloat16, on GPUs from Ampere on. The
-public `varlen_attn` has no dropout; the operator used here does, and is private to PyTorch: this is the only place
-that calls it. scaled_dot_product_attention on jagged nested tensors is the public way; on a CPU it is slow, but
-correct.
+Flash attention (FlashAttention-2, Dao, arXiv 2307.08691, as included in PyTorch) supports float16 and bfloat16 on GPUs
+from Ampere on. PyTorch's public `varlen_attn` has no dropout; the operator used here has, but is private to PyTorch, so
+only this module calls it. scaled_dot_product_attention on jagged nested tensors is the public alternative; it is slow
+on a CPU, but correct.
 """
 
 import torch
@@ -12,27 +12,38 @@ from torch import Tensor
 
 from implementations.pytorch.data.batch import RaggedBatch
 from implementations.pytorch.kernels.interface import Kernels
-from implementations.pytorch.model.attention.padded import with_spare_slots
+from implementations.pytorch.model.attention.padded import concat_and_zero_pad
 from podium.planning.batch_plan import round_up
 from podium.planning.hardware import FLASH_CAPABILITY
 
-HALVES = (torch.float16, torch.bfloat16)
-LENGTH_STEP = 512  # the longest length is rounded up to this: the same for all batches that a graph is replayed on
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+# The maximum length passed to the kernel is rounded up to a multiple of this. It is a host number, which a captured
+# CUDA graph fixes, so it must be the same for all batches that the graph is replayed with.
+LENGTH_STEP = 512
 
 
-def is_had(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a device has flash attention for activations of this type."""
-    return device.type == "cuda" and dtype in HALVES and torch.cuda.get_device_capability(device) >= FLASH_CAPABILITY
+def is_flash_available(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether a device supports flash attention for activations of this dtype."""
+    return (
+        device.type == "cuda" and dtype in HALF_DTYPES and torch.cuda.get_device_capability(device) >= FLASH_CAPABILITY
+    )
 
 
 def flash(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
-    """All sequences in one launch. Slots of no sequence are one sequence more, so that nothing is left unset."""
+    """Return the context [T, H · K] of qkv [T, 3, H, K], all sequences in one kernel launch.
+
+    The slots after the last sequence are passed as one more sequence, so that no output is left uninitialised.
+    """
     longest = round_up(max(batch.lengths[0], batch.spare_slots), LENGTH_STEP)
     return varlen(qkv_T3HK, batch.sequence_starts_i32, longest, probability).flatten(1)
 
 
 def varlen(qkv_T3HK: Tensor, starts: Tensor, longest: int, probability: float) -> Tensor:
-    """Context [T, heads, head size] of sequences that begin at `starts` (int32, the end of the last one included)."""
+    """Return the context [T, H, K] of qkv [T, 3, H, K] by variable-length flash attention.
+
+    `starts` are the sequences' offsets, int32 [S + 1] on the device, the last one being T. `longest` is an upper bound
+    on the sequence lengths. float16 or bfloat16 only.
+    """
     q_THK, k_THK, v_THK = qkv_T3HK.unbind(1)
     context: Tensor = torch.ops.aten._flash_attention_forward(
         q_THK, k_THK, v_THK, starts, starts, longest, longest, probability, False, False
@@ -41,6 +52,9 @@ def varlen(qkv_T3HK: Tensor, starts: Tensor, longest: int, probability: float) -
 
 
 def nested(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: float) -> Tensor:
+    """Return the context [T, H · K] of qkv [T, 3, H, K] by scaled_dot_product_attention on jagged nested tensors."""
+    # Minimum and maximum length are given from the host, since PyTorch would otherwise compute them on the device and
+    # wait for the result.
     used = batch.slots - batch.spare_slots
     q, k, v = (
         torch.nested.nested_tensor_from_jagged(
@@ -52,4 +66,4 @@ def nested(qkv_T3HK: Tensor, batch: RaggedBatch, kernels: Kernels, probability: 
         for part_THK in qkv_T3HK.unbind(1)
     )
     context_THK = F.scaled_dot_product_attention(q, k, v, dropout_p=probability).transpose(1, 2).values()
-    return with_spare_slots([context_THK.flatten(1)], batch.slots)
+    return concat_and_zero_pad([context_THK.flatten(1)], batch.slots)

@@ -1,4 +1,4 @@
-"""One rank of test_exchange: takes steps through the exchange in every way and saves what it found, as JSON.
+"""One rank of test_exchange: runs the exchange with all strategies and writes its results as JSON.
 
 Arguments: shard, file of the process group, rank, ranks, file to save to.
 """
@@ -30,7 +30,7 @@ BATCH, STEPS = 24, range(2, 11)
 
 
 class Gathers:
-    """Notes what is read of the store, and fails where it is told to."""
+    """Records which samples are read, and fails at call number `fail_at`."""
 
     def __init__(self) -> None:
         self.indices: list[int] = []
@@ -109,19 +109,19 @@ def fail_to_read(order: TrainingOrder, rank: int, gathers: Gathers) -> dict[str,
             for _ in steps:
                 taken += 1
     except WorkError as error:
-        return {"taken": taken, "words": str(error), "threads": exchanging()}
-    return {"taken": taken, "words": ""}
+        return {"taken": taken, "error": str(error), "threads": exchanging()}
+    return {"taken": taken, "error": ""}
 
 
 def fail_alone(order: TrainingOrder, rank: int, done: Path) -> dict[str, Any]:
-    """Rank 0 ends by an error of its own while all others go on to the next piece and wait for it."""
+    """Rank 0 raises an error while the others continue with the next piece and wait for it."""
     began = time.perf_counter()
     try:
         with ExchangePrefetcher(order, rank, range(1000), 1, window=2) as steps:
             for number, _ in enumerate(steps):
                 if rank == 0 and number == 3:
                     began = time.perf_counter()
-                    raise KeyError("of its own")
+                    raise KeyError("rank 0")
                 if rank > 0 and number == 1:
                     while not done.exists():
                         time.sleep(0.01)

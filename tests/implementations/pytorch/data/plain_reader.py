@@ -1,4 +1,4 @@
-"""The plain way to read steps, sample by sample, that every loader is compared with."""
+"""Reference implementation of reading steps, sample by sample, that every loader is compared with."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""One rank of test_open_stores: opens its stores with the others and prints the error, or what it has opened.
+"""One rank of test_open_stores: opens its stores together with the others and writes a summary or the error.
 
 Arguments: file of the process group, rank, ranks, vocabulary, file for the result, folders of the stores.
 """
@@ -21,8 +21,10 @@ def main() -> None:
     keys = ("data.store", "data.evaluation_store")
     try:
         named = {key: Path(folder) for key, folder in zip(keys, folders, strict=True)}
-        stores, words = open_stores(named, Path(vocabulary), here, Path(out).with_name("data.json"))
-        text = f"{len(words.words)} words, {' and '.join(str(len(store)) for store in stores)} samples"
+        stores, loaded_vocabulary = open_stores(named, Path(vocabulary), here, Path(out).with_name("data.json"))
+        text = (
+            f"vocabulary of {len(loaded_vocabulary.words)}, {' and '.join(str(len(store)) for store in stores)} samples"
+        )
     except PodiumError as error:
         text = f"{type(error).__name__}: {error}"
     Path(out).write_text(text, encoding="utf-8")

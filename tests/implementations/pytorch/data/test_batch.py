@@ -1,4 +1,4 @@
-"""Collating: every index points to what it should, with and without padding."""
+"""Collating: every index is right, with and without padding."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def by_length(samples: list[Sample]) -> list[Sample]:
 
 @given(LENGTHS, LAYOUTS, st.integers(0, 100))
 @settings(deadline=None)
-def test_every_sample_is_where_the_indices_say(
+def test_indices_point_to_every_sample(
     make_samples: Maker, lengths: list[int], layout: tuple[int | None, int], seed: int
 ) -> None:
     slot_width, shape_step = layout
@@ -56,7 +56,7 @@ def test_every_sample_is_where_the_indices_say(
 
 @given(LENGTHS, LAYOUTS)
 @settings(deadline=None)
-def test_shapes_are_rounded_up_and_no_further(
+def test_shapes_are_rounded_up_to_the_next_multiple(
     make_samples: Maker, lengths: list[int], layout: tuple[int | None, int]
 ) -> None:
     slot_width, step = layout
@@ -72,7 +72,7 @@ def test_shapes_are_rounded_up_and_no_further(
 
 @given(LENGTHS, LAYOUTS)
 @settings(deadline=None)
-def test_groups_hold_every_slot_of_every_sequence_once(
+def test_groups_contain_every_slot_of_every_sequence_once(
     make_samples: Maker, lengths: list[int], layout: tuple[int | None, int]
 ) -> None:
     slot_width, shape_step = layout
@@ -106,7 +106,7 @@ def test_samples_of_one_length_keep_their_order(make_samples: Maker) -> None:
     assert batch.token_ids.tolist() == [int(token) for sample in order for token in sample.token_ids]
 
 
-def test_masked_positions_are_as_many_as_asked_for(make_samples: Maker) -> None:
+def test_masked_slots_set_the_number_of_masked_positions(make_samples: Maker) -> None:
     samples = make_samples([40, 50])
     batch = collate(samples, None, 64, masked_slots=30)
     assert batch.shape == (128, 30, 2)
@@ -115,7 +115,7 @@ def test_masked_positions_are_as_many_as_asked_for(make_samples: Maker) -> None:
         collate(samples, None, 64, masked_slots=9)
 
 
-def test_sequences_are_as_many_as_asked_for(make_samples: Maker) -> None:
+def test_sequence_slots_set_the_number_of_sequences(make_samples: Maker) -> None:
     samples = make_samples([40, 50])
     batch = collate(samples, None, 64, sequence_slots=5)
     assert batch.shape == (128, collate(samples, None, 64).shape[1], 5)
@@ -131,8 +131,8 @@ def test_sequences_are_as_many_as_asked_for(make_samples: Maker) -> None:
     assert collate(samples, None, 90, sequence_slots=2).shape[2] == 2
 
 
-def test_every_tensor_is_changed_with_the_batch(make_samples: Maker) -> None:
-    """Those of groups too, since a batch goes to a device as a whole."""
+def test_change_applies_to_every_tensor(make_samples: Maker) -> None:
+    """Including those of the groups, since the whole batch is moved to a device."""
     batch = collate(make_samples([40, 50, 400]))
     changed = batch.with_tensors(lambda tensor: tensor.to("meta"))
     tensors = [value for holder in (changed, *changed.groups) for value in vars(holder).values()]
@@ -143,7 +143,7 @@ def test_every_tensor_is_changed_with_the_batch(make_samples: Maker) -> None:
     assert changed.lengths == batch.lengths
 
 
-def test_the_samples_are_left_as_they_were(make_samples: Maker) -> None:
+def test_collate_does_not_modify_samples(make_samples: Maker) -> None:
     samples = make_samples([40, 50])
     for sample in samples:
         sample.token_ids.flags.writeable = sample.masked_positions.flags.writeable = False
@@ -159,7 +159,7 @@ def test_a_position_beyond_65535_does_not_wrap(make_samples: Maker) -> None:
     assert int(batch.masked_positions[-1]) == 199 * 512 + int(samples[-1].masked_positions[-1])
 
 
-def test_what_cannot_be_laid_out_is_refused(make_samples: Maker) -> None:
+def test_samples_that_do_not_fit_are_an_error(make_samples: Maker) -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         collate([])
     with pytest.raises(ValueError, match="a sample of 65 tokens does not fit a slot of 64"):
@@ -174,7 +174,7 @@ def test_round_up(number: int, step: int) -> None:
     assert 0 <= round_up(number, step) - number < step
 
 
-def test_moving_to_the_host_is_nothing_and_elsewhere_moves_all(make_samples: Maker) -> None:
+def test_to_moves_all_tensors_unless_on_the_host(make_samples: Maker) -> None:
     batch = collate(make_samples([20, 3, 77]))
     assert batch.to(torch.device("cpu")) is batch
     moved = batch.to(torch.device("meta"))

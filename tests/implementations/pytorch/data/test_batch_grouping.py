@@ -1,4 +1,4 @@
-"""Which sequences share an attention product: the cheapest way of all there are."""
+"""Attention groups: a partition of the batch with the minimum cost."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ def lengths_of(count: int) -> st.SearchStrategy[list[int]]:
 
 
 def partitions(items: list[int]) -> Iterator[list[list[int]]]:
-    """Every way to share items out, neighbours or not."""
+    """All partitions of the items, contiguous or not."""
     if not items:
         yield []
         return
@@ -30,7 +30,7 @@ def partitions(items: list[int]) -> Iterator[list[list[int]]]:
 
 
 def cost(parts: list[list[int]], launch_cost: float) -> float:
-    """Of sequences in groups, each of which is as wide as its longest, rounded up."""
+    """Cost of a partition; each group is as wide as its longest sequence, rounded up."""
     widths = [(max(part) + WIDTH_STEP - 1) // WIDTH_STEP * WIDTH_STEP for part in parts]
     return sum(len(part) * width**2 + launch_cost for part, width in zip(parts, widths, strict=True))
 
@@ -48,7 +48,7 @@ def test_groups_are_a_partition(lengths: list[int], launch_cost: float) -> None:
 
 @given(lengths_of(7), Costs)
 @settings(deadline=None)
-def test_no_way_to_share_out_is_cheaper(lengths: list[int], launch_cost: float) -> None:
+def test_grouping_has_the_minimum_cost(lengths: list[int], launch_cost: float) -> None:
     groups = group_by_length(np.array(lengths, dtype=np.int64), launch_cost)
     found = cost([lengths[group.first : group.last] for group in groups], launch_cost)
     assert found == min(cost(parts, launch_cost) for parts in partitions(lengths))
@@ -56,7 +56,7 @@ def test_no_way_to_share_out_is_cheaper(lengths: list[int], launch_cost: float) 
 
 @given(lengths_of(40).filter(bool))
 @settings(deadline=None)
-def test_launches_for_nothing_and_for_all_the_world(lengths: list[int]) -> None:
+def test_grouping_with_free_and_with_expensive_launches(lengths: list[int]) -> None:
     array = np.array(lengths, dtype=np.uint16)
     widest = -(-lengths[0] // WIDTH_STEP) * WIDTH_STEP
     assert group_by_length(array, 1e12) == (Group(0, len(lengths), widest),)
@@ -64,7 +64,9 @@ def test_launches_for_nothing_and_for_all_the_world(lengths: list[int]) -> None:
     assert sum(g.rows * g.width**2 for g in free) == sum((-(-n // WIDTH_STEP) * WIDTH_STEP) ** 2 for n in lengths)
 
 
-def test_it_saves_most_of_padding_on_wikipedia(wikipedia_lengths: Callable[[int, int], np.ndarray]) -> None:
+def test_grouping_removes_most_padding_on_wikipedia_lengths(
+    wikipedia_lengths: Callable[[int, int], np.ndarray],
+) -> None:
     lengths = -np.sort(-wikipedia_lengths(56, 0).astype(np.int64))
     groups = group_by_length(lengths)
     assert 2 <= len(groups) <= 20
@@ -75,7 +77,7 @@ def test_it_saves_most_of_padding_on_wikipedia(wikipedia_lengths: Callable[[int,
     ("widths", "published"),
     [((512,), 2.00), ((256, 512), 1.43), ((128, 256, 512), 1.25), ((128, 256, 384, 512), 1.19)],
 )
-def test_given_widths_pad_as_little_as_published(widths: tuple[int, ...], published: float) -> None:
+def test_padding_with_given_widths_is_as_published(widths: tuple[int, ...], published: float) -> None:
     histogram = wikipedia_histogram()
     lengths = np.repeat(np.arange(len(histogram)), histogram // 1000)[::-1]
     slots = sum(group.rows * group.width for group in group_by_width(lengths, widths))
@@ -84,7 +86,7 @@ def test_given_widths_pad_as_little_as_published(widths: tuple[int, ...], publis
 
 @given(lengths_of(60), st.sampled_from([(512,), (128, 256, 384, 512), (512, 256), (1, 7, 600)]))
 @settings(deadline=None)
-def test_given_widths_hold_what_fits_no_narrower_one(lengths: list[int], widths: tuple[int, ...]) -> None:
+def test_each_sequence_is_in_the_narrowest_width_that_holds_it(lengths: list[int], widths: tuple[int, ...]) -> None:
     groups = group_by_width(np.array(lengths, dtype=np.int64), widths)
     assert [slot for group in groups for slot in range(group.first, group.last)] == list(range(len(lengths)))
     for group in groups:
@@ -93,6 +95,6 @@ def test_given_widths_hold_what_fits_no_narrower_one(lengths: list[int], widths:
     assert len({group.width for group in groups}) == len(groups)
 
 
-def test_a_sequence_that_fits_no_width_is_refused() -> None:
+def test_sequence_longer_than_all_widths_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"a sequence of 300 tokens fits none of the widths \[128, 256\]"):
         group_by_width(np.array([300, 5]), (256, 128))

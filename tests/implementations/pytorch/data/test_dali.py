@@ -1,4 +1,4 @@
-"""Through DALI come the same steps as without it, and its process ends with the reading."""
+"""The DALI loader yields the same steps as the default one, and its process ends with it."""
 
 import importlib.util
 import multiprocessing
@@ -43,7 +43,7 @@ def tensors(step: Step) -> list[torch.Tensor]:
 
 @with_dali
 @pytest.mark.parametrize(("count", "depth"), [(7, 3), (2, 4), (1, 1), (0, 2)])
-def test_the_steps_are_those_without_dali(order: TrainingOrder, count: int, depth: int) -> None:
+def test_dali_yields_the_same_steps(order: TrainingOrder, count: int, depth: int) -> None:
     slots = run_shapes(order, 1, 12).masked_slots
     with DaliPrefetcher(order, 1, range(3, 3 + count), depth, slots) as steps:
         found = list(steps)
@@ -60,7 +60,7 @@ def test_the_steps_are_those_without_dali(order: TrainingOrder, count: int, dept
 
 
 @with_dali
-def test_leaving_early_ends_the_process(order: TrainingOrder) -> None:
+def test_early_exit_ends_the_process(order: TrainingOrder) -> None:
     loader = DaliPrefetcher(order, 0, range(1000), 2)
     with loader as steps:
         assert next(iter(steps)).whole.first_sample == 0
@@ -70,7 +70,7 @@ def test_leaving_early_ends_the_process(order: TrainingOrder) -> None:
 
 
 @with_dali
-def test_nothing_is_read_before_it_is_entered_and_errors_are_told(order: TrainingOrder) -> None:
+def test_nothing_is_read_before_enter_and_errors_are_raised(order: TrainingOrder) -> None:
     assert isinstance(order.store, SampleStore)
     loader = DaliPrefetcher(order, 0, range(5), 2)
     order.store.paths[0].unlink()
@@ -80,29 +80,29 @@ def test_nothing_is_read_before_it_is_entered_and_errors_are_told(order: Trainin
 
 
 @with_dali
-def test_a_defect_in_the_process_is_told_too(order: TrainingOrder) -> None:
-    """Here of a shape that no masked slots were given for."""
+def test_unexpected_error_in_the_process_is_raised(order: TrainingOrder) -> None:
+    """Here: a shape for which no number of masked slots was given."""
     with pytest.raises(KeyError), DaliPrefetcher(order, 0, range(5), 2, masked_slots={}) as steps:
         list(steps)
     wait_for_workers(0)
 
 
 def wait_for_workers(count: int) -> None:
-    """Until there are so many processes that Python started."""
+    """Wait until this process has `count` child processes."""
     end = time.monotonic() + 20
     while len(multiprocessing.active_children()) != count:
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
-def test_where_dali_is_missing_the_user_is_told(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dali_is_a_usage_error(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(UsageError, match=r"loader: found dali.*'\.\[dali\]'`, or use loader=own"):
         DaliPrefetcher(order, 0, range(5), 2)
 
 
-def test_a_store_in_another_process_is_the_same_store(order: TrainingOrder, tmp_path: Path) -> None:
-    """It travels as the paths of its shards, whatever was read of it."""
+def test_pickled_store_reads_the_same_samples(order: TrainingOrder, tmp_path: Path) -> None:
+    """A store is pickled as the paths of its shards, without samples that were read."""
     store = order.store
     assert isinstance(store, SampleStore)
     store.read(3)

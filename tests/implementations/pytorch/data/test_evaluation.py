@@ -1,4 +1,4 @@
-"""The evaluation samples: all of them, once, over any number of ranks."""
+"""Evaluation samples: each is evaluated once, with any number of ranks."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def store(make_store: Callable[..., SampleStore], wikipedia_lengths: Callable[[i
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 20])
 @pytest.mark.parametrize("samples", [1, 5, 33, 50])
 @pytest.mark.parametrize("slot_width", [None, 512])
-def test_the_ranks_together_hold_each_picked_sample_once(
+def test_each_picked_sample_is_on_exactly_one_rank(
     store: SampleStore, ranks: int, samples: int, slot_width: int | None
 ) -> None:
     picked = [i * 50 // samples for i in range(samples)]
@@ -42,34 +42,34 @@ def test_the_ranks_together_hold_each_picked_sample_once(
         assert max(counts) - min(counts) <= 1
 
 
-def test_a_rank_evaluates_the_longest_first(store: SampleStore) -> None:
+def test_evaluation_batches_are_sorted_by_length(store: SampleStore) -> None:
     batches = evaluation_batches(store, 0, Deal(2, 2), samples=50, local_batch_size=6, slot_width=None)
     lengths = [length for batch in batches for length in batch.lengths]
     assert lengths == sorted(lengths, reverse=True)
 
 
-def test_too_few_samples_are_said(store: SampleStore) -> None:
+def test_too_few_samples_are_a_usage_error(store: SampleStore) -> None:
     with pytest.raises(UsageError, match=r"holds 50 samples, evaluation\.samples is 51"):
         evaluation_batches(store, 0, Deal(1, 1), samples=51, local_batch_size=4, slot_width=None)
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 64])
-def test_ranks_are_even_in_cost(ranks: int, wikipedia_lengths: Callable[[int, int], np.ndarray]) -> None:
-    """Of as many samples as MLPerf evaluates; a snake by length is less even."""
+def test_costs_of_ranks_are_balanced(ranks: int, wikipedia_lengths: Callable[[int, int], np.ndarray]) -> None:
+    """With as many samples as MLPerf evaluates; the snake assignment by length is less balanced."""
     lengths = wikipedia_lengths(10_000, 1).astype(np.int64)
-    deal = Deal(ranks, ranks, pair_cost=3e-4, sequence_cost=2.0, counts="free")
-    costs = deal.costs(lengths)
-    shares = [evaluation_share(lengths, rank, deal) for rank in range(ranks)]
+    spec = Deal(ranks, ranks, pair_cost=3e-4, sequence_cost=2.0, counts="free")
+    costs = spec.costs(lengths)
+    shares = [evaluation_share(lengths, rank, spec) for rank in range(ranks)]
     assert np.array_equal(np.sort(np.concatenate(shares)), np.arange(10_000))
     loads = np.array([costs[share].sum() for share in shares])
     assert loads.max() / loads.mean() < 1.001
-    whole = 10_000 // ranks * ranks
-    plain = costs[:whole][snake(lengths[:whole], ranks)].sum(axis=1)
-    plain[: 10_000 - whole] += costs[whole:]
+    multiple = 10_000 // ranks * ranks
+    plain = costs[:multiple][snake(lengths[:multiple], ranks)].sum(axis=1)
+    plain[: 10_000 - multiple] += costs[multiple:]
     assert loads.max() <= plain.max()
 
 
-def test_costs_of_pairs_and_sequences_are_weighed(store: SampleStore) -> None:
+def test_pair_and_sequence_costs_change_the_assignment(store: SampleStore) -> None:
     shares = {
         tuple(
             tuple(batch.lengths)

@@ -1,4 +1,4 @@
-"""Samples passed on by the ranks' readers: the same batches bit for bit, each sample read once and by its own rank."""
+"""Sample exchange: the same batches bit for bit, and each sample is read once, by the rank that it was drawn for."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ def ranks(
     wikipedia_lengths: Callable[[int, int], np.ndarray],
     start_ranks: Callable[..., None],
 ) -> list[dict[str, Any]]:
-    """What each of four processes found."""
+    """The results of four ranks."""
     folder = tmp_path_factory.mktemp("exchange")
     shard = write_store(folder / "store", wikipedia_lengths(SAMPLES, 3))
     worker = Path(__file__).with_name("exchange_worker.py")
@@ -41,7 +41,7 @@ def ranks(
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow
-def test_the_batches_are_those_that_a_reader_of_the_whole_data_reads(ranks: list[dict[str, Any]], case: str) -> None:
+def test_exchanged_steps_equal_those_of_a_reader_of_all_data(ranks: list[dict[str, Any]], case: str) -> None:
     assert [rank[case]["same"] for rank in ranks] == [[True] * STEPS] * RANKS
 
 
@@ -56,17 +56,17 @@ def test_every_sample_is_read_once_and_trained_on_once(ranks: list[dict[str, Any
 
 @pytest.mark.parametrize("case", PER_RANK)
 @pytest.mark.slow
-def test_a_rank_reads_its_own_part_alone(ranks: list[dict[str, Any]], case: str) -> None:
+def test_rank_reads_only_its_part(ranks: list[dict[str, Any]], case: str) -> None:
     bounds = part_bounds(SAMPLES, RANKS)
     for number, rank in enumerate(ranks):
         assert all(bounds[number] <= index < bounds[number + 1] for index in rank[case]["read"])
     if case != "padded":
         strangers = [set(rank[case]["trained"]) - set(rank[case]["read"]) for rank in ranks]
-        assert all(strangers), "nothing was passed on"
+        assert all(strangers), "no samples were exchanged"
 
 
 @pytest.mark.slow
-def test_what_was_sent_is_measured(ranks: list[dict[str, Any]]) -> None:
+def test_exchange_statistics(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         measured = rank["exchanged"]["measured"]
         assert measured["pieces"] == 3  # of 4, 4 and 1 steps
@@ -79,30 +79,30 @@ def test_what_was_sent_is_measured(ranks: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_read_in_a_thread_of_its_own(ranks: list[dict[str, Any]]) -> None:
+def test_samples_are_read_in_the_exchange_thread(ranks: list[dict[str, Any]]) -> None:
     assert all(rank["threads"] == ["exchange"] for rank in ranks)
 
 
 @pytest.mark.slow
-def test_leaving_early_ends_all_threads_and_waits_for_nobody_for_long(ranks: list[dict[str, Any]]) -> None:
+def test_early_exit_ends_all_threads_soon(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert (rank["early"]["taken"], rank["early"]["threads"]) == (5, 0)
         assert rank["early"]["seconds"] < 20
 
 
 @pytest.mark.slow
-def test_a_rank_that_cannot_read_is_told_of_by_all(ranks: list[dict[str, Any]]) -> None:
+def test_read_error_is_raised_on_all_ranks(ranks: list[dict[str, Any]]) -> None:
     for number, rank in enumerate(ranks):
-        words = "the disk is damaged"
+        error = "the disk is damaged"
         assert rank["unreadable"] == {
             "taken": 4,  # the two pieces before
-            "words": words if number == 1 else f"rank 1 could not read its samples: {words}",
+            "error": error if number == 1 else f"rank 1 could not read its samples: {error}",
             "threads": 0,
         }
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_alone_waits_for_nobody(ranks: list[dict[str, Any]]) -> None:
+def test_failing_rank_does_not_wait_for_the_others(ranks: list[dict[str, Any]]) -> None:
     assert max(rank["alone"]["seconds"] for rank in ranks[:1]) < GRACE_SECONDS + 8
 
 
@@ -112,14 +112,12 @@ def store(make_store: Callable[..., SampleStore], wikipedia_lengths: Callable[[i
 
 
 @pytest.mark.parametrize(("strategy", "per_node"), [("exchanged", 4), ("presorted", 2), ("random", 4)])
-def test_samples_are_sent_among_the_ranks_that_the_strategy_says(
-    store: SampleStore, strategy: str, per_node: int
-) -> None:
+def test_samples_are_sent_between_the_ranks_of_the_strategy(store: SampleStore, strategy: str, per_node: int) -> None:
     order = TrainingOrder(
         store, seed=1, strategy=strategy, global_batch_size=32, deal=Deal(4, per_node), accumulation_steps=1
     )
-    wholes = [order.global_batch(step) for step in range(3)]
-    plans = [Plan.of(wholes, rank, 4) for rank in range(4)]
+    global_batches = [order.global_batch(step) for step in range(3)]
+    plans = [Plan.of(global_batches, rank, 4) for rank in range(4)]
     sent = np.array([plan.read_counts for plan in plans])
     assert np.array_equal(sent.T, [plan.arriving_counts for plan in plans])
     assert (sent.sum(axis=1) == 24).all()  # each reads the samples that were drawn for it
@@ -127,25 +125,25 @@ def test_samples_are_sent_among_the_ranks_that_the_strategy_says(
     assert ((sent > 0) <= (among > 0)).all()
     assert (sent > 0).sum() == among.sum()
     for rank, plan in enumerate(plans):
-        mine = np.concatenate([whole.indices[part] for whole in wholes for part in whole.micro_batches(rank)])
+        mine = np.concatenate([whole.indices[part] for whole in global_batches for part in whole.micro_batches(rank)])
         assert np.array_equal(plan.arriving[plan.places], mine)
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_a_plan_lists_what_goes_from_rank_to_rank(store: SampleStore, accumulation: int) -> None:
-    """Sample by sample: read where it was drawn, trained on where it was assigned, in the order of the steps."""
+def test_plan_lists_the_samples_between_each_pair_of_ranks(store: SampleStore, accumulation: int) -> None:
+    """Each sample is read where it was drawn and trained on where it was assigned, in the order of the steps."""
     order = TrainingOrder(
         store, seed=1, strategy="exchanged", global_batch_size=24, deal=Deal(4, 2), accumulation_steps=accumulation
     )
-    wholes = [order.global_batch(number) for number in range(5)]
+    global_batches = [order.global_batch(number) for number in range(5)]
     routes = []  # (index, home, owner)
-    for whole in wholes:
+    for whole in global_batches:
         for rank in range(4):
             for part in whole.micro_batches(rank):
                 homes = (whole.positions[part] // 6).tolist()
                 routes += [(index, home, rank) for index, home in zip(whole.indices[part].tolist(), homes, strict=True)]
     for rank in range(4):
-        plan = Plan.of(wholes, rank, 4)
+        plan = Plan.of(global_batches, rank, 4)
         read = [[i for i, home, owner in routes if (home, owner) == (rank, other)] for other in range(4)]
         came = [[i for i, home, owner in routes if (home, owner) == (other, rank)] for other in range(4)]
         assert plan.read.tolist() == [index for part in read for index in part]
@@ -155,20 +153,20 @@ def test_a_plan_lists_what_goes_from_rank_to_rank(store: SampleStore, accumulati
         assert plan.arriving[plan.places].tolist() == [i for i, _, owner in routes if owner == rank]
 
 
-def test_selected_samples_are_those(store: SampleStore) -> None:
+def test_gather_selects_samples_by_index(store: SampleStore) -> None:
     from benchmarks.bert.store_reader import BulkReader
 
     indices = np.array([5, 199, 0, 5, 31])
     with BulkReader(store) as bulk:
-        whole, expected = bulk.gather(np.arange(SAMPLES)), bulk.gather(indices)
-    chosen = gather(whole, indices)
+        all_samples, expected = bulk.gather(np.arange(SAMPLES)), bulk.gather(indices)
+    chosen = gather(all_samples, indices)
     for name, values in vars(expected).items():
         assert np.array_equal(getattr(chosen, name), values), name
         assert getattr(chosen, name).dtype == values.dtype
-    assert len(gather(whole, indices[:0])) == 0
+    assert len(gather(all_samples, indices[:0])) == 0
 
 
-def test_outside_of_a_run_it_is_refused(store: SampleStore) -> None:
+def test_exchange_without_a_process_group_is_an_error(store: SampleStore) -> None:
     order = TrainingOrder(
         store, seed=1, strategy="exchanged", global_batch_size=8, deal=Deal(2, 2), accumulation_steps=1
     )

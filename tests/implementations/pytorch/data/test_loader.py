@@ -1,4 +1,4 @@
-"""Reading in the background changes no step, and ends when it is told to or when something goes wrong."""
+"""Reading in the background changes no step, and ends when the loader is closed or an error occurs."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("depth", [1, 3, 50])
 @pytest.mark.parametrize("window", [0, 3])
-def test_prefetched_steps_are_the_steps_in_order(order: TrainingOrder, depth: int, window: int) -> None:
+def test_prefetched_steps_are_in_order(order: TrainingOrder, depth: int, window: int) -> None:
     with Prefetcher(order, 1, range(2, 9), depth, window=window) as steps:
         found = list(steps)
     assert [step.whole.first_sample for step in found] == [24 * number for number in range(2, 9)]
@@ -65,7 +65,7 @@ def test_prefetched_steps_are_the_steps_in_order(order: TrainingOrder, depth: in
                 assert torch.equal(one, another)
 
 
-def test_masked_slots_are_handed_on(order: TrainingOrder) -> None:
+def test_masked_slots_are_passed_to_the_reader(order: TrainingOrder) -> None:
     slots = run_shapes(order, 0, 3).masked_slots
     with Prefetcher(order, 0, range(3), 2, slots) as steps:
         shapes = [batch.shape for step in steps for batch in step.micro_batches]
@@ -74,30 +74,28 @@ def test_masked_slots_are_handed_on(order: TrainingOrder) -> None:
     assert shapes != [batch.shape for number in range(3) for batch in read_step(order, number, 0).micro_batches]
 
 
-@pytest.mark.parametrize("pins", [True, False])
-def test_batches_are_pinned_for_a_gpu_alone(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch, pins: bool) -> None:
-    pinned: list[tuple[RaggedBatch, str]] = []
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_batches_are_pinned_only_for_a_gpu(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch, on_gpu: bool) -> None:
+    copied: list[tuple[RaggedBatch, str]] = []
 
     def pin(batch: RaggedBatch) -> RaggedBatch:
-        pinned.append((batch, threading.current_thread().name))
+        copied.append((batch, threading.current_thread().name))
         return batch
 
-    monkeypatch.setattr(RaggedBatch, "pinned", pin)
-    with Prefetcher(order, 0, range(3), 2, pins=pins) as steps:
+    monkeypatch.setattr(RaggedBatch, RaggedBatch.pinned.__name__, pin)
+    with Prefetcher(order, 0, range(3), 2, pins=on_gpu) as steps:
         taken = [batch for step in steps for batch in step.micro_batches]
-    assert [id(batch) for batch, _ in pinned] == [id(batch) for batch in taken if pins]
-    assert {thread for _, thread in pinned} <= {"prefetch"}
+    assert [id(batch) for batch, _ in copied] == [id(batch) for batch in taken if on_gpu]
+    assert {thread for _, thread in copied} <= {"prefetch"}
 
 
-def test_no_steps_end_at_once(order: TrainingOrder) -> None:
+def test_empty_range_of_steps_ends_at_once(order: TrainingOrder) -> None:
     with Prefetcher(order, 0, range(0), 2) as steps:
         assert list(steps) == []
 
 
 @pytest.mark.parametrize(("window", "found"), [(0, "memory-mapped"), (4, "opened")])
-def test_a_shard_that_cannot_be_read_is_told_where_the_steps_are_taken(
-    order: TrainingOrder, window: int, found: str
-) -> None:
+def test_unreadable_shard_is_raised_by_the_iteration(order: TrainingOrder, window: int, found: str) -> None:
     assert isinstance(order.store, SampleStore)
     prefetcher = Prefetcher(order, 0, range(5), 2, window=window)
     order.store.paths[0].unlink()
@@ -105,7 +103,7 @@ def test_a_shard_that_cannot_be_read_is_told_where_the_steps_are_taken(
         list(steps)
 
 
-def test_steps_before_an_error_are_still_taken(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_before_an_error_are_yielded(order: TrainingOrder, monkeypatch: pytest.MonkeyPatch) -> None:
     read = StepReader.read
 
     def fail_at_two(reader: StepReader, whole: GlobalBatch) -> Step:
@@ -132,7 +130,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("take", [0, 1])
-def test_closing_ends_the_thread_though_the_queue_is_full(order: TrainingOrder, reads: list[int], take: int) -> None:
+def test_close_ends_the_thread_with_a_full_queue(order: TrainingOrder, reads: list[int], take: int) -> None:
     prefetcher = Prefetcher(order, 0, range(1000), depth=2)
     iterator = iter(prefetcher.__enter__())
     for _ in range(take):
@@ -158,14 +156,14 @@ def test_the_reader_is_closed_with_the_thread(order: TrainingOrder, monkeypatch:
     assert closed == ["prefetch"]
 
 
-def test_nothing_is_read_before_it_is_entered(order: TrainingOrder, reads: list[int]) -> None:
+def test_nothing_is_read_before_enter(order: TrainingOrder, reads: list[int]) -> None:
     prefetcher = Prefetcher(order, 0, range(10), 1)
     assert (reads, prefetchers()) == ([], 0)
     with prefetcher as steps:
         assert len(list(steps)) == 10
 
 
-def test_it_rests_only_where_nobody_waits_for_it(
+def test_reader_thread_pauses_only_after_a_full_queue(
     order: TrainingOrder, reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[float] = []
@@ -183,16 +181,16 @@ def test_it_rests_only_where_nobody_waits_for_it(
         for _ in steps:
             time.sleep(0.02)
     assert rests
-    assert set(rests) == {loader.REST}
+    assert set(rests) == {loader.REST_SECONDS}
 
 
-def test_an_error_of_the_taker_ends_the_thread(order: TrainingOrder) -> None:
+def test_error_in_the_consumer_ends_the_thread(order: TrainingOrder) -> None:
     with pytest.raises(KeyError), Prefetcher(order, 0, range(1000), 1) as steps:
         for _ in steps:
             raise KeyError
 
 
-def test_closing_twice_or_before_the_start_is_nothing(order: TrainingOrder) -> None:
+def test_close_twice_or_before_the_start_does_nothing(order: TrainingOrder) -> None:
     prefetcher = Prefetcher(order, 0, range(10), 1)
     prefetcher.close()
     prefetcher.close()

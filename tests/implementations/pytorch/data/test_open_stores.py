@@ -1,4 +1,4 @@
-"""Ranks that do not have the same data do not train: the same plain error on all names who differs, and in what."""
+"""A run with different data on its ranks does not start; all ranks raise an error that names the ranks that differ."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from benchmarks.bert.preparation.tokenization import SPECIAL_WORDS
 from benchmarks.bert.samples import gather
 from benchmarks.bert.shard import Shard, write_shard
 from benchmarks.bert.store import SampleStore, renew_manifest
-from implementations.pytorch.data.open_stores import _by_ranks, _ranks, open_stores
+from implementations.pytorch.data.open_stores import _format_ranks, _group_by_ranks, open_stores
 from implementations.pytorch.distributed.process_group import Processes
 from podium.config.load import load_resolved, load_system, write_resolved
 from podium.config.run_data import RunData, write_run_data
@@ -26,7 +26,7 @@ from podium.planning.costs import with_measured_costs
 
 WORKER = Path(__file__).with_name("stores_worker.py")
 HOST = socket.gethostname()
-ADVICE = "; have the same shards on every node, and find a wrong one with `podium data verify`"
+ADVICE = "; copy the same shards to every node, and find a damaged one with `podium data verify`"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def node(prepared: Path, tmp_path: Path) -> Callable[[str], list[Path]]:
-    """(name) → training and evaluation store of a node of this name, to be changed."""
+    """(name) → copies of the training and the evaluation store for a node with this name."""
 
     def make(name: str) -> list[Path]:
         stores = ("train", "evaluation")
@@ -55,8 +55,10 @@ def node(prepared: Path, tmp_path: Path) -> Callable[[str], list[Path]]:
 
 
 @pytest.fixture
-def together(start_ranks: Callable[..., None], prepared: Path, tmp_path: Path) -> Callable[[Sequence[list[Path]]], str]:
-    """(stores of each rank) → what every rank has said, which is the same."""
+def open_on_all_ranks(
+    start_ranks: Callable[..., None], prepared: Path, tmp_path: Path
+) -> Callable[[Sequence[list[Path]]], str]:
+    """(stores of each rank) → the output of all ranks, which is the same on each."""
 
     def start(folders: Sequence[list[Path]]) -> str:
         ranks = range(len(folders))
@@ -66,55 +68,59 @@ def together(start_ranks: Callable[..., None], prepared: Path, tmp_path: Path) -
             (tmp_path / "group", rank, len(ranks), prepared / "vocab.txt", out[rank], *folders[rank]) for rank in ranks
         ]
         start_ranks(WORKER, arguments)
-        (said,) = {path.read_text(encoding="utf-8") for path in out}
-        return said
+        (message,) = {path.read_text(encoding="utf-8") for path in out}
+        return message
 
     return start
 
 
 Node = Callable[[str], list[Path]]
-Together = Callable[[Sequence[list[Path]]], str]
+OpenOnAllRanks = Callable[[Sequence[list[Path]]], str]
 
 
-def test_ranks_with_the_same_data_open_it(node: Node, together: Together, prepared: Path) -> None:
-    """In two folders, one of them without a manifest."""
+def test_ranks_with_the_same_data_open_their_stores(
+    node: Node, open_on_all_ranks: OpenOnAllRanks, prepared: Path
+) -> None:
+    """One of the two folders has no manifest."""
     here, there = node("a"), node("b")
     (there[0] / MANIFEST).unlink()
     samples = [sum(s["samples"] for s in json.loads((f / MANIFEST).read_text())["shards"]) for f in here]
-    assert together([here, there]) == f"12 words, {samples[0]} and {samples[1]} samples"
+    assert open_on_all_ranks([here, there]) == f"vocabulary of 12, {samples[0]} and {samples[1]} samples"
 
 
-def test_a_rank_that_lacks_a_shard_is_named(node: Node, together: Together) -> None:
+def test_rank_with_a_missing_shard_is_named(node: Node, open_on_all_ranks: OpenOnAllRanks) -> None:
     here, there = node("a"), node("b")
     (there[0] / MANIFEST).unlink()
     (there[0] / "three.h5").unlink()
-    assert together([here, there]) == (
+    assert open_on_all_ranks([here, there]) == (
         f"WorkError: data.store is not the same on all ranks: rank 1 on {HOST}: {there[0]}/three.h5 is missing, "
         f"rank 0 on {HOST} has it{ADVICE}"
     )
 
 
-def test_the_majority_is_right_about_a_shard_with_other_content(node: Node, together: Together, prepared: Path) -> None:
+def test_rank_that_differs_from_the_majority_is_named(
+    node: Node, open_on_all_ranks: OpenOnAllRanks, prepared: Path
+) -> None:
     here, there = node("a"), node("b")
     for place in (here, there):
         (place[0] / MANIFEST).unlink()
     shutil.copy(prepared / "swapped" / "two.h5", here[0])
-    said = together([here, there, there])
+    message = open_on_all_ranks([here, there, there])
     start = f"WorkError: data.store is not the same on all ranks: rank 0 on {HOST}: {here[0]}/two.h5: its "
-    assert said.startswith(start) and f"rank 1 on {HOST} has" in said and said.endswith(ADVICE)
+    assert message.startswith(start) and f"rank 1 on {HOST} has" in message and message.endswith(ADVICE)
 
 
-def test_a_rank_whose_manifest_lists_a_shard_that_is_gone_stops_all(node: Node, together: Together) -> None:
+def test_missing_shard_of_a_manifest_is_an_error_on_all_ranks(node: Node, open_on_all_ranks: OpenOnAllRanks) -> None:
     here, there = node("a"), node("b")
     (there[1] / "eval.h5").rename(there[1] / "more.h5")
-    said = together([here, there])
-    assert said.startswith(
+    message = open_on_all_ranks([here, there])
+    assert message.startswith(
         f"WorkError: not every rank can open the data: rank 1 on {HOST}: {there[1]}/eval.h5 is missing, "
         f"manifest.json has it (1 more difference); copy the missing"
     )
 
 
-def test_what_is_wrong_everywhere_is_said_as_it_is(node: Node, prepared: Path, processes: Processes) -> None:
+def test_error_common_to_all_ranks_is_raised_unchanged(node: Node, prepared: Path, processes: Processes) -> None:
     train, evaluation = node("a")
     named = {"store": train, "evaluation_store": evaluation}
     with pytest.raises(UsageError, match=r"none: there is no such folder of shards; make it with"):
@@ -128,34 +134,36 @@ def test_what_is_wrong_everywhere_is_said_as_it_is(node: Node, prepared: Path, p
         open_stores(named, prepared / "vocab.txt", processes)
 
 
-def test_ranks_of_a_node_are_named_together() -> None:
-    assert _ranks([3]) == "rank 3"
-    assert _ranks([0, 2, 3, 4, 7]) == "ranks 0, 2 to 4, 7"
-    many = _by_ranks(["", *"aabbcdef"], ["n", *"mmnnopqr"])
+def test_ranks_of_a_node_are_grouped_in_messages() -> None:
+    assert _format_ranks([3]) == "rank 3"
+    assert _format_ranks([0, 2, 3, 4, 7]) == "ranks 0, 2 to 4, 7"
+    many = _group_by_ranks(["", *"aabbcdef"], ["n", *"mmnnopqr"])
     assert many == "ranks 1 to 2 on m: a; ranks 3 to 4 on n: b; rank 5 on o: c; rank 6 on p: d; and 2 more nodes"
 
 
-def test_ranks_compare_what_they_open_with_what_was_verified(node: Node, together: Together, tmp_path: Path) -> None:
-    """All have the same data, and a shard of it was replaced after `podium run` had verified it."""
+def test_stores_are_compared_with_the_verified_data(
+    node: Node, open_on_all_ranks: OpenOnAllRanks, tmp_path: Path
+) -> None:
+    """All ranks have the same data, but a shard was replaced after `podium run` had verified it."""
     stores = node("a")
     keys = ("data.store", "data.evaluation_store")
     verified = RunData({key: SampleStore(folder).manifest for key, folder in zip(keys, stores, strict=True)})
     write_run_data(tmp_path / "data.json", verified)
-    assert "samples" in together([stores, stores])
+    assert "samples" in open_on_all_ranks([stores, stores])
     shard = Shard(stores[0] / "two.h5")
     write_shard(shard.path, gather(shard.samples, np.arange(len(shard) - 1)), shard.origin)
     renew_manifest(stores[0])
-    said = together([stores, stores])
+    message = open_on_all_ranks([stores, stores])
     start = f"WorkError: data.store: {shard.path}: its samples is {len(shard) - 1}, what was verified has {len(shard)};"
-    assert said == f"{start} the data was changed after it was verified: put it back, and start again"
+    assert message == f"{start} the data was changed after it was verified: restore it and start again"
     (tmp_path / "data.json").write_text("[]", encoding="utf-8")
-    assert f"WorkError: {tmp_path}/data.json: cannot be used (its format is not" in together([stores, stores])
+    assert f"WorkError: {tmp_path}/data.json: cannot be used (its format is not" in open_on_all_ranks([stores, stores])
 
 
 def test_no_sample_is_read_before_the_clock_starts(
     warm_project: Path, tmp_path: Path, start_ranks: Callable[..., None], rank_environments: Callable[[int], list]
 ) -> None:
-    """What the caches were cleared of stays out of them: between init_start and run_start ranks read metadata."""
+    """The page cache stays cleared: between init_start and run_start ranks read only metadata."""
     (resolved,) = (warm_project / "runs").rglob("config.yaml")
     folder, notes = RunFolder(tmp_path / "run"), tmp_path / "notes"
     folder.path.mkdir()
@@ -169,7 +177,7 @@ def test_no_sample_is_read_before_the_clock_starts(
 def test_training_stops_before_the_clock_starts(
     warm_project: Path, tmp_path: Path, start_ranks: Callable[..., None], rank_environments: Callable[[int], list]
 ) -> None:
-    """Two ranks of a run as torchrun starts them, of which the second has a store without its last shard."""
+    """Two ranks are started as by torchrun; the store of the second lacks its last shard."""
     (resolved,) = (warm_project / "runs").rglob("config.yaml")
     data = load_resolved(resolved).data
     assert data.store is not None

@@ -1,4 +1,4 @@
-"""Reading ahead: the steps are those that are read one by one, and each was asked for in time."""
+"""Read-ahead: steps equal those that are read sample by sample, and samples are prefetched in time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.store_reader import BulkReader
-from implementations.pytorch.data.reader import PLANNED, WINDOW, Step, StepReader
+from implementations.pytorch.data.reader import PLANS_PER_STEP, WINDOW, Step, StepReader
 from podium.planning.balancing.interface import Deal
 from podium.planning.batch_plan import TrainingOrder, run_shapes
 from tests.implementations.pytorch.data.plain_reader import read_step
@@ -75,7 +75,7 @@ def assert_same(found: Step, expected: Step) -> None:
     accumulation=st.sampled_from([1, 3]),
 )
 @settings(deadline=None, max_examples=40)
-def test_reading_ahead_changes_no_bit(
+def test_read_ahead_does_not_change_steps(
     store: SampleStore, first: int, count: int, window: int, strategy: str, ranks: int, accumulation: int
 ) -> None:
     order = make_order(store, strategy, ranks, accumulation)
@@ -87,7 +87,7 @@ def test_reading_ahead_changes_no_bit(
         assert_same(step, read_step(make_order(store, strategy, ranks, accumulation), number, ranks - 1))
 
 
-def test_masked_slots_are_as_told(store: SampleStore) -> None:
+def test_masked_slots_are_used(store: SampleStore) -> None:
     order = make_order(store)
     shapes = run_shapes(order, 1, 6)
     with StepReader(order, 1, shapes.masked_slots) as reader:
@@ -95,8 +95,8 @@ def test_masked_slots_are_as_told(store: SampleStore) -> None:
             assert_same(step, read_step(order, number, 1, shapes.masked_slots))
 
 
-def test_sequences_that_come_a_step_later_are_read_there(store: SampleStore) -> None:
-    """With a capacity a step depends on those before it, which are known earlier than they are read."""
+def test_deferred_sequences_are_read_in_their_later_step(store: SampleStore) -> None:
+    """With a capacity a step depends on the steps before it, which are planned before they are read."""
     order, plain = make_order(store, overflow=0.5), make_order(store, overflow=0.5)
     with StepReader(order, 1, window=5) as reader:
         found = list(reader.steps(range(12)))
@@ -106,8 +106,8 @@ def test_sequences_that_come_a_step_later_are_read_there(store: SampleStore) -> 
 
 
 @pytest.fixture
-def happened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
-    """What is planned, asked for and read, in its order; the samples by their indices."""
+def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Calls that plan, prefetch and read, in order, with their arguments."""
     events: list[tuple[str, Any]] = []
 
     def noted(kind: type, name: str) -> None:
@@ -126,20 +126,20 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("window", [1, 2, 7, WINDOW])
-def test_every_sample_is_asked_for_once_and_before_it_is_read(
-    store: SampleStore, happened: list[tuple[str, Any]], window: int
+def test_every_sample_is_prefetched_once_before_it_is_read(
+    store: SampleStore, events: list[tuple[str, Any]], window: int
 ) -> None:
     count = 80
     order = make_order(store)
     with StepReader(order, 1, window=window) as reader:
-        happened.clear()
+        events.clear()
         for _ in reader.steps(range(count)):
             pass
-    asked = np.concatenate([argument for name, argument in happened if name == "will_need"])
-    read = np.concatenate([argument for name, argument in happened if name == "gather"])
-    assert asked.tolist() == read.tolist()
+    prefetched = np.concatenate([argument for name, argument in events if name == "will_need"])
+    read = np.concatenate([argument for name, argument in events if name == "gather"])
+    assert prefetched.tolist() == read.tolist()
     size, so_far = BATCH // 2, {"global_batch": 0, "will_need": 0, "gather": 0}
-    for name, argument in happened:
+    for name, argument in events:
         so_far[name] += 1 if name == "global_batch" else len(argument)
         if name == "gather":
             assert so_far["gather"] <= so_far["will_need"] <= so_far["global_batch"] * size
@@ -147,44 +147,42 @@ def test_every_sample_is_asked_for_once_and_before_it_is_read(
             assert so_far["global_batch"] < taken + window
 
 
-def test_steps_are_asked_for_many_at_a_time_and_long_before(
-    store: SampleStore, happened: list[tuple[str, Any]]
-) -> None:
+def test_many_steps_are_prefetched_at_a_time_and_early(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     with StepReader(make_order(store, accumulation=1), 0, window=16) as reader:
-        happened.clear()
+        events.clear()
         for _ in reader.steps(range(200)):
             pass
-    size, asked, read = BATCH // 2, 0, 0
+    size, prefetched, read = BATCH // 2, 0, 0
     requests = 0
-    for name, argument in happened:
+    for name, argument in events:
         if name == "will_need":
             requests += 1
-            asked += len(argument) // size
+            prefetched += len(argument) // size
         elif name == "gather":
             read += 1
             if 20 <= read <= 180:
-                assert asked - read >= 7
+                assert prefetched - read >= 7
     assert requests <= 200 // 8 + 10
 
 
-def test_the_first_step_waits_for_few_plans(store: SampleStore, happened: list[tuple[str, Any]]) -> None:
+def test_first_step_waits_for_few_plans(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     with StepReader(make_order(store), 0) as reader:
-        happened.clear()
+        events.clear()
         steps = reader.steps(range(100))
         next(steps)
-        assert [name for name, _ in happened].count("global_batch") == PLANNED
+        assert [name for name, _ in events].count("global_batch") == PLANS_PER_STEP
         for _ in range(WINDOW + 5):
             next(steps)
-        assert [name for name, _ in happened].count("global_batch") == 2 * WINDOW + 5
+        assert [name for name, _ in events].count("global_batch") == 2 * WINDOW + 5
 
 
-def test_without_a_window_nothing_is_asked_for(store: SampleStore, happened: list[tuple[str, Any]]) -> None:
+def test_window_of_zero_disables_prefetching(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     with StepReader(make_order(store), 0, window=0) as reader:
-        happened.clear()
+        events.clear()
         next(reader.steps(range(9)))
-    assert [name for name, _ in happened] == ["global_batch", "gather", "gather"]
+    assert [name for name, _ in events] == ["global_batch", "gather", "gather"]
 
 
-def test_making_a_reader_asks_and_reads_nothing(store: SampleStore, happened: list[tuple[str, Any]]) -> None:
+def test_constructor_prefetches_and_reads_nothing(store: SampleStore, events: list[tuple[str, Any]]) -> None:
     StepReader(make_order(store), 0).close()
-    assert [len(argument) for _, argument in happened] == [0]
+    assert [len(argument) for _, argument in events] == [0]

@@ -1,4 +1,4 @@
-"""Synthetic batches have the run's shapes and none of its data."""
+"""Synthetic batches have the shapes of the run and random content."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from tests.implementations.pytorch.data.plain_reader import read_step
 
 
 @pytest.mark.parametrize("strategy", ["indexed", "padded"])
-def test_its_shapes_are_those_of_the_batch_it_stands_for(
+def test_synthetic_step_has_the_shapes_of_the_real_step(
     make_store: Callable[..., SampleStore],
     wikipedia_lengths: Callable[[int, int], np.ndarray],
     strategy: str,

@@ -1,4 +1,4 @@
-"""One rank of test_processes: takes one step in every way of sharing it out and saves loss and gradients.
+"""One rank of test_process_group: trains one step with every configuration and saves loss and gradients.
 
 Arguments: shard, file of the process group, rank, ranks, configurations (pickled), file to save to.
 """

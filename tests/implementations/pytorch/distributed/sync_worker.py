@@ -1,4 +1,4 @@
-"""One rank of test_gradient_sync: every way of synchronising, on gradients that the tests can compute themselves.
+"""One rank of test_gradient_sync: all synchronisation modes, on gradients that the tests can recompute.
 
 Arguments: file of the process group, rank, ranks, file to save to.
 """
@@ -20,8 +20,7 @@ from podium.config.schema import Clipping
 
 CPU = torch.device("cpu")
 WIDTHS = (24, 40, 8, 56, 16, 32)
-SLOW = 0.15
-"""Seconds that backward takes after most of it is done."""
+SLOW = 0.15  # seconds by which the last part of backward is delayed
 
 
 class Slow(torch.autograd.Function):
@@ -36,7 +35,7 @@ class Slow(torch.autograd.Function):
 
 
 class Chain(nn.Module):
-    """Linear layers, registered in another order than they are used in: DDP's first buckets are not its last."""
+    """Linear layers, registered in another order than they are used in, so that DDP rebuilds its buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,30 +60,30 @@ def batches(rank: int, step: int, parts: int) -> list[Tensor]:
 Times = dict[str, list[float]]
 
 
-def note(sync: GradientSync, buckets: list[Tensor], times: Times) -> None:
-    """Note the local gradient that the hook is given with each bucket, and when."""
+def record_buckets(sync: GradientSync, buckets: list[Tensor], times: Times) -> None:
+    """Record the local gradient that the hook receives with each bucket, and the time."""
     hook = sync.hook
 
-    def noted(sync: GradientSync, bucket: Any) -> Any:
+    def recording(sync: GradientSync, bucket: Any) -> Any:
         buckets.append(bucket.buffer().clone())
         times["ready"].append(time.perf_counter())
         return hook(sync, bucket)
 
-    sync.hook = noted
+    sync.hook = recording
 
 
 @contextmanager
-def watched(times: Times) -> Iterator[None]:
-    """Note when sums are asked for and when they have come."""
+def record_all_reduce(times: Times) -> Iterator[None]:
+    """Record when each all-reduce is started and when it has completed."""
     all_reduce = dist.all_reduce
 
-    def noted(tensor: Tensor, **named: Any) -> Any:
-        times["asked"].append(time.perf_counter())
+    def recording(tensor: Tensor, **named: Any) -> Any:
+        times["started"].append(time.perf_counter())
         work = all_reduce(tensor, **named)
-        work.get_future().then(lambda _: times["come"].append(time.perf_counter()))  # type: ignore[union-attr]
+        work.get_future().then(lambda _: times["completed"].append(time.perf_counter()))  # type: ignore[union-attr]
         return work
 
-    setattr(dist, "all_reduce", noted)  # noqa: B010
+    setattr(dist, "all_reduce", recording)  # noqa: B010
     try:
         yield
     finally:
@@ -94,13 +93,13 @@ def watched(times: Times) -> Iterator[None]:
 def steps(
     rank: int, scale: float | None = None, parts: int = 1, clipping: Clipping | None = None, **settings: Any
 ) -> list[dict[str, Any]]:
-    """Three passes over a model whose weights stay: what went into each bucket, and the gradients that came out."""
+    """Run three passes with constant weights; return the local buckets and the averaged gradients of each."""
     ends = []
     buckets: list[Tensor] = []
-    times: Times = {"ready": [], "asked": [], "come": []}
-    with watched(times):
+    times: Times = {"ready": [], "started": [], "completed": []}
+    with record_all_reduce(times):
         model, sync = synchronised(Chain(), CPU, clipping, **settings)
-        note(sync, buckets, times)
+        record_buckets(sync, buckets, times)
         for step in range(3):
             model.zero_grad(set_to_none=False)
             buckets.clear()
@@ -131,8 +130,8 @@ def steps(
     return ends
 
 
-def sent(value: float, wire: Any) -> float:
-    """What this rank's gradient of `value` comes back as."""
+def send_value(value: float, wire: Any) -> float:
+    """Return the averaged gradient, where this rank's gradient is `value`."""
     layer = nn.Linear(3, 1, bias=False)
     model, sync = synchronised(layer, CPU, wire=wire)
     loss = model(torch.full((1, 3), value)).sum()
@@ -163,7 +162,7 @@ def main() -> None:
     )
     values = {"all 60,000": 6e4, "all 70,000": 7e4, "first 100,000": 1e5 if here == 0 else 0.0}
     wires = ("fp32", "fp16", "bf16")
-    cases["sent"] = {name: {wire: sent(value, wire) for wire in wires} for name, value in values.items()}
+    cases["sent"] = {name: {wire: send_value(value, wire) for wire in wires} for name, value in values.items()}
     dist.barrier()
     torch.save(cases, out)
     dist.destroy_process_group()

@@ -1,6 +1,6 @@
-"""Ranks that start again meet where nobody has been before, whatever their predecessors have left behind.
+"""Rendezvous: restarted ranks agree on a new key prefix, whatever earlier attempts have left in the store.
 
-Two and four processes: loss and gradients of a global batch are the same over any number of ranks.
+Loss and gradients of a global batch are the same with one, two and four ranks.
 """
 
 import json
@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.bert.sizes import Size
 from benchmarks.bert.store import SampleStore
 from implementations.pytorch.data.batch import collate
-from implementations.pytorch.distributed.process_group import Processes, _threads, meeting_place, run_store
+from implementations.pytorch.distributed.process_group import Processes, _num_threads, rendezvous_prefix, run_store
 from implementations.pytorch.model.bert import BertForPreTraining, Making
 from implementations.pytorch.model.loss import loss_sums
 from podium.config.load import load_system
@@ -42,41 +42,41 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield store
 
 
-def meet(ranks: int, delays: dict[int, float] | None = None) -> list[str]:
-    places = [""] * ranks
+def rendezvous(ranks: int, delays: dict[int, float] | None = None) -> list[str]:
+    prefixes = [""] * ranks
 
-    def come(rank: int) -> None:
+    def arrive(rank: int) -> None:
         time.sleep((delays or {}).get(rank, 0.0))
-        places[rank] = meeting_place(run_store(SOON), rank, ranks, SOON)
+        prefixes[rank] = rendezvous_prefix(run_store(SOON), rank, ranks, SOON)
 
-    threads = [threading.Thread(target=come, args=(rank,)) for rank in range(ranks)]
+    threads = [threading.Thread(target=arrive, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return places
+    return prefixes
 
 
 @pytest.mark.parametrize("late", [0, 1, 2])
-def test_every_attempt_has_a_place_of_its_own(server: Any, late: int) -> None:
-    """Whoever comes late finds the words of the attempt before, and so do those who came before."""
-    places = [meet(3, {late: 0.3} if attempt else None) for attempt in range(3)]
-    assert all(len(set(place)) == 1 for place in places)
-    assert len({place[0] for place in places}) == 3
+def test_every_attempt_has_a_new_key_prefix(server: Any, late: int) -> None:
+    """A late rank finds the keys of the attempt before, and so do the ranks that arrive earlier."""
+    prefixes = [rendezvous(3, {late: 0.3} if attempt else None) for attempt in range(3)]
+    assert all(len(set(place)) == 1 for place in prefixes)
+    assert len({place[0] for place in prefixes}) == 3
 
 
-def test_an_attempt_that_not_all_have_come_to_disturbs_no_later_one(server: Any) -> None:
-    first = meet(2)
-    with pytest.raises(WorkError, match="some rank has not come within"):
-        meeting_place(run_store(SOON), 0, 2, timedelta(seconds=0.3))
-    with pytest.raises(WorkError, match="rank 0 has not come within"):
-        meeting_place(run_store(SOON), 1, 2, timedelta(seconds=0.3))
-    second = meet(2, {0: 0.2})
+def test_incomplete_attempt_does_not_affect_later_ones(server: Any) -> None:
+    first = rendezvous(2)
+    with pytest.raises(WorkError, match="at least one rank did not arrive within"):
+        rendezvous_prefix(run_store(SOON), 0, 2, timedelta(seconds=0.3))
+    with pytest.raises(WorkError, match="rank 0 did not arrive within"):
+        rendezvous_prefix(run_store(SOON), 1, 2, timedelta(seconds=0.3))
+    second = rendezvous(2, {0: 0.2})
     assert len(set(second)) == 1 and second[0] != first[0]
 
 
-def test_a_single_rank_meets_nobody(server: Any) -> None:
-    assert meet(1)[0] != meet(1)[0]
+def test_single_rank_has_a_new_key_prefix_per_attempt(server: Any) -> None:
+    assert rendezvous(1)[0] != rendezvous(1)[0]
 
 
 def test_without_torchrun_there_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,14 @@ ROOT = Path(__file__).resolve().parents[4]
 WORKER = Path(__file__).with_name("rank_worker.py")
 BATCH, SEED = 16, 7
 RANKS = (1, 2, 4)
-STRATEGIES = ("padded", "random", "exchanged", "packed", "indexed", "indexed free")  # the others draw other samples
+STRATEGIES = (
+    "padded",
+    "random",
+    "exchanged",
+    "packed",
+    "indexed",
+    "indexed free",
+)  # the other strategies draw other samples
 WAYS = [(balancing, accumulation) for balancing in STRATEGIES for accumulation in (1, 4)]
 CONFIGURATIONS = [(*way, "global", None) for way in WAYS] + [
     ("random", 2, "per_rank", None),
@@ -108,7 +115,7 @@ def ends(
     vocabulary: int,
     start_ranks: Callable[..., None],
 ) -> tuple[Ends, Path]:
-    """What every rank ends with, by number of ranks, rank and configuration; and the folder."""
+    """The results of every rank, by number of ranks, rank and configuration; and the folder."""
     folder = tmp_path_factory.mktemp("processes")
     shard = write_store(folder, np.random.default_rng(0).integers(5, 90, 30))
     found: Ends = {}
@@ -139,7 +146,7 @@ def ends(
 
 @pytest.fixture(scope="module")
 def expected(ends: tuple[Ends, Path], small: Size, vocabulary: int) -> tuple[list[float], dict[str, Tensor]]:
-    """Sums and gradients of the global batch, by plain autograd."""
+    """Loss sums and gradients of the global batch, computed by autograd in one process."""
     store = SampleStore([ends[1] / "samples.h5"])
     whole = collate([store.read(int(i)) for i in Sampler(len(store), SEED).samples(0, BATCH)])
     torch.manual_seed(0)
@@ -153,7 +160,7 @@ def expected(ends: tuple[Ends, Path], small: Size, vocabulary: int) -> tuple[lis
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(("balancing", "accumulation"), WAYS)
-def test_loss_and_gradients_do_not_depend_on_how_a_batch_is_shared_out(
+def test_loss_and_gradients_do_not_depend_on_the_assignment(
     ends: tuple[Ends, Path],
     expected: tuple[list[float], dict[str, Tensor]],
     ranks: int,
@@ -173,20 +180,20 @@ def test_loss_and_gradients_do_not_depend_on_how_a_batch_is_shared_out(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CONFIGURATIONS)))
-def test_ranks_stay_alike(ends: tuple[Ends, Path], number: int) -> None:
+def test_parameters_are_identical_on_all_ranks(ends: tuple[Ends, Path], number: int) -> None:
     for ranks in RANKS[1:]:
         first, *others = (ends[0][ranks][rank][number]["parameters"] for rank in range(ranks))
         assert all(torch.equal(first[name], other[name]) for other in others for name in first)
 
 
 @pytest.mark.slow
-def test_all_know_the_greatest_number(ends: tuple[Ends, Path]) -> None:
+def test_maximum_is_known_to_all_ranks(ends: tuple[Ends, Path]) -> None:
     assert [ends[0][2][rank][0]["most"] for rank in range(2)] == [3, 3]
     assert ends[0][1][0][0]["most"] == 0
 
 
 @pytest.mark.slow
-def test_per_rank_is_the_mean_of_the_ranks_means(
+def test_per_rank_loss_is_the_mean_of_the_ranks_means(
     ends: tuple[Ends, Path], small: Size, vocabulary: int, relative_error: Callable[[Tensor, Tensor], float]
 ) -> None:
     store = SampleStore([ends[1] / "samples.h5"])
@@ -206,7 +213,9 @@ def test_per_rank_is_the_mean_of_the_ranks_means(
 
 
 @pytest.mark.slow
-def test_the_global_norm_is_clipped(ends: tuple[Ends, Path], expected: tuple[list[float], dict[str, Tensor]]) -> None:
+def test_clipping_uses_the_global_norm(
+    ends: tuple[Ends, Path], expected: tuple[list[float], dict[str, Tensor]]
+) -> None:
     number = CONFIGURATIONS.index(("indexed", 2, "global", 0.5))
     norm = float(sum(gradient.double().square().sum() for gradient in expected[1].values())) ** 0.5
     for ranks in (1, 2):
@@ -232,40 +241,31 @@ def test_metrics_are_summed_over_ranks(
     assert masked == pytest.approx(round(masked or 0), rel=1e-5)
 
 
-def test_totals_of_one_process_are_its_values(processes: Processes) -> None:
+def test_sum_over_one_process_is_its_value(processes: Processes) -> None:
     assert processes.total([1.5, 2**-40, 3e15 + 0.5]) == [1.5, 2**-40, 3e15 + 0.5]
     assert processes.first
     assert not Processes(1, 2, processes.device).first
 
 
-def test_a_bound_process_takes_the_threads_that_its_launcher_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees its own cores alone, and would share those out again."""
+def test_number_of_threads_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with CPU affinity sees only its own cores, and would divide those again."""
     config = load_system("laptop", settings=["launch.threads_per_process=3"])
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert _threads(config) == 5
+    assert _num_threads(config) == 5
     for unset in ("", "4,2"):
         monkeypatch.setenv("OMP_NUM_THREADS", unset)
-        assert _threads(config) == 3
+        assert _num_threads(config) == 3
 
 
-JOINING = """
-import torch, torch.distributed as dist
-from implementations.pytorch.distributed.process_group import joined
-from podium.config.load import load_system
-
-config = load_system("laptop")
-launch = config.launch.model_copy(update={"threads_per_process": 3})
-with joined(config.model_copy(update={"launch": launch})) as here:
-    assert (here.rank, here.ranks, str(here.device)) == (0, 1, "cpu")
-    assert (torch.get_num_threads(), dist.get_backend()) == (3, "gloo")
-assert not dist.is_initialized()
-"""
+INIT_WORKER = Path(__file__).with_name("init_worker.py")
 
 
-def test_joining_gives_rank_device_and_threads_and_leaves_again(
-    start_ranks: Callable[..., None], tmp_path: Path
-) -> None:
-    program = tmp_path / "joining.py"
-    program.write_text(JOINING, encoding="utf-8")
-    ours = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": ""}
-    start_ranks(program, [[]], [ours])
+def test_process_group_is_initialised_and_destroyed(start_ranks: Callable[..., None]) -> None:
+    environment_of_rank = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "OMP_NUM_THREADS": "",
+    }
+    start_ranks(INIT_WORKER, [[]], [environment_of_rank])

@@ -1,7 +1,4 @@
-"""SIGTERM sets a flag, and ends a process that does not leave by itself.
-
-Who holds up all others is named.
-"""
+"""The watchdog names the ranks that stall a run; SIGTERM sets a flag, and ends a process that does not stop."""
 
 import json
 import os
@@ -18,7 +15,7 @@ import pytest
 
 from implementations.pytorch.distributed import watchdog
 from implementations.pytorch.distributed.process_group import Processes
-from implementations.pytorch.distributed.watchdog import Beat, StopRequest, Watch, blame, join_board
+from implementations.pytorch.distributed.watchdog import Heartbeat, StopRequest, Watch, describe_stall, join_board
 from implementations.pytorch.phase_clock import PhaseClock
 from podium.config.run_folder import RunFolder
 from podium.launch.timeouts import VARIABLE, saving_seconds
@@ -26,26 +23,26 @@ from podium.launch.timeouts import VARIABLE, saving_seconds
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def soon(request: StopRequest) -> bool:
+def wait_until_requested(request: StopRequest) -> bool:
     deadline = time.monotonic() + 5
     while not request.asked and time.monotonic() < deadline:
         time.sleep(0.005)
     return request.asked
 
 
-def test_sigterm_is_noticed_and_the_process_goes_on() -> None:
+def test_sigterm_sets_the_flag_and_the_process_continues() -> None:
     handler, threads = signal.getsignal(signal.SIGTERM), threading.active_count()
     with StopRequest() as request:
         assert not request.asked
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert soon(request)
+        assert wait_until_requested(request)
     assert signal.getsignal(signal.SIGTERM) is handler
     assert signal.set_wakeup_fd(-1) == -1
     assert threading.active_count() == threads
 
 
-def test_other_signals_ask_for_nothing() -> None:
+def test_other_signals_do_not_set_the_flag() -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         with StopRequest() as request:
@@ -53,19 +50,19 @@ def test_other_signals_ask_for_nothing() -> None:
             time.sleep(0.1)
             assert not request.asked
             os.kill(os.getpid(), signal.SIGTERM)
-            assert soon(request)
+            assert wait_until_requested(request)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_it_is_as_patient_as_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grace_period_is_that_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "15")
     assert StopRequest()._grace_seconds == saving_seconds()
     monkeypatch.delenv(VARIABLE)
     assert StopRequest()._grace_seconds == saving_seconds() == 20
 
 
-def test_who_does_not_leave_is_ended_even_while_it_waits_in_a_library() -> None:
+def test_process_blocked_in_a_library_is_ended_after_the_grace_period() -> None:
     program = (
         "import ctypes, os, signal, sys\n"
         "from implementations.pytorch.distributed.watchdog import StopRequest\n"
@@ -83,46 +80,48 @@ def test_who_does_not_leave_is_ended_even_while_it_waits_in_a_library() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
         assert time.monotonic() - begun > 0.25
-        words = f"process {process.pid}: asked to stop, and not saved within 0.3 seconds: gives up\n"
-        assert process.stderr and process.stderr.read().decode() == words
+        message = f"process {process.pid}: SIGTERM received, but not stopped within 0.3 seconds: exiting now\n"
+        assert process.stderr and process.stderr.read().decode() == message
     finally:
         process.kill()
 
 
-AHEAD = Beat(count=9, laps=40, batch=7, phase="forward", host="node1", pid=11)
+AHEAD = Heartbeat(count=9, laps=40, batch=7, phase="forward", host="node1", pid=11)
 
 
-def later(beat: Beat) -> Beat:
+def later(beat: Heartbeat) -> Heartbeat:
     return replace(beat, count=beat.count + 3)
 
 
-def test_the_rank_that_is_furthest_behind_is_named() -> None:
-    behind = Beat(9, 39, 7, "data_wait", "node2", 22)
+def test_rank_with_the_least_progress_is_named() -> None:
+    behind = Heartbeat(9, 39, 7, "data_wait", "node2", 22)
     before = [AHEAD, behind, AHEAD]
-    assert blame(before, [later(beat) for beat in before], 90.0) == (
-        "rank 1 (process 22 on node2, in batch 7 after data_wait) does not come further: all have stood still for 90 "
-        "seconds (launch.timeout_seconds), and 2 ranks wait for it; see what this process was doing, or allow more time"
+    assert describe_stall(before, [later(beat) for beat in before], 90.0) == (
+        "rank 1 (process 22 on node2, in batch 7 after data_wait) makes no progress: no rank has made progress for 90 "
+        "seconds (launch.timeout_seconds), and 2 ranks wait for it; check what this process was doing, or increase the "
+        "timeout"
     )
 
 
-def test_a_rank_without_a_heartbeat_is_named_before_one_that_is_behind() -> None:
+def test_rank_without_heartbeat_is_named_before_one_with_less_progress() -> None:
     stopped, behind = replace(AHEAD, pid=33), replace(AHEAD, laps=38)
-    words = blame([stopped, behind], [stopped, later(behind)], 5.0)
-    assert words and words.startswith("rank 0 (process 33 on node1, in batch 7 after forward) gives no sign of life: ")
-    assert "and 1 rank waits for it" in words
+    message = describe_stall([stopped, behind], [stopped, later(behind)], 5.0)
+    assert message
+    assert message.startswith("rank 0 (process 33 on node1, in batch 7 after forward) sends no heartbeat: ")
+    assert "and 1 rank waits for it" in message
 
 
-def test_all_at_one_place_are_named_together() -> None:
-    words = blame([AHEAD] * 10, [later(AHEAD)] * 10, 5.0)
-    assert words and "rank 7 (" in words and "rank 8 (" not in words and "and 2 more does not" in words
-    assert "wait for it" not in words
+def test_ranks_with_equal_progress_are_named_together() -> None:
+    message = describe_stall([AHEAD] * 10, [later(AHEAD)] * 10, 5.0)
+    assert message and "rank 7 (" in message and "rank 8 (" not in message and "and 2 more makes no" in message
+    assert "wait for it" not in message
 
 
-def test_nobody_is_blamed_while_anybody_moves() -> None:
-    assert blame([AHEAD, AHEAD], [later(AHEAD), replace(later(AHEAD), laps=41)], 5.0) is None
+def test_no_stall_while_any_rank_makes_progress() -> None:
+    assert describe_stall([AHEAD, AHEAD], [later(AHEAD), replace(later(AHEAD), laps=41)], 5.0) is None
 
 
-class DictBoard(dict[str, bytes]):
+class DictStatusStore(dict[str, bytes]):
     def set(self, key: str, value: str) -> None:
         self[key] = value.encode()
 
@@ -131,7 +130,7 @@ class DictBoard(dict[str, bytes]):
 
 
 @pytest.fixture
-def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def exit_codes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     codes: list[int] = []
 
     monkeypatch.setattr("implementations.pytorch.distributed.watchdog.os._exit", codes.append)
@@ -146,28 +145,28 @@ def wait_for(codes: list[int], seconds: float) -> list[int]:
     return codes
 
 
-def test_a_rank_that_stands_still_ends_its_process_and_says_who_is_to_blame(
-    tmp_path: Path, processes: Processes, ends: list[int], capfd: pytest.CaptureFixture[str]
+def test_stalled_rank_reports_and_ends_its_process(
+    tmp_path: Path, processes: Processes, exit_codes: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    board, clock, folder = DictBoard({"1": json.dumps(vars(AHEAD)).encode()}), PhaseClock(), RunFolder(tmp_path)
+    board, clock, folder = DictStatusStore({"1": json.dumps(vars(AHEAD)).encode()}), PhaseClock(), RunFolder(tmp_path)
     with Watch(Processes(0, 2, processes.device), clock, folder, 0.4, board) as watch:
         watch.batch = 5
         clock.lap("data_wait")
-        assert wait_for(ends, 10) == [1]
-    told = folder.told_failure()
-    assert told and str(told).startswith("rank 1 (process 11 on node1, in batch 7 after forward) gives no sign of life")
+        assert wait_for(exit_codes, 10) == [1]
+    failure = folder.told_failure()
+    assert str(failure).startswith("rank 1 (process 11 on node1, in batch 7 after forward) sends no heartbeat")
     assert folder.told_failure(final_only=True) is None  # a restart may help
     assert "rank 0: rank 1 (process 11" in capfd.readouterr().err
     assert json.loads(board["0"])["batch"] == 5
 
 
-def test_a_single_rank_that_stands_still_is_named_too(tmp_path: Path, processes: Processes, ends: list[int]) -> None:
+def test_single_stalled_rank_is_reported(tmp_path: Path, processes: Processes, exit_codes: list[int]) -> None:
     with Watch(processes, PhaseClock(), RunFolder(tmp_path), 0.3, None):
-        assert wait_for(ends, 10) == [1]
+        assert wait_for(exit_codes, 10) == [1]
     assert str(RunFolder(tmp_path).told_failure()).startswith("rank 0 (")
 
 
-def test_whoever_moves_is_left_alone(tmp_path: Path, processes: Processes, ends: list[int]) -> None:
+def test_rank_with_progress_is_not_ended(tmp_path: Path, processes: Processes, exit_codes: list[int]) -> None:
     clock = PhaseClock()
     with Watch(processes, clock, RunFolder(tmp_path), 0.3, None) as watch:
         for _ in range(8):
@@ -177,25 +176,25 @@ def test_whoever_moves_is_left_alone(tmp_path: Path, processes: Processes, ends:
         for _ in watch.alive(range(8)):  # batches of an evaluation, of which ranks may have unequal numbers
             time.sleep(0.1)
         assert clock.laps == laps + 1
-    assert ends == []
+    assert exit_codes == []
     assert not any(thread.name == "watch" for thread in threading.enumerate())
 
 
-def test_a_store_that_is_gone_ends_the_watch_alone(
-    tmp_path: Path, processes: Processes, ends: list[int], monkeypatch: pytest.MonkeyPatch
+def test_lost_store_ends_only_the_watchdog_thread(
+    tmp_path: Path, processes: Processes, exit_codes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Gone(DictBoard):
+    class LostStore(DictStatusStore):
         def set(self, key: str, value: str) -> None:
             if key in self:
                 raise watchdog.dist.DistNetworkError("connection reset")
             super().set(key, value)
 
-    board = Gone({"1": json.dumps(vars(AHEAD)).encode()})
+    board = LostStore({"1": json.dumps(vars(AHEAD)).encode()})
     with Watch(Processes(0, 2, processes.device), PhaseClock(), RunFolder(tmp_path), 0.3, board):
         time.sleep(0.3)
         assert not any(thread.name == "watch" for thread in threading.enumerate())
-    assert ends == []
+    assert exit_codes == []
 
 
-def test_a_single_process_needs_no_board(processes: Processes) -> None:
+def test_single_process_has_no_status_store(processes: Processes) -> None:
     assert join_board(processes) is None

@@ -1,4 +1,4 @@
-"""The model: padding changes nothing, and one sequence goes through it as the paper says."""
+"""The model: padding does not change its results, and each sequence is computed as in the paper."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_unpadded_equals_padded(
         assert relative_error(gradients[name], expected[name]) < 1e-5, name
 
 
-def test_every_mixture_of_backend_and_layout_is_the_same(
+def test_loss_does_not_depend_on_backend_and_layout(
     make_samples: Maker, make_model: Models, relative_error: Error
 ) -> None:
     samples = make_samples([60, 3, 17, 17, 41])
@@ -64,10 +64,10 @@ def test_every_mixture_of_backend_and_layout_is_the_same(
 
 
 @pytest.mark.parametrize("last_layer", ["needed", "all"])
-def test_slots_of_no_sequence_and_sequences_of_no_tokens_change_nothing(
+def test_spare_slots_and_empty_sequences_change_nothing(
     last_layer: str, make_samples: Maker, make_model: Models, relative_error: Error
 ) -> None:
-    """As batches have them that all have one shape."""
+    """Batches that are rounded up to a common shape contain them."""
     samples, model = make_samples([60, 3, 17, 17, 41]), make_model(last_layer=last_layer)
     loss, gradients = loss_and_gradients(model, collate(samples, None, 64, 40, None, 9))
     expected_loss, expected = loss_and_gradients(model, collate(samples))
@@ -94,7 +94,7 @@ def dense(x: Tensor, weights: dict[str, Tensor], name: str) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Its tanh approximation, Hendrycks and Gimpel, arXiv 1606.08415."""
+    """GELU by its tanh approximation, Hendrycks and Gimpel, arXiv 1606.08415."""
     return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
@@ -117,20 +117,20 @@ def one_layer(x: Tensor, weights: dict[str, Tensor], prefix: str, heads: int) ->
 
 def one_sequence(sample: Sample, weights: dict[str, Tensor], size: Size) -> tuple[Tensor, Tensor]:
     """Masked-LM logits and next-sentence logits of one sample, in double precision."""
-    words = weights["embeddings.word.weight"]
+    word_embeddings = weights["embeddings.word.weight"]
     length = len(sample.token_ids)
     segments = [int(i >= sample.first_segment_length) for i in range(length)]
-    x = words[sample.token_ids.tolist()] + weights["embeddings.position.weight"][:length]
+    x = word_embeddings[sample.token_ids.tolist()] + weights["embeddings.position.weight"][:length]
     x = norm(x + weights["embeddings.segment.weight"][segments], weights, "embeddings.norm")
     for layer in range(size.layers):
         x = one_layer(x, weights, f"layers.{layer}", size.heads)
     masked = gelu(dense(x[sample.masked_positions.tolist()], weights, "masked_lm.transform"))
-    masked_logits = norm(masked, weights, "masked_lm.norm") @ words.T + weights["masked_lm.bias"]
+    masked_logits = norm(masked, weights, "masked_lm.norm") @ word_embeddings.T + weights["masked_lm.bias"]
     return masked_logits, dense(torch.tanh(dense(x[:1], weights, "pooler")), weights, "next_sentence")
 
 
 @pytest.mark.parametrize("attention", ["grouped", "padded"])
-def test_it_is_bert_one_sequence_at_a_time(
+def test_model_matches_the_equations_of_bert(
     attention: str,
     make_samples: Maker,
     make_model: Models,
@@ -167,7 +167,7 @@ def test_evaluation_is_deterministic_and_without_dropout(make_samples: Maker, ma
     assert not torch.equal(model(batch).masked_lm, first.masked_lm)
 
 
-def test_dropout_is_everywhere_that_it_belongs(make_samples: Maker, make_model: Models, small: Size) -> None:
+def test_dropout_is_applied_where_bert_has_it(make_samples: Maker, make_model: Models, small: Size) -> None:
     """On the embeddings, and in each layer on the probabilities and both sub-layers' outputs; not in the heads."""
     seen: list[tuple[str, float]] = []
 
@@ -193,7 +193,7 @@ def test_dropout_is_everywhere_that_it_belongs(make_samples: Maker, make_model: 
 
 @pytest.mark.parametrize("kernels", [EAGER, NUMBA])
 @pytest.mark.parametrize("slot_width", [None, 64])
-def test_the_last_layer_goes_on_with_what_the_heads_read(
+def test_last_layer_computes_only_the_needed_tokens(
     kernels: Kernels,
     slot_width: int | None,
     make_samples: Maker,
@@ -201,7 +201,7 @@ def test_the_last_layer_goes_on_with_what_the_heads_read(
     relative_error: Error,
     small: Size,
 ) -> None:
-    """Loss and gradients are those of the whole last layer, for a seventh of its tokens."""
+    """Loss and gradients equal those of a full last layer, though about a seventh of its tokens is computed."""
     batch = collate(make_samples([60, 3, 17, 17, 41]), slot_width, 64)
     loss, gradients = loss_and_gradients(make_model(kernels=kernels, last_layer="needed"), batch)
     expected_loss, expected = loss_and_gradients(make_model(kernels=kernels, last_layer="all"), batch)
@@ -215,13 +215,13 @@ def test_the_last_layer_goes_on_with_what_the_heads_read(
     assert rows == [batch.slots] * (small.layers - 1) + [masked + batch.sequences, masked]
 
 
-def test_the_decoder_is_the_word_embeddings(make_model: Models, vocabulary: int) -> None:
+def test_decoder_shares_the_word_embeddings(make_model: Models, vocabulary: int) -> None:
     model = make_model()
     assert sum(parameter.shape[0] == vocabulary for parameter in model.parameters()) == 2  # with the decoder's bias
 
 
 @pytest.mark.parametrize("size", [TINY, LARGE], ids=lambda size: size.name)
-def test_parameters_are_counted_right(size: Size) -> None:
+def test_number_of_parameters(size: Size) -> None:
     with torch.device("meta"):
         model = BertForPreTraining(size, 30_522, dropout_probability=0.1)
     assert sum(parameter.numel() for parameter in model.parameters()) == size.parameters(30_522)

@@ -1,4 +1,4 @@
-"""The weights a training starts from."""
+"""Initial weights."""
 
 import dataclasses
 import math
@@ -10,8 +10,8 @@ from benchmarks.bert.sizes import LARGE, TINY, Size
 from implementations.pytorch.model.bert import BertForPreTraining
 from implementations.pytorch.model.init_weights import POSITION_AMPLITUDE
 
+# Standard deviation of a standard normal variable truncated at two.
 STD_OF_TRUNCATED = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
-"""Of a standard normal variable that is cut off at two."""
 
 
 def model_of(size: Size, vocabulary: int = 200) -> BertForPreTraining:
@@ -22,7 +22,7 @@ def model_of(size: Size, vocabulary: int = 200) -> BertForPreTraining:
 @pytest.mark.parametrize(
     "size", [dataclasses.replace(LARGE, layers=1, hidden=256, heads=4), TINY], ids=["BERT", "tiny"]
 )
-def test_weights_are_normal_and_cut_off_at_two_deviations(size: Size) -> None:
+def test_weights_are_normal_truncated_at_two_deviations(size: Size) -> None:
     model = model_of(size)
     special = {"embeddings.position.weight", "layers.0.qkv.weight"} if size.local_heads else set()
     for name, trained in model.named_parameters():
@@ -37,7 +37,7 @@ def test_weights_are_normal_and_cut_off_at_two_deviations(size: Size) -> None:
             assert abs(float(parameter.std()) - STD_OF_TRUNCATED * size.initial_std) < tolerance, name
 
 
-def test_seeds_have_weights_of_their_own() -> None:
+def test_weights_depend_on_the_seed() -> None:
     first, again = model_of(TINY).state_dict(), model_of(TINY).state_dict()
     torch.manual_seed(1)
     other = BertForPreTraining(TINY, 200, dropout_probability=0.1).state_dict()
@@ -45,8 +45,8 @@ def test_seeds_have_weights_of_their_own() -> None:
     assert not torch.equal(first["embeddings.word.weight"], other["embeddings.word.weight"])
 
 
-def test_local_heads_look_at_their_neighbours() -> None:
-    """Of position embeddings alone, a query agrees best with the key that its head's offset names."""
+def test_local_heads_attend_to_neighbours() -> None:
+    """For position embeddings only, a query's score is greatest for the key at the head's offset."""
     size = TINY
     model = model_of(size)
     positions = model.embeddings.position.weight.detach()
@@ -58,20 +58,20 @@ def test_local_heads_look_at_their_neighbours() -> None:
         assert float((scores.argmax(1) == torch.arange(size.positions) + offset)[inside].double().mean()) > 0.95
 
 
-def test_position_embeddings_are_waves_of_one_amplitude() -> None:
+def test_position_embeddings_are_waves_of_equal_amplitude() -> None:
     positions = model_of(TINY).embeddings.position.weight.detach()
     radii = positions.view(TINY.positions, -1, 2).norm(dim=-1)
     torch.testing.assert_close(radii, torch.full_like(radii, POSITION_AMPLITUDE * TINY.initial_std))
     assert len({tuple(row) for row in positions.tolist()}) == TINY.positions
 
 
-def test_a_query_is_its_key_moved() -> None:
+def test_query_is_the_shifted_key() -> None:
     """G R p(i) = G p(i + offset)."""
     size = TINY
     model = model_of(size)
     positions = model.embeddings.position.weight.detach()
     queries, keys, _ = model.get_parameter("layers.0.qkv.weight").detach().view(3, size.heads, size.head_size, -1)
     for head, offset in enumerate(size.local_heads):
-        moved = keys[head] @ positions[max(0, offset) : size.positions + min(0, offset)].T
-        asked = queries[head] @ positions[max(0, -offset) : size.positions - max(0, offset)].T
-        torch.testing.assert_close(asked, moved, rtol=1e-3, atol=1e-4)
+        shifted_key_scores = keys[head] @ positions[max(0, offset) : size.positions + min(0, offset)].T
+        query_scores = queries[head] @ positions[max(0, -offset) : size.positions - max(0, offset)].T
+        torch.testing.assert_close(query_scores, shifted_key_scores, rtol=1e-3, atol=1e-4)

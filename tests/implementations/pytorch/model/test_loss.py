@@ -1,4 +1,4 @@
-"""Losses are sums: however a global batch is dealt out, its parts add up to the whole."""
+"""Losses are sums: the parts of a global batch add up to the whole under every assignment to ranks."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from podium.planning.balancing.strategies import STRATEGIES, assign
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize(("ranks", "accumulation"), [(1, 1), (1, 4), (2, 1), (2, 4), (4, 1), (4, 4)])
-def test_the_parts_add_up_to_the_whole(
+def test_losses_of_parts_add_up_to_the_whole(
     strategy: str,
     ranks: int,
     accumulation: int,
@@ -27,7 +27,7 @@ def test_the_parts_add_up_to_the_whole(
     wikipedia_lengths: Callable[[int, int], np.ndarray],
     relative_error: Callable[[Tensor, Tensor], float],
 ) -> None:
-    """Loss and gradients, of unequal counts of masked tokens."""
+    """Loss and gradients, with unequal numbers of masked tokens."""
     samples, model = make_samples(wikipedia_lengths(16, 8) // 4 + 1), make_model()
     whole = collate(samples)
     expected = loss_sums(model(whole), whole).mean(whole.masked, whole.sequences)
@@ -65,7 +65,7 @@ def test_sums_and_mean_against_the_formula(make_samples: Callable[..., list[Samp
     assert float(sums.mean(1, 7)) == pytest.approx(masked / 1.00001 + next_sentence / 7, rel=1e-6)
 
 
-def test_losses_of_half_precision_are_added_up_in_single(make_samples: Callable[..., list[Sample]]) -> None:
+def test_half_precision_losses_are_summed_in_float32(make_samples: Callable[..., list[Sample]]) -> None:
     batch = collate(make_samples([512] * 8))
     scores = Scores(torch.zeros(batch.masked, 64, dtype=torch.bfloat16), torch.zeros(8, 2, dtype=torch.bfloat16))
     batch.masked_labels.remainder_(64)
@@ -75,7 +75,7 @@ def test_losses_of_half_precision_are_added_up_in_single(make_samples: Callable[
     assert float(sums.next_sentence) == pytest.approx(8 * np.log(2), rel=1e-5)
 
 
-def test_correct_predictions_are_counted_and_spare_positions_are_not(
+def test_correct_predictions_exclude_ignored_positions(
     make_samples: Callable[..., list[Sample]], vocabulary: int
 ) -> None:
     batch = collate(make_samples([50, 20, 9]), None, 64)

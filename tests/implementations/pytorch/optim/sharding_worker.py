@@ -1,4 +1,4 @@
-"""One rank of test_sharding: trains the same weights with LAMB and with LAMB shared out over ranks.
+"""One rank of test_sharded_lamb: trains the same weights with LAMB and with sharded LAMB.
 
 Arguments: file of the process group, rank, ranks, file to save to.
 """
@@ -32,25 +32,25 @@ def groups(p: list[Tensor]) -> list[dict[str, Any]]:
     ]
 
 
-def train(weights: list[Tensor], optimizer: Lamb, steps: range, finds: bool) -> None:
-    """A step for each number, with a rate of its own; with `finds`, step 1 is one that a loss scaler has skipped."""
+def train(weights: list[Tensor], optimizer: Lamb, steps: range, overflows: bool) -> None:
+    """Take the steps, each with another learning rate; with `overflows`, gradients of step 1 are infinite."""
     for step in steps:
         random = torch.Generator().manual_seed(10 + step)
         for weight in weights:
-            weight.grad = torch.randn(weight.shape, generator=random) * (float("inf") if finds and step == 1 else 1)
+            weight.grad = torch.randn(weight.shape, generator=random) * (float("inf") if overflows and step == 1 else 1)
         for group in optimizer.param_groups:
             group["lr"].fill_(0.01 * (step + 1))
-        if finds:
+        if overflows:
             optimizer.found_inf = torch.tensor(float(step == 1))  # type: ignore[attr-defined]
         optimizer.step()
 
 
-def ends(finds: bool) -> dict[str, Any]:
+def ends(overflows: bool) -> dict[str, Any]:
     plain_weights, shared_weights = parameters(), parameters()
     plain = Lamb(groups(plain_weights), lr=torch.tensor(0.1), **SETTINGS)
-    shared = ShardedLamb(groups(shared_weights), least_shared=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
-    train(plain_weights, plain, range(4), finds)
-    train(shared_weights, shared, range(4), finds)
+    shared = ShardedLamb(groups(shared_weights), min_sharded_numel=LEAST_SHARED, lr=torch.tensor(0.1), **SETTINGS)
+    train(plain_weights, plain, range(4), overflows)
+    train(shared_weights, shared, range(4), overflows)
     return {
         "plain": [w.detach().clone() for w in plain_weights],
         "shared": [w.detach().clone() for w in shared_weights],
@@ -63,7 +63,7 @@ def main() -> None:
     rendezvous, rank, ranks, out = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=int(ranks))
-    found = {finds: ends(finds) for finds in (False, True)}
+    found = {overflows: ends(overflows) for overflows in (False, True)}
     dist.barrier()
     torch.save(found, out)
     dist.destroy_process_group()

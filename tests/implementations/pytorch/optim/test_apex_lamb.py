@@ -1,4 +1,4 @@
-"""LAMB by apex, with a module named apex that stands in for NVIDIA's: what it is asked, and what comes of it."""
+"""LAMB by apex, with a fake module in place of NVIDIA's apex: the calls that it receives, and the results."""
 
 import sys
 from collections.abc import Callable
@@ -32,11 +32,11 @@ PODIUM = SETTINGS.model_copy(update={"backend": "podium"})
 Models = Callable[..., BertForPreTraining]
 
 
-class StandIn(torch.optim.Optimizer):
-    """Does with its arguments what apex documents, in plain PyTorch: ratios of whole tensors that have weight decay,
-    rate and step as tensors, nothing where overflow was found, gradients divided by the scale."""
+class FakeFusedLamb(torch.optim.Optimizer):
+    """What apex documents, in plain PyTorch: trust ratios of whole tensors with weight decay, learning rate and step as
+    tensors, no change after an overflow, gradients divided by the scale."""
 
-    made: ClassVar[list["StandIn"]] = []
+    instances: ClassVar[list["FakeFusedLamb"]] = []
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class StandIn(torch.optim.Optimizer):
         super().__init__(params, {**defaults, "eps": eps, "weight_decay": weight_decay})
         self.clips = max_grad_norm
         self.scalers: list[Any] = []
-        StandIn.made.append(self)
+        FakeFusedLamb.instances.append(self)
 
     @torch.no_grad()
     def step(self, closure: Any = None, grad_scaler: Any = None) -> None:  # type: ignore[override]
@@ -91,30 +91,30 @@ class StandIn(torch.optim.Optimizer):
 
 
 @pytest.fixture
-def apex(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
-    """The stand-ins that were made."""
+def apex(monkeypatch: pytest.MonkeyPatch) -> list[FakeFusedLamb]:
+    """The instances of the fake optimizer, in order of construction."""
     package, optimizers = ModuleType("apex"), ModuleType("apex.optimizers")
-    optimizers.FusedMixedPrecisionLamb = StandIn  # type: ignore[attr-defined]
+    optimizers.FusedMixedPrecisionLamb = FakeFusedLamb  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "apex", package)
     monkeypatch.setitem(sys.modules, "apex.optimizers", optimizers)
-    monkeypatch.setattr(StandIn, "made", [])
-    return StandIn.made
+    monkeypatch.setattr(FakeFusedLamb, "instances", [])
+    return FakeFusedLamb.instances
 
 
-def give_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
+def set_gradients(model: nn.Module, seed: int, scale: float = 1.0) -> None:
     random = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.grad = scale * torch.randn(parameter.shape, generator=random)
 
 
-def assert_alike(model: nn.Module, other: nn.Module) -> None:
+def assert_same_weights(model: nn.Module, other: nn.Module) -> None:
     names = dict(other.named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter, names[name], rtol=2e-5, atol=2e-6, msg=name)
 
 
-def test_weights_are_those_of_podiums_lamb(apex: list[StandIn], make_model: Models) -> None:
-    """Queries, keys and values as three matrices, and a rate of its own in every step."""
+def test_weights_equal_podiums_lamb(apex: list[FakeFusedLamb], make_model: Models) -> None:
+    """With queries, keys and values as three matrices, and another learning rate in every step."""
     model, other = make_model(), make_model()
     for trained in (model, other):
         with torch.no_grad():
@@ -127,64 +127,64 @@ def test_weights_are_those_of_podiums_lamb(apex: list[StandIn], make_model: Mode
     assert isinstance(by_apex, ApexLamb)
     for step, rate in enumerate((0.01, 0.05, 0.002)):
         for trained, optimizer in ((model, by_apex), (other, by_podium)):
-            give_gradients(trained, step)
+            set_gradients(trained, step)
             set_rate(optimizer, torch.tensor(rate))
             optimizer.step()
-        assert_alike(model, other)
+        assert_same_weights(model, other)
     assert not torch.equal(next(start.parameters()), next(other.parameters()))
     assert used(by_apex, SETTINGS) == used(by_podium, PODIUM)
 
 
-def test_apex_does_not_clip_and_gets_what_was_set(apex: list[StandIn], make_model: Models) -> None:
+def test_apex_gets_the_settings_and_does_not_clip(apex: list[FakeFusedLamb], make_model: Models) -> None:
     build_optimizer(make_model(), SETTINGS)
-    (made,) = apex
-    assert made.arguments["max_grad_norm"] == float("inf")
-    assert (made.arguments["betas"], made.arguments["eps"]) == ((0.8, 0.95), 1e-5)
-    assert (made.arguments["bias_correction"], made.arguments["adam_w_mode"]) == (True, True)
-    assert made.arguments["use_nvlamb"] is False  # vectors have no ratio
+    (fused,) = apex
+    assert fused.arguments["max_grad_norm"] == float("inf")
+    assert (fused.arguments["betas"], fused.arguments["eps"]) == ((0.8, 0.95), 1e-5)
+    assert (fused.arguments["bias_correction"], fused.arguments["adam_w_mode"]) == (True, True)
+    assert fused.arguments["use_nvlamb"] is False  # vectors have no ratio
 
 
-def test_overflow_changes_nothing_and_is_told_without_asking(apex: list[StandIn], make_model: Models) -> None:
-    """Gradients are unscaled by the scaler, and apex is not to divide by the scale again."""
+def test_overflow_changes_nothing_without_host_synchronisation(apex: list[FakeFusedLamb], make_model: Models) -> None:
+    """The scaler unscales the gradients, so apex must not divide by the scale again."""
     model, other = make_model(), make_model()
     optimizer, plain = build_optimizer(model, SETTINGS), build_optimizer(other, PODIUM)
     scaler = LossScaler(LossScaling(initial=8.0), torch.device("cpu"), enabled=True)
     taken = []
     for step, size in enumerate((1.0, float("inf"), 1.0)):
         factor = float(scaler.scale(torch.ones(())))
-        give_gradients(model, step, size * factor)
+        set_gradients(model, step, size * factor)
         before = [p.detach().clone() for p in model.parameters()]
         scaler.unscale_(optimizer)
         taken.append(float(scaler.take_step(optimizer)))
         if size == 1.0:
-            give_gradients(other, step)
+            set_gradients(other, step)
             plain.step()
         else:
             assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert taken == [1.0, 0.0, 1.0]
-    assert_alike(model, other)
+    assert_same_weights(model, other)
     assert [float(group["step"]) for group in optimizer.param_groups] == [2.0, 2.0, 2.0]
     assert all(float(found._get_scale_async()) == 1.0 for found in apex[0].scalers)
 
 
-def test_its_state_is_lambs_and_each_goes_on_from_the_others(apex: list[StandIn], make_model: Models) -> None:
+def test_state_is_interchangeable_with_lamb(apex: list[FakeFusedLamb], make_model: Models) -> None:
     model, other = make_model(), make_model()
     optimizers = [(model, build_optimizer(model, SETTINGS)), (other, build_optimizer(other, PODIUM))]
     for step in range(2):
         for trained, optimizer in optimizers:
-            give_gradients(trained, step)
+            set_gradients(trained, step)
             optimizer.step()
     states = [deepcopy(optimizer.state_dict()) for _, optimizer in optimizers]
     assert states[0]["state"].keys() == states[1]["state"].keys()
     for (trained, optimizer), state in zip(optimizers, reversed(states), strict=True):
         optimizer.load_state_dict(state)
-        give_gradients(trained, 5)
+        set_gradients(trained, 5)
         optimizer.step()
-    assert_alike(model, other)
+    assert_same_weights(model, other)
     assert [float(group["step"]) for group in optimizers[0][1].param_groups] == [3.0, 3.0, 3.0]
 
 
-def test_parameters_without_gradients_stay(apex: list[StandIn]) -> None:
+def test_parameters_without_gradients_are_unchanged(apex: list[FakeFusedLamb]) -> None:
     moved, kept = (nn.Parameter(torch.ones(6, 2)) for _ in range(2))
     optimizer = ApexLamb(
         [{"params": [moved, kept], "parts": 3, "weight_decay": 0.1}], torch.tensor(0.1), (0.9, 0.99), 1e-6
@@ -197,7 +197,7 @@ def test_parameters_without_gradients_stay(apex: list[StandIn]) -> None:
 
 
 @pytest.mark.parametrize(("decay", "adapt"), [(0.0, True), (0.1, False)])
-def test_ratios_that_apex_does_not_take_are_refused(apex: list[StandIn], decay: float, adapt: bool) -> None:
+def test_trust_ratios_unsupported_by_apex_are_an_error(apex: list[FakeFusedLamb], decay: float, adapt: bool) -> None:
     group = {"params": [nn.Parameter(torch.ones(2))], "weight_decay": decay, "adapt": adapt}
     with pytest.raises(ValueError, match="apex takes trust ratios of tensors with weight decay, and of no others"):
         ApexLamb([group], torch.tensor(0.1), (0.9, 0.99), 1e-6)
@@ -214,11 +214,11 @@ def broken(*_: Any, **__: Any) -> Any:
         ({}, "optimizer.backend: found apex, but NVIDIA's apex is not installed here .*; the apex of PyPI is another"),
         (
             {"FusedMixedPrecisionLamb": broken},
-            "found apex, but the apex installed here says: it requires cuda extensions; allowed here is podium",
+            "found apex, but the installed apex cannot be used \\(it requires cuda extensions\\); allowed is podium",
         ),
     ],
 )
-def test_apex_that_is_not_there_is_said(
+def test_missing_or_incomplete_apex_is_a_usage_error(
     contents: dict[str, Any] | None, sentence: str, monkeypatch: pytest.MonkeyPatch, make_model: Models
 ) -> None:
     optimizers = None
@@ -231,11 +231,11 @@ def test_apex_that_is_not_there_is_said(
         build_optimizer(make_model(), SETTINGS)
 
 
-def test_pieces_lie_in_the_weights_memory(apex: list[StandIn], make_model: Models) -> None:
-    """Of the parameter, its gradient and its moving averages: nothing is copied."""
+def test_parts_share_memory_with_the_weights(apex: list[FakeFusedLamb], make_model: Models) -> None:
+    """For the parameter, its gradient and its moving averages: nothing is copied."""
     model = make_model()
     optimizer = build_optimizer(model, SETTINGS)
-    give_gradients(model, 0)
+    set_gradients(model, 0)
     optimizer.step()
     owned = {name: p for name, p in model.named_parameters() if name.endswith("qkv.weight")}
     for weight in owned.values():

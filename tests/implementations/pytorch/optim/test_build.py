@@ -1,4 +1,4 @@
-"""Optimizer and schedule as configured, and what the log is told of them."""
+"""The optimizer is built as configured, and its hyper-parameters are reported for the log."""
 
 import io
 from collections.abc import Callable
@@ -32,7 +32,7 @@ Models = Callable[..., BertForPreTraining]
 
 
 @pytest.mark.parametrize(("algorithm", "kind"), [("lamb", Lamb), ("adamw", AdamW)])
-def test_biases_and_layer_norm_take_neither_decay_nor_ratio(algorithm: str, kind: type, make_model: Models) -> None:
+def test_biases_and_layer_norm_have_no_decay_and_no_trust_ratio(algorithm: str, kind: type, make_model: Models) -> None:
     model = make_model()
     optimizer = build_optimizer(model, SETTINGS.model_copy(update={"algorithm": algorithm}))
     assert type(optimizer) is kind
@@ -63,8 +63,8 @@ def test_every_parameter_is_in_exactly_one_group(algorithm: str, make_model: Mod
         assert [group["parts"] for group in (matrices, fused, vectors)] == [1, 3, 1]
 
 
-def test_query_key_and_value_move_as_three_matrices_do(make_model: Models) -> None:
-    """The trust ratio is of each third, as in the reference, which has three matrices."""
+def test_query_key_and_value_are_updated_as_three_matrices(make_model: Models) -> None:
+    """Each third has a trust ratio, as in the reference, which has three matrices."""
     model = make_model()
     weights = dict(model.named_parameters())
     (weight,) = [value for name, value in weights.items() if name.endswith("qkv.weight")][:1]
@@ -84,7 +84,7 @@ def test_query_key_and_value_move_as_three_matrices_do(make_model: Models) -> No
 
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
-def test_used_is_what_was_set(algorithm: str, make_model: Models) -> None:
+def test_reported_hyperparameters_are_the_configured_ones(algorithm: str, make_model: Models) -> None:
     settings = SETTINGS.model_copy(update={"algorithm": algorithm})
     found = vars(used(build_optimizer(make_model(), settings), settings))
     assert found == settings.model_dump(exclude={"backend", "sharded_from"})
@@ -94,7 +94,7 @@ def test_used_is_what_was_set(algorithm: str, make_model: Models) -> None:
     ("key", "field", "value"),
     [("weight_decay", "weight_decay", 0.5), ("eps", "epsilon", 0.25), ("betas", "beta1", (0.125, 0.95))],
 )
-def test_used_is_read_from_the_optimizer_and_not_from_the_settings(
+def test_reported_hyperparameters_are_read_from_the_optimizer(
     key: str, field: str, value: Any, make_model: Models
 ) -> None:
     optimizer = build_optimizer(make_model(), SETTINGS)
@@ -103,13 +103,13 @@ def test_used_is_read_from_the_optimizer_and_not_from_the_settings(
     assert found == (value if isinstance(value, float) else value[0])
 
 
-def test_used_is_not_the_rate_of_the_moment(make_model: Models) -> None:
+def test_reported_learning_rate_is_the_base_rate(make_model: Models) -> None:
     optimizer = build_optimizer(make_model(), SETTINGS)
     set_rate(optimizer, torch.tensor(0.9))
     assert used(optimizer, SETTINGS).learning_rate == 0.003
 
 
-def test_set_rate_is_for_all_groups(make_model: Models) -> None:
+def test_set_rate_applies_to_all_groups(make_model: Models) -> None:
     model = make_model()
     optimizer = build_optimizer(model, SETTINGS)
     set_rate(optimizer, torch.tensor(0.0))
@@ -120,20 +120,20 @@ def test_set_rate_is_for_all_groups(make_model: Models) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def give_gradients(model: torch.nn.Module, seed: int) -> None:
+def set_gradients(model: torch.nn.Module, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=random)
 
 
-def test_adamw_follows_its_equations(make_model: Models) -> None:
-    """Loshchilov and Hutter, arXiv 1711.05101, with another rate in every step."""
+def test_adamw_matches_its_equations(make_model: Models) -> None:
+    """Equations of Loshchilov and Hutter, arXiv 1711.05101, with another rate in every step."""
     model = make_model()
     optimizer = build_optimizer(model, SETTINGS.model_copy(update={"algorithm": "adamw"}))
     expected = {name: parameter.detach().double().numpy().copy() for name, parameter in model.named_parameters()}
     moments = {name: (np.zeros_like(value), np.zeros_like(value)) for name, value in expected.items()}
     for step, rate in enumerate((0.01, 0.05, 0.002), start=1):
-        give_gradients(model, step)
+        set_gradients(model, step)
         set_rate(optimizer, torch.tensor(rate))
         optimizer.step()
         for name, parameter in model.named_parameters():
@@ -148,16 +148,16 @@ def test_adamw_follows_its_equations(make_model: Models) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
-def test_a_saved_state_goes_on_bit_for_bit(algorithm: str, make_model: Models) -> None:
-    """Through a file, into an optimizer that has taken other steps at another rate."""
+def test_saved_state_is_resumed_bit_for_bit(algorithm: str, make_model: Models) -> None:
+    """Saved to a file and loaded into an optimizer that has taken other steps."""
     settings = SETTINGS.model_copy(update={"algorithm": algorithm})
     model, other = make_model(), make_model(seed=1)
     optimizer, second = build_optimizer(model, settings), build_optimizer(other, settings)
     for seed in range(3):
-        give_gradients(model, seed)
+        set_gradients(model, seed)
         set_rate(optimizer, torch.tensor(0.02 / (seed + 1)))
         optimizer.step()
-    give_gradients(other, 9)
+    set_gradients(other, 9)
     second.step()
     file = io.BytesIO()
     torch.save((model.state_dict(), optimizer.state_dict()), file)
@@ -166,7 +166,7 @@ def test_a_saved_state_goes_on_bit_for_bit(algorithm: str, make_model: Models) -
     other.load_state_dict(weights)
     second.load_state_dict(state)
     for trained, its_optimizer in ((model, optimizer), (other, second)):
-        give_gradients(trained, 10)
+        set_gradients(trained, 10)
         its_optimizer.step()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
@@ -176,7 +176,7 @@ def test_a_saved_state_goes_on_bit_for_bit(algorithm: str, make_model: Models) -
 
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
 def test_all_groups_share_one_rate(algorithm: str, make_model: Models) -> None:
-    """One tensor, since a CUDA graph knows it by its address."""
+    """One tensor, since a CUDA graph captures its address."""
     model = make_model()
     optimizer = build_optimizer(model, SETTINGS.model_copy(update={"algorithm": algorithm}))
     rate = optimizer.param_groups[0]["lr"]

@@ -1,4 +1,4 @@
-"""LAMB against its equations, written out in numpy."""
+"""LAMB compared with its equations in numpy."""
 
 from typing import Any
 
@@ -58,10 +58,10 @@ def step_with(optimizer: Lamb, parameters: list[torch.Tensor], gradients: list[A
     seed=st.integers(0, 100),
 )
 @settings(deadline=None)
-def test_it_follows_the_equations(
+def test_lamb_matches_its_equations(
     lr: float, betas: tuple[float, float], eps: float, decay: float, adapt: bool, steps: int, seed: int
 ) -> None:
-    """Also of a parameter of zeros, of gradients of zeros, and of both: there the ratio is 1."""
+    """Also for zero parameters, zero gradients and both, where the trust ratio is 1."""
     random = np.random.default_rng(seed)
     shapes = [(5, 4), (7,), (3, 3), (6, 2), (2, 2)]
     before = [random.normal(size=shape) for shape in shapes]
@@ -75,20 +75,20 @@ def test_it_follows_the_equations(
         np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_parameter_of_zeros_moves_by_the_rate() -> None:
+def test_zero_parameter_moves_by_the_learning_rate() -> None:
     """‖p‖ = 0: the ratio is 1, and the first step of every element is lr · sign(g)."""
     parameter = torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
     step_with(Lamb([parameter], 0.1, eps=1e-12), [parameter], [[np.array([[1.0, -2], [3, -4], [5, -6]])]])
     np.testing.assert_allclose(parameter.detach().numpy(), [[-0.1, 0.1]] * 3)
 
 
-def test_nothing_to_do_is_no_division_by_zero() -> None:
+def test_zero_update_is_no_division_by_zero() -> None:
     parameter = torch.ones(3, requires_grad=True)
     step_with(Lamb([parameter], 0.1, weight_decay=0.0), [parameter], [[np.zeros(3, dtype=np.float32)]] * 3)
     assert parameter.tolist() == [1, 1, 1]
 
 
-def test_groups_are_treated_each_in_its_way() -> None:
+def test_groups_have_separate_settings() -> None:
     random = np.random.default_rng(0)
     before = [random.normal(size=(4, 4)), random.normal(size=4)]
     gradients = [[random.normal(size=a.shape) for a in before] for _ in range(4)]
@@ -107,8 +107,8 @@ def test_groups_are_treated_each_in_its_way() -> None:
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_matrix_in_parts_is_as_many_matrices(parts: int, dtype: torch.dtype) -> None:
-    """Bit for bit, each part with a ratio of its own; also a part of zeros, and one whose gradients are zeros."""
+def test_matrix_in_parts_equals_separate_matrices(parts: int, dtype: torch.dtype) -> None:
+    """Bit for bit, with one trust ratio per part; one part is zero, and one has zero gradients."""
     random = torch.Generator().manual_seed(0)
     scales = torch.tensor([0.01, 1.0, 0.0], dtype=dtype)[:parts].repeat_interleave(4)[:, None]
     before = torch.randn(4 * parts, 5, generator=random, dtype=dtype) * scales
@@ -116,22 +116,22 @@ def test_a_matrix_in_parts_is_as_many_matrices(parts: int, dtype: torch.dtype) -
     gradients = [torch.randn(4 * parts, 5, generator=random, dtype=dtype) for _ in range(5)]
     for gradient in gradients:
         gradient[:4] = 0.0
-    fused, beside = before.clone().requires_grad_(), other.clone().requires_grad_()
-    apart = [part.clone().requires_grad_() for part in before.chunk(parts)]
-    alone = other.clone().requires_grad_()
-    one = Lamb([{"params": [fused], "parts": parts}, {"params": [beside]}], 0.1)
-    many = Lamb([*apart, alone], 0.1)
+    fused, other_fused = before.clone().requires_grad_(), other.clone().requires_grad_()
+    separate = [part.clone().requires_grad_() for part in before.chunk(parts)]
+    other_apart = other.clone().requires_grad_()
+    one = Lamb([{"params": [fused], "parts": parts}, {"params": [other_fused]}], 0.1)
+    many = Lamb([*separate, other_apart], 0.1)
     for gradient in gradients:
-        fused.grad, beside.grad, alone.grad = gradient.clone(), other.clone(), other.clone()
-        for part, part_gradient in zip(apart, gradient.chunk(parts), strict=True):
+        fused.grad, other_fused.grad, other_apart.grad = gradient.clone(), other.clone(), other.clone()
+        for part, part_gradient in zip(separate, gradient.chunk(parts), strict=True):
             part.grad = part_gradient.clone()
         one.step()
         many.step()
-    assert torch.equal(fused, torch.cat(apart))
-    assert torch.equal(beside, alone)
+    assert torch.equal(fused, torch.cat(separate))
+    assert torch.equal(other_fused, other_apart)
     assert not torch.equal(fused, before)
     assert one.state[fused]["m"].shape == fused.shape
-    assert torch.equal(one.state[fused]["v"], torch.cat([many.state[part]["v"] for part in apart]))
+    assert torch.equal(one.state[fused]["v"], torch.cat([many.state[part]["v"] for part in separate]))
     if parts > 1:
         whole = before.clone().requires_grad_()
         as_one = Lamb([whole], 0.1)
@@ -141,7 +141,7 @@ def test_a_matrix_in_parts_is_as_many_matrices(parts: int, dtype: torch.dtype) -
         assert not torch.allclose(whole, fused, rtol=1e-3)
 
 
-def test_it_goes_on_from_its_saved_state() -> None:
+def test_saved_state_is_resumed() -> None:
     random = np.random.default_rng(0)
     before = [random.normal(size=(4, 3))]
     gradients = [[random.normal(size=(4, 3))] for _ in range(5)]
@@ -155,7 +155,7 @@ def test_it_goes_on_from_its_saved_state() -> None:
     np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-9)
 
 
-def test_a_parameter_without_gradient_stays() -> None:
+def test_parameter_without_gradient_is_unchanged() -> None:
     still, moved = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     moved.grad = torch.ones(2)
     Lamb([still, moved], 0.1).step()
@@ -166,10 +166,10 @@ def test_a_parameter_without_gradient_stays() -> None:
 @pytest.mark.parametrize("adapt", [True, False])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_the_compiled_update_is_the_foreach_one(
+def test_compiled_update_equals_the_foreach_update(
     adapt: bool, decay: float, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Float32 on a CPU goes through compiled loops: several blocks, odd sizes, parameters and gradients of zeros."""
+    """float32 on a CPU uses compiled loops: several blocks, odd sizes, zero parameters and gradients."""
     random = torch.Generator().manual_seed(0)
     shapes = [(3, 30_001), (6, 7), (3, 5), (3, 4)]
     before = [torch.randn(shape, generator=random) for shape in shapes]
@@ -194,7 +194,7 @@ def test_the_compiled_update_is_the_foreach_one(
         assert float((found - expected).norm()) <= 2e-6 * float(expected.norm())
 
 
-def test_the_step_is_counted_on_the_device_and_saved() -> None:
+def test_step_count_is_a_tensor_and_saved() -> None:
     parameter = torch.ones(2, requires_grad=True)
     optimizer = Lamb([parameter], 0.1)
     for _ in range(3):
@@ -216,8 +216,8 @@ def make(group: dict[str, Any], dtype: torch.dtype = torch.float32) -> tuple[Lam
     return Lamb([{"params": parameters, **group}], torch.tensor(0.1, dtype=dtype)), parameters
 
 
-def take(optimizer: Lamb, seed: int, found_inf: float | None = None, bad: float | None = None) -> None:
-    """A step as `torch.amp.GradScaler` has it taken, with one gradient that is `bad`."""
+def take_step(optimizer: Lamb, seed: int, found_inf: float | None = None, bad: float | None = None) -> None:
+    """Take a step as `torch.amp.GradScaler` does, with one gradient element set to `bad`."""
     random = torch.Generator().manual_seed(seed)
     for parameter in optimizer.param_groups[0]["params"]:
         parameter.grad = torch.randn(parameter.shape, generator=random, dtype=parameter.dtype)
@@ -239,27 +239,27 @@ def state_of(optimizer: Lamb) -> list[torch.Tensor]:
 
 @GROUPS
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan"), 1e30])
-def test_a_step_that_overflows_is_as_if_it_had_not_been(group: dict[str, Any], bad: float) -> None:
-    """As the first step and as a later one. 1e30 has a square that is infinite, which may not come through either."""
+def test_overflowing_step_changes_nothing(group: dict[str, Any], bad: float) -> None:
+    """In the first step and in a later one. The square of 1e30 is infinite and must not reach the state either."""
     optimizer, parameters = make(group)
     start = [p.detach().clone() for p in parameters]
-    take(optimizer, 0, found_inf=1.0, bad=bad)
+    take_step(optimizer, 0, found_inf=1.0, bad=bad)
     assert all(torch.equal(p, before) for p, before in zip(parameters, start, strict=True))
     assert not any(tensor.any() for tensor in state_of(optimizer)[len(parameters) :])
     without, _ = make(group)
     for seed in range(3):
-        take(optimizer, seed, found_inf=0.0)
+        take_step(optimizer, seed, found_inf=0.0)
         before = state_of(optimizer)
-        take(optimizer, 7, found_inf=1.0, bad=bad)
+        take_step(optimizer, 7, found_inf=1.0, bad=bad)
         assert all(torch.equal(a, b) for a, b in zip(state_of(optimizer), before, strict=True))
-        take(without, seed, found_inf=0.0)
+        take_step(without, seed, found_inf=0.0)
     assert all(torch.equal(a, b) for a, b in zip(state_of(optimizer), state_of(without), strict=True))
     assert not any(torch.equal(p, before) for p, before in zip(parameters, start, strict=True))
 
 
 @GROUPS
-def test_a_scaled_step_is_the_plain_one(group: dict[str, Any]) -> None:
-    """PyTorch's own scaler, with gradients unscaled before the step or by it."""
+def test_loss_scaling_does_not_change_the_step(group: dict[str, Any]) -> None:
+    """With PyTorch's GradScaler, and gradients unscaled before the step or by it."""
     ends = []
     for way in ("plain", "before", "by the step"):
         optimizer, parameters = make(group)
@@ -279,7 +279,7 @@ def test_a_scaled_step_is_the_plain_one(group: dict[str, Any]) -> None:
             torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-7)
 
 
-def test_a_transposed_parameter_is_updated_too() -> None:
+def test_transposed_parameter_is_updated() -> None:
     values = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     gradient = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
     plain, transposed = values.t().clone(memory_format=torch.contiguous_format), values.clone().t()

@@ -1,4 +1,4 @@
-"""The learning rate by step, against the reference's formula and published schedules."""
+"""The learning-rate schedule compared with the reference's formula and published schedules."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def make(base: float, decay_steps: int, decay_power: float = 1.0, **schedule: fl
     start=st.integers(-300, 0),
 )
 @settings(deadline=None)
-def test_it_is_the_references_formula(
+def test_schedule_matches_the_references_formula(
     step: int, base: float, decay_steps: int, power: float, warmup: int, start: int
 ) -> None:
     if warmup > 0 and step - start < warmup:
@@ -44,18 +44,18 @@ def test_it_is_the_references_formula(
     assert learning_rate(schedule, step) == pytest.approx(expected, rel=1e-12, abs=0)
 
 
-def test_without_warm_up_it_starts_at_the_base() -> None:
+def test_schedule_without_warm_up_starts_at_the_base_rate() -> None:
     assert [learning_rate(make(0.4, 4), step) for step in range(7)] == pytest.approx([0.4, 0.3, 0.2, 0.1, 0, 0, 0])
 
 
-def test_it_jumps_where_warm_up_ends() -> None:
+def test_rate_jumps_at_the_end_of_warm_up() -> None:
     """Decay runs from the first step, not from the end of warm-up."""
     rates = [learning_rate(make(1.0, 20, warmup_steps=10), step) for step in range(12)]
     assert rates[:10] == pytest.approx([n / 10 for n in range(10)])
     assert rates[10:] == pytest.approx([0.5, 0.45])
 
 
-def test_a_negative_start_begins_part_of_the_way_up() -> None:
+def test_negative_start_step_shortens_the_warm_up() -> None:
     schedule = make(1.0, 100, warmup_steps=10, start_warmup_step=-4)
     assert learning_rate(schedule, 0) == pytest.approx(0.4)
     assert learning_rate(schedule, 5) == pytest.approx(0.9)
@@ -63,7 +63,7 @@ def test_a_negative_start_begins_part_of_the_way_up() -> None:
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_it_ends_at_the_end_rate(power: float) -> None:
+def test_schedule_ends_at_the_end_rate(power: float) -> None:
     schedule = make(1.0, 10, power, end_learning_rate=0.2)
     assert learning_rate(schedule, 0) == pytest.approx(1.0)
     assert learning_rate(schedule, 5) == pytest.approx(0.2 + 0.8 * 0.5**power)
@@ -71,8 +71,8 @@ def test_it_ends_at_the_end_rate(power: float) -> None:
 
 
 @pytest.mark.parametrize("system", ["dgxa100_n128", "dgxa100_n171"])
-def test_samsungs_rate_is_above_its_base_after_the_warm_up(system: str) -> None:
-    """Rates of the published runs, step counted from 0, to the four digits that are known of them."""
+def test_samsungs_rate_exceeds_the_base_after_the_warm_up(system: str) -> None:
+    """Rates of the published runs by step, from 0, to the four digits that are published."""
     published = {20: 1.725e-4, 40: 2.684e-4, 65: 3.882e-4, 66: 4.461e-4}
     published |= {82: 3.894e-4, 100: 3.257e-4, 140: 1.840e-4, 178: 4.945e-5, 298: 4.945e-5}
     schedule = load_system(system).optimizer
@@ -86,13 +86,13 @@ def test_samsungs_rate_is_above_its_base_after_the_warm_up(system: str) -> None:
 
 
 def published() -> list[dict[str, Any]]:
-    """Every published set of settings that has a schedule, Samsung's left out: what they logged is not what ran."""
+    """Every published set with a schedule, except for Samsung's, whose logged values are not those used."""
     rows = json.loads(PUBLISHED.read_text(encoding="utf-8")) if PUBLISHED.is_file() else []
     return [row for row in rows if row["lr"] and row["decay_steps"] and row["submitter"] != "Samsung"]
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason=f"{PUBLISHED} is not here")
-def test_every_other_published_set_has_the_references_rates() -> None:
+def test_other_published_schedules_match_the_reference() -> None:
     rows = published()
     assert len(rows) > 150
     for row in rows:
@@ -105,6 +105,7 @@ def test_every_other_published_set_has_the_references_rates() -> None:
             assert learning_rate(schedule, step) == pytest.approx(expected, rel=1e-12, abs=0), (row["system"], step)
 
 
+# Computed by hand: base · (1 − 100 / decay steps), or during the warm-up base · (100 − start) / warm-up steps.
 LAMB_AT_100 = {
     "lamb_256": 3.57e-4,
     "lamb_448": 4.186567164179104e-4,
@@ -114,16 +115,15 @@ LAMB_AT_100 = {
     "lamb_4096": 1.753125e-3,
     "lamb_16384": 2.2758620689655173e-3,
 }
-"""By hand: base · (1 − 100 / decay steps), or of those that warm up longer, base · (100 − start) / warm-up steps."""
 
 
-def test_the_shipped_sets_have_these_rates_at_step_100() -> None:
+def test_rates_of_shipped_hyperparameters_at_step_100() -> None:
     for name, rate in LAMB_AT_100.items():
         settings = OptimizerSettings.model_validate(hyperparameter_sets()[name].optimizer)
         assert learning_rate(settings, 100) == pytest.approx(rate, rel=1e-12), name
 
 
-def test_a_table_holds_the_rates() -> None:
+def test_rate_table_contains_the_rates() -> None:
     schedule = make(base=0.3, decay_steps=7, warmup_steps=3, start_warmup_step=-1, end_learning_rate=0.01)
     table = rate_table(schedule, 9, torch.device("cpu"))
     assert table.dtype == torch.float32

@@ -1,4 +1,4 @@
-"""LAMB shared out over three processes ends with the weights and the state of LAMB, bit for bit."""
+"""LAMB sharded over three ranks has the weights and the state of LAMB, bit for bit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,30 +38,30 @@ def ends(tmp_path_factory: pytest.TempPathFactory, start_ranks: Callable[..., No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("finds", [False, True])
-def test_weights_are_lambs_on_all_ranks(ends: list[dict[bool, Any]], finds: bool) -> None:
+@pytest.mark.parametrize("overflows", [False, True])
+def test_weights_equal_lambs_on_all_ranks(ends: list[dict[bool, Any]], overflows: bool) -> None:
     for mine in ends:
-        found = mine[finds]
+        found = mine[overflows]
         assert all(w.isfinite().all() for w in found["plain"])
         assert all(torch.equal(a, b) for a, b in zip(found["shared"], found["plain"], strict=True))
-        assert all(torch.equal(a, b) for a, b in zip(found["shared"], ends[0][finds]["plain"], strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(found["shared"], ends[0][overflows]["plain"], strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("finds", [False, True])
-def test_a_rank_keeps_the_moving_averages_of_what_it_updates(ends: list[dict[bool, Any]], finds: bool) -> None:
-    """By number within the groups: 1 and 5 are small and everywhere, 0, 2, 3 and 4 in one place each."""
-    own = [sorted(mine[finds]["own state"]["state"]) for mine in ends]
+@pytest.mark.parametrize("overflows", [False, True])
+def test_rank_has_state_only_for_the_tensors_it_updates(ends: list[dict[bool, Any]], overflows: bool) -> None:
+    """Parameters 1 and 5 are small and updated on all ranks; 0, 2, 3 and 4 are updated on one rank each."""
+    own = [sorted(mine[overflows]["own state"]["state"]) for mine in ends]
     assert all({1, 5} <= set(numbers) for numbers in own)
     assert sorted(number for numbers in own for number in set(numbers) - {1, 5}) == [0, 2, 3, 4]
-    assert [0, 1, 5] in own  # the largest has a rank for itself
+    assert [0, 1, 5] in own  # the rank of the largest parameter has no other
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("finds", [False, True])
-def test_each_moving_average_is_lambs(ends: list[dict[bool, Any]], finds: bool) -> None:
+@pytest.mark.parametrize("overflows", [False, True])
+def test_moving_averages_equal_lambs(ends: list[dict[bool, Any]], overflows: bool) -> None:
     for mine in ends:
-        plain, own = mine[finds]["plain state"], mine[finds]["own state"]
+        plain, own = mine[overflows]["plain state"], mine[overflows]["own state"]
         for number, state in own["state"].items():
             assert state.keys() == plain["state"][number].keys()
             assert all(torch.equal(value, plain["state"][number][key]) for key, value in state.items())
@@ -73,7 +73,7 @@ def test_each_moving_average_is_lambs(ends: list[dict[bool, Any]], finds: bool) 
     ("least", "ranks", "kind"),
     [(256, 255, Lamb), (256, 256, ShardedLamb), (1, 1, ShardedLamb), (None, 4096, Lamb)],
 )
-def test_who_is_shared_out(
+def test_sharding_starts_at_the_configured_number_of_ranks(
     least: int | None, ranks: int, kind: type, processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any
 ) -> None:
     monkeypatch.setattr(build.dist, "get_world_size", lambda: ranks)
@@ -81,6 +81,6 @@ def test_who_is_shared_out(
     assert type(optimizer) is kind
 
 
-def test_adamw_is_never_shared_out(processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any) -> None:
+def test_adamw_is_never_sharded(processes: Processes, monkeypatch: pytest.MonkeyPatch, make_model: Any) -> None:
     monkeypatch.setattr(dist, "get_world_size", lambda: 1000)
     assert type(build_optimizer(make_model(), SETTINGS.model_copy(update={"algorithm": "adamw"}))) is torch.optim.AdamW

@@ -1,7 +1,7 @@
-"""No optimizer reads a number from the device: on tensors without values, whoever asks for one fails.
+"""No optimizer reads a value from the device: on tensors without values, reading one raises an error.
 
-The meta device stands for a GPU, so that LAMB takes the way that it takes there. PyTorch's fused AdamW does not go to
-that device; it is shown fake tensors of the CPU.
+The meta device represents a GPU, so that LAMB takes the same code path. PyTorch's fused AdamW does not support that
+device; it is tested with fake CPU tensors.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,9 @@ SETTINGS = OptimizerSettings(
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("algorithm", ["lamb", "adamw"])
-def test_no_value_is_read(algorithm: str, scaled: bool, make_model: Callable[..., BertForPreTraining]) -> None:
+def test_no_value_is_read_on_the_host(
+    algorithm: str, scaled: bool, make_model: Callable[..., BertForPreTraining]
+) -> None:
     optimizer = build_optimizer(make_model(), SETTINGS.model_copy(update={"algorithm": algorithm}))
     device = torch.device("meta" if algorithm == "lamb" else "cpu")
     valueless: AbstractContextManager[object] = nullcontext() if algorithm == "lamb" else FakeTensorMode()

@@ -1,13 +1,13 @@
-"""Random numbers by position: the published generator, even shares, and nothing that repeats."""
+"""Counter-based random numbers: they match the published generator, are uniform and uncorrelated."""
 
 import numpy as np
 import pytest
 import torch
 
-from implementations.pytorch.kernels.cpu.common import draw_seed, philox, row_draws
-from implementations.pytorch.kernels.interface import threshold_and_scale
+from implementations.pytorch.kernels.cpu.common import draw_seed, draws_per_row, philox
+from implementations.pytorch.kernels.interface import dropout_threshold_and_scale
 from podium.core.jit import compiled
-from tests.implementations.pytorch.kernels.cpu.masks import kept
+from tests.implementations.pytorch.kernels.cpu.masks import kept_mask
 
 
 @compiled
@@ -24,15 +24,17 @@ def _one(counter: np.ndarray, key: np.ndarray, rounds: int) -> tuple[int, int, i
         ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, 10, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
     ],
 )
-def test_published_vectors(counter: tuple[int, ...], key: tuple[int, ...], rounds: int, expected: object) -> None:
-    """Those that come with the paper's own library."""
+def test_philox_matches_published_vectors(
+    counter: tuple[int, ...], key: tuple[int, ...], rounds: int, expected: object
+) -> None:
+    """Known-answer vectors of the authors' library Random123."""
     assert _one(np.array(counter, np.uint64), np.array(key, np.uint64), rounds) == expected
 
 
 @pytest.mark.parametrize("columns", [1, 7, 8, 64, 509, 512])
-def test_the_share_kept_is_right_everywhere(columns: int) -> None:
+def test_kept_share_is_right_in_all_rows_and_columns(columns: int) -> None:
     rows = 400_000 // columns
-    keeps = kept(torch.tensor([12345]), rows, columns, 0.1).double()
+    keeps = kept_mask(torch.tensor([12345]), rows, columns, 0.1).double()
     assert keeps.shape == (rows, columns)
     deviation = (0.9 * 0.1) ** 0.5
     assert abs(float(keeps.mean()) - 0.9) < 4.5 * deviation / (rows * columns) ** 0.5
@@ -40,15 +42,15 @@ def test_the_share_kept_is_right_everywhere(columns: int) -> None:
     assert float((keeps.mean(1) - 0.9).abs().max()) < 6.5 * deviation / columns**0.5 + 1e-9
 
 
-def test_neighbours_rows_and_seeds_do_not_agree_more_than_by_chance() -> None:
+def test_masks_of_neighbours_and_seeds_are_uncorrelated() -> None:
     shape = (512, 512)
-    one, other = kept(torch.tensor([1]), *shape, 0.5), kept(torch.tensor([2]), *shape, 0.5)
+    one, other = kept_mask(torch.tensor([1]), *shape, 0.5), kept_mask(torch.tensor([2]), *shape, 0.5)
     pairs = [(one, other), (one[1:], one[:-1]), (one[:, 1:], one[:, :-1]), (one[:, 64:], one[:, :-64])]
     for a, b in pairs:
         assert abs(float((a == b).double().mean()) - 0.5) < 4.5 * 0.5 / a.numel() ** 0.5
 
 
-def test_rows_far_away_have_numbers_of_their_own() -> None:
+def test_row_uses_64_bits_of_the_counter() -> None:
     """The row takes 64 bits of the counter."""
 
     @compiled
@@ -59,22 +61,22 @@ def test_rows_far_away_have_numbers_of_their_own() -> None:
     assert len({first(5), first(2**32 + 5), first(2**33 + 5)}) == 3
 
 
-def test_a_seed_is_torchs() -> None:
+def test_seed_comes_from_torchs_generator() -> None:
     torch.manual_seed(4)
     one, other = draw_seed(0.1), draw_seed(0.1)
     torch.manual_seed(4)
-    assert torch.equal(draw_seed(0.0), torch.zeros(1, dtype=torch.int64))  # and nothing is drawn for it
+    assert torch.equal(draw_seed(0.0), torch.zeros(1, dtype=torch.int64))  # nothing is drawn
     assert torch.equal(draw_seed(0.1), one)
     assert not torch.equal(one, other)
-    assert torch.equal(kept(one, 5, 5, 0.5), kept(one.clone(), 5, 5, 0.5))
+    assert torch.equal(kept_mask(one, 5, 5, 0.5), kept_mask(one.clone(), 5, 5, 0.5))
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.9])
-def test_the_expectation_is_exact(probability: float) -> None:
-    threshold, scale = threshold_and_scale(probability)
+def test_expectation_of_dropout_is_exact(probability: float) -> None:
+    threshold, scale = dropout_threshold_and_scale(probability)
     assert scale * (65536 - threshold) / 65536 == pytest.approx(1, abs=1e-12)
     assert threshold / 65536 == pytest.approx(probability, abs=1e-5)
 
 
-def test_draws_are_whole_calls() -> None:
-    assert [row_draws(n) for n in (1, 8, 9, 512)] == [8, 8, 16, 512]
+def test_draws_per_row_are_a_multiple_of_eight() -> None:
+    assert [draws_per_row(n) for n in (1, 8, 9, 512)] == [8, 8, 16, 512]

@@ -1,4 +1,4 @@
-"""numba's kernels against the eager twins in float64, forward and backward, and their dropout replayed."""
+"""The numba kernels compared with the eager kernels in float64, forward and backward, with recomputed dropout masks."""
 
 import subprocess
 import sys
@@ -18,13 +18,13 @@ from implementations.pytorch.kernels.cpu import embedding as embedding_module
 from implementations.pytorch.kernels.cpu import norm as norm_module
 from implementations.pytorch.kernels.cpu.kernel_set import NUMBA
 from implementations.pytorch.kernels.eager import EAGER
-from implementations.pytorch.kernels.interface import threshold_and_scale
-from tests.implementations.pytorch.kernels.cpu.masks import kept
+from implementations.pytorch.kernels.interface import dropout_threshold_and_scale
+from tests.implementations.pytorch.kernels.cpu.masks import kept_mask
 
 Error = Callable[[Tensor, Tensor], float]
 Call = Callable[..., Tensor]
+# Relative to the norm of the whole tensor; bfloat16 has eight significant bits.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
-"""Relative to the norm of the whole tensor; bfloat16 has eight bits."""
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
@@ -42,11 +42,11 @@ def run(call: Call, activations: list[Tensor], parameters: list[Tensor], dtype: 
 
 
 def assert_same(
-    ours: Call, twin: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype, error: Error
+    kernel: Call, reference: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype, error: Error
 ) -> None:
     rounded = [a.to(dtype).double() for a in activations]
-    expected = run(twin, rounded, [p.float().double() for p in parameters], torch.float64)
-    for number, (one, other) in enumerate(zip(run(ours, rounded, parameters, dtype), expected, strict=True)):
+    expected = run(reference, rounded, [p.float().double() for p in parameters], torch.float64)
+    for number, (one, other) in enumerate(zip(run(kernel, rounded, parameters, dtype), expected, strict=True)):
         assert one.dtype == (dtype if number <= len(activations) and one.dim() else torch.float32)
         small = float(one.double().norm()) if not other.any() else error(one, other)
         assert small < TOLERANCE[dtype], number
@@ -68,7 +68,7 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
 
 
 def mask(seed: Tensor, rows: int, columns: int, probability: float) -> Tensor:
-    return kept(seed, rows, columns, probability).double() * threshold_and_scale(probability)[1]
+    return kept_mask(seed, rows, columns, probability).double() * dropout_threshold_and_scale(probability)[1]
 
 
 @TYPES
@@ -95,20 +95,20 @@ def test_residual_norm(
     parameters = [normal(width, seed=n) for n in (3, 4, 5)]
     keeps = torch.ones(tokens, width, dtype=torch.float64)
 
-    def ours(*inputs: Tensor) -> Tensor:
+    def kernel(*inputs: Tensor) -> Tensor:
         result = NUMBA.residual_norm(*inputs, probability)  # type: ignore[call-arg,misc]
         if probability:
             keeps.copy_(mask(seeds[-1], tokens, width, probability))
         return result
 
-    def twin(x: Tensor, update: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reference(x: Tensor, update: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         zero = torch.zeros_like(update_bias)
         return EAGER.residual_norm(x, (update + update_bias) * keeps, zero, weight, bias, 0.0)
 
     torch.manual_seed(0)
-    run(ours, activations, parameters, dtype)  # the seed that is drawn here is the one drawn below
+    run(kernel, activations, parameters, dtype)  # the seed that is drawn here is the one drawn below
     torch.manual_seed(0)
-    assert_same(ours, twin, activations, parameters, dtype, relative_error)
+    assert_same(kernel, reference, activations, parameters, dtype, relative_error)
     assert not probability or tokens == 1 or 0 < float((keeps == 0).double().mean()) < 0.3
 
 
@@ -120,19 +120,19 @@ def test_embedding_norm(dtype: torch.dtype, probability: float, seeds: list[Tens
     parameters = [normal(n, width, seed=n) for n in (30, 20, 2)] + [normal(width, seed=n) for n in (3, 4)]
     keeps = torch.ones(tokens, width, dtype=torch.float64)
 
-    def ours(*inputs: Tensor) -> Tensor:
+    def kernel(*inputs: Tensor) -> Tensor:
         result = NUMBA.embedding_norm(ids, inputs[:3], *inputs[3:], probability, dtype)  # type: ignore[arg-type]
         if probability:
             keeps.copy_(mask(seeds[-1], tokens, width, probability))
         return result
 
-    found = run(ours, [], parameters, torch.float32)
+    found = run(kernel, [], parameters, torch.float32)
     assert found[0].dtype == dtype
 
-    def twin(*inputs: Tensor) -> Tensor:
+    def reference(*inputs: Tensor) -> Tensor:
         return keeps * EAGER.embedding_norm(ids, inputs[:3], *inputs[3:], 0.0, torch.float64)  # type: ignore[arg-type]
 
-    expected = run(twin, [], [p.float().double() for p in parameters], torch.float64)
+    expected = run(reference, [], [p.float().double() for p in parameters], torch.float64)
     for one, other in zip(found, expected, strict=True):
         assert relative_error(one, other) < TOLERANCE[dtype]
 
@@ -152,20 +152,20 @@ def test_attention_weights(
     rows, key_counts = len(counts), torch.tensor(counts, dtype=torch.int32)
     keeps = torch.ones(heads, rows, width, width, dtype=torch.float64)
 
-    def ours(scores: Tensor) -> Tensor:
+    def kernel(scores: Tensor) -> Tensor:
         result = NUMBA.attention_weights(scores, key_counts, probability)
         if probability:
             keeps.copy_(mask(seeds[-1], heads * rows * width, width, probability).view(heads, rows, width, width))
         return result
 
-    def twin(scores: Tensor) -> Tensor:
+    def reference(scores: Tensor) -> Tensor:
         return keeps * EAGER.attention_weights(scores, key_counts, 0.0)
 
     scores = [normal(heads, rows, width, width, scale=2)]
     torch.manual_seed(0)
-    found = run(ours, scores, [], dtype)
+    found = run(kernel, scores, [], dtype)
     torch.manual_seed(0)
-    assert_same(ours, twin, scores, [], dtype, relative_error)
+    assert_same(kernel, reference, scores, [], dtype, relative_error)
     for row, count in enumerate(counts):
         assert not found[0][:, row, :, count:].any()
         assert not found[1][:, row, :, count:].any()
@@ -180,11 +180,11 @@ def test_attention_of_scores_of_any_size() -> None:
 
 
 @TYPES
-@pytest.mark.parametrize(("masked", "words"), [(1, 3), (37, 1003), (64, 512)])
-def test_cross_entropy(dtype: torch.dtype, masked: int, words: int, relative_error: Error) -> None:
-    labels = torch.randint(0, words, (masked,), generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize(("masked", "vocabulary_size"), [(1, 3), (37, 1003), (64, 512)])
+def test_cross_entropy(dtype: torch.dtype, masked: int, vocabulary_size: int, relative_error: Error) -> None:
+    labels = torch.randint(0, vocabulary_size, (masked,), generator=torch.Generator().manual_seed(0))
     labels[1::5] = IGNORED
-    logits = normal(masked, words, scale=4)
+    logits = normal(masked, vocabulary_size, scale=4)
     assert_same(
         lambda x: NUMBA.cross_entropy(x, labels),
         lambda x: torch.nn.functional.cross_entropy(x, labels, ignore_index=IGNORED, reduction="sum"),
@@ -195,7 +195,7 @@ def test_cross_entropy(dtype: torch.dtype, masked: int, words: int, relative_err
     )
 
 
-def test_cross_entropy_of_nothing_and_of_nan() -> None:
+def test_cross_entropy_of_ignored_labels_and_of_nan() -> None:
     logits = normal(4, 9).float().requires_grad_()
     loss = NUMBA.cross_entropy(logits, torch.full((4,), IGNORED))
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -207,8 +207,8 @@ def test_cross_entropy_of_nothing_and_of_nan() -> None:
 
 
 @pytest.mark.parametrize("name", ["residual_norm", "attention_weights", "embedding_norm"])
-def test_dropout_on_average_changes_nothing(name: str) -> None:
-    """The mean of many draws goes to what there is without, where the expectation passes through."""
+def test_dropout_preserves_the_mean(name: str) -> None:
+    """The mean over many masks approaches the result without dropout, where the kernel is (nearly) linear in them."""
     torch.manual_seed(1)
     if name == "attention_weights":
         scores, counts = normal(2, 3, 16, 16).float(), torch.tensor([16, 9, 2], dtype=torch.int32)
@@ -217,7 +217,7 @@ def test_dropout_on_average_changes_nothing(name: str) -> None:
         ids = (torch.arange(5), torch.arange(5), torch.zeros(5, dtype=torch.int64))
         tables = (normal(5, 16).float(), normal(5, 16, seed=1).float(), normal(2, 16, seed=2).float())
         call = lambda p: NUMBA.embedding_norm(ids, tables, torch.ones(16), torch.zeros(16), p, torch.float32)  # noqa: E731
-    else:  # with weight on the residual alone the norm is nearly linear in the update
+    else:  # with a dominant residual the norm is nearly linear in the update
         x, update = 100 * normal(5, 16).float(), normal(5, 16, seed=1).float()
         call = lambda p: NUMBA.residual_norm(x, update, torch.zeros(16), torch.ones(16), torch.zeros(16), p)  # noqa: E731
     mean = torch.stack([call(0.5) for _ in range(4000)]).mean(0)
@@ -225,8 +225,8 @@ def test_dropout_on_average_changes_nothing(name: str) -> None:
     assert not torch.equal(call(0.5), call(0.5))
 
 
-def test_torchs_threads_stay_as_they_were() -> None:
-    """In a process of its own too: numba's threads start once, and it would set torch's to the number of cores."""
+def test_number_of_torch_threads_is_unchanged() -> None:
+    """Also in a new process, where numba starts its threads, which would set torch's number to that of the cores."""
     torch.set_num_threads(2)
     load_kernels("numba")
     assert torch.get_num_threads() == 2
@@ -236,13 +236,13 @@ def test_torchs_threads_stay_as_they_were() -> None:
         "load_kernels('numba').bias_gelu(torch.ones(4, 8), torch.ones(8)); print(torch.get_num_threads())"
     )
     root = Path(__file__).resolve().parents[5]
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=True, timeout=120)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, timeout=120)
     assert int(done.stdout) == 1
 
 
-def test_threads_change_nothing() -> None:
-    """Not a bit: sums over rows are cut the same way and masks go by position."""
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    """Bit for bit: sums over rows have the same chunks, and masks depend on the position only."""
     x, update = normal(300, 64).bfloat16(), normal(300, 64, seed=1).bfloat16()
     parameters = [normal(64, seed=n).float() for n in (3, 4, 5)]
     ends = []
@@ -262,7 +262,7 @@ def test_threads_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_other_types_go_to_the_twins(dtype: torch.dtype) -> None:
+def test_other_dtypes_use_the_eager_kernels(dtype: torch.dtype) -> None:
     x = normal(5, 8).to(dtype)
     parameters = [normal(8, seed=n).to(dtype if dtype == torch.float64 else torch.float32) for n in (3, 4, 5)]
     assert torch.equal(NUMBA.residual_norm(x, x, *parameters, 0.0), EAGER.residual_norm(x, x, *parameters, 0.0))

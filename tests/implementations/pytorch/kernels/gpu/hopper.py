@@ -1,6 +1,7 @@
-"""Compile every kernel for a Hopper GPU, which needs none: Triton brings NVIDIA's assembler. Run by test_gpu.py.
+"""Compile every kernel for a Hopper GPU, for which no GPU is needed: Triton includes NVIDIA's assembler.
 
-Sizes are BERT-large's, and arguments are declared to Triton as a launch would: pointers and columns as multiples of 16.
+Run by test_gpu.py. Sizes are those of BERT-large, and arguments are declared as a launch would: pointers and columns
+as multiples of 16.
 """
 
 import re
@@ -12,10 +13,9 @@ from triton.compiler import ASTSource
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.gpu import cross_entropy, gelu, norm
 
-B, F, L = "*bf16", "*fp32", "*i64"
-"""Pointers to activations, parameters and ids; then i32 and fp32 numbers."""
+B, F, L = "*bf16", "*fp32", "*i64"  # pointers to activations, parameters and ids
 NORM = {"threshold": 6554, "BLOCK": 1024}
-_, GROUP = cross_entropy.groups_of(30522)
+_, GROUP = cross_entropy.split_row(30522)
 ENTROPY = {"GROUP": GROUP, "ignored": IGNORED, "BLOCK": cross_entropy.BLOCK}
 KERNELS = (
     (norm._residual_forward, [B, B, F, F, F, L, B, B, F, "i32", "fp32", "fp32"], NORM, 4),
@@ -28,9 +28,9 @@ KERNELS = (
     (cross_entropy._backward, [B, L, F, F, B, "i32"], ENTROPY, 8),
 )
 
+# Kernels whose rows begin at multiples of 16 bytes; bfloat16 rows of a vocabulary of 30522 begin at multiples of 4.
 WIDE = {norm._residual_forward, norm._residual_backward, norm._embedding_forward, norm._embedding_backward}
 WIDE |= {gelu._forward, gelu._backward}
-"""Their rows begin at multiples of 16 bytes; those of 30522 words, in bfloat16, at multiples of 4."""
 
 for kernel, types, constants, warps in KERNELS:
     names = kernel.arg_names
@@ -45,5 +45,8 @@ for kernel, types, constants, warps in KERNELS:
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
     accesses = re.findall(r"\b(?:ld|st)\.global\S*?((?:\.v\d)?\.b\d+)\b", compiled.asm["ptx"])
     assert accesses.count(".v4.b32") >= 2 if kernel in WIDE else ".b32" in accesses, (kernel.__name__, accesses)
-    assert accesses.count(".b16") <= (kernel is cross_entropy._forward), (kernel.__name__, "reads its label alone so")
+    assert accesses.count(".b16") <= (kernel is cross_entropy._forward), (
+        kernel.__name__,
+        "only the label may be a 16-bit access",
+    )
     print(kernel.__name__, len(compiled.asm["cubin"]))

@@ -1,6 +1,6 @@
-"""Triton's kernels in its interpreter, against the eager twins in float64. Run by test_gpu.py in a process of its own.
+"""The Triton kernels in Triton's interpreter, compared with the eager kernels in float64.
 
-The interpreter runs the kernels' own code, program after program, on the CPU.
+Run by test_gpu.py in a new process. The interpreter runs the kernels' code on the CPU, one program after another.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch import Tensor
 from implementations.pytorch.data.batch import IGNORED
 from implementations.pytorch.kernels.eager import EAGER
 from implementations.pytorch.kernels.gpu.kernel_set import TRITON
-from implementations.pytorch.kernels.interface import threshold_and_scale
+from implementations.pytorch.kernels.interface import dropout_threshold_and_scale
 
 Call = Callable[..., Tensor]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -32,11 +32,11 @@ def run(call: Call, activations: list[Tensor], parameters: list[Tensor], dtype: 
 
 
 def assert_same(
-    ours: Call, twin: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype
+    kernel: Call, reference: Call, activations: list[Tensor], parameters: list[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
     rounded = [a.to(dtype).double() for a in activations]
-    found = run(ours, rounded, parameters, dtype)
-    expected = run(twin, rounded, [p.float().double() for p in parameters], torch.float64)
+    found = run(kernel, rounded, parameters, dtype)
+    expected = run(reference, rounded, [p.float().double() for p in parameters], torch.float64)
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):
         error = float((one.double() - other).norm() / (other.norm() if other.any() else 1.0))
         assert error < TOLERANCE[dtype], number
@@ -66,27 +66,27 @@ def test_residual_norm(dtype: torch.dtype, tokens: int, width: int) -> None:
 
 @TYPES
 def test_residual_norm_with_dropout(dtype: torch.dtype) -> None:
-    """The mask is read off the update's gradient, 0 exactly where it was dropped, and forward is that of the mask."""
+    """The mask is taken from the update's gradient, which is exactly 0 where it was dropped."""
     tokens, width, p = 6, 96, 0.25
     activations = [normal(tokens, width, seed=n) for n in (1, 2)]
     parameters = [normal(width, seed=n) for n in (3, 4, 5)]
     torch.manual_seed(0)
     found = run(lambda *i: TRITON.residual_norm(*i, p), [a.to(dtype) for a in activations], parameters, dtype)
-    keeps = (found[2] != 0).double() * threshold_and_scale(p)[1]
+    keeps = (found[2] != 0).double() * dropout_threshold_and_scale(p)[1]
 
-    def twin(x: Tensor, update: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reference(x: Tensor, update: Tensor, update_bias: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return EAGER.residual_norm(x, (update + update_bias) * keeps, torch.zeros_like(update_bias), weight, bias, 0.0)
 
-    def ours(*inputs: Tensor) -> Tensor:
+    def kernel(*inputs: Tensor) -> Tensor:
         torch.manual_seed(0)
         return TRITON.residual_norm(*inputs, p)
 
-    assert_same(ours, twin, activations, parameters, dtype)
+    assert_same(kernel, reference, activations, parameters, dtype)
     assert 0.1 < float((keeps == 0).double().mean()) < 0.4
 
 
 @pytest.mark.parametrize("width", [8, 100, 1024])
-def test_the_share_dropped_is_right_and_differs_by_row_and_call(width: int) -> None:
+def test_dropped_share_is_right_and_masks_differ_by_row_and_call(width: int) -> None:
     rows, p = 320 // width + 20, 0.1
     torch.manual_seed(0)
     x, ones, zeros = torch.zeros(rows, width), torch.ones(width), torch.zeros(width)
@@ -104,7 +104,7 @@ def test_the_share_dropped_is_right_and_differs_by_row_and_call(width: int) -> N
     assert width == 8 or len({tuple(row.tolist()) for row in masks[0][:20]}) == 20
 
 
-def test_no_two_columns_nor_rows_share_their_draws() -> None:
+def test_masks_of_all_rows_and_columns_differ() -> None:
     rows, width = 24, 64
     torch.manual_seed(0)
     update = torch.ones(rows, width, requires_grad=True)
@@ -145,38 +145,38 @@ def test_embedding_norm(dtype: torch.dtype, p: float) -> None:
     ids = tuple(torch.randint(0, n, (tokens,), generator=torch.Generator().manual_seed(n)) for n in (30, 20, 2))
     parameters = [normal(n, width, seed=n) for n in (30, 20, 2)] + [normal(width, seed=n) for n in (3, 4)]
 
-    def ours(*inputs: Tensor) -> Tensor:
+    def kernel(*inputs: Tensor) -> Tensor:
         torch.manual_seed(0)
         return TRITON.embedding_norm(ids, inputs[:3], *inputs[3:], p, dtype)  # type: ignore[arg-type]
 
-    found = run(ours, [], parameters, torch.float32)
+    found = run(kernel, [], parameters, torch.float32)
     assert found[0].dtype == dtype
-    keeps = (found[0] != 0).double() * threshold_and_scale(p)[1]
+    keeps = (found[0] != 0).double() * dropout_threshold_and_scale(p)[1]
 
-    def twin(*inputs: Tensor) -> Tensor:
+    def reference(*inputs: Tensor) -> Tensor:
         return keeps * EAGER.embedding_norm(ids, inputs[:3], *inputs[3:], 0.0, torch.float64)  # type: ignore[arg-type]
 
-    expected = run(twin, [], [t.float().double() for t in parameters], torch.float64)
+    expected = run(reference, [], [t.float().double() for t in parameters], torch.float64)
     for one, other in zip(found, expected, strict=True):
         assert float((one.double() - other).norm() / other.norm()) < TOLERANCE[dtype]
     assert p == 0 or 0.1 < float((keeps == 0).double().mean()) < 0.4
 
 
 @TYPES
-@pytest.mark.parametrize(("masked", "words"), [(1, 3), (5, 1003), (3, 4099), (2, 4102), (1, 16)])
-def test_cross_entropy(dtype: torch.dtype, masked: int, words: int) -> None:
-    labels = torch.randint(0, words, (masked,), generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize(("masked", "vocabulary_size"), [(1, 3), (5, 1003), (3, 4099), (2, 4102), (1, 16)])
+def test_cross_entropy(dtype: torch.dtype, masked: int, vocabulary_size: int) -> None:
+    labels = torch.randint(0, vocabulary_size, (masked,), generator=torch.Generator().manual_seed(0))
     labels[1::5] = IGNORED
     assert_same(
         lambda x: TRITON.cross_entropy(x, labels),
         lambda x: EAGER.cross_entropy(x, labels),
-        [normal(masked, words, scale=4)],
+        [normal(masked, vocabulary_size, scale=4)],
         [],
         dtype,
     )
 
 
-def test_cross_entropy_where_a_later_block_holds_the_largest() -> None:
+def test_cross_entropy_with_the_maximum_in_a_later_block() -> None:
     logits = normal(2, 4102)
     logits[:, -1] += 3
     labels = torch.tensor([5, 4101])
@@ -187,7 +187,7 @@ def test_cross_entropy_where_a_later_block_holds_the_largest() -> None:
         )
 
 
-def test_cross_entropy_of_nothing_of_large_numbers_and_of_nan() -> None:
+def test_cross_entropy_of_ignored_labels_large_logits_and_nan() -> None:
     logits = normal(2, 9).float().requires_grad_()
     loss = TRITON.cross_entropy(logits, torch.full((2,), IGNORED))
     assert float(loss.detach()) == 0

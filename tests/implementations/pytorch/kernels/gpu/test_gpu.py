@@ -1,4 +1,4 @@
-"""Triton's kernels where there is no GPU: run by its interpreter, and compiled for a GPU that is not here."""
+"""The Triton kernels without a GPU: run by Triton's interpreter, and compiled for Hopper."""
 
 import os
 import subprocess
@@ -14,8 +14,8 @@ ROOT = HERE.parents[4]
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
-def test_they_compute_what_the_eager_twins_do() -> None:
-    """In a new process, since Triton has to know from its start whether it interprets."""
+def test_kernels_match_the_eager_reference() -> None:
+    """In a new process, since Triton reads TRITON_INTERPRET when it is imported."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "interpreted.py"],
         cwd=ROOT,
@@ -28,6 +28,6 @@ def test_they_compute_what_the_eager_twins_do() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_they_compile_for_hopper(start_ranks: Callable[..., None], tmp_path: Path) -> None:
+def test_kernels_compile_for_hopper(start_ranks: Callable[..., None], tmp_path: Path) -> None:
     start_ranks(HERE / "hopper.py", [[]], [{"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}])
     assert len([*tmp_path.rglob("*.cubin")]) == 8

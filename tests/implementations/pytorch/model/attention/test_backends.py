@@ -1,4 +1,4 @@
-"""Attention over ragged sequences, against one sequence at a time in torch's own attention, forward and backward."""
+"""Attention over ragged batches compared with torch's attention on one sequence at a time, forward and backward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,13 +22,12 @@ from implementations.pytorch.model.attention.dispatch import attend
 Maker = Callable[..., list[Sample]]
 Error = Callable[[Tensor, Tensor], float]
 HEADS, HEAD_SIZE = 3, 8
-BACKENDS = {"padded", "grouped"}
-"""Those that take any layout and run on a CPU."""
+BACKENDS = {"padded", "grouped"}  # those that support any layout and run on a CPU
 UNPADDED = {*BACKENDS, "nested"}
 
 
 def sequence_by_sequence(qkv: Tensor, batch: RaggedBatch) -> Tensor:
-    """The context of the tokens that are not padding, in their order."""
+    """The context of the tokens without padding, in their order."""
     contexts = []
     for start, length in zip(batch.sequence_starts.tolist(), batch.lengths, strict=False):
         q, k, v = qkv[start : start + length].permute(1, 2, 0, 3)  # [3, heads, tokens, head size]
@@ -37,7 +36,7 @@ def sequence_by_sequence(qkv: Tensor, batch: RaggedBatch) -> Tensor:
 
 
 def tokens_of(batch: RaggedBatch) -> Tensor:
-    """Slots that hold tokens."""
+    """Indices of the slots that contain tokens."""
     spans = zip(batch.sequence_starts.tolist(), batch.lengths, strict=False)
     return torch.tensor([slot for start, length in spans for slot in range(start, start + length)])
 
@@ -67,7 +66,7 @@ def assert_is_attention(batch: RaggedBatch, backend: str, error: Error, kernels:
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("layout", [(None, 1), (None, 64), (512, 64)])
-def test_it_is_torchs_attention_on_wikipedia(
+def test_context_equals_torchs_attention_on_wikipedia_lengths(
     backend: str,
     layout: tuple[int | None, int],
     make_samples: Maker,
@@ -84,14 +83,14 @@ def test_it_is_torchs_attention_on_wikipedia(
     layout=st.sampled_from([(None, 1), (None, 64), (90, 1), (96, 64)]),
 )
 @settings(deadline=None, max_examples=40)
-def test_it_is_torchs_attention_on_any_lengths(
+def test_context_equals_torchs_attention_on_any_lengths(
     backend: str, layout: tuple[int | None, int], lengths: list[int], make_samples: Maker, relative_error: Error
 ) -> None:
     assert_is_attention(collate(make_samples(lengths), *layout), backend, relative_error)
 
 
 @pytest.mark.parametrize("backend", sorted(UNPADDED))
-def test_no_sequence_sees_another(backend: str, make_samples: Maker) -> None:
+def test_sequences_do_not_attend_to_each_other(backend: str, make_samples: Maker) -> None:
     batch = collate(make_samples([40, 33, 7]), None, 64)
     torch.manual_seed(0)
     qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE)
@@ -105,8 +104,10 @@ def test_no_sequence_sees_another(backend: str, make_samples: Maker) -> None:
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("lengths", [[64, 64, 64], [64], [1, 64, 30]])
-def test_padding_is_not_seen(backend: str, lengths: list[int], make_samples: Maker, relative_error: Error) -> None:
-    """Whatever is in it; also where there is none, or slots of no sequence besides."""
+def test_padding_is_not_attended_to(
+    backend: str, lengths: list[int], make_samples: Maker, relative_error: Error
+) -> None:
+    """With any content of the padding; also without padding, and with spare slots."""
     for shape_step in (1, 80):
         batch = collate(make_samples(lengths), 64, shape_step)
         assert_is_attention(batch, backend, relative_error)
@@ -137,8 +138,8 @@ def test_a_padded_batch_is_not_copied(make_samples: Maker, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kernels", [EAGER, NUMBA])
 @pytest.mark.parametrize("backend", sorted(UNPADDED))
-def test_probabilities_are_dropped(backend: str, kernels: Kernels, make_samples: Maker) -> None:
-    """With values of one, a context is the sum of the probabilities that are kept, scaled: 1 on average."""
+def test_dropout_of_attention_weights(backend: str, kernels: Kernels, make_samples: Maker) -> None:
+    """If all values are 1, the context is the scaled sum of the kept probabilities: 1 on average."""
     batch = collate(make_samples([128] * 8))
     qkv = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0))
     qkv[:, 0] = 0.0  # every key is as probable as any other
@@ -160,10 +161,10 @@ def test_probabilities_are_dropped(backend: str, kernels: Kernels, make_samples:
 @pytest.mark.parametrize("backend", sorted(UNPADDED))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kernels", [EAGER, NUMBA])
-def test_every_type_and_both_kernels_are_the_reference(
+def test_all_dtypes_and_kernels_match_the_reference(
     backend: str, dtype: torch.dtype, kernels: Kernels, make_samples: Maker, relative_error: Error
 ) -> None:
-    """Plain attention in float64, forward and backward; bfloat16 within 1%. Three groups."""
+    """The reference is padded attention in float64, forward and backward; bfloat16 within 1%. Three groups."""
     batch = collate(make_samples([90, 1, 2, 33, 64, 64, 7]), None, 64, attention_widths=[7, 64, 90])
     assert len(batch.groups) == 3
     start = torch.randn(batch.slots, 3, HEADS, HEAD_SIZE, generator=torch.Generator().manual_seed(0)).to(dtype)

@@ -1,4 +1,4 @@
-"""Forking and joining: the longest group on the compute stream, each other on its own, waited for before it is used."""
+"""Streams of grouped attention: the longest group on the compute stream, the others on side streams, then joined."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from implementations.pytorch.model.attention.grouped import side_by_side, side_stream
+from implementations.pytorch.model.attention.grouped import run_concurrently, side_stream
 
 
 class _Stream:
-    """A stand-in for torch.cuda.Stream that notes who waits for whom."""
+    """A stand-in for torch.cuda.Stream that records waits."""
 
     def __init__(self, name: str, events: list[tuple[str, ...]]) -> None:
         self.name, self.events = name, events
@@ -22,7 +22,7 @@ class _Stream:
 
 
 class _Memory:
-    """A stand-in for a tensor that notes which streams it is used on."""
+    """A stand-in for a tensor that records the streams it is used on."""
 
     device = torch.device("cuda", 0)
 
@@ -33,8 +33,8 @@ class _Memory:
         self.events.append((self.name, "is used on", stream.name))
 
 
-def test_side_streams_wait_for_the_compute_stream_and_it_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's streams are stood in for; each side stream is made once and used again."""
+def test_side_streams_and_compute_stream_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for PyTorch's streams; each side stream is created once and reused."""
     events: list[tuple[str, ...]] = []
     running = [_Stream("compute", events)]
     made: list[_Stream] = []
@@ -63,7 +63,7 @@ def test_side_streams_wait_for_the_compute_stream_and_it_for_them(monkeypatch: p
     launches = [lambda n=n: launch(n) for n in range(3)]
     for _ in range(2):
         events.clear()
-        side_by_side(launches, shared)
+        run_concurrently(launches, shared)
         assert events == [
             ("side 0", "waits for", "compute"),
             ("shared", "is used on", "side 0"),
@@ -79,6 +79,6 @@ def test_side_streams_wait_for_the_compute_stream_and_it_for_them(monkeypatch: p
         ]
     assert len(made) == 2
     events.clear()
-    side_by_side(launches[:1], shared)
+    run_concurrently(launches[:1], shared)
     assert events == [("launch 0", "on", "compute")]
     side_stream.cache_clear()

@@ -1,7 +1,6 @@
-"""Flash attention's wiring on a CPU: PyTorch's operator is stood in for by plain products of the same meaning.
+"""Calls of flash attention on a CPU, with an equivalent implementation registered for PyTorch's operator.
 
-What is real here is the call, PyTorch's own differentiation of the operator, and what is made of both; the kernels
-themselves need a GPU.
+The arguments of the call and PyTorch's differentiation of the operator are tested; the kernels themselves need a GPU.
 """
 
 import math
@@ -83,7 +82,7 @@ def backward(
 
 @pytest.fixture
 def operator() -> Iterator[None]:
-    """PyTorch's operator on the CPU, for as long as a test runs."""
+    """Register PyTorch's operator on the CPU for the duration of a test."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("_flash_attention_forward", forward, "CPU")
     library.impl("_flash_attention_backward", backward, "CPU")
@@ -102,7 +101,7 @@ def run(call: Callable[[Tensor], Tensor], start: Tensor, used: int) -> tuple[Ten
 @pytest.mark.parametrize("lengths", [[90, 1, 2, 33, 64, 7], [64], [5, 5]])
 @pytest.mark.parametrize("shape_step", [1, 64, 1024])
 @pytest.mark.parametrize("backend", ["flash", "slices"])
-def test_it_is_the_reference(
+def test_flash_attention_matches_the_reference(
     backend: str,
     lengths: list[int],
     shape_step: int,
@@ -111,16 +110,16 @@ def test_it_is_the_reference(
     relative_error: Error,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`slices` is what grouped attention does on a GPU: each group in a launch of its own."""
-    monkeypatch.setattr(grouped_module, "side_by_side", lambda launches, shared: [launch() for launch in launches])
+    """`slices` is grouped attention on a GPU: one launch per group."""
+    monkeypatch.setattr(grouped_module, "run_concurrently", lambda launches, shared: [launch() for launch in launches])
     batch = collate(make_samples(lengths), None, shape_step, attention_widths=[5, 64, 90])
     start = torch.randn(batch.slots, 3, 2, 8, generator=torch.Generator().manual_seed(0))
-    ours = (
+    attention = (
         partial(attend, batch=batch, backend="flash", kernels=EAGER, probability=0.0)
         if backend == "flash"
-        else partial(grouped_module._slices, batch=batch, probability=0.0)
+        else partial(grouped_module._attend_slices, batch=batch, probability=0.0)
     )
-    found = run(ours, start, batch.tokens)
+    found = run(attention, start, batch.tokens)
     plain = partial(attend, batch=batch, backend="padded", kernels=EAGER, probability=0.0)
     expected = run(plain, start.double(), batch.tokens)
     for one, other in zip(found, expected, strict=True):
@@ -131,7 +130,7 @@ def test_it_is_the_reference(
 
 
 def test_dropout_reaches_the_operator(operator: None, make_samples: Maker) -> None:
-    """Forward and backward draw alike, and differ from call to call."""
+    """Forward and backward use the same mask, which differs between calls."""
     batch = collate(make_samples([50, 40]), None, 64)
     qkv = torch.zeros(batch.slots, 3, 2, 8)
     qkv[:, 2] = 1.0
@@ -147,8 +146,8 @@ def test_dropout_reaches_the_operator(operator: None, make_samples: Maker) -> No
     assert float((gradient[:, 2] * leaf.detach()[:, 2]).sum()) == pytest.approx(float(out.square().sum()), rel=1e-5)
 
 
-def test_the_longest_length_is_the_same_for_all_batches(monkeypatch: pytest.MonkeyPatch, make_samples: Maker) -> None:
-    """A graph holds it."""
+def test_maximum_length_is_the_same_for_all_batches(monkeypatch: pytest.MonkeyPatch, make_samples: Maker) -> None:
+    """A CUDA graph captures it as a constant."""
     from implementations.pytorch.model.attention import varlen as module
 
     seen: list[int] = []
@@ -166,15 +165,15 @@ def test_the_longest_length_is_the_same_for_all_batches(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def capability(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
-    """Says what GPU there is."""
+    """(major, minor) → sets the GPU's compute capability."""
 
-    def say(major: int, minor: int) -> None:
+    def set_capability(major: int, minor: int) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, minor))
 
-    return say
+    return set_capability
 
 
-def test_it_is_refused_where_it_does_not_run(capability: Callable[[int, int], None]) -> None:
+def test_flash_attention_on_unsupported_devices_is_an_error(capability: Callable[[int, int], None]) -> None:
     capability(9, 0)
     with pytest.raises(UsageError, match="attention: found flash with bfloat16 on cpu, but it needs bf16 or fp16 on"):
         resolve_attention("flash", CPU, torch.bfloat16)
@@ -185,7 +184,7 @@ def test_it_is_refused_where_it_does_not_run(capability: Callable[[int, int], No
         resolve_attention(backend, CPU, torch.float32)
 
 
-def test_it_is_refused_on_gpus_before_ampere(capability: Callable[[int, int], None]) -> None:
+def test_flash_attention_on_gpus_before_ampere_is_an_error(capability: Callable[[int, int], None]) -> None:
     capability(7, 5)
     with pytest.raises(UsageError, match=r"with float16 on cuda of compute capability 7\.5, but it .* 8\.0 or more"):
         resolve_attention("flash", CUDA, torch.float16)
@@ -199,7 +198,7 @@ def test_it_is_refused_on_gpus_before_ampere(capability: Callable[[int, int], No
     ("version", "dtype", "chosen"),
     [((8, 0), torch.float16, "flash"), ((8, 0), torch.float32, "nested"), ((7, 5), torch.float16, "nested")],
 )
-def test_auto_is_flash_where_a_gpu_has_it_and_else_nested(
+def test_auto_is_flash_if_supported_else_nested(
     version: tuple[int, int], dtype: torch.dtype, chosen: str, capability: Callable[[int, int], None]
 ) -> None:
     capability(*version)
@@ -208,7 +207,7 @@ def test_auto_is_flash_where_a_gpu_has_it_and_else_nested(
 
 
 @pytest.mark.parametrize("recipe", ["academic", "exchanged", "indexed", "packed", "padded", "random"])
-def test_t4s_have_the_attention_of_every_recipe(recipe: str, capability: Callable[[int, int], None]) -> None:
+def test_t4_supports_the_attention_of_every_recipe(recipe: str, capability: Callable[[int, int], None]) -> None:
     capability(7, 5)
     config = load_system("academic_t4", recipe)
     chosen = resolve_attention(config.attention, CUDA, COMPUTE_TYPES[config.precision])
@@ -216,7 +215,7 @@ def test_t4s_have_the_attention_of_every_recipe(recipe: str, capability: Callabl
 
 
 class OnCuda:
-    """As much of a tensor as grouped attention asks before it chooses."""
+    """The attributes of a tensor from which grouped attention chooses its implementation."""
 
     device, dtype = CUDA, torch.float16
 
@@ -225,7 +224,7 @@ class OnCuda:
     ("version", "trains", "expected"),
     [((8, 0), True, "slices"), ((8, 0), False, "whole"), ((7, 5), True, "dense"), ((7, 5), False, "dense")],
 )
-def test_groups_are_given_to_it_where_there_is_one(
+def test_grouped_attention_uses_flash_attention_if_supported(
     version: tuple[int, int],
     trains: bool,
     expected: str,
@@ -233,15 +232,15 @@ def test_groups_are_given_to_it_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch,
     make_samples: Maker,
 ) -> None:
-    """In training; an evaluation is one launch. Elsewhere every group is a rectangle, as on a CPU."""
+    """In training; an evaluation is one launch. Without flash attention every group is a dense product."""
     capability(*version)
     batch = collate(make_samples([5, 3]), None, 1, attention_widths=[4, 8])
-    went: list[str] = []
-    monkeypatch.setattr(grouped_module, "_slices", lambda *_: went.append("slices"))
-    monkeypatch.setattr(grouped_module, "flash", lambda *_: went.append("whole"))
+    calls: list[str] = []
+    monkeypatch.setattr(grouped_module, "_attend_slices", lambda *_: calls.append("slices"))
+    monkeypatch.setattr(grouped_module, "flash", lambda *_: calls.append("whole"))
     monkeypatch.setattr(grouped_module, "split", lambda *_: [(None, None, None)] * len(batch.groups))
-    monkeypatch.setattr(grouped_module, "dense", lambda *_: went.append("dense"))
+    monkeypatch.setattr(grouped_module, "dense", lambda *_: calls.append("dense"))
     monkeypatch.setattr(grouped_module, "merge", lambda *_: torch.zeros(8, 1, 1))
     with torch.set_grad_enabled(trains):
         attend(OnCuda(), batch, backend="grouped", kernels=EAGER, probability=0.0)  # type: ignore[arg-type]
-    assert set(went) == {expected} and len(went) == (2 if expected == "dense" else 1)
+    assert set(calls) == {expected} and len(calls) == (2 if expected == "dense" else 1)

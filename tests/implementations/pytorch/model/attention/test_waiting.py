@@ -1,4 +1,4 @@
-"""What a backend costs besides arithmetic: no wait of the host for a device, no copy of the whole for each sequence."""
+"""Attention backends do not synchronise the host with a device, nor copy the whole batch for each sequence."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ LAYOUTS = {"padded": [*UNPADDED, (96, 64)], "grouped": [*UNPADDED, (96, 64)], "f
 
 
 class Written(TorchDispatchMode):
-    """Counts the elements of all results that are not views."""
+    """Count the elements of all results that are not views."""
 
     elements = 0
 
@@ -39,14 +39,14 @@ class Written(TorchDispatchMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("backend", "layout"), [(name, layout) for name in LAYOUTS for layout in LAYOUTS[name]])
-def test_no_value_is_read(
+def test_no_value_is_read_on_the_host(
     backend: str,
     layout: tuple[int | None, int],
     dtype: torch.dtype,
     make_samples: Maker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Fake tensors have shapes and types but no values, so whoever asks for one fails; on them runs what a GPU runs."""
+    """Fake tensors have no values, so reading one raises an error. The code path is that of a GPU."""
     monkeypatch.setattr(rectangles_module, "is_supported", lambda tensor: False)
     batch = collate(make_samples([90, 1, 33, 64, 7]), *layout)
     with FakeTensorMode() as mode:
@@ -59,10 +59,10 @@ def test_no_value_is_read(
 
 
 @pytest.mark.parametrize("backend", ["padded", "grouped"])
-def test_what_is_copied_for_a_sequence_does_not_grow_with_their_number(
+def test_copies_per_sequence_do_not_grow_with_the_batch(
     backend: str, make_samples: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In-place copies into a rectangle, row by row, would have backward copy the whole rectangle for every row."""
+    """With in-place copies into a rectangle, row by row, backward would copy the whole rectangle for every row."""
     monkeypatch.setattr(rectangles_module, "is_supported", lambda tensor: False)
     shares = []
     for sequences in (4, 64):
