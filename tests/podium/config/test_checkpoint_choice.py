@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from podium.config.checkpoint_choice import fault_of, faults_of, likely_checkpoint, usable_checkpoint
-from podium.config.run_folder import FACTS, UNFINISHED, checkpoint_path, facts_of, rank_file
+from podium.config.checkpoint_choice import checkpoint_fault, faults_of, likely_checkpoint, usable_checkpoint
+from podium.config.run_folder import FACTS, UNFINISHED_MARKER, checkpoint_path, facts_of, rank_file
 from podium.config.tensor_files import stamp_of
 from podium.core.errors import UsageError, WorkError
 from podium.core.json_files import digest_of
@@ -115,7 +115,7 @@ def test_a_whole_one_is_used_and_what_was_unfinished_is_removed(tmp_path: Path) 
     path, notes = write(tmp_path, 2), list[str]()
     unfinished = write(tmp_path, 3)
     rank_file(unfinished, 0).unlink()
-    (unfinished / UNFINISHED).touch()
+    (unfinished / UNFINISHED_MARKER).touch()
     found = usable_checkpoint(tmp_path, notes.append)
     assert found and (found.path, found.samples, notes) == (path, 2000, [])
     assert not unfinished.exists()
@@ -151,7 +151,7 @@ def test_looking_alone_changes_nothing(tmp_path: Path) -> None:
     assert found and found.batches == 1
     assert checkpoint_path(tmp_path, 2).is_dir()
     assert likely_checkpoint(tmp_path / "nothing") is None
-    assert fault_of(checkpoint_path(tmp_path, 1), tensors=True) is None
+    assert checkpoint_fault(checkpoint_path(tmp_path, 1), tensors=True) is None
 
 
 def test_why_no_checkpoint_can_be_used_is_known_before_anything_is_changed(tmp_path: Path) -> None:

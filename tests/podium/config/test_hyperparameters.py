@@ -55,9 +55,9 @@ def test_a_batch_size_that_was_published_needs_no_name(write_system: Any, closed
     assert load_system(str(write_system(changes))).hyperparameters == "lamb_448"
     near = write_system(changes | {"bert.global_batch_size": 450, "description.division": "open"})
     assert load_system(str(near)).hyperparameters == "lamb_448"
-    words = refused(write_system(changes | {"bert.global_batch_size": 500, "description.division": "open"}))
-    assert "recipe indexed trains size large with lamb, and for global_batch_size 500 no set" in words
-    assert "set optimizer.learning_rate, optimizer.beta1" in words
+    message = refused(write_system(changes | {"bert.global_batch_size": 500, "description.division": "open"}))
+    assert "recipe indexed trains size large with lamb, and for global_batch_size 500 no set" in message
+    assert "set optimizer.learning_rate, optimizer.beta1" in message
 
 
 def test_single_numbers_of_a_set_are_changed(write_system: Any) -> None:
@@ -73,15 +73,15 @@ def test_a_system_may_give_all_numbers_itself(write_system: Any) -> None:
     assert config.optimizer.model_dump() | OWN == config.optimizer.model_dump()
     assert hyperparameters_note(config).endswith("as the system or the command line says")
     missing = {key: value for key, value in OWN.items() if key != "decay_steps"}
-    words = refused(write_system({"bert.optimizer": missing, "bert.hyperparameters": ...}))
-    assert words.endswith("bert.optimizer.decay_steps: is missing; add it")
+    message = refused(write_system({"bert.optimizer": missing, "bert.hyperparameters": ...}))
+    assert message.endswith("bert.optimizer.decay_steps: is missing; add it")
 
 
 def test_numbers_of_one_optimizer_are_never_used_with_another(write_system: Any) -> None:
     path = write_system({"bert.optimizer": OWN})
     for recipe, settings in (("presorted", []), (None, ["optimizer.algorithm=adamw"])):
-        words = refused(path, recipe, *settings)
-        assert f"{path}: bert.optimizer.beta1 is for lamb, but recipe" in words and "trains with adamw" in words
+        message = refused(path, recipe, *settings)
+        assert f"{path}: bert.optimizer.beta1 is for lamb, but recipe" in message and "trains with adamw" in message
     assert load_system(str(path), "presorted", ["optimizer.algorithm=lamb"]).optimizer.learning_rate == 1e-3
     assert load_system(str(path), "padded").optimizer.learning_rate == 1e-3
 
@@ -93,7 +93,7 @@ def test_a_system_may_train_its_own_recipe_with_another_optimizer(write_system: 
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (["hyperparameters=lamb_44"], "--set hyperparameters: there is no set 'lamb_44' (did you mean lamb_448?)"),
         (["hyperparameters=tiny_lamb_16"], "--set hyperparameters: found tiny_lamb_16, which is for lamb and size"),
@@ -101,8 +101,8 @@ def test_a_system_may_train_its_own_recipe_with_another_optimizer(write_system: 
         (["size=large"], "recipe indexed trains size large with adamw, and for global_batch_size 16 no set"),
     ],
 )
-def test_what_no_set_is_for_is_refused(settings: list[str], words: str) -> None:
-    assert words in refused("laptop", None, *settings)
+def test_what_no_set_is_for_is_refused(settings: list[str], message: str) -> None:
+    assert message in refused("laptop", None, *settings)
 
 
 def test_a_set_that_a_system_misspells_is_named_with_its_file(write_system: Any) -> None:

@@ -28,9 +28,9 @@ def refused(path: Path | str, recipe: str | None = None, settings: list[str] | N
 def refused_text(tmp_path: Path, text: str | bytes) -> str:
     path = tmp_path / "mine.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    words = refused(path)
-    assert str(path) in words
-    return words.replace(str(path), "FILE")
+    message = refused(path)
+    assert str(path) in message
+    return message.replace(str(path), "FILE")
 
 
 # What is right
@@ -142,8 +142,8 @@ def test_what_a_configuration_leaves_open_is_the_benchmark_s(closed_config: RunC
 
 
 def test_an_unknown_section_is_named(tmp_path: Path) -> None:
-    words = refused_text(tmp_path, TEXT + "\nbret: {}\n")
-    assert words == "FILE: there is no section 'bret'; allowed are description, launch, bert"
+    message = refused_text(tmp_path, TEXT + "\nbret: {}\n")
+    assert message == "FILE: there is no section 'bret'; allowed are description, launch, bert"
 
 
 @pytest.mark.parametrize("section", ["description", "launch", "bert"])
@@ -180,7 +180,7 @@ def test_an_unknown_key_in_a_section_is_named(write_system: Any, key: str, meant
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("bert.max_samples", "many", "found 'many'; allowed: a valid integer"),
         ("bert.max_samples", None, "found None; allowed: a valid integer"),
@@ -204,16 +204,16 @@ def test_an_unknown_key_in_a_section_is_named(write_system: Any, key: str, meant
         ("description.submitter", "", "found ''; allowed: "),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_allowed(write_system: Any, key: str, value: Any, words: str) -> None:
+def test_a_wrong_value_is_named_with_what_is_allowed(write_system: Any, key: str, value: Any, message: str) -> None:
     path = write_system({key: value})
-    assert refused(path).startswith(f"{path}: {key}: {words}")
+    assert refused(path).startswith(f"{path}: {key}: {message}")
 
 
 @pytest.mark.parametrize("key", ["bert.max_samples", "description.cooling", "launch.device", "bert.global_batch_size"])
 def test_a_missing_key_is_named(write_system: Any, key: str) -> None:
     path = write_system({key: ...})
-    words = refused(path)
-    assert words == f"{path}: {key}: is missing; add it"
+    message = refused(path)
+    assert message == f"{path}: {key}: is missing; add it"
 
 
 def test_a_key_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -227,24 +227,24 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_key_given_twice_is_refused_and_not_the_last_taken(tmp_path: Path) -> None:
-    words = refused_text(tmp_path, TEXT.replace("  size: tiny\n", "  size: tiny\n  size: large\n"))
-    assert "the key 'size' is given twice" in words
-    assert "line 50, column 3" in words
-    assert "\n" not in words
+    message = refused_text(tmp_path, TEXT.replace("  size: tiny\n", "  size: tiny\n  size: large\n"))
+    assert "the key 'size' is given twice" in message
+    assert "line 50, column 3" in message
+    assert "\n" not in message
 
 
 def test_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
-    words = refused_text(tmp_path, TEXT + "  : [\n")
-    assert words.startswith("FILE: is not valid YAML here (")
-    assert words.endswith("); mend it")
-    assert f"line {TEXT.count(chr(10)) + 1}" in words
-    assert "\n" not in words
+    message = refused_text(tmp_path, TEXT + "  : [\n")
+    assert message.startswith("FILE: is not valid YAML here (")
+    assert message.endswith("); mend it")
+    assert f"line {TEXT.count(chr(10)) + 1}" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("tag", ["!!python/object/apply:os.system [ls]", "!!python/name:os.system", "!mine 3"])
 def test_a_tag_is_never_run(tmp_path: Path, tag: str) -> None:
-    words = refused_text(tmp_path, TEXT.replace("size: tiny", f"size: {tag}"))
-    assert "could not determine a constructor for the tag" in words
+    message = refused_text(tmp_path, TEXT.replace("size: tiny", f"size: {tag}"))
+    assert "could not determine a constructor for the tag" in message
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -301,18 +301,18 @@ def test_a_yaml_bomb_is_refused_at_once(tmp_path: Path, kind: str) -> None:
 
 
 def test_an_unknown_system_is_told_with_the_one_that_was_meant() -> None:
-    words = refused("lptop")
-    assert words.startswith(f"there is no system 'lptop' in {SYSTEMS} (did you mean 'laptop'?); the systems are ")
-    assert words.endswith("or give the path of a YAML file")
+    message = refused("lptop")
+    assert message.startswith(f"there is no system 'lptop' in {SYSTEMS} (did you mean 'laptop'?); the systems are ")
+    assert message.endswith("or give the path of a YAML file")
     assert "there is no system '../systems/laptop'" in refused("../systems/laptop")
     assert "there is no system ''" in refused("")
 
 
 def test_an_unknown_recipe_is_told_with_the_one_that_was_meant(write_system: Any) -> None:
-    words = f"there is no recipe 'indxed' (did you mean 'indexed'?); the recipes are {ALL_RECIPES}"
-    assert refused("laptop", "indxed") == words
-    assert refused("laptop", settings=["recipe=indxed"]) == words
-    assert refused(write_system({"bert.recipe": "indxed"})) == words
+    message = f"there is no recipe 'indxed' (did you mean 'indexed'?); the recipes are {ALL_RECIPES}"
+    assert refused("laptop", "indxed") == message
+    assert refused("laptop", settings=["recipe=indxed"]) == message
+    assert refused(write_system({"bert.recipe": "indxed"})) == message
     assert "there is no recipe '../recipes/indexed'" in refused("laptop", "../recipes/indexed")
     path = write_system({"bert.recipe": ...})
     assert refused(path) == f"{path}: bert.recipe is missing; name one of {ALL_RECIPES}"
@@ -334,7 +334,7 @@ def test_a_setting_that_is_no_key_and_value_is_refused(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("global_batch_sizes=3", "--set: global_batch_sizes: there is no such key (did you mean global_batch_size?)"),
         ("bert.seeed=3", "--set: seeed: there is no such key (did you mean seed?)"),
@@ -351,8 +351,8 @@ def test_a_setting_that_is_no_key_and_value_is_refused(setting: str) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_told_as_one(setting: str, words: str) -> None:
-    assert refused("laptop", settings=[setting]).startswith(words)
+def test_a_wrong_setting_is_told_as_one(setting: str, message: str) -> None:
+    assert refused("laptop", settings=[setting]).startswith(message)
 
 
 def test_a_setting_below_one_that_was_set_to_a_value_is_refused() -> None:
@@ -362,16 +362,16 @@ def test_a_setting_below_one_that_was_set_to_a_value_is_refused() -> None:
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused() -> None:
-    words = refused(
+    message = refused(
         "laptop", settings=["global_batch_size=18", "launch.processes_per_node=2", "gradient_accumulation_steps=2"]
     )
-    assert words.endswith(
+    assert message.endswith(
         "global_batch_size is 18, which 2 ranks × 2 accumulation steps cannot share evenly; allowed are multiples of 4"
     )
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         ({"text": "/a"}, "evaluation_text is missing: with text, evaluation_text and vocabulary must be named too"),
         ({"text": "/a", "evaluation_text": "/b"}, "vocabulary is missing"),
@@ -384,9 +384,9 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused() -> None:
         ({"vocabulary": "/c"}, "vocabulary has no use without text"),
     ],
 )
-def test_data_that_is_half_named_is_refused(write_system: Any, data: dict[str, str], words: str) -> None:
+def test_data_that_is_half_named_is_refused(write_system: Any, data: dict[str, str], message: str) -> None:
     path = write_system({"bert.data": data})
-    assert refused(path).startswith(f"{path}: bert.data: {words}")
+    assert refused(path).startswith(f"{path}: bert.data: {message}")
 
 
 # The closed division
@@ -409,10 +409,10 @@ def test_a_closed_run_that_breaks_a_rule_is_refused_by_the_rule_s_name(
     write_system: Any, closed_changes: dict[str, Any], change: dict[str, Any], rule: str, key: str
 ) -> None:
     path = write_system({**closed_changes, **change})
-    words = refused(path)
-    assert str(path) in words
-    assert words.count("closed division") == 1
-    assert f"closed division, {rule}: {key} is " in words
+    message = refused(path)
+    assert str(path) in message
+    assert message.count("closed division") == 1
+    assert f"closed division, {rule}: {key} is " in message
     assert load_system(str(write_system({**closed_changes, **change, "description.division": "open"})))
 
 
@@ -498,7 +498,7 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (["balancing=random", "balancing_counts=free"], "balancing_counts is free, but balancing is random"),
         (["balancing_counts=free", "loss=per_rank"], "loss is per_rank, which takes equally many samples on all ranks"),
@@ -555,8 +555,8 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
         (["balancing=best"], "balancing: found 'best'; allowed is 'padded', 'random', 'exchanged'"),
     ],
 )
-def test_balancing_that_does_not_go_together_is_refused(settings: list[str], words: str) -> None:
-    assert words in refused("laptop", settings=settings)
+def test_balancing_that_does_not_go_together_is_refused(settings: list[str], message: str) -> None:
+    assert message in refused("laptop", settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -576,8 +576,8 @@ def test_balancing_that_goes_together_is_taken(settings: list[str]) -> None:
 
 
 def test_a_checkpoint_holds_no_evaluation_that_is_under_way() -> None:
-    words = refused("laptop", settings=["checkpoint.every_samples=100", "evaluation.overlap=training"])
-    assert "checkpoint is set, and evaluation.overlap is training" in words
+    message = refused("laptop", settings=["checkpoint.every_samples=100", "evaluation.overlap=training"])
+    assert "checkpoint is set, and evaluation.overlap is training" in message
 
 
 def test_an_interruption_is_no_fault_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

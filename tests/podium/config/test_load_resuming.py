@@ -54,7 +54,7 @@ def test_how_it_is_started_may_be_set_anew(kept: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("launch.nodes=3", "launch.nodes: found 3, but the run was made with 1; with --resume leave it out"),
         ("launch.processes_per_node=2", "launch.processes_per_node: found 2, but the run was made with 1; "),
@@ -67,11 +67,11 @@ def test_how_it_is_started_may_be_set_anew(kept: Any) -> None:
         ("launch.timeout_seconds=0", "launch.timeout_seconds: found 0; allowed: greater than 0"),
     ],
 )
-def test_what_would_change_its_numbers_may_not(kept: Any, setting: str, words: str) -> None:
+def test_what_would_change_its_numbers_may_not(kept: Any, setting: str, message: str) -> None:
     folder, _ = kept("laptop", "launch.threads_per_process=2")
     with pytest.raises(UsageError) as caught:
         load_resumed(folder, "laptop", [setting])
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(("--set ", "--set: "))
 
 

@@ -66,10 +66,10 @@ def test_a_fresh_folder_has_not_begun(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [UsageError, WorkError, Saved])
 def test_a_failure_comes_back_as_what_it_was(tmp_path: Path, kind: type[WorkError]) -> None:
     folder = RunFolder(tmp_path)
-    folder.tell_failure(kind("words"))
+    folder.tell_failure(kind("a message"))
     for told in (folder.told_failure(), folder.told_failure(final_only=True)):
-        assert type(told) is kind and str(told) == "words"
-    folder.tell_failure(kind("words"), final=False)
+        assert type(told) is kind and str(told) == "a message"
+    folder.tell_failure(kind("a message"), final=False)
     assert folder.told_failure() is not None and folder.told_failure(final_only=True) is None
     folder.forget_failure()
     folder.forget_failure()

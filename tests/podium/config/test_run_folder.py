@@ -16,7 +16,7 @@ from podium.config.load import load_resolved, write_resolved
 from podium.config.run_data import RunData, read_run_data, write_run_data
 from podium.config.run_folder import (
     FACTS,
-    UNFINISHED,
+    UNFINISHED_MARKER,
     Checkpoint,
     RunFolder,
     begin_checkpoint,
@@ -108,10 +108,10 @@ def test_a_checkpoint_is_unfinished_until_the_last_rank_has_written(tmp_path: Pa
     (path / FACTS).write_text(facts_of(2, 20, 2, 7, "", {}, {}), encoding="utf-8")
     rank_file(path, 0).touch()
     finish_checkpoint(path)
-    assert (path / UNFINISHED).exists()
+    assert (path / UNFINISHED_MARKER).exists()
     rank_file(path, 1).touch()
     finish_checkpoint(path)
-    assert not (path / UNFINISHED).exists()
+    assert not (path / UNFINISHED_MARKER).exists()
     rank_file(path, 1).unlink()
     for path in (begin_checkpoint(tmp_path, 3), checkpoint_path(tmp_path, 4)):
         path.mkdir(exist_ok=True)  # of ranks that died at once
@@ -119,7 +119,7 @@ def test_a_checkpoint_is_unfinished_until_the_last_rank_has_written(tmp_path: Pa
     (whole / FACTS).write_text(facts_of(5, 50, 0, 7, "", {}, {}), encoding="utf-8")
     remove_unfinished_checkpoints(tmp_path)
     assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["1", "2", "5"]
-    assert not (whole / UNFINISHED).exists()
+    assert not (whole / UNFINISHED_MARKER).exists()
 
 
 def test_only_whole_ones_are_counted_when_old_ones_are_removed(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_how_it_is_launched_may_be_another(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("global_batch_size", 32, "global_batch_size is 32 and was 16"),
         ("optimizer.learning_rate", 1.0, "optimizer.learning_rate is 1.0 and was 0."),
@@ -234,11 +234,11 @@ def test_how_it_is_launched_may_be_another(
     ],
 )
 def test_all_that_changes_numbers_or_the_log_is_named(
-    checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any, words: str
+    checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         require_kept(checkpoint, changed(open_config, key, value), FILE)
-    assert str(caught.value).startswith(f"{FILE}: {words}")
+    assert str(caught.value).startswith(f"{FILE}: {message}")
     assert f", as {checkpoint.path} was made; a run goes on as it was configured: put that back" in str(caught.value)
 
 

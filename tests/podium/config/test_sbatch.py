@@ -2,7 +2,7 @@
 
 import pytest
 
-from podium.config.sbatch import limit_seconds, options_named
+from podium.config.sbatch import limit_seconds, match_options
 
 NAMES = ("--time", "-t", "--array", "-a")
 
@@ -20,7 +20,7 @@ NAMES = ("--time", "-t", "--array", "-a")
     ],
 )
 def test_options_are_found_as_sbatch_reads_them(options: list[str], found: list[tuple[str, str, str]]) -> None:
-    assert list(options_named(options, NAMES)) == found
+    assert list(match_options(options, NAMES)) == found
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (["launch.launcher=docker"], "launcher is docker, but there is no container; allowed with it is container.ru"),
         ([DOCKER], "launcher is torchrun, but container.runtime is docker; allowed with it is no container"),
@@ -93,8 +93,8 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
             "slurm_options has -t60, which requeue sets already; leave one of them out",
         ),
         *(
-            (["launch.launcher=slurm", f"launch.requeue={requeue}", f"launch.slurm_options={options}"], words)
-            for requeue, options, words in (
+            (["launch.launcher=slurm", f"launch.requeue={requeue}", f"launch.slurm_options={options}"], message)
+            for requeue, options, message in (
                 ("{}", "[--sig=USR2]", "slurm_options has --sig=USR2 (which may mean --signal), which requeue sets"),
                 ("{}", "[--op, truncate]", "slurm_options has --op (which may mean --open-mode), which requeue sets"),
                 (
@@ -118,13 +118,13 @@ DOCKER = "launch.container={runtime: docker, image: podium}"
         ),
     ],
 )
-def test_what_does_not_go_together_is_told(settings: list[str], words: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {words}")):
+def test_what_does_not_go_together_is_told(settings: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {message}")):
         load_system("laptop", settings=settings)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ("[--wrap=id]", "slurm_options has --wrap=id, which chooses what is run or as whom; leave it out"),
         ("[--wra=id]", "slurm_options has --wra=id (which may mean --wrap), which chooses what is run"),
@@ -146,8 +146,8 @@ def test_what_does_not_go_together_is_told(settings: list[str], words: str) -> N
         ('["--comment=\\e[2J"]', "slurm_options has '--comment=\\x1b[2J', which holds a character that cannot"),
     ],
 )
-def test_slurm_options_choose_resources_and_nothing_else(options: str, words: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {words}")):
+def test_slurm_options_choose_resources_and_nothing_else(options: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--set: launch: {message}")):
         load_system("laptop", settings=["launch.launcher=slurm", f"launch.slurm_options={options}"])
 
 
@@ -159,8 +159,8 @@ def test_an_image_is_no_option(image: str) -> None:
 
 
 def test_a_time_limit_leaves_time_before_its_signal() -> None:
-    words = "launch.requeue: time_limit is 3 minutes, but the run may be asked to stop 180 s before its end"
-    with pytest.raises(UsageError, match=re.escape(words)):
+    message = "launch.requeue: time_limit is 3 minutes, but the run may be asked to stop 180 s before its end"
+    with pytest.raises(UsageError, match=re.escape(message)):
         load_system("laptop", settings=["launch.launcher=slurm", "launch.requeue.time_limit=3", "checkpoint={}"])
     load_system("laptop", settings=["launch.launcher=slurm", "launch.requeue.time_limit=4", "checkpoint={}"])
 

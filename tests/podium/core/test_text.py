@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from podium.core.text import LONGEST_IN_HTML, for_html, for_xml, label
+from podium.core.text import MAX_HTML_CHARACTERS, for_html, for_xml, label
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_every_character_that_is_left_is_allowed_in_xml_and_has_a_sight() -> Non
 
 
 def test_long_text_is_cut_and_says_so() -> None:
-    assert for_html("x" * LONGEST_IN_HTML) == "x" * LONGEST_IN_HTML
-    assert for_html("x" * (LONGEST_IN_HTML + 1)) == "x" * (LONGEST_IN_HTML - 1) + "…"
+    assert for_html("x" * MAX_HTML_CHARACTERS) == "x" * MAX_HTML_CHARACTERS
+    assert for_html("x" * (MAX_HTML_CHARACTERS + 1)) == "x" * (MAX_HTML_CHARACTERS - 1) + "…"
     assert for_html("abcdef", 4) == "abc…"
 
 

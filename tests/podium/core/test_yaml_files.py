@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from podium.core.errors import UsageError
-from podium.core.yaml_files import LARGEST, parse_yaml, read_yaml
+from podium.core.yaml_files import MAX_YAML_BYTES, parse_yaml, read_yaml
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("a: 0x" + "f" * 5000, "a number of more than 100 digits is not read"),
         ("a: 0b" + "1" * 5000, "a number of more than 100 digits is not read"),
@@ -20,14 +20,14 @@ from podium.core.yaml_files import LARGEST, parse_yaml, read_yaml
         ('a: "\\ud800"', "it holds a NUL or half a character"),
         ('"\\ud800": 1', "it holds a NUL or half a character"),
         ("a: \udcff", "is not valid YAML here"),
-        ("a: " + "1:" * LARGEST, "is longer than 131,072 characters"),
+        ("a: " + "1:" * MAX_YAML_BYTES, "is longer than 131,072 characters"),
     ],
 )
 @pytest.mark.parametrize("as_text", [False, True])
-def test_what_no_value_can_be_is_a_sentence(text: str, words: str, as_text: bool) -> None:
-    if as_text and "digits" in words:
+def test_what_no_value_can_be_is_a_sentence(text: str, message: str, as_text: bool) -> None:
+    if as_text and "digits" in message:
         pytest.skip("a text may have any digits")
-    with pytest.raises(UsageError, match=f"^here: .*{re.escape(words)}"):
+    with pytest.raises(UsageError, match=f"^here: .*{re.escape(message)}"):
         parse_yaml(text, "here", as_text)
 
 
