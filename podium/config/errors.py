@@ -70,7 +70,7 @@ def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origin
         case "model_type":
             return f"{place}: {found}; a mapping of keys to values is expected"
         case "literal_error":
-            return f"{place}: {found}; allowed are {str(allowed['expected']).replace(' or ', ', ')}"
+            return f"{place}: {found}; allowed is {str(allowed['expected']).replace(' or ', ', ')}"
         case "value_error":
             return f"{place}: {detail['ctx']['error']}"
         case _:

@@ -62,7 +62,7 @@ def load_system(
             raise UsageError(f"{path}: there is no section {section!r}; allowed are {', '.join(SECTIONS)}")
     missing = [section for section in SECTIONS if not isinstance(document.get(section), dict)]
     if missing:
-        raise UsageError(f"{path}: section {missing[0]!r} is missing or has no keys; add it")
+        raise UsageError(f"{path}: section {missing[0]!r} is missing or holds no keys; add it")
 
     own = dict(document["bert"])
     overrides = parse_settings(settings)
@@ -246,7 +246,7 @@ def load_resumed(folder: RunFolder, system: str, settings: Sequence[str] = ()) -
     """
     if not folder.config.is_file():
         raise UsageError(
-            f"{folder.path}: has no {folder.config.name}; name the folder of a run, runs/SYSTEM/DATE_TIME/run_N"
+            f"{folder.path}: holds no {folder.config.name}; name the folder of a run, runs/SYSTEM/DATE_TIME/run_N"
         )
     stored, path = load_resolved(folder.config), system_path(system)
     if stored.system != path.stem:

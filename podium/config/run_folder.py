@@ -23,7 +23,7 @@ from podium.core.json_files import digest_of, parse_json, read_json
 
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
-UNFINISHED_MARKER = "unfinished"  # marker file in a checkpoint that is being written
+UNFINISHED = "unfinished"  # marker file in a checkpoint that is being written
 FOLDER_NAME = "batch_{:08d}"
 # Facts that harness and implementation share, and their types.
 REQUIRED_FACTS: Mapping[str, type] = {
@@ -112,7 +112,7 @@ def begin_checkpoint(folder: Path, batches: int) -> Path:
         return make_folder(path)
     except OSError as error:
         raise unwritable(path, error) from None
-    write_whole(path / UNFINISHED_MARKER, "")
+    write_whole(path / UNFINISHED, "")
     return path
 
 
@@ -120,7 +120,7 @@ def finish_checkpoint(path: Path) -> None:
     """Remove the marker if the checkpoint is complete. Each rank calls this after its last file."""
     if read_checkpoint(path) is not None:
         with suppress(OSError):
-            (path / UNFINISHED_MARKER).unlink(missing_ok=True)
+            (path / UNFINISHED).unlink(missing_ok=True)
 
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -146,7 +146,7 @@ def remove_unfinished_checkpoints(folder: Path) -> None:
     """Remove checkpoints that were never completed because their processes died; a damaged one is not removed."""
     for path in checkpoint_folders(folder):
         finish_checkpoint(path)
-        if (path / UNFINISHED_MARKER).exists() or not any(path.iterdir()):
+        if (path / UNFINISHED).exists() or not any(path.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
 
 

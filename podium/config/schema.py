@@ -600,8 +600,8 @@ class RunConfig(Settings):
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = Field(
         description="Precision of matrix products. `fp16` implies loss scaling and is very slow on a CPU; `fp8` "
-        "(Hopper and later) is used for the encoder's products; `auto` is bf16 where the processor has instructions for "
-        "it, else fp16 on a GPU and fp32 on a CPU"
+        "(Hopper and later) is used for the encoder's products; `auto` is bf16 where the processor has instructions "
+        "for it, else fp16 on a GPU and fp32 on a CPU"
     )
     loss_scaling: LossScaling = Field(
         default=LossScaling(), description="Loss scaling, used if `precision` or `gradient_wire` is fp16"

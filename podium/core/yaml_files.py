@@ -34,7 +34,7 @@ def read_yaml(path: Path, text_keys: Collection[str] = (), all_text: bool = Fals
         raise UsageError(f"{path}: is not UTF-8 text; save it as UTF-8") from None
     document = parse_yaml(text, str(path), all_text)
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise UsageError(f"{path}: has no keys; a mapping of keys to values is expected")
+        raise UsageError(f"{path}: holds no keys; a mapping of keys to values is expected")
     for key in document.keys() & text_keys:
         document[key] = parse_yaml(text, str(path), as_text=True)[key]
     return document

@@ -44,7 +44,7 @@ def test_every_changed_byte_of_the_tensors_is_found(path: Path) -> None:
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)
-        words = rf"^{path}: is damaged: .* remove the folder {path.parent}, and the run goes on from the checkpoint"
+        words = rf"^{path}: is damaged: .* remove the folder {path.parent} to resume from the previous checkpoint"
         with pytest.raises(WorkError, match=words):
             TensorFile(path).require(MINE)
 
@@ -58,7 +58,7 @@ def rewritten(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("metadata", [None, {"x": "y"}, {STAMP: "{"}, {STAMP: "[]"}])
 def test_a_file_without_a_stamp_is_refused(path: Path, metadata: dict[str, str] | None) -> None:
     save_file(TENSORS, path, metadata=metadata)
-    with pytest.raises(WorkError, match="is not this checkpoint's: its batches is None, and 3 is right"):
+    with pytest.raises(WorkError, match="belongs to another checkpoint: its batches is None, expected 3"):
         TensorFile(path).require(MINE)
 
 
@@ -90,12 +90,14 @@ def test_so_is_a_changed_name_type_or_shape(path: Path, change: str) -> None:
 
 
 def test_another_stamp_is_said(path: Path) -> None:
-    with pytest.raises(WorkError, match="is not this checkpoint's: its rank is 0, and 1 is right; put the right file"):
+    with pytest.raises(
+        WorkError, match="belongs to another checkpoint: its rank is 0, expected 1; restore the right file"
+    ):
         TensorFile(path).require(MINE | {"rank": "1"})
 
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
-    with pytest.raises(WorkError, match="file: a folder is in the way"):
+    with pytest.raises(WorkError, match="file: a folder exists at this path"):
         write_tensors(tmp_path / "file", TENSORS, MINE)
     assert not list(tmp_path.glob(".*"))

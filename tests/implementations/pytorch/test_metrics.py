@@ -185,7 +185,7 @@ FULL = Path("/dev/full")
 
 
 def test_a_full_disk_is_a_sentence(processes: Processes) -> None:
-    words = r"^/dev/full: the disk is full \(No space left on device\); make room on it$"
+    words = r"^/dev/full: the disk is full \(No space left on device\); free some space on it$"
     with pytest.raises(WorkError, match=words), Metrics(FULL, processes) as metrics:
         metrics.write({"event": "evaluation"})
 
@@ -200,5 +200,5 @@ def test_another_failure_is_not_hidden_by_a_line_that_was_left_over(processes: P
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path, processes: Processes) -> None:
-    with pytest.raises(WorkError, match=r"cannot be written \(Is a directory\); see who"), Metrics(tmp_path, processes):
+    with pytest.raises(WorkError, match=r"cannot be written \(Is a directory\); check its"), Metrics(tmp_path, processes):
         pass

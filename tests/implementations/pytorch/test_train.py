@@ -56,7 +56,7 @@ def test_the_folder_is_held_while_the_rank_lives(main: Main, tmp_path: Path) -> 
 def test_a_full_disk_is_told_whoever_was_writing(
     main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str | None, named: str | None
 ) -> None:
-    words = f"{named or tmp_path}: the disk is full (No space left on device); make room on it"
+    words = f"{named or tmp_path}: the disk is full (No space left on device); free some space on it"
     assert main(fails(full(path))) == 1
     assert str(RunFolder(tmp_path).told_failure()) == words
     assert capsys.readouterr().err == words + "\n"

@@ -261,7 +261,7 @@ def test_a_path_that_a_node_does_not_mount(examine: Examine) -> None:
 @pytest.mark.parametrize("name", ["runs", "results"])
 def test_a_folder_that_cannot_be_written(examine: Examine, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("in the way", encoding="utf-8")
-    found(examine(), f"{name} folder", "error", "a file is in the way")
+    found(examine(), f"{name} folder", "error", "a file exists at this path")
 
 
 @pytest.mark.parametrize("name", ["runs", "results", "data"])

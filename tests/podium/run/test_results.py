@@ -235,7 +235,7 @@ def test_where_locks_are_not_known_a_run_that_may_be_at_work_is_not_closed(
 
 def test_a_file_in_the_way_of_results_is_said_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "results").touch()
-    with pytest.raises(UsageError, match="a file is in the way"):
+    with pytest.raises(UsageError, match="a file exists at this path"):
         check_place(SYSTEM)
 
 

@@ -638,7 +638,7 @@ def test_a_wrong_resume_is_told_before_other_nodes_are_waited_for(
     monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
     with pytest.raises(UsageError, match="holds no whole checkpoint"):
         resume(RunFolder(folder), "laptop", QUIET)
-    with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was made with 1"):
+    with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was started with 1"):
         resume(RunFolder(folder), "laptop", QUIET, ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
     RunFolder(folder).checkpoints.mkdir()
     (folder / "summary.json").write_text("{}", encoding="utf-8")
@@ -703,7 +703,7 @@ def test_what_cannot_be_gone_on_with_is_refused(place: Path, open_config: RunCon
     (folder,) = (place / "runs").rglob("run_0")
     with pytest.raises(UsageError, match=r"holds no whole checkpoint to go on from; set checkpoint\.every_samples"):
         resume(RunFolder(folder), "laptop", QUIET)
-    with pytest.raises(UsageError, match="is a run of laptop, and h200_1x is named; name laptop"):
+    with pytest.raises(UsageError, match="is a run of laptop, not of h200_1x; name laptop"):
         resume(RunFolder(folder), "h200_1x", QUIET)
     with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run"):
         resume(RunFolder(folder.parent), "laptop", QUIET)
@@ -753,7 +753,7 @@ def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
     stopped = saved(place, open_config, implementation)
     config = load_resolved(stopped.config)
     write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
-    with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, as .*put that back"):
+    with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, when .*restore it"):
         resume(stopped, "laptop", QUIET)
     assert not stopped.gone_on_with and stopped.told_failure()
 
@@ -761,7 +761,9 @@ def test_a_configuration_that_was_edited_is_refused_before_anything_is_touched(
 def test_runs_that_cannot_be_written_are_a_sentence(place: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation()
     (place / "runs" / "laptop" / ".lock").mkdir(parents=True)
-    with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); see who may write"):
+    with pytest.raises(
+        WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); check its permissions"
+    ):
         list(run_set(open_config, 1, QUIET))
 
 

@@ -114,7 +114,7 @@ def test_a_record_that_is_missing_or_broken_is_said(records: list[RunRecord]) ->
     records[1].folder.data.write_text('{"format": "podium-data", "version": 1, "stores": []}', encoding="utf-8")
     (reason,), _ = compared(records)
     assert reason.startswith(
-        f"same data: {records[1].folder.data}: cannot be used (it lists no stores); put back what "
+        f"same data: {records[1].folder.data}: cannot be used (it lists no stores); restore the file "
     )
     for record in records:
         record.folder.data.unlink(missing_ok=True)
