@@ -360,10 +360,10 @@ def test_a_file_of_another_checkpoint_rank_or_run_is_refused(
     with Saver(Checkpointing(), folder, processes, state, 0, {"seed": 6}) as saver:
         saver.capture(32)
         saver.keep(2, 32, 0, {})
-    with pytest.raises(WorkError, match="is not this checkpoint's: its configuration is "):
+    with pytest.raises(WorkError, match="belongs to another checkpoint: its configuration is "):
         verify_tensors(two[1], 0)
     save_file({"x": torch.zeros(1)}, second)
-    with pytest.raises(WorkError, match="is not this checkpoint's: its batches is None"):
+    with pytest.raises(WorkError, match="belongs to another checkpoint: its batches is None"):
         verify_tensors(two[1], 0)
 
 

@@ -436,7 +436,7 @@ def test_a_full_disk_is_named_where_nothing_could_be_told(
     monkeypatch.setattr(os, "fsync", full)
     as_implementation("sys.exit(1)")
     with pytest.raises(
-        WorkError, match=rf"^{run_folder.path}: the disk is full \(No space left on device\); make room"
+        WorkError, match=rf"^{run_folder.path}: the disk is full \(No space left on device\); free some"
     ):
         start(open_config, run_folder)
 
