@@ -1,1 +1,1 @@
-"""The contract between harness and implementation: one typed, frozen configuration of a run."""
+"""The contract between harness and implementation: typed, frozen configuration of a run, and its folder's layout."""

@@ -1,4 +1,4 @@
-"""Error messages for a configuration: the file, the key, what was found, what is allowed."""
+"""Messages for configuration errors: file and key, what was found, what is allowed."""
 
 import difflib
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ Location = tuple[str, ...]
 
 
 class Origins:
-    """Which file (or the command line) gave each key its value."""
+    """Record of the source, a file or the command line, of each key's value."""
 
     def __init__(self, file: Path, shown_under: str = "") -> None:
-        """`file` and `shown_under` (a section) say where a key that nothing gave should have been given."""
+        """`file` and its section `shown_under` are named in messages about keys that no source sets."""
         self._file, self._shown_under = file, shown_under
-        self._given: dict[Location, tuple[str, str]] = {}
+        self._sources: dict[Location, tuple[str, str]] = {}
 
     def merge(
         self, values: dict[str, Any], more: Mapping[str, Any], source: str, shown_under: str = "", at: Location = ()
     ) -> None:
-        """Put `more` over `values`, key by key, and remember where it came from; `at` is where both are."""
+        """Merge `more` into `values`, key by key, and record the source; `at` is the path of both mappings."""
         for key, value in more.items():
             here = (*at, str(key))
-            self._given[here] = (source, shown_under)
+            self._sources[here] = (source, shown_under)
             if isinstance(value, Mapping):
                 if not isinstance(values.get(key), dict):
                     values[key] = {}
@@ -36,11 +36,11 @@ class Origins:
             else:
                 values[key] = value
 
-    def place(self, location: Location) -> str:
-        """ "FILE: KEY" of a key, or of where it should have been given."""
+    def locate(self, location: Location) -> str:
+        """Return `FILE: KEY` for a key: its source, or the file in which it should be set."""
         for end in range(len(location), 0, -1):
-            if location[:end] in self._given:
-                source, shown_under = self._given[location[:end]]
+            if location[:end] in self._sources:
+                source, shown_under = self._sources[location[:end]]
                 return f"{source}: {'.'.join(filter(None, (shown_under, *location)))}"
         if not location:
             return str(self._file)
@@ -49,26 +49,26 @@ class Origins:
 
 
 def explain(error: ValidationError, model: type[BaseModel], origins: Origins) -> str:
-    """One line for each thing that is wrong, unknown keys first: they are often the cause of the rest."""
+    """Format a validation error as one line per fault, unknown keys first: they often cause the others."""
     details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    return "\n".join(_explain_one(detail, model, origins) for detail in details)
+    return "\n".join(_format_detail(detail, model, origins) for detail in details)
 
 
-def _explain_one(detail: ErrorDetails, model: type[BaseModel], origins: Origins) -> str:
-    location = _keys(detail["loc"], model)
-    place = origins.place(location)
+def _format_detail(detail: ErrorDetails, model: type[BaseModel], origins: Origins) -> str:
+    location = _key_path(detail["loc"], model)
+    place = origins.locate(location)
     allowed = detail.get("ctx", {})
     found = f"found {quoted(detail['input'])}"
     match detail["type"]:
         case "extra_forbidden":
-            keys = _keys_beside(location, model)
+            keys = _sibling_keys(location, model)
             close = difflib.get_close_matches(location[-1], keys, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             return f"{place}: there is no such key{hint}; allowed are {', '.join(keys)}"
         case "missing":
             return f"{place}: is missing; add it"
         case "model_type":
-            return f"{place}: {found}; keys and values are expected below it"
+            return f"{place}: {found}; a mapping of keys to values is expected"
         case "literal_error":
             return f"{place}: {found}; allowed is {str(allowed['expected']).replace(' or ', ', ')}"
         case "value_error":
@@ -78,8 +78,8 @@ def _explain_one(detail: ErrorDetails, model: type[BaseModel], origins: Origins)
             return f"{place}: {found}; allowed: {expectation}"
 
 
-def _keys(location: tuple[int | str, ...], model: type[BaseModel]) -> Location:
-    """The location as a user would write it: field names and numbers only."""
+def _key_path(location: tuple[int | str, ...], model: type[BaseModel]) -> Location:
+    """Convert pydantic's location to the keys a user writes: it also has names of union members and validators."""
     keys: list[str] = []
     current: type[BaseModel] | None = model
     for part in location:
@@ -89,7 +89,7 @@ def _keys(location: tuple[int | str, ...], model: type[BaseModel]) -> Location:
         keys.append(str(part))
         if isinstance(part, int):
             continue
-        current = _model_of(current, str(part)) if known and current is not None else None
+        current = _submodel(current, str(part)) if known and current is not None else None
     return tuple(keys)
 
 
@@ -97,17 +97,17 @@ def _field_names(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _keys_beside(location: Location, model: type[BaseModel]) -> list[str]:
+def _sibling_keys(location: Location, model: type[BaseModel]) -> list[str]:
     current = model
     for key in location[:-1]:
         if key.isdecimal():
             continue
-        current = _model_of(current, key) or current
+        current = _submodel(current, key) or current
     internal = {"system"} if current is model else set()
     return [name for name in _field_names(current) if name not in internal]
 
 
-def _model_of(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+def _submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     field = model.model_fields.get(key)
     if field is None:
         return None

@@ -1,8 +1,8 @@
-"""Choice of the optimizer settings that a recipe trains with at a batch size: of a named set, or a system's own.
+"""Choice of the optimizer's hyper-parameters for a recipe and a batch size: a named set, or values in a system's file.
 
-A recipe says which optimizer it trains with. Its numbers belong to that optimizer and the global batch size, so a
-system names sets (`hyperparameters`, of benchmarks/bert/published/hyperparameters.yaml) and may change single numbers
-of them. Numbers of one optimizer are never used with another.
+The recipe chooses the optimizer. Hyper-parameters belong to one optimizer and one global batch size, so a system names
+sets (`hyperparameters`, of benchmarks/bert/published/hyperparameters.yaml) and may override single values. Values for
+one optimizer are never used with another.
 """
 
 import difflib
@@ -15,41 +15,41 @@ from benchmarks.bert.sizes import SIZES
 from podium.config.schema import OptimizerSettings, RunConfig
 from podium.core.errors import UsageError
 
-# Keys of `optimizer` that are no hyper-parameters, so that they go with any of them.
-NOT_NUMBERS = ("algorithm", "backend", "sharded_from")
-NEEDED = tuple(name for name, field in OptimizerSettings.model_fields.items() if field.is_required())
+# Keys of `optimizer` that are not hyper-parameters and can be combined with any set.
+NON_NUMERIC_KEYS = ("algorithm", "backend", "sharded_from")
+REQUIRED_KEYS = tuple(name for name, field in OptimizerSettings.model_fields.items() if field.is_required())
 
 
 def choose_hyperparameters(
-    system: Path, recipe: str, layers: Sequence[Mapping[str, Any]], own_algorithm: str | None
+    system: Path, recipe: str, layers: Sequence[Mapping[str, Any]], system_algorithm: str | None
 ) -> HyperparameterSet | None:
-    """The set that fills in what neither the system nor the command line gives; None where they give all of it.
+    """Return the set that supplies values which neither the system nor the command line sets; None if not needed.
 
-    `layers` are the keys of the recipe, the system's `bert:` section and the command line; a later one counts more.
-    `own_algorithm` is the optimizer that numbers in the system's file are for. A set that the system names for the
-    optimizer of this run counts at every batch size (of several the one for this size), another one where it was
-    trained with about this batch size.
+    `layers` are the keys of the recipe, the system's `bert:` section and the command line, later ones overriding
+    earlier ones. `system_algorithm` is the optimizer that values in the system's file are for. A set that the system
+    names for this run's optimizer is used at every batch size (of several, the one for this batch size); other sets
+    only near a batch size that they were trained with.
 
-    Raises UsageError where there is none, or where numbers or a set are for another optimizer.
+    Raises UsageError if there is no set, or if values or a named set are for another optimizer.
     """
     _, own, given = layers
-    algorithm = _given("optimizer.algorithm", layers)
-    size, batch = _given("size", layers), _given("global_batch_size", layers)
-    kept = sorted({*_numbers(own)} - {*_numbers(given)})
-    if kept and own_algorithm is None:
+    algorithm = _lookup("optimizer.algorithm", layers)
+    size, batch = _lookup("size", layers), _lookup("global_batch_size", layers)
+    system_values = sorted({*_number_keys(own)} - {*_number_keys(given)})
+    if system_values and system_algorithm is None:
         raise UsageError(
-            f"{system}: bert.optimizer.algorithm is missing: nothing says which optimizer optimizer.{kept[0]} is for; "
-            "add it, or name a recipe"
+            f"{system}: bert.optimizer.algorithm is missing, so that it is unknown which optimizer "
+            f"optimizer.{system_values[0]} is for; add it, or name a recipe"
         )
-    if kept and own_algorithm != algorithm:
+    if system_values and system_algorithm != algorithm:
         raise UsageError(
-            f"{system}: bert.optimizer.{kept[0]} is for {own_algorithm}, but recipe {recipe} trains with {algorithm}; "
-            f"set optimizer.algorithm={own_algorithm} to train with that, or move the numbers of {own_algorithm} into "
-            "another system file"
+            f"{system}: bert.optimizer.{system_values[0]} is for {system_algorithm}, but recipe {recipe} trains with "
+            f"{algorithm}; set optimizer.algorithm={system_algorithm} to train with that, or move the values for "
+            f"{system_algorithm} into another system file"
         )
     source = "--set " if "hyperparameters" in given else f"{system}: bert."
-    named = [_set_named(name, source) for name in _names(_given("hyperparameters", layers[1:]))]
-    is_size = isinstance(size, str) and size in SIZES  # another is refused with the rest of the configuration
+    named = [_find_set(name, source) for name in _as_names(_lookup("hyperparameters", layers[1:]))]
+    is_size = isinstance(size, str) and size in SIZES  # other values are refused by the schema, later
     matching = [one for one in named if one.algorithm == algorithm and (one.size == size or not is_size)]
     if matching:
         return next((one for one in matching if one.fits(size, algorithm, batch)), matching[0])
@@ -57,40 +57,42 @@ def choose_hyperparameters(
         raise UsageError(
             f"--set hyperparameters: found {named[0].name}, which is for {named[0].algorithm} and size "
             f"{named[0].size}, but recipe {recipe} trains with {algorithm} and size {size}; allowed with them are "
-            f"{_listed(size, algorithm)} (another optimizer is chosen by optimizer.algorithm)"
+            f"{_matching_sets(size, algorithm)} (another optimizer is chosen by optimizer.algorithm)"
         )
-    if kept:
+    if system_values:
         return None
     found = next((one for one in hyperparameter_sets().values() if one.fits(size, algorithm, batch)), None)
-    missing = [key for key in NEEDED if key not in (*_numbers(given), "algorithm")]
-    is_algorithm = algorithm in {one.algorithm for one in hyperparameter_sets().values()}  # else refused later, too
+    missing = [key for key in REQUIRED_KEYS if key not in (*_number_keys(given), "algorithm")]
+    is_algorithm = algorithm in {
+        one.algorithm for one in hyperparameter_sets().values()
+    }  # others too are refused later
     if found is None and missing and is_size and isinstance(batch, int) and is_algorithm:
         raise UsageError(
             f"{system}: recipe {recipe} trains size {size} with {algorithm}, and for global_batch_size {batch} no set "
             f"of hyperparameters is known; set {', '.join(f'optimizer.{key}' for key in missing)}, or name a set of "
-            f"another batch size by --set hyperparameters=NAME; allowed are {_listed(size, algorithm)}"
+            f"another batch size by --set hyperparameters=NAME; allowed are {_matching_sets(size, algorithm)}"
         )
     return found
 
 
 def hyperparameters_note(config: RunConfig) -> str:
-    """Which set a run trains with, what was changed of it, and at which batch sizes it was used before."""
+    """Describe the set that a run trains with, which of its values are overridden, and its known batch sizes."""
     optimizer = f"{config.optimizer.algorithm}, learning rate {config.optimizer.learning_rate:g}"
     known = hyperparameter_sets().get(config.hyperparameters or "")
     if known is None:
-        return f"Optimizer: {optimizer}, as the system or the command line says"
+        return f"Optimizer: {optimizer}, from the system file or the command line"
     batches = " and ".join(f"{batch:,}" for batch in known.used_at)
     at = f"used at {batches} samples a step"
     here = "" if config.global_batch_size in known.used_at else f", here at {config.global_batch_size:,}"
-    of_set = OptimizerSettings.model_validate(known.optimizer)  # what the set does not name has its default
-    numbers = [key for key in OptimizerSettings.model_fields if key not in NOT_NUMBERS]
+    of_set = OptimizerSettings.model_validate(known.optimizer)  # adds defaults
+    numbers = [key for key in OptimizerSettings.model_fields if key not in NON_NUMERIC_KEYS]
     changed = [key for key in numbers if getattr(config.optimizer, key) != getattr(of_set, key)]
     but = f" but for {', '.join(changed)}" if changed else ""
     return f"Optimizer: {optimizer}, hyperparameters {known.name}{but} ({at}{here})"
 
 
-def _given(key: str, layers: Sequence[Mapping[str, Any]]) -> Any:
-    """The value of a dotted key in the last layer that has it; None where none has, or not as keys below keys."""
+def _lookup(key: str, layers: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the value of a dotted key in the last layer that sets it; None if none does."""
     for layer in reversed(layers):
         value: Any = layer
         for part in key.split("."):
@@ -100,18 +102,18 @@ def _given(key: str, layers: Sequence[Mapping[str, Any]]) -> Any:
     return None
 
 
-def _numbers(layer: Mapping[str, Any]) -> list[str]:
+def _number_keys(layer: Mapping[str, Any]) -> list[str]:
     optimizer = layer.get("optimizer")
-    return [key for key in optimizer if key not in NOT_NUMBERS] if isinstance(optimizer, Mapping) else []
+    return [key for key in optimizer if key not in NON_NUMERIC_KEYS] if isinstance(optimizer, Mapping) else []
 
 
-def _names(value: Any) -> list[str]:
+def _as_names(value: Any) -> list[str]:
     if value is None:
         return []
     return [str(name) for name in value] if isinstance(value, list | tuple) else [str(value)]
 
 
-def _set_named(name: str, source: str) -> HyperparameterSet:
+def _find_set(name: str, source: str) -> HyperparameterSet:
     sets = hyperparameter_sets()
     if name not in sets:
         close = difflib.get_close_matches(name, sets, n=1)
@@ -120,6 +122,6 @@ def _set_named(name: str, source: str) -> HyperparameterSet:
     return sets[name]
 
 
-def _listed(size: object, algorithm: object) -> str:
+def _matching_sets(size: object, algorithm: object) -> str:
     sets = hyperparameter_sets().values()
     return ", ".join(one.name for one in sets if (one.size, one.algorithm) == (size, algorithm)) or "none"

@@ -1,6 +1,6 @@
-"""The reference of all configuration keys in docs/configuration.md, generated from the schema.
+"""Generator of the reference of all configuration keys in docs/configuration.md, from the schema.
 
-`python -m podium.config.reference` writes it into that page, between the two comments that mark it.
+`python -m podium.config.reference` writes it into that page, between two marker comments.
 """
 
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from podium.config.hyperparameters import NEEDED
+from podium.config.hyperparameters import REQUIRED_KEYS
 from podium.config.load import read_configuration, recipe_files
 from podium.config.schema import RunConfig
 from podium.core.errors import UsageError
@@ -17,32 +17,32 @@ from podium.core.paths import CODE_FOLDER
 
 PAGE = CODE_FOLDER / "docs" / "configuration.md"
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
-SECTIONS = ("description", "launch")  # of a system's file; every other key is one of `bert`
-INTERNAL = "system"  # given by the name of the file
+SECTIONS = ("description", "launch")  # of a system's file; all other keys are in `bert`
+INTERNAL = "system"  # set from the file's name
 TYPES = {"string": "text", "integer": "whole number", "number": "number", "array": "list"}
 
 Schema = Mapping[str, Any]
 
 
 def configuration_reference() -> str:
-    """Markdown: a heading and a table of keys for each section of a system's file, in the schema's order."""
+    """Return Markdown with a heading and a table of keys for each section of a system's file, in the schema's order."""
     schema = RunConfig.model_json_schema()
     sections = list(_sections(schema, schema, ()))
-    return "\n".join(line for keys, part in sections for line in _section(keys, part, schema))
+    return "\n".join(line for keys, part in sections for line in _render_section(keys, part, schema))
 
 
 def with_reference(page: str) -> str:
-    """The page with the present reference between its two marks. UsageError for a page without them."""
+    """Return the page with the current reference between its markers. Raises UsageError if they are missing."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise UsageError(f"{PAGE}: the lines {BEGIN} and {END} are missing; put the reference between them")
+        raise UsageError(f"{PAGE}: the lines {BEGIN} and {END} are missing; add them where the reference belongs")
     return f"{before}{BEGIN}\n\n{configuration_reference()}\n{END}{after}"
 
 
 def _sections(part: Schema, schema: Schema, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Schema]]:
-    """Each section by its keys: `description` and `launch` with what is below them first, then `bert`."""
-    inner = {key: found for key, value in part["properties"].items() if (found := _model_of(value, schema))}
+    """Yield (keys, schema) of each section: `description` and `launch` with their subsections, then `bert`."""
+    inner = {key: found for key, value in part["properties"].items() if (found := _subschema(value, schema))}
     if keys:
         yield keys, part
     for key in (key for key in inner if not keys and key in SECTIONS):
@@ -53,7 +53,7 @@ def _sections(part: Schema, schema: Schema, keys: tuple[str, ...]) -> Iterator[t
         yield from _sections(inner[key], schema, (*keys, key))
 
 
-def _section(keys: tuple[str, ...], part: Schema, schema: Schema) -> Iterator[str]:
+def _render_section(keys: tuple[str, ...], part: Schema, schema: Schema) -> Iterator[str]:
     name = ".".join(keys) or "bert"
     about = part["description"] if keys else "The run: recipe, model, data, and all that differs from the recipe."
     yield f"### `{name}`"
@@ -64,23 +64,28 @@ def _section(keys: tuple[str, ...], part: Schema, schema: Schema) -> Iterator[st
     yield "|---|---|---|---|"
     for key, value in part["properties"].items():
         if keys or key not in (*SECTIONS, INTERNAL):
-            cells = (f"`{key}`", _allowed(value, schema, (*keys, key)), _default(key, value, part, keys), _text(value))
+            cells = (
+                f"`{key}`",
+                _format_allowed(value, schema, (*keys, key)),
+                _format_default(key, value, part, keys),
+                _description(value),
+            )
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
 
 
-def _text(value: Schema) -> str:
+def _description(value: Schema) -> str:
     return " ".join(str(value["description"]).split())
 
 
-def _options(value: Schema) -> list[Schema]:
-    """The forms that a value may have, without null."""
+def _non_null_schemas(value: Schema) -> list[Schema]:
+    """Alternatives of a value's schema, without null."""
     return [option for option in value.get("anyOf", [value]) if option.get("type") != "null"]
 
 
-def _model_of(value: Schema, schema: Schema) -> Schema | None:
-    """The section below a key, or of the entries of its list; None where it has plain values."""
-    for option in _options(value):
+def _subschema(value: Schema, schema: Schema) -> Schema | None:
+    """Schema of the section below a key, or of the entries of its list; None for plain values."""
+    for option in _non_null_schemas(value):
         reference = option.get("$ref") or option.get("items", {}).get("$ref")
         if reference:
             found: Schema = schema["$defs"][reference.rpartition("/")[2]]
@@ -88,23 +93,23 @@ def _model_of(value: Schema, schema: Schema) -> Schema | None:
     return None
 
 
-def _allowed(value: Schema, schema: Schema, keys: tuple[str, ...]) -> str:
-    if _model_of(value, schema):
+def _format_allowed(value: Schema, schema: Schema, keys: tuple[str, ...]) -> str:
+    if _subschema(value, schema):
         anchor = "".join(character for character in ".".join(keys) if character != ".")
         below = f"[`{'.'.join(keys)}`](#{anchor})"
         return f"list of {below}" if value.get("type") == "array" else below
-    (option,) = _options(value)
+    (option,) = _non_null_schemas(value)
     if "enum" in option:
         return ", ".join(f"`{one}`" for one in option["enum"])
     if "const" in option:
         return f"`{option['const']}`"
     if option["type"] == "array":
         number = f" of {option['minItems']}" if option.get("minItems") == option.get("maxItems", 0) else ""
-        return f"list{number}: {_kind(option['items'])}"
-    return _kind(option)
+        return f"list{number}: {_format_type(option['items'])}"
+    return _format_type(option)
 
 
-def _kind(option: Schema) -> str:
+def _format_type(option: Schema) -> str:
     kind = "path" if option.get("format") == "path" else TYPES[option["type"]]
     low, above = option.get("minimum"), option.get("exclusiveMinimum")
     high, below = option.get("maximum"), option.get("exclusiveMaximum")
@@ -112,10 +117,10 @@ def _kind(option: Schema) -> str:
     return " ".join([kind, ", ".join(f"{sign} {bound:,}" for sign, bound in bounds if bound is not None)]).strip()
 
 
-def _default(key: str, value: Schema, part: Schema, keys: tuple[str, ...]) -> str:
-    """What holds where the key is not given."""
+def _format_default(key: str, value: Schema, part: Schema, keys: tuple[str, ...]) -> str:
+    """Default of a key, or where its value comes from if it has none."""
     if key in part.get("required", ()):
-        if keys == ("optimizer",) and key in NEEDED and key != "algorithm":
+        if keys == ("optimizer",) and key in REQUIRED_KEYS and key != "algorithm":
             return "of `hyperparameters`"
         return "of the recipe" if (*keys, key) in _recipe_keys() else "required"
     default = value["default"]
@@ -125,7 +130,7 @@ def _default(key: str, value: Schema, part: Schema, keys: tuple[str, ...]) -> st
 
 
 def _recipe_keys() -> set[tuple[str, ...]]:
-    """The keys that every shipped recipe gives, one or two deep."""
+    """Keys, one or two levels deep, that every shipped recipe sets."""
     found: list[set[tuple[str, ...]]] = []
     for path in recipe_files("pytorch"):
         recipe = read_configuration(path)
@@ -135,7 +140,7 @@ def _recipe_keys() -> set[tuple[str, ...]]:
 
 
 def main(page: Path = PAGE) -> None:
-    """Write the reference into its page. UsageError where there is no such page, as in an installation."""
+    """Write the reference into its page. Raises UsageError if the page is missing, as in an installation."""
     if not page.is_file():
         raise UsageError(f"{page}: there is no such page; run this in a clone of the repository")
     write_whole(page, with_reference(page.read_text(encoding="utf-8")))

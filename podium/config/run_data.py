@@ -1,4 +1,4 @@
-"""The data of a run: the manifest of each of its stores, kept in its folder; checkpoints keep their digests."""
+"""Record of a run's data: the manifests of its stores, in the run's folder; checkpoints contain their digests."""
 
 import json
 from collections.abc import Mapping
@@ -13,42 +13,42 @@ from podium.core.json_files import read_json
 from podium.core.text import cut, printable
 
 FORMAT, VERSION = "podium-data", 1
-LARGEST_BYTES = 2**26
+MAX_BYTES = 2**26
 
 
 @dataclass(frozen=True)
 class RunData:
-    """The manifests of the stores of a run by their keys in its configuration, data.evaluation_store included."""
+    """Manifests of a run's stores by their keys in the configuration, data.evaluation_store included."""
 
     manifests: Mapping[str, Manifest]
 
     @property
     def digests(self) -> dict[str, str]:
-        """What identifies the samples of each store."""
+        """Digest that identifies the samples of each store, by key."""
         return {key: manifest.digest for key, manifest in self.manifests.items()}
 
     def difference(self, expected: "RunData", folders: Mapping[str, Path], other: str) -> str:
-        """Where this first differs from what is expected, as a sentence; empty where it does not.
+        """Describe the first difference from `expected` in one sentence; empty if there is none.
 
-        `folders` are those of these stores, `other` names what they are compared with.
+        `folders` are the folders of these stores, `other` is the name of the expected data in the sentence.
         """
         for key in {**self.manifests, **expected.manifests}:
             if key not in self.manifests or key not in expected.manifests:
-                there, lacking = ("this run", other) if key in self.manifests else (other, "this run")
-                return f"{there} has a store {key}, {lacking} has none"
+                present, absent = ("this run", other) if key in self.manifests else (other, "this run")
+                return f"{present} has a store {key}, {absent} has none"
             found, wanted = self.manifests[key], expected.manifests[key]
             if found != wanted:
                 return f"{key}: {next(found.differences(wanted)).sentence(folders[key], other)}"
         return ""
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The JSON document of `of_document`."""
         stores = {key: manifest.document() for key, manifest in self.manifests.items()}
         return {"format": FORMAT, "version": VERSION, "stores": stores}
 
     @classmethod
     def of_document(cls, document: Any) -> "RunData":
-        """From JSON of any origin. Raises ValueError with the reason where it is no data of a run."""
+        """Parse an untrusted JSON document. Raises ValueError with the reason if it is not a record of a run's data."""
         if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != VERSION:
             raise ValueError(f"its format is not {FORMAT!r} of version {VERSION}")
         if not isinstance(stores := document.get("stores"), dict):
@@ -57,17 +57,17 @@ class RunData:
 
 
 def write_run_data(path: Path, data: RunData) -> None:
-    """Keep with a run what it is trained and evaluated on."""
+    """Write the record of the data that a run is trained and evaluated on, atomically."""
     write_whole(path, json.dumps(data.document(), indent=1) + "\n")
 
 
 def read_run_data(path: Path) -> RunData | None:
-    """Read what `write_run_data` wrote; None where there is no file, as with runs of older versions, else WorkError."""
+    """Read the record of a run's data; None if missing, as in runs of older versions; WorkError if invalid."""
     if not path.exists():
         return None
     try:
-        return RunData.of_document(read_json(path, LARGEST_BYTES))
+        return RunData.of_document(read_json(path, MAX_BYTES))
     except ValueError as error:
         raise WorkError(
-            f"{path}: cannot be used ({printable(cut(str(error), 300))}); put back what `podium run` wrote there"
+            f"{path}: cannot be used ({printable(cut(str(error), 300))}); restore the file that `podium run` wrote"
         ) from None

@@ -1,9 +1,9 @@
 """The folder of one run: files of the harness and of the implementation, and its checkpoints.
 
-A checkpoint is a folder under the run's own. It is complete when its facts and the file of every rank exist. Each of
-these files is written to a temporary name and renamed, so that no process waits for another: the last file to arrive
-completes it, and until then another file says that it is unfinished. The facts contain the configuration that the
-checkpoint was made with, which is compared with that of a run that resumes from it.
+A checkpoint is a subfolder of the run's folder. It is complete when its facts (facts.json) and the file of every rank
+exist. Each of these files is written atomically, so that ranks need not wait for each other: the last file completes
+the checkpoint, and until then a marker file shows that it is unfinished. The facts include the configuration that the
+checkpoint was written with, which is compared with that of a run that resumes from it.
 """
 
 import json
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from podium.config.run_data import read_run_data
-from podium.config.schema import FREE, FREE_ON_GPU, RunConfig
+from podium.config.schema import RESUME_OVERRIDES, RESUME_OVERRIDES_ON_GPU, RunConfig
 from podium.core.errors import PodiumError, Saved, UsageError, WorkError
 from podium.core.files import make_folder, unwritable, write_whole
 from podium.core.json_files import digest_of, parse_json, read_json
 
 FORMAT, VERSION = "podium-run", 2
 FACTS = "facts.json"
-UNFINISHED = "unfinished"  # a file of a checkpoint that is being written
-NAME = "batch_{:08d}"
-# The facts that harness and implementation share, and their types.
-KNOWN: Mapping[str, type] = {
+UNFINISHED = "unfinished"  # marker file in a checkpoint that is being written
+FOLDER_NAME = "batch_{:08d}"
+# Facts that harness and implementation share, and their types.
+REQUIRED_FACTS: Mapping[str, type] = {
     **dict.fromkeys(("batches", "samples", "ranks", "metrics_bytes"), int),
     **dict.fromkeys(("log", "digest"), str),
     "configuration": dict,
@@ -35,23 +35,23 @@ KNOWN: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint."""
+    """A complete checkpoint."""
 
     path: Path
-    batches: int  # global batches that were taken, those of skipped steps included
-    samples: int  # that were trained on
-    metrics_bytes: int  # length of the run's metrics when it was made
-    log: str  # the run's log when it was made
-    facts: Mapping[str, Any]  # all that is no tensor
+    batches: int  # global batches consumed, including those of skipped steps
+    samples: int  # samples trained on
+    metrics_bytes: int  # length of the metrics file when it was written
+    log: str  # content of the result log when it was written
+    facts: Mapping[str, Any]  # the whole content of facts.json: everything but tensors
 
 
 def checkpoint_path(folder: Path, batches: int) -> Path:
-    """Where the checkpoint after so many global batches lies, or would lie."""
-    return folder / NAME.format(batches)
+    """Path of the checkpoint after this number of global batches, whether or not it exists."""
+    return folder / FOLDER_NAME.format(batches)
 
 
 def rank_file(checkpoint: Path, rank: int) -> Path:
-    """The tensors that a rank has written."""
+    """Path of the tensor file of one rank."""
     return checkpoint / f"rank_{rank}.safetensors"
 
 
@@ -65,10 +65,10 @@ def facts_of(
     rest: Mapping[str, Any],
     data: Mapping[str, str] | None = None,
 ) -> str:
-    """The content of a checkpoint's facts.
+    """Return the content of a checkpoint's facts.json, with its digest.
 
-    `configuration` is what the run was made with (`kept`), `data` the digests of its stores (of `RunData`; None where
-    its folder lists none), and `rest` is the implementation's own.
+    `configuration` is the one that the run was started with (of `kept`), `data` the digests of its stores (of
+    `RunData`; None if its folder has no such record), and `rest` further facts of the implementation.
     """
     known = {"batches": batches, "samples": samples, "ranks": ranks, "metrics_bytes": metrics_bytes, "log": log}
     facts = {"format": FORMAT, "version": VERSION, **known, "configuration": configuration, **rest}
@@ -78,11 +78,11 @@ def facts_of(
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint in this folder; None where it is not whole or of another version."""
+    """Read the checkpoint in this folder; None if it is incomplete, invalid or of another version."""
     try:
         facts = read_json(path / FACTS)
         known = (facts["format"], facts["version"]) == (FORMAT, VERSION)
-        known = known and all(isinstance(facts[key], kind) for key, kind in KNOWN.items())
+        known = known and all(isinstance(facts[key], kind) for key, kind in REQUIRED_FACTS.items())
         whole = all(rank_file(path, rank).is_file() for rank in range(facts["ranks"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
@@ -92,7 +92,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """The folders of all checkpoints of a run, whole or not, the oldest first."""
+    """Folders of all checkpoints of a run, complete or not, oldest first."""
     return sorted(
         (path for path in folder.glob("batch_*") if path.name[6:].isdecimal() and path.is_dir()), key=_batches
     )
@@ -103,8 +103,9 @@ def _batches(path: Path) -> int:
 
 
 def begin_checkpoint(folder: Path, batches: int) -> Path:
-    """Make the folder of a checkpoint, marked as unfinished by the rank that comes first."""
+    """Create the folder of a checkpoint, and mark it as unfinished if this rank is the first."""
     path = checkpoint_path(make_folder(folder), batches)
+    # mkdir is atomic: exactly one rank creates the folder and writes the marker.
     try:
         path.mkdir()
     except FileExistsError:
@@ -116,40 +117,41 @@ def begin_checkpoint(folder: Path, batches: int) -> Path:
 
 
 def finish_checkpoint(path: Path) -> None:
-    """A rank has written all that it writes: the last one to do so ends the checkpoint."""
+    """Remove the marker if the checkpoint is complete. Each rank calls this after its last file."""
     if read_checkpoint(path) is not None:
         with suppress(OSError):
             (path / UNFINISHED).unlink(missing_ok=True)
 
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
-    """The whole checkpoints of a run, the oldest first."""
+    """Complete checkpoints of a run, oldest first."""
     found = [read_checkpoint(path) for path in checkpoint_folders(folder)]
     return sorted((checkpoint for checkpoint in found if checkpoint), key=lambda checkpoint: checkpoint.batches)
 
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest complete checkpoint of a run; None if it has none."""
     return next(reversed(whole_checkpoints(folder)), None)
 
 
 def remove_old_checkpoints(folder: Path, keep: int) -> None:
-    """Remove all whole checkpoints but the newest ones. What is removed is no longer whole from the first moment on."""
+    """Remove all complete checkpoints but the `keep` newest ones."""
     for checkpoint in whole_checkpoints(folder)[:-keep]:
         with suppress(OSError):
-            (checkpoint.path / FACTS).unlink()
+            (checkpoint.path / FACTS).unlink()  # first, so that a partly removed checkpoint is not seen as complete
         shutil.rmtree(checkpoint.path, ignore_errors=True)
 
 
 def remove_unfinished_checkpoints(folder: Path) -> None:
-    """Remove what processes that died have left half-written, and no checkpoint that was whole before."""
+    """Remove checkpoints that were never completed because their processes died; a damaged one is not removed."""
     for path in checkpoint_folders(folder):
         finish_checkpoint(path)
         if (path / UNFINISHED).exists() or not any(path.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
 
 
-class _Name:
-    """A path in a run's folder, by its name there."""
+class _RunPath:
+    """Descriptor of a path in a run's folder, by file name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -160,50 +162,50 @@ class _Name:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Names of a run's files. None of them is a result: results/ gets its log when the run has ended."""
+    """Paths and state of a run's folder. Its log is copied to results/ only when the run has ended."""
 
     path: Path
 
-    config = _Name("config.yaml")  # the resolved configuration
-    data = _Name("data.json")  # the manifests of the stores that it is trained and evaluated on
-    source = _Name("source.json")  # which code makes the run
-    log = _Name("result.partial.txt")  # the result log while it is being written
-    metrics = _Name("metrics.jsonl")  # one JSON object a line: every step and every evaluation
-    summary = _Name("summary.json")  # totals of a run that came to its end
-    output = _Name("output.txt")  # what the processes print
-    checkpoints = _Name("checkpoints")  # a folder with a folder for each checkpoint
-    # the log of a run whose data was changed meanwhile
-    changed_data_result = _Name("result.changed_data.txt")
-    restarted_result = _Name("result.restarted.txt")  # the log of a run that was restarted, when it has ended
-    not_finite = _Name("not_finite.json")  # the samples of the batch whose loss was not finite
-    lock = _Name(".lock")  # locked by all processes of the run as long as they live (podium/core/locks.py)
-    _resumed = _Name("resumed")
-    _failure = _Name("failure.json")
-    _restarts = _Name("restarts.jsonl")
+    config = _RunPath("config.yaml")  # the resolved configuration
+    data = _RunPath("data.json")  # the manifests of its stores for training and evaluation
+    source = _RunPath("source.json")  # the code of the run: commit and hash
+    log = _RunPath("result.partial.txt")  # the result log while it is being written
+    metrics = _RunPath("metrics.jsonl")  # JSON Lines: one object per step and per evaluation
+    summary = _RunPath("summary.json")  # totals, written when the run has ended
+    output = _RunPath("output.txt")  # standard output and standard error of the processes
+    checkpoints = _RunPath("checkpoints")  # one subfolder per checkpoint
+    changed_data_result = _RunPath("result.changed_data.txt")  # the log of a run whose data changed while it ran
+    restarted_result = _RunPath("result.restarted.txt")  # the log of a restarted run that has ended
+    not_finite = _RunPath("not_finite.json")  # the samples of the batch whose loss was not finite
+    lock = _RunPath(".lock")  # held in shared mode by all processes of the run (podium/core/locks.py)
+    _resumed = _RunPath("resumed")
+    _failure = _RunPath("failure.json")
+    _restarts = _RunPath("restarts.jsonl")
 
     @property
     def begun(self) -> bool:
-        """Whether processes have written here before: those that start now begin again."""
+        """Whether earlier processes of this run have written here, so that the next ones restart it."""
         return self.log.exists() or self.metrics.exists() or self.gone_on_with
 
     @property
     def gone_on_with(self) -> bool:
-        """Whether the run was restarted, or `podium run --resume` has set out to: its log is no result."""
+        """Whether the run was restarted, or marked by `podium run --resume`; its log is then not a valid result."""
         return self._resumed.exists() or self.restarts > 0
 
     def mark_resumed(self) -> None:
-        """Say that the run is gone on with, before any process of it starts: it may die before it can say so."""
+        """Mark the run as resumed. Called before its processes start, since they may die before they can record it."""
         write_whole(self._resumed, "")
 
     @property
     def restarts(self) -> int:
-        """How often the run was begun again, by torchrun or by `podium run --resume`."""
+        """Number of restarts, by torchrun or by `podium run --resume`."""
         return len(self._restarts.read_text(encoding="utf-8").splitlines()) if self._restarts.is_file() else 0
 
     def begin_again(self, checkpoint: Checkpoint | None) -> None:
-        """Mark the run as restarted, and bring log and metrics to where they stood in the checkpoint, or to nothing.
+        """Record a restart, and reset log and metrics to their state in the checkpoint, or to empty without one.
 
-        Unfinished checkpoints are removed, and a failure that the restart was made for is forgotten.
+        Unfinished checkpoints and the record of a failure are removed. Raises WorkError if the metrics file is shorter
+        than it was when the checkpoint was written.
         """
         time, samples = datetime.now().isoformat(timespec="seconds"), checkpoint.samples if checkpoint else 0
         with self._restarts.open("a", encoding="utf-8") as file:
@@ -213,27 +215,27 @@ class RunFolder:
         length = checkpoint.metrics_bytes if checkpoint else 0
         if len(metrics) < length:
             raise WorkError(
-                f"{self.metrics}: has {len(metrics)} bytes, and the checkpoint {checkpoint and checkpoint.path} was "
-                f"made when it had {length}; put the whole file back"
+                f"{self.metrics}: has {len(metrics)} bytes, but had {length} when the checkpoint "
+                f"{checkpoint and checkpoint.path} was written; restore the whole file"
             )
         write_whole(self.metrics, metrics[:length])
         write_whole(self.log, checkpoint.log if checkpoint else "")
         self.forget_failure()
 
     def read_summary(self) -> dict[str, Any] | None:
-        """The totals, or None where the run did not come to its end. WorkError where they cannot be read."""
+        """Read the run's totals; None if the run has not ended. Raises WorkError if the file is invalid."""
         if not self.summary.is_file():
             return None
         try:
             summary = read_json(self.summary)
         except ValueError as error:
-            raise WorkError(f"{self.summary}: holds no totals of a run ({error}); put the whole file back") from None
+            raise WorkError(f"{self.summary}: is not a run summary ({error}); restore the file") from None
         if not isinstance(summary, dict):
-            raise WorkError(f"{self.summary}: holds no totals of a run; put the whole file back")
+            raise WorkError(f"{self.summary}: is not a run summary; restore the file")
         return summary
 
     def samples_trained(self) -> int:
-        """Samples that the run was trained on, as far as its metrics tell."""
+        """Number of samples trained on so far, from the metrics file; unreadable lines are skipped."""
         samples = 0
         if self.metrics.is_file():
             with self.metrics.open(encoding="utf-8", errors="replace") as lines:
@@ -243,12 +245,12 @@ class RunFolder:
         return samples
 
     def tell_failure(self, error: PodiumError, final: bool = True) -> None:
-        """Leave the sentence for whoever started the run. After a `final` one a restart would come to the same end."""
+        """Write a failure for the process that started the run; `final` if a restart would fail in the same way."""
         failure = {"exit_code": error.exit_code, "message": str(error), "final": final}
         write_whole(self._failure, json.dumps(failure))
 
     def told_failure(self, final_only: bool = False) -> PodiumError | None:
-        """The failure that a process has told of."""
+        """Read the failure that a process has written; None if there is none or it is not readable."""
         try:
             failure = read_json(self._failure)
             exit_code, message = failure["exit_code"], str(failure["message"])
@@ -260,57 +262,59 @@ class RunFolder:
         return kinds.get(exit_code, WorkError)(message)
 
     def forget_failure(self) -> None:
+        """Remove the record of a failure."""
         self._failure.unlink(missing_ok=True)
 
 
-FREE_BESIDE_LAUNCH = {"checkpoint"}  # keys that may be others when a run is gone on with: they change no number of it
-MOST_NAMED = 3
+RESUME_OVERRIDES_BESIDE_LAUNCH = {"checkpoint"}  # besides keys of `launch`, those that a resumed run may change
+MAX_KEYS_NAMED = 3
 
 
 def kept(config: RunConfig) -> dict[str, Any]:
-    """All of a configuration that a run's numbers and its log depend on, as JSON holds it."""
-    document = config.model_dump(mode="json", by_alias=True, exclude=FREE_BESIDE_LAUNCH | {"launch"})
-    left_out = {*FREE, *(FREE_ON_GPU if config.launch.device == "cuda" else ())}
+    """Return the part of a configuration that results depend on and that a resumed run must not change, as JSON."""
+    document = config.model_dump(mode="json", by_alias=True, exclude=RESUME_OVERRIDES_BESIDE_LAUNCH | {"launch"})
+    left_out = {*RESUME_OVERRIDES, *(RESUME_OVERRIDES_ON_GPU if config.launch.device == "cuda" else ())}
     return {**document, "launch": config.launch.model_dump(mode="json", by_alias=True, exclude=left_out)}
 
 
 def require_kept(checkpoint: Checkpoint, config: RunConfig, file: Path) -> None:
-    """Refuse to go on from a checkpoint whose facts were changed, or with another configuration than it was made with.
+    """Refuse to resume with another configuration than the checkpoint's, or from facts that were changed.
 
-    `file` is where the configuration was read. Raises WorkError for the facts, UsageError for the configuration.
+    `file` is the configuration's file, for the message. Raises WorkError for the facts, UsageError for the
+    configuration.
     """
     facts = {key: value for key, value in checkpoint.facts.items() if key != "digest"}
     if digest_of(facts) != checkpoint.facts["digest"]:
         raise WorkError(
-            f"{checkpoint.path / FACTS}: is not as it was written; remove the folder {checkpoint.path}, and the run "
-            "goes on from the checkpoint before it"
+            f"{checkpoint.path / FACTS}: was changed after it was written; remove the folder {checkpoint.path} to "
+            "resume from the previous checkpoint"
         )
     found = list(_differences(kept(config), checkpoint.facts["configuration"]))
     if found:
-        more = f", and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        more = f", and {len(found) - MAX_KEYS_NAMED} more" if len(found) > MAX_KEYS_NAMED else ""
         raise UsageError(
-            f"{file}: {', '.join(found[:MOST_NAMED])}{more}, as {checkpoint.path} was made; a run goes on as it was "
-            "configured: put that back, or start another run"
+            f"{file}: {', '.join(found[:MAX_KEYS_NAMED])}{more}, when {checkpoint.path} was written; a resumed run "
+            "keeps its configuration: restore it, or start another run"
         )
 
 
 def require_same_data(checkpoint: Checkpoint, run: RunFolder) -> None:
-    """Raise WorkError for a checkpoint that was made on other samples than the run's folder lists.
+    """Raise WorkError if the checkpoint was made on other samples than those recorded in the run's folder.
 
-    A checkpoint of an older version lists none, and neither does the folder of its run.
+    In runs of older versions neither the checkpoint nor the folder has a record.
     """
     data, made_on = read_run_data(run.data), checkpoint.facts.get("data")
     listed = data.digests if data else {}
     found = made_on if isinstance(made_on, dict) else {}
     if differing := [key for key in {**listed, **found} if listed.get(key) != found.get(key)]:
         raise WorkError(
-            f"{checkpoint.path / FACTS}: was made on other samples than {run.data} lists ({', '.join(differing)}); put "
-            "back the file of that name which `podium run` wrote, or start another run"
+            f"{checkpoint.path / FACTS}: was made on other samples than {run.data} lists ({', '.join(differing)}); "
+            f"restore the {run.data.name} that `podium run` wrote, or start another run"
         )
 
 
 def _differences(here: Any, there: Any, key: str = "") -> Iterator[str]:
-    """`KEY is HERE and was THERE` for each key of two documents that differs."""
+    """Yield `KEY is HERE and was THERE` for each key in which two JSON documents differ."""
     if isinstance(here, Mapping) and isinstance(there, Mapping):
         for name in (*here, *(name for name in there if name not in here)):
             yield from _differences(here.get(name), there.get(name), f"{key}.{name}" if key else name)

@@ -1,4 +1,4 @@
-"""The schema of a run's configuration: its sections, frozen and without unknown keys, and what fits together."""
+"""Schema of a run's configuration: its sections (frozen, without unknown keys) and checks across keys."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -9,26 +9,28 @@ from benchmarks.bert.manifest import WHOLE_STORE, NodePart
 from benchmarks.bert.preparation.settings import SHORTEST_LENGTH, GenerationSettings
 from benchmarks.bert.rules import LARGEST_SEED, TARGET_ACCURACY, closed_breaches, evaluation_interval
 from benchmarks.bert.sizes import SEQUENCE_LENGTH, SIZES, Size
-from podium.config.sbatch import limit_seconds, may_mean, options_named, refusal
+from podium.config.sbatch import abbreviation_note, limit_seconds, match_options, rejection_reason
 from podium.core.errors import UsageError
 from podium.core.processes import processors
 from podium.core.text import quoted
 
-LARGEST_NUMBER = 2**63
+INTEGER_LIMIT = 2**63
 
 
 class Settings(BaseModel):
+    """Base of all sections: frozen, no unknown keys, no infinities or NaN, no truth values for numbers."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """Numbers are not to be given as true or false; only a field that names them takes them."""
+    def _check_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false, which pydantic would convert to 1 and 0, and integers of more than 64 bits."""
         assert info.field_name is not None
         allowed = get_args(cls.model_fields[info.field_name].annotation)
         if isinstance(value, bool) and not any(option is value for option in allowed):
             raise ValueError(f"found {str(value).lower()}; a truth value is not allowed here")
-        if isinstance(value, int) and abs(value) >= LARGEST_NUMBER:
+        if isinstance(value, int) and abs(value) >= INTEGER_LIMIT:
             raise ValueError(f"found {quoted(value)}; allowed are numbers below 2^63")
         return value
 
@@ -41,22 +43,22 @@ Paths = Annotated[tuple[Path, ...], BeforeValidator(_as_list)]
 
 
 class DataSettings(Settings):
-    """Where samples come from: prepared shards, text to prepare them from, or (neither) the embedded language."""
+    """Source of samples: prepared shards, text to prepare them from, or (neither) the embedded text."""
 
     text: Paths = Field(
         default=(), description="Text to train on, in the official format: one file or a list. It is prepared once"
     )
-    evaluation_text: Path | None = Field(default=None, description="Text file whose samples are evaluated on")
+    evaluation_text: Path | None = Field(default=None, description="Text file to evaluate on")
     store: Path | None = Field(default=None, description="Folder of prepared shards to train on")
     evaluation_store: Path | None = Field(default=None, description="Folder of prepared shards to evaluate on")
-    vocabulary: Path | None = Field(default=None, description="vocab.txt of the text or of the stores")
+    vocabulary: Path | None = Field(default=None, description="vocab.txt for the text or the stores")
 
     @property
     def kind(self) -> Literal["embedded", "text", "store"]:
         return "store" if self.store else "text" if self.text else "embedded"
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_sources(self) -> Self:
         if self.text and self.store:
             raise ValueError("name either text or store, not both")
         needed = {
@@ -69,7 +71,7 @@ class DataSettings(Settings):
             if key in needed and not given:
                 raise ValueError(f"{key} is missing: with {self.kind}, {' and '.join(needed)} must be named too")
             if given and key not in (*needed, self.kind):
-                raise ValueError(f"{key} has no use without {'store' if key == 'evaluation_store' else 'text'}")
+                raise ValueError(f"{key} has no effect without {'store' if key == 'evaluation_store' else 'text'}")
         return self
 
 
@@ -84,46 +86,46 @@ _SUBMISSION_STATUS: dict[Status, str] = {
 
 
 class Description(BaseModel):
-    """The 33 fields that MLPerf requires of a system, all of them text. Numbers in the YAML are read as text."""
+    """The 33 fields by which MLPerf describes a system, all of them text. Numbers in the YAML are read as text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, coerce_numbers_to_str=True)
 
     submitter: str = Field(
-        min_length=1, description="Organisation that submits; becomes the package's folder and is in every log"
+        min_length=1, description="Submitting organisation; the name of the package's folder, and in every log"
     )
     division: Literal["closed", "open"] = Field(
-        description="MLPerf's division; a system of the closed division is refused where it breaks one of its rules"
+        description="MLPerf's division; a configuration that breaks a rule of the closed division is refused"
     )
-    status: Status = Field(description="MLPerf's state of availability")
+    status: Status = Field(description="MLPerf's availability status")
     system_name: str = Field(min_length=1, description="Name of the system in the submission and in every log")
     number_of_nodes: str = Field(description="Nodes of the system")
     host_processors_per_node: str = Field(description="CPU sockets of a node")
     host_processor_model_name: str = Field(description="Model of the CPU")
     host_processor_core_count: str = Field(description="Cores of one CPU")
     host_processor_vcpu_count: str = Field(description="Logical CPUs of a node")
-    host_processor_frequency: str = Field(description="Clock of the CPU")
+    host_processor_frequency: str = Field(description="Clock frequency of the CPU")
     host_processor_caches: str = Field(description="Caches of the CPU")
-    host_processor_interconnect: str = Field(description="Link between the CPUs of a node")
+    host_processor_interconnect: str = Field(description="Interconnect of the CPUs of a node")
     host_memory_capacity: str = Field(description="Memory of a node")
-    host_storage_type: str = Field(description="Kind of the storage that samples are read from")
-    host_storage_capacity: str = Field(description="Size of that storage")
+    host_storage_type: str = Field(description="Type of the storage that samples are read from")
+    host_storage_capacity: str = Field(description="Capacity of that storage")
     host_networking: str = Field(description="Network between nodes")
     host_networking_topology: str = Field(description="Topology of that network")
     host_memory_configuration: str = Field(description="Memory modules of a node")
     accelerators_per_node: str = Field(description="Accelerators of a node; 0 for a CPU")
     accelerator_model_name: str = Field(
-        description="Model of the accelerator; settings that it cannot run, such as fp8 on an A100, are refused"
+        description="Model of the accelerator; settings that it does not support, such as fp8 on an A100, are refused"
     )
-    accelerator_host_interconnect: str = Field(description="Link between accelerator and host")
-    accelerator_frequency: str = Field(description="Clock of the accelerator")
+    accelerator_host_interconnect: str = Field(description="Interconnect of accelerator and host")
+    accelerator_frequency: str = Field(description="Clock frequency of the accelerator")
     accelerator_on_chip_memories: str = Field(
         alias="accelerator_on-chip_memories", description="Caches and memories of the accelerator's chip"
     )
-    accelerator_memory_configuration: str = Field(description="Kind of the accelerator's memory")
+    accelerator_memory_configuration: str = Field(description="Type of the accelerator's memory")
     accelerator_memory_capacity: str = Field(description="Memory of one accelerator")
-    accelerator_interconnect: str = Field(description="Link between the accelerators of a node")
-    accelerator_interconnect_topology: str = Field(description="Topology of that link")
-    cooling: str = Field(description="How the system is cooled")
+    accelerator_interconnect: str = Field(description="Interconnect of the accelerators of a node")
+    accelerator_interconnect_topology: str = Field(description="Topology of that interconnect")
+    cooling: str = Field(description="Cooling of the system")
     hw_notes: str = Field(description="Notes on the hardware; may be empty")
     framework: str = Field(description="Framework and version, such as PyTorch 2.13.0")
     other_software_stack: str = Field(description="Drivers and libraries with their versions")
@@ -132,38 +134,44 @@ class Description(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _nothing_is_empty_text(cls, value: Any) -> Any:
+    def _null_to_empty_text(cls, value: Any) -> Any:
         return "" if value is None else value
 
     @property
     def submission_status(self) -> str:
-        """The status as log lines spell it."""
+        """Status in the spelling of MLPerf log lines."""
         return _SUBMISSION_STATUS[self.status]
 
 
 MOUNT = r"^[^:,\x00-\x1f\-][^:,\x00-\x1f]*:/[^:,\x00-\x1f]*(:ro)?$"
 RENDEZVOUS = r"^(\[[0-9a-fA-F:.]+\]|[^\s:\[\]\-][^\s:\[\]]*):[1-9][0-9]{0,4}$"
-SYSTEM_NAME = r"^\w[\w.+-]{0,99}$"  # it names folders, a Slurm job and its files
-LARGEST_PORT = 65_535
-PLACE = ("launcher", "container", "slurm_options", "requeue")  # keys that say where a run goes on
-# Keys that may be others when a run is gone on with, since they change no number of it. Nodes and processes a node say
-# who takes which samples and in which order sums add up, and threads on a CPU do the latter.
-FREE = (*PLACE, "rendezvous", "binding", "caches", "max_restarts", "timeout_seconds")
-FREE_ON_GPU = ("threads_per_process",)
-LONGEST_SIGNAL_SECONDS = 65_535  # of sbatch's --signal
-SLURM_EARLY_SECONDS = 60  # by which Slurm may send that signal early, as sbatch's manual says
-# Options of sbatch that a job which requeues itself depends on, and those that it does not go with.
+SYSTEM_NAME = r"^\w[\w.+-]{0,99}$"  # part of the names of folders, of a Slurm job and of its files
+MAX_PORT = 65_535
+PLACEMENT_KEYS = (
+    "launcher",
+    "container",
+    "slurm_options",
+    "requeue",
+)  # keys of `launch` that choose where a run is started
+# Keys of `launch` that a resumed run may change, since no result depends on them. Nodes and processes per node are not
+# among them: they determine the assignment of samples to ranks and the order of floating-point sums, as the number of
+# threads does on a CPU.
+RESUME_OVERRIDES = (*PLACEMENT_KEYS, "rendezvous", "binding", "caches", "max_restarts", "timeout_seconds")
+RESUME_OVERRIDES_ON_GPU = ("threads_per_process",)
+MAX_SIGNAL_SECONDS = 65_535  # limit of sbatch --signal
+SLURM_EARLY_SECONDS = 60  # by which Slurm may send that signal early (sbatch(1), --signal)
+# Options of sbatch that a job with `requeue` sets itself, and those that it cannot be combined with.
 REQUEUE_OPTIONS = ("--signal", "--open-mode")
-NEVER_REQUEUED = ("--no-requeue", "--array", "-a")
+INCOMPATIBLE_WITH_REQUEUE = ("--no-requeue", "--array", "-a")
 TIME_OPTIONS = ("--time", "-t")
 BINDINGS = {"cpu": ("cores",), "cuda": ("node", "socket", "exclusive", "core-complex")}
 
 
 class Container(Settings):
-    """The container that a run's processes are started in, and the folders of this machine that it sees."""
+    """The container that a run's processes are started in, and its mounts."""
 
     runtime: Literal["docker", "pyxis", "apptainer"] = Field(
-        description="`docker` goes with `launcher: docker`, `pyxis` and `apptainer` with `launcher: slurm`"
+        description="`docker` requires `launcher: docker`, `pyxis` and `apptainer` require `launcher: slurm`"
     )
     image: str = Field(
         min_length=1,
@@ -171,17 +179,17 @@ class Container(Settings):
     )
     mounts: tuple[Annotated[str, Field(pattern=MOUNT)], ...] = Field(
         default=(),
-        description="Folders that the container sees besides `results/`, `runs/` and `data/`, each as `HERE:THERE` or "
-        "`HERE:THERE:ro` (read only); HERE is relative to the repository",
+        description="Folders mounted besides `results/`, `runs/` and `data/`, each as `HOST:CONTAINER` or "
+        "`HOST:CONTAINER:ro` (read only); HOST may be relative to the repository",
     )
 
     @field_validator("image")
     @classmethod
-    def _no_option(cls, image: str) -> str:
+    def _check_image(cls, image: str) -> str:
         if image.startswith("-") or not image.isprintable():
             raise ValueError(
-                f"found {quoted(image)}, which the container's program would take for an option or which cannot be "
-                "printed; name an image or a file of one"
+                f"found {quoted(image)}, which the container runtime would parse as an option or which cannot be "
+                "printed; name an image or an image file"
             )
         return image
 
@@ -192,34 +200,34 @@ class Requeue(Settings):
     time_limit: int | None = Field(
         default=None,
         ge=1,
-        description="Minutes of each job (sbatch --time); unset: the limit of `slurm_options` or of the partition",
+        description="Time limit of each job in minutes (sbatch --time); unset: of `slurm_options` or the partition",
     )
     signal_seconds: int = Field(
         default=120,
         ge=1,
-        le=LONGEST_SIGNAL_SECONDS,
-        description="Seconds before the limit at which the run is asked to save itself and stop (sbatch --signal); "
-        "Slurm may be up to a minute early",
+        le=MAX_SIGNAL_SECONDS,
+        description="Seconds before the limit at which the run is signalled to save a checkpoint and stop "
+        "(sbatch --signal); Slurm may be up to a minute early",
     )
 
     @model_validator(mode="after")
-    def _leaves_time(self) -> Self:
+    def _check_time_limit(self) -> Self:
         if self.time_limit is not None:
             self.require_time(60 * self.time_limit, f"time_limit is {self.time_limit} minutes")
         return self
 
     def require_time(self, seconds: int, found: str) -> None:
-        """ValueError for a time limit that ends before a job may be asked to stop; `found` says where it is set."""
+        """Raise ValueError if a time limit of `seconds` leaves no time before the stop signal; `found`: its source."""
         earliest = self.signal_seconds + SLURM_EARLY_SECONDS
         if seconds <= earliest:
             raise ValueError(
-                f"{found}, but the run may be asked to stop {earliest} s before its end (signal_seconds and the minute "
-                f"by which Slurm may be early); allowed are more than {earliest / 60:g} minutes"
+                f"{found}, but the run may be signalled to stop {earliest} s before its end (signal_seconds and the "
+                f"minute by which Slurm may be early); allowed are more than {earliest / 60:g} minutes"
             )
 
 
 class Launch(Settings):
-    """How the processes of a run are started."""
+    """Start of a run's processes: launcher, nodes, devices, container, restarts and timeouts."""
 
     launcher: Literal["torchrun", "docker", "slurm"] = Field(
         default="torchrun",
@@ -227,8 +235,8 @@ class Launch(Settings):
         "a job that is submitted for the run",
     )
     nodes: int = Field(default=1, ge=1, description="Number of nodes")
-    processes_per_node: int = Field(ge=1, description="Training processes of each node: one for each GPU")
-    device: Literal["cpu", "cuda"] = Field(description="Device that is trained on")
+    processes_per_node: int = Field(ge=1, description="Training processes per node: one for each GPU")
+    device: Literal["cpu", "cuda"] = Field(description="Device to train on")
     threads_per_process: int | None = Field(
         default=None,
         ge=1,
@@ -243,13 +251,13 @@ class Launch(Settings):
     )
     caches: Literal["all", "samples"] = Field(
         default="all",
-        description="What is cleared before a run: all caches of the kernel, where permissions allow it, or the pages "
-        "of the samples alone",
+        description="Page cache dropped before a run: `all` caches of the kernel, where permissions allow it, or only "
+        "the pages of the `samples`",
     )
     rendezvous: Annotated[str, Field(pattern=RENDEZVOUS)] | None = Field(
         default=None,
-        description="`HOST:PORT` of the first of several nodes that are started by hand: host name, IPv4 or `[IPv6]` "
-        "address. PORT + 1 is used too",
+        description="`HOST:PORT` of the first node, where several nodes are started by hand: host name, IPv4 or "
+        "`[IPv6]` address. PORT + 1 is used too",
     )
     container: Container | None = Field(default=None, description="Container of the run; unset: none")
     slurm_options: tuple[str, ...] = Field(
@@ -257,17 +265,17 @@ class Launch(Settings):
     )
     requeue: Requeue | None = Field(
         default=None,
-        description="How a Slurm job continues the run after its time limit; unset: the run ends with the job",
+        description="Continuation of the run in further Slurm jobs after the time limit; unset: it ends with the job",
     )
     max_restarts: int = Field(
         default=0,
         ge=0,
-        description="How often torchrun restarts all processes after one died, from the last checkpoint",
+        description="Number of times that torchrun restarts all processes from the last checkpoint after one has died",
     )
     timeout_seconds: float = Field(
         default=600.0,
         gt=0,
-        description="How long all ranks may make no progress before the run is stopped and the rank that holds up the "
+        description="Time without progress on any rank after which the run is stopped and the rank that blocks the "
         "others is named",
     )
 
@@ -277,12 +285,12 @@ class Launch(Settings):
 
     @property
     def threads(self) -> int:
-        """CPU threads of one process: as set, else an even share of the cores that this process may use."""
+        """CPU threads per process: as set, else an even share of the cores that this process may use."""
         cores = processors()
         return self.threads_per_process or max(1, cores // self.processes_per_node)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_launcher(self) -> Self:
         runtimes = {"torchrun": (None,), "docker": ("docker",), "slurm": (None, "pyxis", "apptainer")}[self.launcher]
         runtime = self.container.runtime if self.container else None
         if runtime not in runtimes:
@@ -290,13 +298,13 @@ class Launch(Settings):
             found = f"container.runtime is {runtime}" if runtime else "there is no container"
             raise ValueError(f"launcher is {self.launcher}, but {found}; allowed with it is {allowed}")
         if self.slurm_options and self.launcher != "slurm":
-            raise ValueError(f"launcher is {self.launcher}, which has no use for slurm_options; leave them out")
+            raise ValueError(f"launcher is {self.launcher}, which does not use slurm_options; leave them out")
         if self.requeue is not None:
-            self._can_requeue(self.requeue)
-        if refused := refusal(self.slurm_options):
+            self._check_requeue(self.requeue)
+        if refused := rejection_reason(self.slurm_options):
             raise ValueError(refused)
-        if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > LARGEST_PORT - 1:
-            raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {LARGEST_PORT - 1}")
+        if self.rendezvous is not None and int(self.rendezvous.rpartition(":")[2]) > MAX_PORT - 1:
+            raise ValueError(f"rendezvous is {self.rendezvous}; allowed are ports up to {MAX_PORT - 1}")
         if self.binding not in ("none", *BINDINGS[self.device]):
             raise ValueError(
                 f"binding is {self.binding}, but device is {self.device}; allowed with it are "
@@ -304,62 +312,62 @@ class Launch(Settings):
             )
         return self
 
-    def _can_requeue(self, requeue: Requeue) -> None:
+    def _check_requeue(self, requeue: Requeue) -> None:
         if self.launcher != "slurm":
-            raise ValueError(f"launcher is {self.launcher}, which has no use for requeue; leave it out")
+            raise ValueError(f"launcher is {self.launcher}, which does not support requeue; leave it out")
         options, limited = self.slurm_options, requeue.time_limit is not None
         refused = {
-            "does not go with requeue: the job requeues itself, and makes one run": NEVER_REQUEUED,
+            "cannot be combined with requeue: the job requeues itself, for a single run": INCOMPATIBLE_WITH_REQUEUE,
             "requeue sets already": (*REQUEUE_OPTIONS, *(TIME_OPTIONS if limited else ())),
         }
         for why, names in refused.items():
-            for name, option, _ in options_named(options, names):
-                means = may_mean(option, name)
+            for name, option, _ in match_options(options, names):
+                means = abbreviation_note(option, name)
                 raise ValueError(f"slurm_options has {option}{means}, which {why}; leave one of them out")
-        for name, _, value in options_named(options, (*TIME_OPTIONS, "--time-min")):
+        for name, _, value in match_options(options, (*TIME_OPTIONS, "--time-min")):
             seconds = limit_seconds(value)
             if seconds is not None:
                 requeue.require_time(seconds, f"slurm_options has {name} {value}")
 
 
 class OptimizerSettings(Settings):
-    """The optimizer and its schedule."""
+    """The optimizer and its learning rate schedule."""
 
     algorithm: Literal["lamb", "adamw"] = Field(
-        description="Given by the recipe, unless the system or `--set` names another; the closed division asks for LAMB"
+        description="Set by the recipe, unless the system or `--set` overrides it; the closed division requires LAMB"
     )
     learning_rate: float = Field(gt=0, description="Learning rate at the end of the warm-up")
-    beta1: float = Field(ge=0, lt=1, description="Decay of the mean of gradients")
-    beta2: float = Field(ge=0, lt=1, description="Decay of the mean of squared gradients")
+    beta1: float = Field(ge=0, lt=1, description="Decay rate of the running mean of gradients")
+    beta2: float = Field(ge=0, lt=1, description="Decay rate of the running mean of squared gradients")
     epsilon: float = Field(gt=0, description="Added to the root of the mean of squared gradients")
     weight_decay: float = Field(ge=0, description="Weight decay; none on biases and LayerNorm")
     warmup_steps: int = Field(ge=0, description="Steps of linear warm-up, counted from `start_warmup_step`")
     start_warmup_step: int = Field(
-        default=0, le=0, description="Step at which the warm-up begins; negative where it begins above rate 0"
+        default=0, le=0, description="Step at which the warm-up begins; negative if the first step has a rate above 0"
     )
     decay_from: int = Field(
         default=0,
         ge=0,
-        description="Step, counted from 0, at which the line of the decay is at `learning_rate`. Between the end of "
-        "the warm-up and this step the rate is on the same line, above `learning_rate`, as in Samsung's published runs",
+        description="Step, counted from 0, at which the decay passes through `learning_rate`. Between the end of the "
+        "warm-up and this step the rate is on the same curve, above `learning_rate`, as in Samsung's published runs",
     )
     decay_steps: int = Field(ge=1, description="Step, counted from 0, at which the decay ends")
     decay_power: float = Field(default=1.0, gt=0, description="Power of the polynomial decay; 1 is linear")
     end_learning_rate: float = Field(default=0.0, ge=0, description="Learning rate from `decay_steps` on")
     backend: Literal["podium", "apex"] = Field(
         default="podium",
-        description="What computes LAMB: Podium, or the fused kernels of NVIDIA's apex, on a GPU where it is installed",
+        description="Implementation of LAMB: Podium's, or the fused kernels of NVIDIA's apex (a GPU is required)",
     )
     sharded_from: int | None = Field(
         default=None,
         ge=1,
-        description="Number of ranks from which LAMB's large tensors are shared out: each rank updates some of them "
-        "and sends them to the others. The numbers stay the same and memory is saved; by `podium predict` no time is "
-        "saved on the A100 systems described here. Unset: never",
+        description="Number of ranks from which LAMB's large tensors are sharded: each rank updates some of them and "
+        "sends them to the others. Results are the same and memory is saved; by `podium predict` no time is saved on "
+        "the A100 systems described here. Unset: never",
     )
 
     @model_validator(mode="after")
-    def _decays(self) -> Self:
+    def _check_decay(self) -> Self:
         if self.decay_from >= self.decay_steps:
             raise ValueError(
                 f"decay_from is {self.decay_from}, where decay begins, and decay_steps is {self.decay_steps}, where it "
@@ -368,10 +376,12 @@ class OptimizerSettings(Settings):
         return self
 
     @model_validator(mode="after")
-    def _is_lambs(self) -> Self:
-        asked = "backend is apex" if self.backend == "apex" else "sharded_from is set" if self.sharded_from else None
-        if asked and self.algorithm != "lamb":
-            raise ValueError(f"{asked}, which is for lamb alone, but algorithm is {self.algorithm}; leave it out")
+    def _check_lamb_only(self) -> Self:
+        lamb_only = (
+            "backend is apex" if self.backend == "apex" else "sharded_from is set" if self.sharded_from else None
+        )
+        if lamb_only and self.algorithm != "lamb":
+            raise ValueError(f"{lamb_only}, which requires lamb, but algorithm is {self.algorithm}; leave it out")
         if self.backend == "apex" and self.sharded_from:
             raise ValueError("sharded_from is set, but backend is apex; leave one of them out")
         if self.backend == "apex" and self.weight_decay == 0:
@@ -383,19 +393,20 @@ class OptimizerSettings(Settings):
 
 
 class Clipping(Settings):
-    """Gradients scaled down to a norm of `max_norm` at most, before or after they are averaged over ranks."""
+    """Gradient clipping: scaling down to a norm of at most `max_norm`, before or after the all-reduce."""
 
-    max_norm: float = Field(gt=0, description="Largest norm that is kept")
+    max_norm: float = Field(gt=0, description="Largest allowed norm")
     when: Literal["after", "before", "bucket"] = Field(
         default="after",
-        description="`after`: the averaged gradient, by its global norm. `before`: each rank's own gradient, by its "
-        "local norm; nothing is sent before the end of backward. `bucket`: each bucket of a rank's own gradient, to "
-        "max_norm / √buckets by the bucket's norm, as soon as backward has filled it; it is then sent at once",
+        description="`after` the all-reduce: the averaged gradient, by its global norm. `before` it: each rank's "
+        "gradient, by its local norm, so that no bucket is sent before the end of backward. `bucket`: each bucket of a "
+        "rank's gradient, to max_norm / √buckets by the bucket's norm, as soon as backward has filled it; it is then "
+        "sent at once",
     )
 
 
 class LossScaling(Settings):
-    """Dynamic loss scaling: halved after a step that overflowed, doubled after `growth_interval` that did not.
+    """Dynamic loss scaling: halved after an overflow, doubled after `growth_interval` steps without one.
 
     Published runs that began at 2^17 lost six to eight steps before they settled near 1024.
     """
@@ -407,53 +418,54 @@ class LossScaling(Settings):
 
 
 class Checkpointing(Settings):
-    """Checkpoints to resume a run from. Without either interval one is made when the run is asked to stop."""
+    """Checkpoints to resume a run from. With neither interval, one is written when the run is stopped by a signal."""
 
     every_samples: int | None = Field(
         default=None, ge=1, description="Samples between two checkpoints, rounded up to whole batches"
     )
     every_minutes: float | None = Field(
-        default=None, gt=0, description="Minutes between two checkpoints, by the clock of the first rank"
+        default=None, gt=0, description="Minutes between two checkpoints, by the clock of rank 0"
     )
-    keep: int = Field(default=2, ge=1, description="How many of the newest checkpoints are kept")
+    keep: int = Field(default=2, ge=1, description="Number of checkpoints that are kept, the newest")
 
 
 class Evaluation(Settings):
-    """How many samples an evaluation takes and how many are trained on between two; unset: the benchmark's own."""
+    """Size and interval of evaluations, in samples; unset: those of the benchmark."""
 
     samples: int | None = Field(
-        default=None, ge=1, description="Samples of an evaluation; unset: the benchmark's number for the model size"
+        default=None, ge=1, description="Samples per evaluation; unset: the benchmark's number for the model size"
     )
     interval_samples: int | None = Field(
         default=None,
         ge=1,
-        description="Samples trained on between two evaluations; unset: of the model size, or by MLPerf's rule",
+        description="Samples trained on between two evaluations; unset: that of the model size, or by MLPerf's rule",
     )
-    local_batch_size: int = Field(default=64, ge=1, description="Samples of a rank that are evaluated at once")
+    local_batch_size: int = Field(default=64, ge=1, description="Samples per rank in an evaluation batch")
     overlap: Literal["none", "training"] = Field(
         default="none",
-        description="`training`: a copy of the weights is evaluated beside the next steps; steps after the one that "
-        "reached the target do not count",
+        description="`training`: a copy of the weights is evaluated concurrently with the next steps; steps after the "
+        "one that reached the target do not count",
     )
 
 
 class TrainingPhase(Settings):
-    """A part of a run that trains on samples made for one sequence length."""
+    """A phase of a run, which trains on samples prepared for one maximum sequence length."""
 
     max_sequence_length: int | None = Field(
         default=None,
         ge=SHORTEST_LENGTH,
         le=SEQUENCE_LENGTH,
-        description="Most tokens of a sample, for which samples of text are made; unset: that of the store",
+        description="Maximum number of tokens of a sample, for samples made from text; unset: that of the store",
     )
     max_predictions: int | None = Field(
         default=None,
         ge=1,
-        description="Most masked tokens of a sample; unset: 76 with length 512, 20 with 128, else 0.15 of the length",
+        description="Maximum number of masked tokens of a sample; unset: 76 with length 512, 20 with 128, else 0.15 of "
+        "the length",
     )
     store: Path | None = Field(
         default=None,
-        description="Folder of prepared shards of this length; unset: samples are made of the text, or are those of "
+        description="Folder of prepared shards of this length; unset: samples are made from the text, or are those of "
         "`data.store`",
     )
     samples: int | None = Field(
@@ -463,20 +475,20 @@ class TrainingPhase(Settings):
         default=None,
         gt=0,
         lt=1,
-        description="Length of the phase as a share of `max_samples`, or of the samples before the learning rate is 0 "
-        "where these are fewer. The last phase has neither `samples` nor `share` and lasts to the end of the run",
+        description="Length of the phase as a fraction of `max_samples`, or of the samples before the learning rate "
+        "reaches 0 if these are fewer. The last phase has neither `samples` nor `share`; it lasts to the run's end",
     )
     gradient_accumulation_steps: int | None = Field(
-        default=None, ge=1, description="In place of the run's, since shorter sequences need less memory"
+        default=None, ge=1, description="Overrides the run's value, since shorter sequences need less memory"
     )
 
     @property
     def generation(self) -> GenerationSettings:
-        """How samples of this phase are made of text."""
+        """Settings for making samples of this phase from text."""
         return GenerationSettings.of_lengths(self.max_sequence_length, self.max_predictions)
 
     @model_validator(mode="after")
-    def _has_room_for_masks(self) -> Self:
+    def _check_masks_fit(self) -> Self:
         try:
             assert self.generation
         except UsageError as error:
@@ -484,31 +496,36 @@ class TrainingPhase(Settings):
         return self
 
 
-IN_ORDER = ("padded", "random")  # balancing strategies that leave every sample with the rank that it is drawn for
-STRATIFIED = ("stratified", "presorted")  # balancing strategies that draw a fixed count of each length stratum
+IN_ORDER = ("padded", "random")  # balancing strategies in which every rank trains on the samples that it draws
+STRATIFIED = (
+    "stratified",
+    "presorted",
+)  # balancing strategies that draw a fixed number of samples of each length stratum
 
 
 class RunConfig(Settings):
-    """Everything that a run is made of, resolved. podium.run.prepare gives a value to what is None here."""
+    """Complete configuration of a run. podium.run.prepare resolves values that are still None here."""
 
-    system: str = Field(pattern=SYSTEM_NAME, description="Name of the system's file; not given as a key")
+    system: str = Field(pattern=SYSTEM_NAME, description="Name of the system's file; not a key")
     description: Description = Field(description="MLPerf's description of the system")
-    launch: Launch = Field(description="How processes are started")
+    launch: Launch = Field(description="Start of the run's processes")
     implementation: Literal["pytorch"] = Field(
-        default="pytorch", description="Folder of `implementations/` that trains"
+        default="pytorch", description="Implementation: a folder of `implementations/`"
     )
-    recipe: str = Field(description="Published way of training that the other keys change: a file of `recipes/`")
+    recipe: str = Field(description="Published method of training, as defaults of the other keys: a file of `recipes/`")
     hyperparameters: str | None = Field(
         default=None,
-        description="Set of `benchmarks/bert/published/hyperparameters.yaml` that the optimizer's numbers come from; a "
-        "system may name a list, of which the set for the recipe's algorithm is used. Unset: a published set for this "
-        "algorithm and global batch size",
+        description="Set of optimizer settings in `benchmarks/bert/published/hyperparameters.yaml`; a system may name "
+        "a list, of which the set for the recipe's algorithm is used. Unset: a published set for this algorithm and "
+        "global batch size",
     )
-    size: Literal["large", "tiny"] = Field(description="Size of the model: MLPerf's BERT-large, or 2 layers × 128")
-    data: DataSettings = Field(default=DataSettings(), description="Where samples come from; unset: the embedded text")
+    size: Literal["large", "tiny"] = Field(
+        description="Size of the model: MLPerf's BERT-large, or tiny (2 layers of hidden size 128)"
+    )
+    data: DataSettings = Field(default=DataSettings(), description="Source of samples; unset: the embedded text")
     initial_checkpoint: Path | None = Field(
         default=None,
-        description="Weights to start from, as `podium data checkpoint` writes them; unset: drawn from the seed",
+        description="Initial weights, in the format that `podium data checkpoint` writes; unset: drawn from the seed",
     )
 
     balancing: Literal["padded", "random", "exchanged", "stratified", "presorted", "packed", "indexed"] = Field(
@@ -516,78 +533,78 @@ class RunConfig(Settings):
     )
     balancing_counts: Literal["equal", "free"] = Field(
         default="equal",
-        description="Of `indexed`: `equal` numbers of samples on all ranks, or `free` ones, which balance the cost "
-        "better where a rank has few samples",
+        description="For `indexed`: `equal` numbers of samples on all ranks, or `free` ones, which balance the cost "
+        "better if a rank has few samples",
     )
     pair_cost: float | None = Field(
         default=None,
         ge=0,
-        description="Cost of a pair of tokens within a sequence, in units of the cost of a token, by which `indexed` "
-        "balances; unset: as `podium bench` measured it on this system, else by the operations of matrix products",
+        description="Cost of a pair of tokens in the same sequence, relative to the cost of a token, for the balancing "
+        "of `indexed`; unset: as `podium bench` measured it on this system, else from the FLOPs of matrix products",
     )
     sequence_cost: float | None = Field(
         default=None,
         ge=0,
-        description="Cost of a sequence besides its tokens and pairs, with the same unit and default",
+        description="Cost of a sequence besides its tokens and pairs; unit and default as for `pair_cost`",
     )
     strata_counts: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=4, max_length=4)] | None = Field(
         default=None,
-        description="Samples of each length stratum in a local batch (in a micro-batch, where gradients are "
+        description="Samples of each length stratum in a local batch (in a micro-batch, if gradients are "
         "accumulated), for `stratified` and `presorted`; unset: in proportion to the data, by largest remainder",
     )
     shards: Literal["shared", "per_rank"] = Field(
         default="shared",
-        description="`shared`: every rank may train on every sample. `per_rank`: each rank draws from its own part of "
-        "the data, and its node may lack the rest",
+        description="`shared`: every rank may train on every sample. `per_rank`: each rank draws from a separate part "
+        "of the data, and its node need not have the rest",
     )
     phases: tuple[TrainingPhase, ...] = Field(
         default=(),
         description="Phases of sequence length, one after the other, such as "
-        "`[{max_sequence_length: 128, share: 0.9}, {max_sequence_length: 512}]`; none: the data's samples throughout",
+        "`[{max_sequence_length: 128, share: 0.9}, {max_sequence_length: 512}]`; none: a single phase",
     )
     attention: Literal["auto", "padded", "grouped", "flash", "nested"] = Field(
         description="Attention backend; `auto` is flash on a GPU that has it, else nested; on a CPU grouped"
     )
     attention_widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] | None = Field(
         default=None,
-        description="Upper lengths of the groups of `grouped` attention, such as `[128, 256, 384, 512]`; unset: the "
-        "cheapest cut of each batch",
+        description="Maximum lengths of the groups of `grouped` attention, such as `[128, 256, 384, 512]`; unset: the "
+        "cheapest grouping for each batch",
     )
     kernels: Literal["auto", "eager", "compiled", "numba", "triton"] = Field(
         default="auto",
-        description="What computes the element-wise work: `numba` (CPU), `compiled` (torch.compile), `triton` (GPU), "
-        "`eager` (plain PyTorch); `auto` is numba on a CPU and compiled on a GPU",
+        description="Implementation of element-wise operations: `numba` (CPU), `compiled` (torch.compile), `triton` "
+        "(GPU), `eager` (plain PyTorch); `auto` is numba on a CPU and compiled on a GPU",
     )
     last_layer: Literal["needed", "all"] = Field(
         default="needed",
-        description="Tokens that the last layer is computed for after its attention: `needed` are masked and [CLS] "
+        description="Tokens that the last layer is computed for after its attention: `needed` are the masked and [CLS] "
         "tokens, the only ones that the heads read, so that the result is exact",
     )
     cuda_graph: Literal["auto", "step", "none"] = Field(
         default="auto",
-        description="`step`: the whole step is replayed as one CUDA graph for each shape of the run, all captured "
-        "before the clock starts; `auto`: on a GPU where that is possible",
+        description="`step`: the whole step is replayed as a CUDA graph, one per shape of the run, all captured before "
+        "the run's clock starts; `auto`: on a GPU where that is possible",
     )
     shape_step: int | None = Field(
         default=None,
         ge=1,
-        description="Token slots are rounded up to multiples of this number; unset: 64 on a CPU, 512 on a GPU",
+        description="Multiple to which the number of token slots is rounded up; unset: 64 on a CPU, 512 on a GPU",
     )
     capacity_overflow: float | None = Field(
         default=None,
         gt=0,
         le=0.25,
-        description="Share of the steps, such as 0.01, that may exceed the one shape which all micro-batches then "
-        "have; a sequence that does not fit moves to another micro-batch or to the next step, and is counted. Unset: "
-        "each batch has its own shape and none overflows",
+        description="Fraction of steps, such as 0.01, that may exceed the capacity of a single shape for all "
+        "micro-batches; a sequence that does not fit moves to another micro-batch or to the next step, and is counted. "
+        "Unset: each batch has the shape it needs",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = Field(
-        description="Precision of matrix products. `fp16` comes with loss scaling and is very slow on a CPU; `fp8` "
+        description="Precision of matrix products. `fp16` implies loss scaling and is very slow on a CPU; `fp8` "
         "(Hopper and later) is used for the encoder's products; `auto` is bf16 where the processor has instructions "
         "for it, else fp16 on a GPU and fp32 on a CPU"
     )
     loss_scaling: LossScaling = Field(
-        default=LossScaling(), description="Loss scaling of fp16, as `precision` or as `gradient_wire`"
+        default=LossScaling(), description="Loss scaling, used if `precision` or `gradient_wire` is fp16"
     )
     dropout: float = Field(ge=0, le=0.9, description="Dropout probability; BERT's is 0.1")
     loss: Literal["global", "per_rank"] = Field(
@@ -596,46 +613,44 @@ class RunConfig(Settings):
     )
     loader: Literal["own", "dali", "exchange"] = Field(
         default="own",
-        description="What reads batches ahead: Podium's reader; NVIDIA DALI (`pip install .[dali]`); or readers that "
-        "each read the samples of their rank's part and send them over the CPUs to the ranks that train on them. The "
-        "batches are the same",
+        description="Data loader: `own` is Podium's; `dali` is NVIDIA DALI (`pip install .[dali]`); with `exchange` "
+        "each rank reads the samples of its part of the data and sends them over the CPUs to the ranks that train on "
+        "them. The batches are the same",
     )
     exchange_steps: int = Field(
         default=100,
         ge=1,
-        description="Of `loader: exchange`: steps whose samples are sent at once, while earlier steps are trained on",
+        description="For `loader: exchange`: steps whose samples are sent at once, during training on earlier steps",
     )
-    prefetch_batches: int = Field(default=4, ge=1, description="Steps that are read ahead")
+    prefetch_batches: int = Field(default=4, ge=1, description="Number of steps that are prefetched")
 
-    global_batch_size: int = Field(ge=1, description="Samples of an optimizer step, over all ranks")
-    gradient_accumulation_steps: int = Field(
-        default=1, ge=1, description="Micro-batches that a local batch is trained in"
-    )
-    optimizer: OptimizerSettings = Field(description="The optimizer and its schedule")
+    global_batch_size: int = Field(ge=1, description="Samples per optimizer step, over all ranks")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, description="Number of micro-batches of a local batch")
+    optimizer: OptimizerSettings = Field(description="The optimizer and its learning rate schedule")
     clipping: Clipping | None = Field(description="Gradient clipping; null: none")
     gradient_wire: Literal["auto", "fp32", "fp16", "bf16"] = Field(
         default="auto",
-        description="Type in which gradients are sent between ranks; fp16 comes with loss scaling. `auto` is fp16 "
-        "between GPUs, as in all published systems, and fp32 between CPUs and in a single process",
+        description="Data type of gradients in the all-reduce; fp16 implies loss scaling. `auto` is fp16 between GPUs, "
+        "as in all published systems, and fp32 between CPUs and in a single process",
     )
     gradient_bucket_mib: float | None = Field(
         default=None,
         gt=0,
-        description="Size of the buckets of gradients in MiB as they are sent: BERT-large in fp16 makes 20 of 25 MiB. "
-        "Unset: PyTorch's default, 25 MiB of fp32, the first 1",
+        description="Size of a gradient bucket in MiB as sent: BERT-large in fp16 has 20 buckets of 25 MiB. "
+        "Unset: PyTorch's default, 25 MiB of fp32, and 1 MiB for the first",
     )
     evaluation: Evaluation = Field(default=Evaluation(), description="Size and interval of evaluations")
     checkpoint: Checkpointing | None = Field(
         default=None,
-        description="Checkpoints, written in the background; `{}` makes one when the run is asked to stop. Unset: "
-        "none, and a run that is interrupted is lost",
+        description="Checkpoints, written in the background; `{}` writes one when the run is stopped by a signal. "
+        "Unset: none, and an interrupted run is lost",
     )
     target_accuracy: float | None = Field(
         default=TARGET_ACCURACY,
         gt=0,
         le=1,
-        description="Masked-LM accuracy at which the run ends. null trains to `max_samples` whatever the accuracy, "
-        "which is exit code 0 and, to MLPerf, an aborted run",
+        description="Masked-LM accuracy at which the run ends. With null it trains to `max_samples` at any accuracy; "
+        "the exit code is then 0, and for MLPerf the run is aborted",
     )
     max_samples: int = Field(
         ge=1,
@@ -645,7 +660,7 @@ class RunConfig(Settings):
         default=None,
         ge=0,
         le=LARGEST_SEED,
-        description="Seed of the run; unset: drawn from the machine's randomness, another for every run",
+        description="Seed of the run; unset: a new random one for every run",
     )
 
     @property
@@ -658,7 +673,7 @@ class RunConfig(Settings):
 
     @property
     def wire(self) -> Literal["fp32", "fp16", "bf16"]:
-        """What gradients are sent as: `gradient_wire` with `auto` resolved."""
+        """Data type of gradients in the all-reduce: `gradient_wire` with `auto` resolved."""
         if self.gradient_wire != "auto":
             return self.gradient_wire
         return "fp16" if self.launch.device == "cuda" and self.launch.ranks > 1 else "fp32"
@@ -669,18 +684,18 @@ class RunConfig(Settings):
 
     @property
     def steps(self) -> int:
-        """Global batches of a run that does not reach its target."""
+        """Number of global batches of a run that does not reach its target."""
         return -(-self.max_samples // self.global_batch_size)
 
     @property
     def most_accumulation_steps(self) -> int:
-        """Micro-batches of a local batch, in the phase that has most."""
+        """Largest number of micro-batches per local batch of any phase."""
         own = self.gradient_accumulation_steps
         return max((phase.gradient_accumulation_steps or own for phase in self.phases), default=own)
 
     @property
     def named_stores(self) -> dict[str, Path]:
-        """Where prepared samples to train on are, by key: data.store and those of the phases, each once."""
+        """Folders of prepared training samples by key: data.store and those of the phases, without duplicates."""
         named = {f"phases.{number}.store": phase.store for number, phase in enumerate(self.phases)}
         keys: dict[Path, str] = {}
         for key, store in ({"data.store": self.data.store} | named).items():
@@ -694,13 +709,13 @@ class RunConfig(Settings):
 
     @property
     def every_store(self) -> dict[str, Path]:
-        """Where all prepared samples are, by key: those to train on, then those to evaluate on."""
+        """Folders of all prepared samples by key: those to train on, then those to evaluate on."""
         evaluation = self.data.evaluation_store
         return self.named_stores | ({"data.evaluation_store": evaluation} if evaluation is not None else {})
 
     @property
     def named_paths(self) -> dict[str, Path]:
-        """Every file and folder that is read, by its key."""
+        """All input files and folders, by key."""
         data = self.data
         named = {
             "data.store": data.store,
@@ -715,24 +730,25 @@ class RunConfig(Settings):
 
     @property
     def reads_own_part(self) -> bool:
-        """Whether a rank reads no sample to train on but those of its own part: what others train on it is sent."""
+        """Whether each rank reads training samples only of its part of the data (samples may then be exchanged)."""
         in_order = self.balancing in IN_ORDER and self.capacity_overflow is None
         return self.shards == "per_rank" and (in_order or self.loader == "exchange")
 
     def store_parts(self, node: int) -> dict[str, NodePart]:
-        """The part of each store that a node's ranks read, by its key: all of it unless they read their own alone."""
+        """Part of each store that a node's ranks read, by key: the whole store unless `reads_own_part`."""
         own = NodePart(node, self.launch.nodes) if self.reads_own_part else WHOLE_STORE
         return {key: own if key in self.named_stores else WHOLE_STORE for key in self.every_store}
 
     def phase_samples(self, phase: TrainingPhase) -> int | None:
-        """Samples of a phase, whole global batches where it is a share of max_samples; None of the last one.
+        """Number of samples of a phase; None for the last one.
 
-        Where the learning rate ends at 0 before, the share is of the samples until then.
+        A share is rounded to whole global batches. It is a fraction of max_samples, or of the samples before the
+        learning rate reaches 0 if these are fewer.
         """
         if phase.share is None:
             return phase.samples
         trained = self.steps
-        if self.optimizer.end_learning_rate == 0:  # steps at rate 0 train nothing
+        if self.optimizer.end_learning_rate == 0:  # steps at learning rate 0 change no weight
             trained = min(trained, self.optimizer.decay_steps)
         return max(1, round(phase.share * trained)) * self.global_batch_size
 
@@ -742,7 +758,7 @@ class RunConfig(Settings):
 
     @property
     def evaluation_interval(self) -> int:
-        """Samples trained on between two evaluations."""
+        """Number of samples trained on between two evaluations."""
         return (
             self.evaluation.interval_samples
             or self.model_size.evaluation_interval
@@ -750,14 +766,14 @@ class RunConfig(Settings):
         )
 
     @model_validator(mode="after")
-    def _batch_fits(self) -> Self:
+    def _check_batch(self) -> Self:
         of_phases = [phase.gradient_accumulation_steps for phase in self.phases]
         for steps in (self.gradient_accumulation_steps, *filter(None, of_phases)):
             parts = self.launch.ranks * steps
             if self.global_batch_size % parts:
                 raise ValueError(
-                    f"global_batch_size is {self.global_batch_size}, which {self.launch.ranks} ranks × "
-                    f"{steps} accumulation steps cannot share evenly; allowed are multiples of {parts}"
+                    f"global_batch_size is {self.global_batch_size}, which is not divisible by {self.launch.ranks} "
+                    f"ranks × {steps} accumulation steps; allowed are multiples of {parts}"
                 )
         if self.optimizer.backend == "apex" and self.launch.device != "cuda":
             raise ValueError(
@@ -768,20 +784,20 @@ class RunConfig(Settings):
             raise ValueError(f"balancing_counts is free, but balancing is {self.balancing}; allowed with it is equal")
         if self.loss == "per_rank" and (self.balancing_counts == "free" or self.balancing == "packed"):
             raise ValueError(
-                "loss is per_rank, which takes equally many samples on all ranks, but balancing shares them out "
-                "unequally; allowed with it is global"
+                "loss is per_rank, which requires equal numbers of samples on all ranks, but balancing assigns "
+                "unequal numbers; allowed with it is global"
             )
         return self
 
     @model_validator(mode="after")
-    def _strata_and_phases_fit(self) -> Self:
+    def _check_strata_and_phases(self) -> Self:
         strata = self.balancing in STRATIFIED
         if strata and self.strata_counts is not None:
             batch = self.local_batch_size // self.gradient_accumulation_steps
             if sum(self.strata_counts) != batch:
                 raise ValueError(
                     f"strata_counts is {list(self.strata_counts)}, which are {sum(self.strata_counts)} samples; "
-                    f"allowed are {batch} in all, those of a local batch (of a micro-batch, where gradients are "
+                    f"allowed are {batch} in all, the samples of a local batch (of a micro-batch, if gradients are "
                     "accumulated)"
                 )
         for key, found, only in (("shards", self.shards, "shared"), ("phases", self.phases and "set", ())):
@@ -797,13 +813,13 @@ class RunConfig(Settings):
                 found = " and ".join(f"{key} {value}" for key, value in given.items()) or "neither samples nor share"
                 raise ValueError(
                     f"phases.{number} has {found}; allowed is one of samples and share in every phase but the last, "
-                    "which goes on to the end of the run and has neither"
+                    "which lasts to the end of the run and has neither"
                 )
             short = phase.max_sequence_length not in (None, SEQUENCE_LENGTH)
             if self.data.store and phase.store is None and short and self.division != "closed":  # which has no phases
                 raise ValueError(
                     f"phases.{number}.store is missing: with data.store a phase of {phase.max_sequence_length} tokens "
-                    "has prepared shards of that length; make them with `podium data prepare --max-sequence-length "
+                    "needs prepared shards of that length; make them with `podium data prepare --max-sequence-length "
                     f"{phase.max_sequence_length}` and name their folder, or leave max_sequence_length out where "
                     "data.store has that length"
                 )
@@ -821,33 +837,33 @@ class RunConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _requeued_job_finds_a_checkpoint(self) -> Self:
+    def _check_requeue_has_checkpoints(self) -> Self:
         if self.launch.requeue is not None and self.checkpoint is None:
             raise ValueError(
                 "launch.requeue is set, but checkpoint is not, so that a requeued job would train from the start "
-                "again; set checkpoint={} (one checkpoint when the job is asked to stop), checkpoint.every_samples or "
-                "checkpoint.every_minutes"
+                "again; set checkpoint={} (one checkpoint when the job is signalled to stop), checkpoint.every_samples "
+                "or checkpoint.every_minutes"
             )
         return self
 
     @model_validator(mode="after")
-    def _shapes_fit(self) -> Self:
+    def _check_overlap_and_attention(self) -> Self:
         if self.checkpoint is not None and self.evaluation.overlap != "none":
             raise ValueError(
-                "checkpoint is set, and evaluation.overlap is training: a checkpoint holds no evaluation that is under "
-                "way; leave one of them out"
+                "checkpoint is set, and evaluation.overlap is training: the state of a running evaluation cannot be "
+                "saved in a checkpoint; leave one of them out"
             )
         if self.attention in ("auto", "flash", "nested") and self.balancing == "padded":
             raise ValueError(
-                f"attention is {self.attention}, which takes no padding, but balancing is padded; "
+                f"attention is {self.attention}, which does not support padding, but balancing is padded; "
                 "allowed with it are padded, grouped"
             )
         if self.attention_widths is not None and self.attention != "grouped":
-            raise ValueError(f"attention_widths has no use with attention {self.attention}; leave it out")
+            raise ValueError(f"attention_widths has no effect with attention {self.attention}; leave it out")
         return self
 
     @model_validator(mode="after")
-    def _capacity_fits(self) -> Self:
+    def _check_capacity(self) -> Self:
         if self.capacity_overflow is None:
             return self
         for key, allowed in (("attention", ("auto", "flash", "grouped")), ("loss", ("global",))):
@@ -858,13 +874,15 @@ class RunConfig(Settings):
                 )
         if self.phases or self.loader == "exchange":
             key = "phases is set" if self.phases else "loader is exchange"
-            raise ValueError(f"capacity_overflow is set, but {key}, which it does not go with; leave one of them out")
+            raise ValueError(f"capacity_overflow is set, but {key}; they cannot be combined, leave one of them out")
         if self.balancing == "padded":
-            raise ValueError("capacity_overflow is set, but with balancing padded all batches have one shape already")
+            raise ValueError(
+                "capacity_overflow is set, but with balancing padded all batches have the same shape; leave it out"
+            )
         return self
 
     @model_validator(mode="after")
-    def _keeps_the_rules(self) -> Self:
+    def _check_closed_rules(self) -> Self:
         if self.division != "closed":
             return self
         breaches = closed_breaches(

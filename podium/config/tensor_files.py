@@ -1,7 +1,7 @@
-"""A checkpoint's files of tensors: whose they are, and that each byte of the tensors is as it was written.
+"""Verification of a checkpoint's tensor files: that they belong to it and that their content is intact.
 
-The files are in the safetensors format. Their header has a stamp of the owner and a BLAKE2b digest of all tensors,
-which are compared here without the library that reads the tensors.
+The files are in the safetensors format. Their header has a stamp (batch, rank, configuration) and a BLAKE2b digest of
+all tensors, which are verified here without the safetensors library.
 """
 
 import json
@@ -15,13 +15,13 @@ from podium.core.errors import WorkError
 from podium.core.files import open_regular
 from podium.core.json_files import digest_of, parse_json
 
-STAMP = "podium"  # the header's only metadata key (a JSON value): safetensors has no fixed order of several
+STAMP = "podium"  # the header's only metadata key, with a JSON value: safetensors writes several keys in no fixed order
 CONTENT = "content_blake2b"
 DIGEST_BYTES = 32
-LARGEST_HEADER = 100 * 10**6  # of safetensors
-PIECE = 1 << 24
-# The format's names of types, and those that the digest is made over.
-TYPES = {
+MAX_HEADER_BYTES = 100 * 10**6  # as the safetensors library allows
+CHUNK_BYTES = 1 << 24
+# safetensors dtype → the name that goes into the digest.
+DTYPE_NAMES = {
     "BOOL": "torch.bool",
     "U8": "torch.uint8",
     **{f"I{bits}": f"torch.int{bits}" for bits in (8, 16, 32, 64)},
@@ -31,36 +31,37 @@ TYPES = {
 
 
 def stamp_of(batches: int, rank: int, configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Whose file of tensors it is: of which checkpoint, rank and configuration."""
+    """Return the stamp of a tensor file, which identifies its checkpoint, rank and configuration."""
     return {"batches": str(batches), "rank": str(rank), "configuration": digest_of(configuration)}
 
 
 def require_tensors(path: Path, stamp: Mapping[str, str]) -> None:
-    """WorkError unless it is the file that was written with this stamp, with all that was written. Reads all of it."""
-    advice = f"remove the folder {path.parent}, and the run goes on from the checkpoint before it"
+    """Raise WorkError unless a tensor file has this stamp and its content matches its digest. Reads the whole file."""
+    advice = f"remove the folder {path.parent} to resume from the previous checkpoint"
     try:
         with open_regular(path) as file:
             header, start = _header(file)
-            said = _stamp(header)
+            found = _stamp(header)
             for key, value in stamp.items():
-                if said.get(key) != value:
+                if found.get(key) != value:
                     raise WorkError(
-                        f"{path}: is not this checkpoint's: its {key} is {said.get(key)}, and {value} is right; "
-                        f"put the right file back, or {advice}"
+                        f"{path}: belongs to another checkpoint: its {key} is {found.get(key)}, expected {value}; "
+                        f"restore the right file, or {advice}"
                     )
             digest = _digest(file, start, header)
     except OSError as error:
         raise WorkError(f"{path}: cannot be read ({error.strerror or error}); {advice}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise WorkError(f"{path}: cannot be read (it is no whole file of tensors: {error}); {advice}") from error
-    if digest != said.get(CONTENT):
-        raise WorkError(f"{path}: is damaged: its tensors are not those that were written; {advice}")
+        raise WorkError(f"{path}: cannot be read (it is not a complete tensor file: {error}); {advice}") from error
+    if digest != found.get(CONTENT):
+        raise WorkError(f"{path}: is damaged: its tensors do not match their digest; {advice}")
 
 
 def _header(file: IO[bytes]) -> tuple[dict[str, Any], int]:
-    """The header, and where the tensors begin."""
+    """Read the JSON header; return it and the offset of the tensors in bytes."""
+    # Layout: header length (8 bytes, little-endian), header (JSON), tensors at offsets relative to the header's end.
     length = int.from_bytes(file.read(8), "little")
-    if length > LARGEST_HEADER:
+    if length > MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes")
     header = parse_json(file.read(length))
     if not isinstance(header, dict):
@@ -69,31 +70,31 @@ def _header(file: IO[bytes]) -> tuple[dict[str, Any], int]:
 
 
 def _stamp(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The stamp and the digest; nothing where the file has none."""
+    """Return the stamp and the digest from the header; {} if it has none."""
     try:
-        said = json.loads(header["__metadata__"][STAMP])
+        stamp = json.loads(header["__metadata__"][STAMP])
     except (KeyError, TypeError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return stamp if isinstance(stamp, dict) else {}
 
 
 def _digest(file: IO[bytes], start: int, header: Mapping[str, Any]) -> str:
-    """The digest over name, type, shape and bytes of the tensors, in the order of their names."""
+    """BLAKE2b digest over name, type, shape and bytes of all tensors, sorted by name."""
     digest, end = blake2b(digest_size=DIGEST_BYTES), start
     for name in sorted(set(header) - {"__metadata__"}):
-        kind, shape, (first, last) = (header[name][key] for key in ("dtype", "shape", "data_offsets"))
-        digest.update(f"{name} {TYPES[kind]} {[int(size) for size in shape]}\n".encode())
+        dtype, shape, (first, last) = (header[name][key] for key in ("dtype", "shape", "data_offsets"))
+        digest.update(f"{name} {DTYPE_NAMES[dtype]} {[int(size) for size in shape]}\n".encode())
         if not 0 <= first <= last or math.prod(shape) > last - first:
-            raise ValueError(f"{name} is of {last - first} bytes")
+            raise ValueError(f"{name} has {last - first} bytes")
         file.seek(start + first)
-        left = last - first
-        while left:
-            piece = file.read(min(left, PIECE))
-            if not piece:
+        remaining = last - first
+        while remaining:
+            chunk = file.read(min(remaining, CHUNK_BYTES))
+            if not chunk:
                 raise ValueError(f"{name} is cut off")
-            digest.update(piece)
-            left -= len(piece)
+            digest.update(chunk)
+            remaining -= len(chunk)
         end = max(end, start + last)
-    if file.seek(0, 2) != end:
-        raise ValueError(f"it has {file.tell()} bytes, and {end} are right")
+    if file.seek(0, 2) != end:  # bytes after the last tensor would be covered by no digest
+        raise ValueError(f"it has {file.tell()} bytes, expected {end}")
     return digest.hexdigest()

@@ -1,1 +1,1 @@
-"""What every other part may use: errors, files, processes, locks, text."""
+"""Shared foundations that every other package may import: errors, files, processes, locks, text."""

@@ -1,22 +1,22 @@
-"""Clocks: time that passes whatever the machine's clock is set to, and by how much it was set meanwhile."""
+"""Monotonic and wall clocks, detection of wall-clock steps, and time during which the process was running."""
 
 import time
 from dataclasses import dataclass
 
 
 def boot_seconds() -> float:
-    """Seconds since the machine was started, those that it slept included: CLOCK_BOOTTIME is never set."""
+    """Seconds since boot, time in suspend included (CLOCK_BOOTTIME, which no process can set)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def wall_seconds() -> float:
-    """Seconds since 1970 by the machine's clock, which may be set forwards and backwards at any time."""
+    """Seconds since 1970 by the machine's clock (CLOCK_REALTIME), which may be set at any time."""
     return time.clock_gettime(time.CLOCK_REALTIME)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment by both clocks."""
+    """One point in time, read from both clocks."""
 
     wall: float
     boot: float
@@ -26,33 +26,34 @@ class Moment:
         return cls(wall_seconds(), boot_seconds())
 
     def elapsed(self) -> float:
-        """Seconds since then."""
+        """Seconds since this moment, by the boot clock."""
         return boot_seconds() - self.boot
 
     def stepped(self) -> float:
-        """Seconds by which the machine's clock was set forwards since then, or backwards where negative.
+        """Seconds by which the machine's clock was set forwards since this moment; negative if backwards.
 
-        NTP's slewing speeds both clocks up or slows both down (clock_gettime(2)), so that it is not seen.
+        NTP slewing changes the rate of both clocks alike (clock_gettime(2)), so it is not detected.
         """
         return wall_seconds() - self.wall - self.elapsed()
 
 
-LONGEST_LOOK = 1.0
+MAX_INTERVAL_SECONDS = 1.0
 
 
 class AwakeClock:
-    """Seconds in which this process itself was running, as far as it looks at the clock once a second or more often.
+    """Seconds during which this process was running, not stopped; `seconds` must be called at least once a second.
 
-    While a process is stopped (Ctrl-Z, SIGSTOP) others may be so too: what it waits for must not seem late after that.
+    While a process is stopped (Ctrl-Z, SIGSTOP) others may be stopped too: a timeout must not expire because of that.
     """
 
-    def __init__(self, longest_look: float = LONGEST_LOOK) -> None:
-        """Of the time between two looks at most `longest_look` counts."""
-        self._longest = longest_look
-        self._seconds, self._looked = 0.0, time.monotonic()
+    def __init__(self, max_interval: float = MAX_INTERVAL_SECONDS) -> None:
+        """Count at most `max_interval` seconds between two calls of `seconds`."""
+        self._max_interval = max_interval
+        self._seconds, self._last_reading = 0.0, time.monotonic()
 
     def seconds(self) -> float:
+        """Seconds of running time since this clock was made."""
         now = time.monotonic()
-        self._seconds += min(now - self._looked, self._longest)
-        self._looked = now
+        self._seconds += min(now - self._last_reading, self._max_interval)
+        self._last_reading = now
         return self._seconds

@@ -17,22 +17,22 @@ from podium.core.text import is_printable, printable
 
 
 class Console(RichConsole):
-    """A console on which no text acts on the terminal, wherever it is from: rich itself lets escapes through."""
+    """A rich console that escapes control characters in all text; rich itself passes terminal escapes through."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             text, style, control = segment
-            # A segment of rich's own codes, such as a progress bar's, has `control`.
+            # Only segments that rich itself generates, such as cursor moves of a progress bar, have `control` set.
             yield segment if control or text.isprintable() else Segment(printable(text, keep="\n"), style)
 
 
 def print_text(text: object) -> None:
-    """Print a text, or several lines, from anywhere to standard output, unfolded and without acting on the terminal."""
+    """Print untrusted text, which may have several lines, to standard output; escape control characters."""
     print(printable(str(text), keep="\n"))
 
 
 def print_json(document: object) -> None:
-    """Print a JSON document for programs to standard output, in which what cannot be printed is escaped."""
+    """Print a JSON document to standard output; unprintable characters are written as JSON escapes."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
     for line in text.split("\n"):
         print(line if line.isprintable() else "".join(o if is_printable(o) else json.dumps(o)[1:-1] for o in line))
@@ -47,18 +47,18 @@ UNKNOWN = "–"
 
 
 def tell(message: str) -> None:
-    """Print an error or a warning to standard error."""
+    """Print an error, a warning or a note to standard error, after `podium:`."""
     errors.print("podium:", style="red", end=" ")
     errors.print(printable(message, keep="\n\t"), markup=False, highlight=False)
 
 
 def print_line(console: RichConsole, text: str, style: str | None = None) -> None:
-    """Print one line of text from anywhere: no markup, no control characters."""
+    """Print untrusted text on one line, without markup and with control characters escaped."""
     console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_findings(console: RichConsole, findings: Sequence[Finding], conclusion: str) -> None:
-    """A row for each finding, then what to do and the further lines of what was found, and the conclusion last."""
+    """Print a table with a row for each finding, then advice and further lines of the messages, then the conclusion."""
     table = text_table("check", "found", "expected", "")
     for one in findings:
         cells = (one.rule, one.message.partition("\n")[0], one.expected)
@@ -73,7 +73,7 @@ def print_findings(console: RichConsole, findings: Sequence[Finding], conclusion
 
 
 def text_table(*headings: str, title: str | None = None, no_wrap: str | None = None) -> Table:
-    """A table of texts without lines; where the terminal is narrow, all columns but `no_wrap` are folded."""
+    """A borderless table of text; in a narrow terminal all columns but `no_wrap` are folded."""
     table = Table(title=_title(title), box=None, pad_edge=False)
     for heading in headings:
         table.add_column(heading, overflow="fold", no_wrap=heading == no_wrap)
@@ -81,7 +81,7 @@ def text_table(*headings: str, title: str | None = None, no_wrap: str | None = N
 
 
 def result_table(title: str | None, texts: Sequence[str], figures: Sequence[str]) -> Table:
-    """A wide table: columns of texts share the room that columns of figures leave; a line below the headings."""
+    """A wide table with a line below the headings; text columns share the width that number columns leave."""
     table = Table(title=_title(title), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number, heading in enumerate(texts):
         table.add_column(heading, overflow="fold", ratio=1 if number else 2, min_width=8 if number else 14)
@@ -91,7 +91,7 @@ def result_table(title: str | None, texts: Sequence[str], figures: Sequence[str]
 
 
 def figure_table(title: str, name: str, *figures: str, caption: str | None = None) -> Table:
-    """A table with lines: a column of names, and columns of figures."""
+    """A table with borders: one column of names, and right-aligned columns of numbers."""
     table = Table(title=_title(title), caption=caption)
     table.add_column(name)
     for heading in figures:
@@ -100,7 +100,7 @@ def figure_table(title: str, name: str, *figures: str, caption: str | None = Non
 
 
 def summary_table(title: str) -> Table:
-    """A table of two columns, what and how much."""
+    """A table of two columns without headings: name and value."""
     table = Table(title=_title(title), show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right", overflow="fold")
@@ -112,7 +112,7 @@ def _title(title: str | None) -> Text | None:
 
 
 def progress_bar() -> Progress:
-    """A bar with the time taken and the time left; nothing where standard error is no terminal."""
+    """A progress bar with elapsed and remaining time; invisible unless standard error is a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,7 +1,7 @@
-"""Errors for the user, as opposed to defects of the program, each with an exit code.
+"""Errors that are reported to the user without a traceback, each with an exit code.
 
-All have one message with the file, the key, what was found, what is allowed and what to do. The top level of a
-process that catches one prints the message, without a traceback, and exits with its exit code.
+Each message names the file, the key, what was found, what is allowed and what to do. The entry point of a process
+catches them, prints the message and exits with the exit code. All other exceptions are defects of the program.
 """
 
 from collections.abc import Callable
@@ -12,41 +12,41 @@ T = TypeVar("T")
 
 
 class PodiumError(Exception):
-    """A failure to be told to the user as a sentence."""
+    """Base class of failures that are reported to the user as one message."""
 
     exit_code = 1
 
 
 class WorkError(PodiumError):
-    """The work could not be done: a corrupt shard, a full disk, a rank that died."""
+    """The work failed: a corrupt shard, a full disk, a rank that died."""
 
     exit_code = 1
 
 
 class Saved(PodiumError):
-    """The work was asked to stop (SIGTERM, Ctrl-C) and has saved itself: it can go on where it left off."""
+    """The run was stopped by a signal (SIGTERM, Ctrl-C) after it saved a checkpoint, from which it can be resumed."""
 
     exit_code = 143  # 128 + SIGTERM
 
 
 class UsageError(PodiumError, ValueError):
-    """What was asked for is wrong: an unknown system, a key that does not exist, a missing file."""
+    """The request is invalid: an unknown system, a key that does not exist, a missing file."""
 
     exit_code = 2
 
 
 class Interrupted(BaseException):
-    """The user or a scheduler asked Podium to stop.
+    """Podium was interrupted by the user or a scheduler.
 
-    A signal handler raises it anywhere, so it is no PodiumError and, as KeyboardInterrupt, no Exception: code that goes
-    on after a failure must not go on after this.
+    A signal handler raises it at any point. Like KeyboardInterrupt it is not an Exception, so that code which handles
+    failures and continues does not catch it.
     """
 
     exit_code = 130  # 128 + SIGINT
 
 
 def attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T | None, PodiumError | None]:
-    """What the call returns, or else the failure that it raises."""
+    """Call `work` and return (result, None), or (None, error) if it raises a PodiumError."""
     try:
         return work(*args, **kwargs), None
     except PodiumError as error:

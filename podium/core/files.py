@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and the limit on open files."""
+"""Atomic file writes, safe reads of untrusted files, digests, private folders, and the limit on open files."""
 
 import errno
 import glob
@@ -16,28 +16,31 @@ from pathlib import Path
 from podium.core.errors import UsageError, WorkError
 
 UNFINISHED = ".partial"
-FEW_FILES = 256  # files that a process holds open besides the shards of a store
+FEW_FILES = 256  # open files of a process besides the shards of a store
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to, which takes its name when the block ends and all is on the disk.
+    """Write a file atomically: yield a temporary path, which is renamed to `path` after the block and an fsync.
 
-    It is removed if the block fails. Raises WorkError for a folder that does not exist, a disk that is full, and a
-    device or a pipe, which nothing may take the place of.
+    The temporary file is removed if the block fails. Raises WorkError if it cannot be written, as on a full disk, and
+    if `path` is a folder, or a device or a pipe, which a file must not replace.
     """
     if _is_special(path):
-        raise WorkError(f"{path}: is a device or a pipe, and cannot be replaced by a file; name another place")
+        raise WorkError(f"{path}: is a device or a pipe, which a file must not replace; choose another path")
     if path.is_dir() and not path.is_symlink():
-        raise WorkError(f"{path}: a folder is in the way; remove it, or name another place")
+        raise WorkError(f"{path}: a folder exists at this path; remove it, or choose another path")
+    # In the same folder, since a rename is atomic within one file system only. Hidden and with a random part, so that
+    # processes that write the same file do not share a temporary one.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         yield temporary
+        # Before the rename: otherwise the name could refer to an empty file after a power failure.
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        advice = "see that the folder exists, may be written and has space"
+        advice = "check that the folder exists, is writable and has free space"
         raise WorkError(f"{path}: cannot be written ({error.strerror or error}); {advice}") from error
     finally:
         with suppress(OSError):
@@ -45,7 +48,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file as `whole_file` does, or into a device or a pipe directly; text is written as UTF-8."""
+    """Write a file atomically, as `whole_file` does, or directly to a device or a pipe; text is encoded as UTF-8."""
     whole = content.encode("utf-8") if isinstance(content, str) else content
     if _is_special(path):
         try:
@@ -58,9 +61,9 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def write_changed(path: Path, content: bytes | str) -> None:
-    """Write a file as `whole_file` does, text as UTF-8; one that has this content is left, so that it may be read-only.
+    """Write a file atomically unless it already has this content, in which case it may be read-only.
 
-    Raises WorkError as `whole_file`.
+    Text is encoded as UTF-8. Raises WorkError as `whole_file` does.
     """
     whole = content.encode("utf-8") if isinstance(content, str) else content
     try:
@@ -74,29 +77,38 @@ def write_changed(path: Path, content: bytes | str) -> None:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether there is something else of this name than a file or a folder."""
+    """Whether the path exists and is neither a file nor a folder."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def remove_unfinished(path: Path) -> None:
-    """Remove what processes that were killed while they wrote this file have left behind."""
+    """Remove temporary files that killed processes left behind while they were writing this file."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*{UNFINISHED}"):
         temporary.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder and those above it; UsageError where a file is in the way, WorkError where it is not allowed."""
+    """Create a folder and its parents, and return it.
+
+    Raises UsageError if a file exists at the path or at a parent, WorkError if the folder cannot be created.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"{folder}: cannot be a folder, a file is in the way; name another place") from None
+        raise UsageError(
+            f"{folder}: the folder cannot be created, since a file exists at this path or above it; choose another path"
+        ) from None
     except OSError as error:
-        raise WorkError(f"{folder}: the folder cannot be made ({error.strerror}); see who may write there") from error
+        raise WorkError(
+            f"{folder}: the folder cannot be created ({error.strerror}); check the permissions of its parent"
+        ) from error
     return folder
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file to be read. OSError for anything else; a pipe that no process writes to is not waited for."""
+    """Open a regular file for binary reading; OSError for anything else. Does not block on a pipe without a writer."""
+    # Opened first and examined through the descriptor: the file could be replaced between a stat and an open.
+    # O_NONBLOCK keeps open(2) of a pipe from waiting for a writer.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a NUL in the path
@@ -111,7 +123,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_bounded(path: Path, largest: int) -> bytes:
-    """The content of a regular file of at most `largest` bytes; OSError where it is longer or cannot be read."""
+    """Return the content of a regular file; OSError if it is longer than `largest` bytes or cannot be read."""
     with open_regular(path) as file:
         content = file.read(largest + 1)
     if len(content) > largest:
@@ -120,7 +132,7 @@ def read_bounded(path: Path, largest: int) -> bytes:
 
 
 def require_readable(files: Sequence[Path], kind: str) -> None:
-    """Raise UsageError unless all these are regular files, of a kind such as `text file`, that can be opened."""
+    """Raise UsageError unless all are regular files that can be opened; the message names the `kind`: `text file`."""
     for file in files:
         try:
             open_regular(file).close()
@@ -133,15 +145,15 @@ def require_readable(files: Sequence[Path], kind: str) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> WorkError:
-    """What to raise where a file or a folder cannot be written for this error; a full disk is called that."""
+    """Return the WorkError for a file or a folder that cannot be written; a full disk gets a separate message."""
     why = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return WorkError(f"{path}: the disk is full ({why}); make room on it")
-    return WorkError(f"{path}: cannot be written ({why}); see who may write there")
+        return WorkError(f"{path}: the disk is full ({why}); free some space on it")
+    return WorkError(f"{path}: cannot be written ({why}); check its permissions")
 
 
 def require_room(folder: Path) -> None:
-    """Raises WorkError unless a file of 64 KiB can be written into the folder. It is removed again."""
+    """Raise WorkError unless a 64 KiB probe file can be written to the folder; the probe is removed."""
     probe = folder / f".room.{secrets.token_hex(4)}{UNFINISHED}"
     try:
         with probe.open("xb") as file:
@@ -156,17 +168,19 @@ def require_room(folder: Path) -> None:
 
 
 def has_md5(path: Path, size: int, md5: str) -> bool:
-    """Whether a file has this many bytes and this MD5; WorkError if it cannot be read."""
+    """Whether a file has this size in bytes and this MD5 digest; WorkError if it cannot be read."""
     try:
         with open_regular(path) as file:
-            right = os.fstat(file.fileno()).st_size == size
-            return right and hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
+            same_size = os.fstat(file.fileno()).st_size == size
+            return (
+                same_size and hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest() == md5
+            )
     except OSError as error:
         raise WorkError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal. Raises WorkError if it cannot be read."""
+    """SHA-256 of a file's content, in hexadecimal. Raises WorkError if it cannot be read."""
     try:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -175,7 +189,7 @@ def sha256_of(path: Path) -> str:
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's limit of open files so that `count` of them can be mapped, as far as the system allows."""
+    """Raise the soft limit on open files (RLIMIT_NOFILE) so that `count` files can be open, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + FEW_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -185,9 +199,9 @@ def allow_open_files(count: int) -> None:
 
 
 def user_cache_folder() -> Path:
-    """Podium's folder among the user's caches, by the XDG base directory specification.
+    """Podium's folder in the user's cache directory, by the XDG base directory specification.
 
-    A user without a home, as in a container under any number, has one in the temporary folder.
+    For a user without a home, as under an arbitrary user ID in a container, it is in the temporary folder.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     if Path(base).is_absolute():
@@ -199,20 +213,25 @@ def user_cache_folder() -> Path:
 
 
 def private_folder(path: Path) -> Path | None:
-    """The folder, made where it is missing, if only this user and root can write or replace what is in it.
+    """Create the folder if it is missing, and return its resolved path if only this user and root can change it.
 
-    Else None: caches that hold code or pickles are neither read from such a folder nor written to it.
+    Otherwise None: caches of code or pickles must not be read from a folder where another user can plant files.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = path.resolve()
-        own = path.stat()
-        if own.st_uid != os.getuid() or own.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK):
+        status = path.stat()
+        if (
+            status.st_uid != os.getuid()
+            or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            or not os.access(path, os.W_OK)
+        ):
             return None
+        # A user who can write to a parent can replace the folder by renaming, unless the sticky bit forbids it (/tmp).
         for parent in path.parents:
-            facts = parent.stat()
-            replaceable = facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX
-            if facts.st_uid not in (0, os.getuid()) or replaceable:
+            status = parent.stat()
+            replaceable = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+            if status.st_uid not in (0, os.getuid()) or replaceable:
                 return None
     except OSError:
         return None

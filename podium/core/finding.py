@@ -1,4 +1,4 @@
-"""Findings of checks: of a system before a run, of a sample store, or of a submission package."""
+"""Findings: results of checks on a system, a sample store or a submission package."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ Severity = Literal["ok", "note", "warning", "error"]
 class Finding:
     """Result of one check.
 
-    `error` is what a run or a submission fails by, or what makes data wrong; `warning` is what may cost time or a
-    reviewer's question; `note` is worth knowing and not wrong.
+    `error`: a run or a submission would fail, or data are wrong. `warning`: it may cost time or draw a reviewer's
+    question. `note`: worth knowing, but nothing is wrong.
     """
 
-    rule: str  # short name of the check, which never changes
+    rule: str  # stable short name of the check
     severity: Severity
-    message: str  # what was found; its first line stands alone
+    message: str  # what was found; the first line must make sense without the others
     expected: str = ""
-    advice: str = ""  # empty where there is nothing to do
+    advice: str = ""  # what to do; empty if nothing
     path: str = ""  # relative to the checked folder, with forward slashes; the folder itself is "."
     line: int | None = None  # of that file, from 1
     source: str = "podium"  # or the official tool that found it, such as `compliance_checker`
@@ -35,14 +35,14 @@ class Finding:
         return cls(rule, "warning", message, path=path, line=line, source=source)
 
     def as_json(self, fields: Mapping[str, str]) -> dict[str, Any]:
-        """The fields that `fields` names, under its keys."""
+        """Return {key: value of the field}; `fields` maps JSON keys to field names."""
         return {key: getattr(self, field) for key, field in fields.items()}
 
 
 def check_result(
     rule: str, passed: bool, message: str, expected: str, advice: str, otherwise: Severity = "error"
 ) -> Finding:
-    """A finding that is ok and needs no advice, or else has the severity `otherwise`."""
+    """Return a finding with severity `ok` if the check passed, else one with severity `otherwise` and the advice."""
     return Finding(rule, "ok", message, expected) if passed else Finding(rule, otherwise, message, expected, advice)
 
 
@@ -52,7 +52,7 @@ def has_errors(findings: Iterable[Finding]) -> bool:
 
 
 def severity_counts(findings: Iterable[Finding]) -> str:
-    """Such as `2 errors, 1 warning`; empty where there are neither."""
+    """Format the counts of errors and warnings, such as `2 errors, 1 warning`; empty if there are neither."""
     severities = [finding.severity for finding in findings]
     counts = [(severities.count(severity), severity) for severity in ("error", "warning")]
     return ", ".join(f"{count:,} {severity}{'s' * (count > 1)}" for count, severity in counts if count)

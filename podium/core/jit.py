@@ -1,8 +1,8 @@
-"""Functions that are compiled to machine code when they are first called, and kept on disk after that.
+"""Decorators that compile functions with numba at their first call and cache the machine code on disk.
 
-numba keeps the code of a function as long as its own file does not change, although that code contains other compiled
-functions and the constants of other files. So the cache folder is named by a hash of all these sources. It is in the
-user's cache folder, or in NUMBA_CACHE_DIR where that is set.
+numba's cache is invalidated only when the file of the function itself changes, although the machine code contains
+other compiled functions and constants from other files. The cache folder is therefore named by a hash of all these
+sources. It is in the user's cache folder, or in NUMBA_CACHE_DIR if that is set.
 """
 
 from collections.abc import Callable
@@ -15,40 +15,40 @@ from numba.core.caching import UserProvidedCacheLocator
 
 from podium.core.files import private_folder, user_cache_folder
 from podium.core.paths import CODE_FOLDER
-from podium.core.source_hash import modules_with, source_hash
+from podium.core.source_hash import modules_containing, source_hash
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# What vectorised loops may assume of arithmetic; infinities and NaN keep their meaning.
-FAST = {"contract", "reassoc", "arcp", "nsz"}
+# LLVM fast-math flags for vectorised loops, without `ninf` and `nnan`, so that infinities and NaN propagate.
+FASTMATH_FLAGS = {"contract", "reassoc", "arcp", "nsz"}
 
 
 def compiled(function: F) -> F:
-    """Compile with numba, without Python objects, the interpreter's lock and a test of every divisor for 0."""
+    """Compile with numba in nopython mode, without the GIL and with NumPy's division (no test for a zero divisor)."""
     return _njit(function, error_model="numpy")
 
 
 def compiled_leaf(function: F) -> F:
-    """As `compiled`, for small functions that make no array: they do not count the references to those they get.
+    """Compile a small function that allocates no array, without reference counting of its array arguments.
 
-    Counting is atomic and takes longer than drawing a random number does.
+    The atomic increments would take longer than drawing a random number does.
     """
     return _njit(function, _nrt=False)
 
 
 def compiled_inline(function: F) -> F:
-    """As `compiled`, for a part of other compiled functions that is written into them; no code of its own is kept."""
-    fast: Any = numba.njit(inline="always", fastmath=FAST, error_model="numpy")(function)
+    """Compile a function that is inlined into other compiled functions; it is not cached separately."""
+    fast: Any = numba.njit(inline="always", fastmath=FASTMATH_FLAGS, error_model="numpy")(function)
     return fast  # type: ignore[no-any-return]
 
 
 def compiled_parallel(function: F) -> F:
-    """As `compiled`, with the iterations of `numba.prange` dealt out to threads, and arithmetic that vectorises."""
-    return _njit(function, parallel=True, fastmath=FAST, error_model="numpy")
+    """Compile with numba, with `numba.prange` loops distributed over threads and fast-math vectorisation."""
+    return _njit(function, parallel=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 
 
 class SourceLocator(UserProvidedCacheLocator):
-    """Names a source by its place in the project, so that all copies of the same sources share one cache."""
+    """Cache locator that names a source by its module path, so that copies of the same sources share one cache."""
 
     @classmethod
     def get_suitable_cache_subpath(cls, py_file: str) -> str:
@@ -58,6 +58,7 @@ class SourceLocator(UserProvidedCacheLocator):
 
 
 def _njit(function: F, **options: Any) -> F:
+    # numba reads its cache settings when a function is decorated; they are global, and so restored afterwards.
     config: Any = numba.config
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     folder = _cache_folder(Path(config.CACHE_DIR) if config.CACHE_DIR else user_cache_folder() / "numba")
@@ -71,15 +72,14 @@ def _njit(function: F, **options: Any) -> F:
 
 @cache
 def _cache_folder(base: Path) -> Path | None:
-    """A folder of `base` for these very sources; None where there can be none, and code is compiled every time.
+    """Return the cache folder below `base` for the current sources; None, for no cache, if it is not private.
 
-    numba's files are pickles, so a folder that other users may write to is not read either.
+    numba's cache files are pickles, which execute code when loaded: another user must not be able to plant one.
     """
     return private_folder(base / sources_hash())
 
 
 @cache
 def sources_hash() -> str:
-    """A hash of all sources of this project that compile anything and of all that they import: constants of those
-    are in the machine code too."""
-    return source_hash([__name__, *modules_with(__name__)])
+    """Hash of all modules that use this one and of all their imports, whose constants are in the machine code too."""
+    return source_hash([__name__, *modules_containing(__name__)])

@@ -1,4 +1,4 @@
-"""JSON of untrusted origin, read with a bound on its size, and the digest of a JSON document."""
+"""Reading of untrusted JSON with a bound on its size, and the digest of a JSON document."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from podium.core.files import read_bounded
 
-LARGEST = 64 << 20  # bytes of a file of a run; the greatest holds the run's log
+MAX_JSON_BYTES = 64 << 20  # the largest file of a run is one that contains its log
 
 
 def digest_of(document: Mapping[str, Any]) -> str:
@@ -16,8 +16,8 @@ def digest_of(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode("utf-8")).hexdigest()
 
 
-def read_json(path: Path, largest: int = LARGEST) -> Any:
-    """The document in a file of at most `largest` bytes. Raises ValueError with the reason where there is none."""
+def read_json(path: Path, largest: int = MAX_JSON_BYTES) -> Any:
+    """Read a JSON file of at most `largest` bytes. Raises ValueError if it cannot be read or is not JSON."""
     try:
         content = read_bounded(path, largest)
     except OSError as error:
@@ -26,9 +26,9 @@ def read_json(path: Path, largest: int = LARGEST) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The document in a text. Raises ValueError with the reason where there is none, also where it is nested too deep
-    or has a number of thousands of digits."""
+    """Parse a JSON document. Raises ValueError if it is not JSON, is nested too deeply or has a huge integer."""
+    # json raises RecursionError for deep nesting, and ValueError for an integer of more than 4,300 digits.
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON document ({error})") from None
+        raise ValueError(f"it is not a JSON document ({error})") from None

@@ -1,7 +1,8 @@
-"""Locks on files and folders (flock), which end with the processes that hold them.
+"""Advisory locks on files and folders (flock), which the kernel releases when the processes that hold them end.
 
-A lock is shared by all descriptors that were inherited from the one that took it, and ends with the last of them,
-however its process ends. Where the file system has no locks, nothing is locked and no process is refused.
+A lock belongs to the open file description: child processes that inherit the descriptor share it, and it is released
+when the last copy is closed, even by SIGKILL. On a file system without locks nothing is locked and no process is
+refused.
 """
 
 import fcntl
@@ -13,13 +14,13 @@ from pathlib import Path
 from podium.core.errors import UsageError
 from podium.core.files import unwritable
 
-ALONE, TOGETHER = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH
-FILE, FOLDER = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
+EXCLUSIVE, SHARED = fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH
+FILE_FLAGS, FOLDER_FLAGS = os.O_RDWR | os.O_CREAT, os.O_RDONLY | os.O_DIRECTORY
 
 
 @contextmanager
 def _locked(path: Path, flags: int, operation: int, message: str) -> Iterator[int]:
-    """Lock a folder, or a file that is made if missing, and give the descriptor; WorkError if it is unwritable."""
+    """Lock a folder or a file (created if missing) and yield the descriptor; WorkError if it cannot be opened."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -30,41 +31,41 @@ def _locked(path: Path, flags: int, operation: int, message: str) -> Iterator[in
         except BlockingIOError:
             raise UsageError(message) from None
         except OSError:
-            pass  # a file system without locks
+            pass  # a file system without locks: a missing lock must not prevent a run
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 def exclusive_lock(path: Path, message: str) -> AbstractContextManager[int]:
-    """Lock a file for this process alone; UsageError with `message` if another process holds a lock."""
-    return _locked(path, FILE, ALONE, message)
+    """Lock a file exclusively without waiting; UsageError with `message` if another process holds a lock."""
+    return _locked(path, FILE_FLAGS, EXCLUSIVE, message)
 
 
 def folder_lock(folder: Path, command: str) -> AbstractContextManager[int]:
-    """Lock a folder for this process alone; UsageError if another process that runs `command` holds it."""
-    message = f"{folder}: another `{command}` is at work on this folder; wait for its end"
-    return _locked(folder, FOLDER, ALONE, message)
+    """Lock a folder exclusively without waiting; UsageError if another process, which runs `command`, has the lock."""
+    message = f"{folder}: another `{command}` is using this folder; wait until it has finished"
+    return _locked(folder, FOLDER_FLAGS, EXCLUSIVE, message)
 
 
 def waiting_folder_lock(folder: Path) -> AbstractContextManager[int]:
-    """Lock a folder for this process alone; waits for another process's lock to end."""
-    return _locked(folder, FOLDER, fcntl.LOCK_EX, "")
+    """Lock a folder exclusively; waits until other processes have released their locks."""
+    return _locked(folder, FOLDER_FLAGS, fcntl.LOCK_EX, "")
 
 
 def shared_lock(path: Path) -> AbstractContextManager[int]:
-    """Lock together with other processes that do, and give the descriptor; waits for an exclusive lock to end."""
-    return _locked(path, FILE, TOGETHER, "")
+    """Lock a file in shared mode and yield the descriptor; waits until an exclusive lock is released."""
+    return _locked(path, FILE_FLAGS, SHARED, "")
 
 
 def assert_unlocked(path: Path, message: str) -> None:
-    """UsageError with `message` if any process holds a lock, WorkError if the file cannot be written."""
+    """Raise UsageError with `message` if any process holds a lock, WorkError if the file cannot be written."""
     with exclusive_lock(path, message):
         pass
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether any process holds a lock; None where that is not known. Makes no file and keeps no lock."""
+    """Whether any process holds a lock; None if that cannot be determined. Creates no file and keeps no lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

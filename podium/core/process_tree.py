@@ -1,7 +1,7 @@
-"""Processes as /proc shows them, and the end of all those that one command has started.
+"""Processes as /proc lists them, and termination of all descendants of one command.
 
-A process that leads a session of its own, or whose parent has died, is found too: by the tree below the command while
-it runs, and by an environment variable that all its descendants inherit. Where there is no /proc, none is found.
+A descendant in a separate session, or whose parent has died, is found too: by the process tree while the command runs,
+and by an environment variable that all descendants inherit. Without /proc no process is found.
 """
 
 import ctypes
@@ -18,13 +18,13 @@ from podium.core.processes import prctl
 PROC = Path("/proc")
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # <sys/prctl.h>
 POLL_SECONDS = 0.02
-KILL_SECONDS = 5.0  # SIGKILL takes effect at once, but for a process that waits for a device or is frozen
+KILL_SECONDS = 5.0  # SIGKILL takes effect at once, except on a process in uninterruptible sleep or a frozen cgroup
 STOPPED, ENDED = "T", ("Z", "X")
 
 
 @dataclass(frozen=True)
 class ProcessState:
-    """One look at a process. `pid` and `started` together never name another process."""
+    """Snapshot of a process. `pid` and `started` together identify it, since the kernel reuses process IDs."""
 
     pid: int
     parent: int
@@ -34,6 +34,7 @@ class ProcessState:
 
     @property
     def identity(self) -> tuple[int, int]:
+        """(pid, start time in ticks after boot)."""
         return self.pid, self.started
 
     @property
@@ -42,8 +43,9 @@ class ProcessState:
 
 
 def read_process(pid: int) -> ProcessState | None:
-    """The process of this number; None where there is none."""
+    """Read the state of a process from /proc/PID/stat; None if there is no such process."""
     try:
+        # The command name is in parentheses and may itself contain spaces and parentheses: split after the last one.
         fields = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return ProcessState(pid, int(fields[1]), fields[0], int(fields[11]) + int(fields[12]), int(fields[19]))
     except (OSError, IndexError, ValueError):
@@ -51,7 +53,7 @@ def read_process(pid: int) -> ProcessState | None:
 
 
 def all_processes() -> dict[int, ProcessState]:
-    """All processes that /proc shows, by number."""
+    """All processes in /proc, by process ID."""
     try:
         names = [path.name for path in PROC.iterdir()]
     except OSError:
@@ -61,7 +63,7 @@ def all_processes() -> dict[int, ProcessState]:
 
 
 def descendants(pid: int, processes: Mapping[int, ProcessState]) -> list[ProcessState]:
-    """The processes below one, those nearest to it first."""
+    """All descendants of a process, in breadth-first order."""
     children: dict[int, list[ProcessState]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process)
@@ -74,7 +76,7 @@ def descendants(pid: int, processes: Mapping[int, ProcessState]) -> list[Process
 
 
 def environment_of(pid: int) -> dict[bytes, bytes]:
-    """The environment that a process was started with; nothing where it may not be read."""
+    """The environment that a process was started with; empty if it cannot be read."""
     try:
         content = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -85,7 +87,7 @@ def environment_of(pid: int) -> dict[bytes, bytes]:
 
 @contextmanager
 def adopted_orphans() -> Iterator[None]:
-    """Within the block, descendants whose parent dies become children of this process, if the kernel can do that."""
+    """Within the block, make this process the reaper of orphaned descendants (PR_SET_CHILD_SUBREAPER), if supported."""
     before = ctypes.c_int(0)
     if prctl is not None:
         prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -98,10 +100,10 @@ def adopted_orphans() -> Iterator[None]:
 
 
 class StartedProcesses:
-    """A command's process and all that it has started, as long as any of them lives; and no other process."""
+    """The process of a command and all its descendants, tracked across dead parents and separate sessions."""
 
     def __init__(self, pid: int, mark: tuple[str, str]) -> None:
-        """`mark` is a variable in the command's environment with a value that no other process has."""
+        """`mark`: name and value of an environment variable that only this command and its descendants have."""
         self.pid = pid
         command = read_process(pid)
         self._command = command.identity if command else None
@@ -109,41 +111,43 @@ class StartedProcesses:
         self._known: set[tuple[int, int]] = set()
 
     def remember(self, processes: Mapping[int, ProcessState]) -> None:
-        """Note which processes are below the command now: they count as started by it when their parents are gone."""
+        """Record the current descendants of the command, so that they are known after their parents have died."""
         command = processes.get(self.pid)
         if command and command.identity == self._command:
             self._known.update(process.identity for process in descendants(self.pid, processes))
 
     def left(self) -> list[ProcessState]:
-        """The processes that have not ended, besides the command's own."""
+        """The descendants that are still running, without the command's own process."""
         processes = all_processes()
         self.remember(processes)
-        ours = {pid for pid, process in processes.items() if process.identity in self._known or self._marked(pid)}
-        ours |= {process.pid for pid in ours for process in descendants(pid, processes)}
-        self._known.update(processes[pid].identity for pid in ours)
-        return [processes[pid] for pid in sorted(ours - {self.pid, os.getpid()}) if not processes[pid].ended]
+        started = {pid for pid, process in processes.items() if process.identity in self._known or self._has_mark(pid)}
+        started |= {process.pid for pid in started for process in descendants(pid, processes)}
+        self._known.update(processes[pid].identity for pid in started)
+        return [processes[pid] for pid in sorted(started - {self.pid, os.getpid()}) if not processes[pid].ended]
 
-    def _marked(self, pid: int) -> bool:
+    def _has_mark(self, pid: int) -> bool:
         return environment_of(pid).get(self._name) == self._value
 
     def resume_stopped(self) -> None:
-        """Continue those that are stopped, so that they can act upon a signal."""
+        """Send SIGCONT to stopped processes, so that they can handle a signal."""
         command = read_process(self.pid)
         for process in [*([command] if command and command.identity == self._command else []), *self.left()]:
             if process.state == STOPPED:
                 send(process, signal.SIGCONT)
 
     def end(self, grace_seconds: float) -> list[ProcessState]:
-        """End what is left of the command's descendants: by SIGTERM, after so many seconds by SIGKILL. Returns those
-        that did not end even so, because they wait for a device or are frozen."""
-        asked = set[tuple[int, int]]()
+        """Terminate the remaining descendants: by SIGTERM, and by SIGKILL after `grace_seconds`.
+
+        Returns those that are still there, in uninterruptible sleep or frozen.
+        """
+        signalled = set[tuple[int, int]]()
         deadline = time.monotonic() + grace_seconds
         while (left := self.left()) and time.monotonic() < deadline:
             for process in left:
-                if process.identity not in asked:
+                if process.identity not in signalled:
                     send(process, signal.SIGTERM)
-                    send(process, signal.SIGCONT)
-                    asked.add(process.identity)
+                    send(process, signal.SIGCONT)  # a stopped process handles SIGTERM only after this
+                    signalled.add(process.identity)
             time.sleep(POLL_SECONDS)
         deadline = time.monotonic() + KILL_SECONDS
         while left and time.monotonic() < deadline:
@@ -155,7 +159,7 @@ class StartedProcesses:
         return left
 
     def _reap(self) -> None:
-        """Take note of the end of those that became children of this process."""
+        """Reap zombies among the descendants that this process has adopted."""
         for pid, started in self._known:
             process = read_process(pid)
             if process and process.identity == (pid, started) and process.ended and process.parent == os.getpid():
@@ -164,7 +168,7 @@ class StartedProcesses:
 
 
 def send(process: ProcessState, number: int) -> None:
-    """Send a signal to a process, unless it has ended or its number is another one's by now."""
+    """Send a signal to a process, unless it has ended or its process ID was reused."""
     now = read_process(process.pid)
     if now is not None and now.identity == process.identity:
         with suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""Number of available processors, child processes that end with their parent, and a pool for work on many files.
+"""Number of available CPUs, stop signals, child processes that end with their parent, and a process pool for files.
 
 The pool's workers do not outlive the process that started them and leave no half-written file.
 """
@@ -20,40 +20,42 @@ from podium.core.errors import WorkError
 from podium.core.files import remove_unfinished
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-# By which a user, a terminal that closes, or a scheduler asks a program to stop.
+# Sent by a user, a closing terminal or a scheduler to stop a program.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 def processors() -> int:
-    """Processors that this process may use."""
+    """Number of logical CPUs that this process may use (its affinity mask)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def stop_signals() -> list[signal.Signals]:
-    """STOP_SIGNALS, without SIGHUP in a process that ignores it, as one that nohup started does."""
+    """Return STOP_SIGNALS, without SIGHUP in a process that ignores it, as under nohup."""
     ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [number for number in STOP_SIGNALS if not (ignores and number == signal.SIGHUP)]
 
 
 def leave_closed_terminal() -> None:
-    """Write nowhere from now on where output or errors went to a terminal that has been closed.
+    """Redirect standard output and standard error to /dev/null if their terminal has been closed.
 
-    Any write to it fails, which would end a program while it still keeps what it has done.
+    Writing to a closed terminal raises OSError, which would end the program before it has saved its work.
     """
     for descriptor in (1, 2):
         with suppress(OSError):
+            # A closed terminal is still a character device, but isatty fails on it.
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, descriptor)
-                os.close(nowhere)
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, descriptor)
+                os.close(null)
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Have the kernel, if it can, end this process when its parent dies; at once if the process `parent` is gone."""
+    """Have the kernel send SIGTERM to this process when its parent dies; exit at once if `parent` has died already."""
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    # After prctl, which has no effect for a parent that died before it.
     if parent is not None and os.getppid() != parent:
         os._exit(1)
 
@@ -62,11 +64,11 @@ R = TypeVar("R")
 
 
 class WorkerDied(WorkError):
-    """A worker process was killed, or crashed, while it made a file."""
+    """A worker process was killed, or crashed, while it was writing a file."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(
-            f"{file}: the worker process that made it died; see that the machine has enough memory, or use fewer "
+            f"{file}: the worker process that made it died; check that the machine has enough memory, or use fewer "
             "processes"
         )
         self.file = file
@@ -75,7 +77,7 @@ class WorkerDied(WorkError):
 def results_of(
     function: Callable[..., R], jobs: Mapping[Path, tuple[Any, ...]], processes: int
 ) -> Generator[tuple[Path, R], None, None]:
-    """As `results_in_processes`, but in this process where there is nothing to share."""
+    """As `results_in_processes`, but in this process if one process suffices."""
     if min(processes, len(jobs)) > 1:
         yield from results_in_processes(function, jobs, processes)
     else:
@@ -86,20 +88,21 @@ def results_of(
 def results_in_processes(
     function: Callable[..., R], jobs: Mapping[Path, tuple[Any, ...]], processes: int
 ) -> Generator[tuple[Path, R], None, None]:
-    """Call function(*arguments) for every file of `jobs` that a call makes; yields (file, result) as they are finished.
+    """Call function(*arguments) for each job (output file → arguments); yield (file, result) in order of completion.
 
-    At most `processes` calls run at a time, each in a process of its own that takes one job after another, so that a
-    crash is known by its file. Function and arguments have to be picklable. What a call raises is raised here, and
-    WorkerDied where its process died; then, and when the generator is closed, no further job is begun, the workers
-    are ended, and of no file a half-written part remains. Close the generator if you may leave it early
-    (contextlib.closing).
+    At most `processes` calls run at a time, each in a separate process. Function and arguments have to be picklable.
+    An exception of a call is raised here, and WorkerDied if its process died. Then, and when the generator is closed,
+    no further job is started, the workers are terminated, and partial files are removed. Close the generator if you
+    may leave it early (contextlib.closing).
     """
+    # One pool of one worker each, instead of one pool of all: a crash breaks a whole pool, and with several workers it
+    # would not be known which job caused it.
     others = set(multiprocessing.active_children())
     waiting = iter(jobs.items())
     running: dict[Future[R], tuple[Path, ProcessPoolExecutor]] = {}
     pools: list[ProcessPoolExecutor] = []
 
-    def begin(pool: ProcessPoolExecutor) -> None:
+    def start_next(pool: ProcessPoolExecutor) -> None:
         for file, arguments in waiting:
             try:
                 running[pool.submit(function, *arguments)] = (file, pool)
@@ -113,7 +116,7 @@ def results_in_processes(
             for _ in range(min(processes, len(jobs))):
                 pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),))
                 pools.append(stack.enter_context(pool))
-                begin(pool)
+                start_next(pool)
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     file, pool = running.pop(future)
@@ -121,9 +124,9 @@ def results_in_processes(
                         result = future.result()
                     except BrokenProcessPool as error:
                         raise WorkerDied(file) from error
-                    begin(pool)
+                    start_next(pool)
                     yield file, result
-        except BaseException:
+        except BaseException:  # GeneratorExit and Interrupted too
             for worker in set(multiprocessing.active_children()) - others:
                 worker.terminate()
             for pool in pools:
@@ -134,7 +137,10 @@ def results_in_processes(
 
 
 def _start_resource_tracker() -> None:
-    """Start multiprocessing's helper so that a closed terminal, which signals all processes, does not end it first."""
+    """Start multiprocessing's resource tracker with SIGHUP and SIGQUIT blocked.
+
+    A closed terminal signals the whole process group; the tracker inherits the mask and outlives the workers.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP, signal.SIGQUIT})
     try:
         resource_tracker.ensure_running()
@@ -143,7 +149,7 @@ def _start_resource_tracker() -> None:
 
 
 def _start_worker(parent: int) -> None:
-    """Stopping is the parent's to answer, and a worker does not outlive it."""
+    """Leave stop signals to the parent, which terminates its workers, and end when the parent dies."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(parent)

@@ -1,4 +1,4 @@
-"""A hash of Podium's own sources that a module is made of, for caches of what they compute."""
+"""Hash of the sources of a module and of all its imports, as a key of caches of what they compute."""
 
 import hashlib
 import re
@@ -8,12 +8,15 @@ from pathlib import Path
 
 from podium.core.paths import CODE_FOLDER, PACKAGES
 
-# `from MODULE import NAMES`, where a name may be a module too, or `import MODULES`; in a text it does no harm.
-IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.M)
+# `from MODULE import NAMES`, where a name may be a module too, or `import MODULES`. A match inside a string literal is
+# harmless: it adds a module to the hash.
+IMPORT_STATEMENT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]*))", re.M
+)
 
 
 def source_hash(modules: Iterable[str]) -> str:
-    """A hash of these modules and of all modules of Podium that they import, directly or not."""
+    """Hash of these modules and of all modules of Podium that they import, directly or indirectly (16 hex digits)."""
     paths, contents, left = _paths(), dict[str, bytes](), list(modules)
     while left:
         name = left.pop()
@@ -23,14 +26,14 @@ def source_hash(modules: Iterable[str]) -> str:
     return hashlib.sha256(b"".join(contents[name] for name in sorted(contents))).hexdigest()[:16]
 
 
-def modules_with(text: str) -> list[str]:
-    """The modules of Podium whose source has this text."""
+def modules_containing(text: str) -> list[str]:
+    """Names of the modules of Podium whose source contains this text."""
     return [name for name, path in _paths().items() if text.encode() in path.read_bytes()]
 
 
 @cache
 def _paths() -> dict[str, Path]:
-    """Module → its source."""
+    """Path of the source of each module, by module name."""
     found = {}
     for package in PACKAGES:
         for path in (CODE_FOLDER / package).rglob("*.py"):
@@ -41,7 +44,7 @@ def _paths() -> dict[str, Path]:
 
 def _imported(source: bytes) -> list[str]:
     found = []
-    for module, names, modules in IMPORT.findall(source):
+    for module, names, modules in IMPORT_STATEMENT.findall(source):
         inside = re.findall(r"[\w.]+", (names or modules).decode("ascii", "replace"))
         prefix = f"{module.decode()}." if module else ""
         found += [module.decode(), *(prefix + name for name in inside)]

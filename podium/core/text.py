@@ -1,10 +1,10 @@
-"""Text from files and users, made safe for the place it is shown in: a terminal, HTML and SVG, a single line."""
+"""Untrusted text made safe for display in a terminal, in HTML and SVG, or on a single line."""
 
 import re
 from collections.abc import Sequence
 from unicodedata import category
 
-LONGEST_IN_HTML = 600
+MAX_HTML_CHARACTERS = 600
 LONGEST_LINE = 300
 
 # Control, format (such as right-to-left marks), surrogate and private-use characters, line and paragraph separators.
@@ -17,7 +17,7 @@ _SEPARATORS = str.maketrans({"\r": " ", "\u2028": " ", "\u2029": " "})
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text with escapes for every character that a terminal might act on or cannot print, except those in `keep`."""
+    """Escape every character that a terminal might interpret or cannot print, except those in `keep`."""
     return "".join(
         character.encode("unicode_escape").decode("ascii")
         if category(character) in _UNPRINTABLE and character not in keep
@@ -27,46 +27,46 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def is_printable(name: str) -> bool:
-    """Whether a file name can be printed in a terminal as it is."""
+    """Whether `printable` leaves a text unchanged."""
     return printable(name) == name
 
 
-def for_html(text: str, longest: int = LONGEST_IN_HTML) -> str:
-    """Text with U+FFFD for each invisible character, cut to `longest` characters; the caller escapes the markup."""
+def for_html(text: str, longest: int = MAX_HTML_CHARACTERS) -> str:
+    """Replace invisible characters by U+FFFD and truncate to `longest` characters; the caller escapes markup."""
     return for_xml(cut(text, longest))
 
 
 def for_xml(text: str) -> str:
-    """Text with U+FFFD for each invisible character, uncut."""
+    """Replace invisible characters and characters that XML forbids by U+FFFD; the caller escapes markup."""
     return _INVISIBLE.sub("\ufffd", text.translate(_SEPARATORS))
 
 
 def label(text: str, longest: int) -> str:
-    """Text as `for_html` on one line, as it stands beside an axis or in a legend; a dash for empty text."""
+    """Text for an axis label or a legend: as `for_html`, on one line; a dash if it is empty."""
     return for_html(" ".join(text.split()) or "–", longest)
 
 
 def one_line(text: str) -> str:
-    """Printable characters on one line of at most LONGEST_LINE characters, spaces for all others."""
-    start = text[: 4 * LONGEST_LINE]
+    """One line of at most LONGEST_LINE characters, with runs of spaces and unprintable characters as one space."""
+    start = text[: 4 * LONGEST_LINE]  # bounds the time for a huge text
     readable = "".join(character if character.isprintable() else " " for character in start)
     return " ".join(readable.split())[:LONGEST_LINE]
 
 
 def cut(text: str, longest: int) -> str:
-    """Text of at most `longest` characters, with … where the rest was cut."""
+    """Truncate text to at most `longest` characters, the last of them … if anything was cut off."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """The first `most` names with commas between them, and how many more there are."""
+    """Join the first `most` names with commas, and append the number of the others, such as ` and 3 more`."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def quoted(value: object) -> str:
-    """A value for an error message: on one line of at most 60 characters."""
+    """repr of a value for an error message, truncated to 60 characters."""
     try:
         return cut(repr(value), 60)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
+    except (ValueError, RecursionError):  # an integer of more than 4,300 digits, or lists nested too deeply
         return f"a value of type {type(value).__name__} that cannot be shown"

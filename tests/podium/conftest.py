@@ -1,4 +1,4 @@
-"""What the harness's tests share: systems in files of their own, configurations, and the log of a run."""
+"""Shared fixtures of the harness's tests: system files, configurations, result logs, packages and commands."""
 
 import json
 import signal
@@ -38,12 +38,13 @@ CLOSED_OPTIMIZER = {
 
 
 class WriteSystem(Protocol):
-    """Writes a system's YAML: the laptop's, with dotted keys set, or removed where the value is `...`."""
+    """Write a system's YAML: the laptop's, with dotted keys set, or removed where the value is `...`."""
 
     def __call__(self, changes: dict[str, Any] | None = None, name: str = "mine") -> Path: ...
 
 
 def changed(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a document with dotted keys set, or removed where the value is `...`."""
     whole = yaml.safe_load(yaml.safe_dump(document))
     for key, value in changes.items():
         *above, last = key.split(".")
@@ -69,7 +70,7 @@ def write_system(tmp_path: Path) -> WriteSystem:
 
 @pytest.fixture
 def closed_changes() -> dict[str, Any]:
-    """What makes the laptop's system one that may run in the closed division."""
+    """Changes with which the laptop's system is valid in the closed division."""
     return {
         "description.division": "closed",
         "bert.size": "large",
@@ -91,9 +92,9 @@ def closed_config(write_system: WriteSystem, closed_changes: dict[str, Any]) -> 
 
 
 class WriteLog(Protocol):
-    """Writes the log of a run as the implementation does and returns its path.
+    """Write the result log of a run as the implementation does, and return its path.
 
-    Of each log the tensors take four fifths, which rulesets from 3.0 on do not ask for: `tensors` is how many to log.
+    Tensor names make up four fifths of a log, and rulesets from 3.0 on do not require them: `tensors` limits them.
     """
 
     def __call__(
@@ -113,7 +114,7 @@ def write_log(tmp_path: Path) -> WriteLog:
         name: str = "run/result.txt",
         tensors: int | None = None,
     ) -> Path:
-        """The calls and their order are those of implementations/pytorch/train.py and training/run.py."""
+        """Calls and their order are those of implementations/pytorch/train.py and trainer.py."""
         settings, path = config.optimizer, tmp_path / name
         optimizer = UsedOptimizer(
             algorithm=settings.algorithm,
@@ -154,7 +155,7 @@ def run_folder(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def as_implementation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Let a Python script stand for the implementation; it finds the run's folder in `folder`."""
+    """Replace the implementation by a Python script, in which `folder` is the run's folder."""
 
     def replace(script: str) -> None:
         path = tmp_path / "implementation.py"
@@ -192,12 +193,12 @@ SUMMARY: dict[str, Any] = {
 
 @pytest.fixture
 def summary() -> dict[str, Any]:
-    """A summary as the implementation leaves it."""
+    """A summary as the implementation writes it."""
     return changed(SUMMARY, {})
 
 
 def run_podium(*arguments: str, cwd: Path = CODE_FOLDER, columns: int = 120) -> CompletedProcess[str]:
-    """Exit code and output of a command, by its entry point in this process: starting another one takes a second."""
+    """Run a command by its entry point in this process, since starting another one takes a second."""
     out, err, code = StringIO(), StringIO(), 0
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
@@ -220,7 +221,7 @@ WritePackage = Callable[..., Path]
 
 @pytest.fixture
 def write_package(tmp_path: Path, closed_config: RunConfig, write_log: WriteLog) -> WritePackage:
-    """Writes a package of ten closed runs that the official tools accept, and returns its folder."""
+    """Write a package of ten closed runs that the official tools accept, and return its folder."""
 
     def write(tensors: int | None = 2) -> Path:
         root, name = tmp_path / "ORG", closed_config.description.system_name

@@ -196,11 +196,11 @@ def test_what_the_hostile_ones_begin_from_is_good() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "it is no JSON document"),
-        ("{", "it is no JSON document"),
-        (b"\xff\xfe{}", "it is no JSON document"),
-        ("[" * 1_000_000, "it is no JSON document"),
-        (json.dumps(GOOD).replace("512", "1" * 5000), "it is no JSON document"),
+        ("", "it is not a JSON document"),
+        ("{", "it is not a JSON document"),
+        (b"\xff\xfe{}", "it is not a JSON document"),
+        ("[" * 1_000_000, "it is not a JSON document"),
+        (json.dumps(GOOD).replace("512", "1" * 5000), "it is not a JSON document"),
         ("[]", "its format is not 'podium-manifest'"),
         ('{"format": []}', "its format is not 'podium-manifest'"),
         (

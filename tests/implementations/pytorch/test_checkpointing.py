@@ -276,7 +276,7 @@ def test_errors_of_writing_are_raised_by_the_next_call(start: Maker, processes: 
     rank_file(path, 0).mkdir(parents=True)  # a folder in place of the file
     saver.capture(16)
     saver.start_writing(1, 16, 0, {})
-    with pytest.raises(WorkError, match=r"rank_0\.safetensors: a folder is in the way"):
+    with pytest.raises(WorkError, match=r"rank_0\.safetensors: a folder exists at this path"):
         saver.capture(32)
     assert newest_checkpoint(folder.checkpoints) is None
     assert not list(path.glob(".*"))
@@ -353,19 +353,21 @@ def test_a_file_of_another_checkpoint_rank_or_run_is_an_error(
     first, second = (rank_file(checkpoint.path, 0) for checkpoint in two)
     whole = second.read_bytes()
     second.write_bytes(first.read_bytes())
-    with pytest.raises(WorkError, match=rf"^{second}: is not this checkpoint's: its batches is 1, and 2 is right; put"):
+    with pytest.raises(
+        WorkError, match=rf"^{second}: belongs to another checkpoint: its batches is 1, expected 2; restore"
+    ):
         verify_tensors(two[1], 0)
     rank_file(two[1].path, 1).write_bytes(whole)
-    with pytest.raises(WorkError, match=r"rank_1\.safetensors: is not this checkpoint's: its rank is 0, and 1 is"):
+    with pytest.raises(WorkError, match=r"rank_1\.safetensors: belongs to another checkpoint: its rank is 0, expected 1"):
         verify_tensors(two[1], 1)
     state = RunState(start()[0], processes)
     with Saver(Checkpointing(), folder, processes, state, 0, {"seed": 6}) as saver:
         saver.capture(32)
         saver.start_writing(2, 32, 0, {})
-    with pytest.raises(WorkError, match="is not this checkpoint's: its configuration is "):
+    with pytest.raises(WorkError, match="belongs to another checkpoint: its configuration is "):
         verify_tensors(two[1], 0)
     save_file({"x": torch.zeros(1)}, second)
-    with pytest.raises(WorkError, match="is not this checkpoint's: its batches is None"):
+    with pytest.raises(WorkError, match="belongs to another checkpoint: its batches is None"):
         verify_tensors(two[1], 0)
 
 

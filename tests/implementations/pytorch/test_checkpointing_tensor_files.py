@@ -44,7 +44,7 @@ def test_a_changed_byte_of_any_tensor_is_detected(path: Path) -> None:
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)
-        message = rf"^{path}: is damaged: .* remove the folder {path.parent}, and the run goes on from the checkpoint"
+        message = rf"^{path}: is damaged: .* remove the folder {path.parent} to resume from the previous checkpoint"
         with pytest.raises(WorkError, match=message):
             TensorFile(path).verify(STAMP_OF_RANK_0)
 
@@ -58,7 +58,7 @@ def rewrite(path: Path, tensors: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("metadata", [None, {"x": "y"}, {STAMP: "{"}, {STAMP: "[]"}])
 def test_a_file_without_a_stamp_is_an_error(path: Path, metadata: dict[str, str] | None) -> None:
     save_file(TENSORS, path, metadata=metadata)
-    with pytest.raises(WorkError, match="is not this checkpoint's: its batches is None, and 3 is right"):
+    with pytest.raises(WorkError, match="belongs to another checkpoint: its batches is None, expected 3"):
         TensorFile(path).verify(STAMP_OF_RANK_0)
 
 
@@ -90,12 +90,12 @@ def test_a_changed_name_type_or_shape_is_detected(path: Path, change: str) -> No
 
 
 def test_the_error_names_the_differing_part_of_the_stamp(path: Path) -> None:
-    with pytest.raises(WorkError, match="is not this checkpoint's: its rank is 0, and 1 is right; put the right file"):
+    with pytest.raises(WorkError, match="belongs to another checkpoint: its rank is 0, expected 1; restore the right file"):
         TensorFile(path).verify(STAMP_OF_RANK_0 | {"rank": "1"})
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
-    with pytest.raises(WorkError, match="file: a folder is in the way"):
+    with pytest.raises(WorkError, match="file: a folder exists at this path"):
         write_tensors(tmp_path / "file", TENSORS, STAMP_OF_RANK_0)
     assert not list(tmp_path.glob(".*"))

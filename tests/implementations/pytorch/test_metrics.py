@@ -184,7 +184,7 @@ FULL = Path("/dev/full")  # every write fails with ENOSPC
 
 
 def test_a_full_disk_is_an_error(processes: Processes) -> None:
-    message = r"^/dev/full: the disk is full \(No space left on device\); make room on it$"
+    message = r"^/dev/full: the disk is full \(No space left on device\); free some space on it$"
     with pytest.raises(WorkError, match=message), Metrics(FULL, processes) as metrics:
         metrics.write({"event": "evaluation"})
 
@@ -199,5 +199,5 @@ def test_another_error_is_not_hidden_by_an_unwritten_line(processes: Processes) 
 
 
 def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path, processes: Processes) -> None:
-    with pytest.raises(WorkError, match=r"cannot be written \(Is a directory\); see who"), Metrics(tmp_path, processes):
+    with pytest.raises(WorkError, match=r"cannot be written \(Is a directory\); check its"), Metrics(tmp_path, processes):
         pass

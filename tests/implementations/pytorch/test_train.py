@@ -56,7 +56,7 @@ def test_the_folder_is_locked_while_the_rank_runs(main: Main, tmp_path: Path) ->
 def test_a_full_disk_is_reported_from_any_write(
     main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str | None, named: str | None
 ) -> None:
-    message = f"{named or tmp_path}: the disk is full (No space left on device); make room on it"
+    message = f"{named or tmp_path}: the disk is full (No space left on device); free some space on it"
     assert main(fails(full(path))) == 1
     assert str(RunFolder(tmp_path).told_failure()) == message
     assert capsys.readouterr().err == message + "\n"

@@ -194,7 +194,7 @@ def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str], monkey
         (["--ranks", "0", "--local-batch", "4"], "Invalid value for '--ranks'"),
         (["--ranks", "4", "--local-batch", "4", "--steps", "0"], "Invalid value for '--steps'"),
         (["--ranks", "4", "--local-batch", "4", "--ranks-per-node", "3"], "--ranks-per-node: found 3"),
-        (["laptop", "--set", "gradient_accumulation_steps=3"], "3 accumulation steps cannot share evenly"),
+        (["laptop", "--set", "gradient_accumulation_steps=3"], "ranks × 3 accumulation steps; allowed"),
     ],
 )
 def test_usage_errors_exit_with_code_2(

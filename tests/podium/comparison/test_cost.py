@@ -207,10 +207,10 @@ def test_prices_that_are_none(tmp_path: Path, price: str, words: str) -> None:
         ("- 1\n", "holds no keys"),
         ("", "holds no keys"),
         ("a: !!python/object/apply:os.system [x]\n", "there is no such key"),
-        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases (*name) are not used here"),
-        ("a: " + "[" * 100_000, "is not valid YAML here"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases (*name) are not supported"),
+        ("a: " + "[" * 100_000, "is not valid YAML"),
         (PLAIN.replace("per:", f"system: {'x' * 300}, per:"), "prices.0.system: found 'xxx"),
-        (PLAIN + "#" * (1 << 17), "is larger than 131,072 bytes"),
+        (PLAIN + "#" * (1 << 17), "is larger than the allowed 131,072 bytes"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Which checkpoint a run resumes from, and that nothing is lost of those that it cannot."""
+"""Choice of the checkpoint that a run resumes from; unusable ones are kept under another name."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from podium.config.checkpoint_choice import fault_of, faults_of, likely_checkpoint, usable_checkpoint
+from podium.config.checkpoint_choice import checkpoint_fault, faults_of, likely_checkpoint, usable_checkpoint
 from podium.config.run_folder import FACTS, UNFINISHED, checkpoint_path, facts_of, rank_file
 from podium.config.tensor_files import stamp_of
 from podium.core.errors import UsageError, WorkError
@@ -19,7 +19,7 @@ CONTENT = bytes(range(12))
 
 
 def write_rank(path: Path, batches: int, rank: int) -> None:
-    """A file of one tensor, as safetensors lays it out (tests/implementations/pytorch has those of the library)."""
+    """Write a safetensors file of one tensor by hand (tests/implementations/pytorch uses the library)."""
     digest = blake2b(b"a torch.float32 [3]\n" + CONTENT, digest_size=32).hexdigest()
     stamp = {**stamp_of(batches, rank, CONFIGURATION), "content_blake2b": digest}
     header = {
@@ -41,21 +41,21 @@ def write(folder: Path, batches: int) -> Path:
 
 
 def with_facts(**changes: Any) -> Callable[[Path], None]:
-    def spoil(path: Path) -> None:
+    def damage(path: Path) -> None:
         facts = json.loads((path / FACTS).read_text(encoding="utf-8")) | changes
         facts.pop("digest")
         (path / FACTS).write_text(json.dumps({**facts, "digest": digest_of(facts)}), encoding="utf-8")
 
-    return spoil
+    return damage
 
 
-def flipped(place: int) -> Callable[[Path], None]:
-    def spoil(path: Path) -> None:
+def with_bit_flipped(offset: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
         content = bytearray(rank_file(path, 1).read_bytes())
-        content[place] ^= 4
+        content[offset] ^= 4
         rank_file(path, 1).write_bytes(content)
 
-    return spoil
+    return damage
 
 
 def contents(folder: Path) -> list[bytes]:
@@ -69,34 +69,32 @@ UNUSABLE: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / FACTS).write_text("{"), "facts.json: cannot be read"),
     (lambda path: (path / FACTS).write_text("[]"), "facts.json: cannot be read"),
     (with_facts(version=1), "an older Podium made this checkpoint: its version is 1, allowed is 2"),
-    (with_facts(format="other"), "facts.json: is not that of a checkpoint"),
-    (with_facts(ranks=None), "facts.json: does not have what a checkpoint has"),
+    (with_facts(format="other"), "facts.json: is not the facts file of a checkpoint"),
+    (with_facts(ranks=None), "facts.json: lacks required keys, or they have wrong types"),
     (with_facts(ranks=3), "rank_2.safetensors is missing"),
     (
         lambda path: (path / FACTS).write_text((path / FACTS).read_text().replace("2000", "2001")),
-        "facts.json: is not as it was written",
+        "facts.json: was changed after it was written: its digest does not match",
     ),
-    (flipped(-1), "rank_1.safetensors: is damaged: its tensors are not those that were written"),
-    (flipped(0), "rank_1.safetensors: cannot be read"),
-    (flipped(40), "rank_1.safetensors: "),
+    (with_bit_flipped(-1), "rank_1.safetensors: is damaged: its tensors do not match their digest"),
+    (with_bit_flipped(0), "rank_1.safetensors: cannot be read"),
+    (with_bit_flipped(40), "rank_1.safetensors: "),
     (lambda path: rank_file(path, 1).write_bytes(b""), "rank_1.safetensors: cannot be read"),
     (
         lambda path: rank_file(path, 1).write_bytes(rank_file(path, 1).read_bytes()[:-1]),
-        "rank_1.safetensors: cannot be read (it is no whole file of tensors: a is cut off)",
+        "rank_1.safetensors: cannot be read (it is not a complete tensor file: a is cut off)",
     ),
     (
         lambda path: rank_file(path, 1).write_bytes(rank_file(path, 0).read_bytes()),
-        "is not this checkpoint's: its rank is 0, and 1 is right",
+        "belongs to another checkpoint: its rank is 0, expected 1",
     ),
 ]
 
 
-@pytest.mark.parametrize(("spoil", "why"), UNUSABLE)
-def test_a_checkpoint_that_cannot_be_used_is_kept_under_another_name(
-    tmp_path: Path, spoil: Callable[[Path], object], why: str
-) -> None:
+@pytest.mark.parametrize(("damage", "why"), UNUSABLE)
+def test_unusable_checkpoint_is_renamed_and_kept(tmp_path: Path, damage: Callable[[Path], object], why: str) -> None:
     write(tmp_path, 1)
-    spoil(write(tmp_path, 2))
+    damage(write(tmp_path, 2))
     before, notes = contents(tmp_path), list[str]()
     found = usable_checkpoint(tmp_path, notes.append)
     assert found and found.path == checkpoint_path(tmp_path, 1)
@@ -110,7 +108,7 @@ def test_a_checkpoint_that_cannot_be_used_is_kept_under_another_name(
     assert usable_checkpoint(tmp_path, notes.append) == found and len(notes) == 1
 
 
-def test_a_whole_one_is_used_and_what_was_unfinished_is_removed(tmp_path: Path) -> None:
+def test_complete_checkpoint_is_used_and_unfinished_one_removed(tmp_path: Path) -> None:
     write(tmp_path, 1)
     path, notes = write(tmp_path, 2), list[str]()
     unfinished = write(tmp_path, 3)
@@ -122,7 +120,7 @@ def test_a_whole_one_is_used_and_what_was_unfinished_is_removed(tmp_path: Path) 
     assert usable_checkpoint(tmp_path / "nothing", notes.append) is None
 
 
-def test_a_newer_version_s_checkpoint_is_refused_and_left(tmp_path: Path) -> None:
+def test_checkpoint_of_a_newer_version_is_refused_and_unchanged(tmp_path: Path) -> None:
     write(tmp_path, 1)
     path = write(tmp_path, 2)
     with_facts(version=3)(path)
@@ -133,28 +131,28 @@ def test_a_newer_version_s_checkpoint_is_refused_and_left(tmp_path: Path) -> Non
     assert contents(tmp_path) == before and path.is_dir()
 
 
-def test_nothing_begins_anew_where_no_checkpoint_can_be_used(tmp_path: Path) -> None:
+def test_no_usable_checkpoint_is_an_error(tmp_path: Path) -> None:
     for number in (1, 2):
-        flipped(-1)(write(tmp_path, number))
+        with_bit_flipped(-1)(write(tmp_path, number))
     with pytest.raises(WorkError, match=r"batch_00000002; .*batch_00000001; no checkpoint is left to resume from"):
         usable_checkpoint(tmp_path, print)
-    flipped(-1)(write(tmp_path, 2))  # the run was made again up to there
+    with_bit_flipped(-1)(write(tmp_path, 2))  # the run was repeated up to this batch
     write(tmp_path, 1)
     assert usable_checkpoint(tmp_path, lambda _: None)
     assert {path.name for path in tmp_path.iterdir()} >= {"unusable_batch_00000002", "unusable_batch_00000002_2"}
 
 
-def test_looking_alone_changes_nothing(tmp_path: Path) -> None:
+def test_likely_checkpoint_changes_nothing(tmp_path: Path) -> None:
     write(tmp_path, 1)
     rank_file(write(tmp_path, 2), 1).unlink()
     found = likely_checkpoint(tmp_path)
     assert found and found.batches == 1
     assert checkpoint_path(tmp_path, 2).is_dir()
     assert likely_checkpoint(tmp_path / "nothing") is None
-    assert fault_of(checkpoint_path(tmp_path, 1), tensors=True) is None
+    assert checkpoint_fault(checkpoint_path(tmp_path, 1), tensors=True) is None
 
 
-def test_why_no_checkpoint_can_be_used_is_known_before_anything_is_changed(tmp_path: Path) -> None:
+def test_checkpoint_faults_are_described_without_changes(tmp_path: Path) -> None:
     checkpoint_path(tmp_path, 3).write_text("a file of that name is no checkpoint")
     assert faults_of(tmp_path) == [] and usable_checkpoint(tmp_path, print) is None
     older, newer = write(tmp_path, 1), write(tmp_path, 2)

@@ -1,4 +1,4 @@
-"""Which optimizer settings a run trains with: a set for the recipe's optimizer, or a system's own numbers."""
+"""Choice of optimizer settings: a set for the recipe's optimizer, or values in the system's file."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def refused(system: Any, recipe: str | None = None, *settings: str) -> str:
 @pytest.mark.parametrize(
     ("system", "recipe", "settings", "name"),
     [
-        ("laptop", "indexed", [], "tiny_adamw_16"),  # the system says so of its own recipe
+        ("laptop", "indexed", [], "tiny_adamw_16"),  # the system overrides the optimizer of its recipe
         ("laptop", "indexed", ["optimizer.algorithm=lamb"], "tiny_lamb_16"),
         ("laptop_2x", "exchanged", [], "tiny_lamb_16"),
         ("laptop", "presorted", [], "tiny_adamw_16"),
@@ -43,57 +43,57 @@ def refused(system: Any, recipe: str | None = None, *settings: str) -> str:
         ("dgxa100_n8", "exchanged", ["hyperparameters=lamb_1536"], "lamb_1536"),
     ],
 )
-def test_the_set_is_for_the_recipes_optimizer(system: str, recipe: str, settings: list[str], name: str) -> None:
+def test_set_is_chosen_for_the_recipes_optimizer(system: str, recipe: str, settings: list[str], name: str) -> None:
     config, known = load_system(system, recipe, settings), hyperparameter_sets()[name]
     assert config.hyperparameters == name
     resolved = config.optimizer.model_dump()
     assert {key: resolved[key] for key in known.optimizer} == known.optimizer
 
 
-def test_a_batch_size_that_was_published_needs_no_name(write_system: Any, closed_changes: dict[str, Any]) -> None:
+def test_set_is_chosen_by_published_batch_size(write_system: Any, closed_changes: dict[str, Any]) -> None:
     changes = closed_changes | {"bert.optimizer": {}, "bert.hyperparameters": ...}
     assert load_system(str(write_system(changes))).hyperparameters == "lamb_448"
     near = write_system(changes | {"bert.global_batch_size": 450, "description.division": "open"})
     assert load_system(str(near)).hyperparameters == "lamb_448"
-    words = refused(write_system(changes | {"bert.global_batch_size": 500, "description.division": "open"}))
-    assert "recipe indexed trains size large with lamb, and for global_batch_size 500 no set" in words
-    assert "set optimizer.learning_rate, optimizer.beta1" in words
+    message = refused(write_system(changes | {"bert.global_batch_size": 500, "description.division": "open"}))
+    assert "recipe indexed trains size large with lamb, and for global_batch_size 500 no set" in message
+    assert "set optimizer.learning_rate, optimizer.beta1" in message
 
 
-def test_single_numbers_of_a_set_are_changed(write_system: Any) -> None:
+def test_single_values_of_a_set_can_be_overridden(write_system: Any) -> None:
     path = write_system({"bert.optimizer": {"beta2": 0.97}})
     config = load_system(str(path), settings=["optimizer.learning_rate=1e-3"])
     assert (config.optimizer.beta2, config.optimizer.learning_rate) == (0.97, 1e-3)
     assert config.optimizer.decay_steps == hyperparameter_sets()["tiny_lamb_16"].optimizer["decay_steps"]
 
 
-def test_a_system_may_give_all_numbers_itself(write_system: Any) -> None:
+def test_system_may_set_all_values_without_a_set(write_system: Any) -> None:
     config = load_system(str(write_system({"bert.optimizer": OWN, "bert.hyperparameters": ...})))
     assert config.hyperparameters is None
     assert config.optimizer.model_dump() | OWN == config.optimizer.model_dump()
-    assert hyperparameters_note(config).endswith("as the system or the command line says")
+    assert hyperparameters_note(config).endswith("from the system file or the command line")
     missing = {key: value for key, value in OWN.items() if key != "decay_steps"}
-    words = refused(write_system({"bert.optimizer": missing, "bert.hyperparameters": ...}))
-    assert words.endswith("bert.optimizer.decay_steps: is missing; add it")
+    message = refused(write_system({"bert.optimizer": missing, "bert.hyperparameters": ...}))
+    assert message.endswith("bert.optimizer.decay_steps: is missing; add it")
 
 
-def test_numbers_of_one_optimizer_are_never_used_with_another(write_system: Any) -> None:
+def test_values_for_one_optimizer_are_refused_with_another(write_system: Any) -> None:
     path = write_system({"bert.optimizer": OWN})
     for recipe, settings in (("presorted", []), (None, ["optimizer.algorithm=adamw"])):
-        words = refused(path, recipe, *settings)
-        assert f"{path}: bert.optimizer.beta1 is for lamb, but recipe" in words and "trains with adamw" in words
+        message = refused(path, recipe, *settings)
+        assert f"{path}: bert.optimizer.beta1 is for lamb, but recipe" in message and "trains with adamw" in message
     assert load_system(str(path), "presorted", ["optimizer.algorithm=lamb"]).optimizer.learning_rate == 1e-3
     assert load_system(str(path), "padded").optimizer.learning_rate == 1e-3
 
 
-def test_a_system_may_train_its_own_recipe_with_another_optimizer(write_system: Any) -> None:
+def test_system_may_override_the_optimizer_of_its_recipe(write_system: Any) -> None:
     path = write_system({"bert.optimizer": {"algorithm": "adamw"}})
     assert load_system(str(path)).hyperparameters == "tiny_adamw_16"
     assert load_system(str(path), "exchanged").optimizer.algorithm == "lamb"
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (["hyperparameters=lamb_44"], "--set hyperparameters: there is no set 'lamb_44' (did you mean lamb_448?)"),
         (["hyperparameters=tiny_lamb_16"], "--set hyperparameters: found tiny_lamb_16, which is for lamb and size"),
@@ -101,18 +101,18 @@ def test_a_system_may_train_its_own_recipe_with_another_optimizer(write_system: 
         (["size=large"], "recipe indexed trains size large with adamw, and for global_batch_size 16 no set"),
     ],
 )
-def test_what_no_set_is_for_is_refused(settings: list[str], words: str) -> None:
-    assert words in refused("laptop", None, *settings)
+def test_unknown_or_unsuitable_set_is_refused(settings: list[str], message: str) -> None:
+    assert message in refused("laptop", None, *settings)
 
 
-def test_a_set_that_a_system_misspells_is_named_with_its_file(write_system: Any) -> None:
+def test_misspelt_set_is_named_with_its_file(write_system: Any) -> None:
     path = write_system({"bert.hyperparameters": ["tiny_lamb_61"]})
     assert refused(path).startswith(
         f"{path}: bert.hyperparameters: there is no set 'tiny_lamb_61' (did you mean tiny_l"
     )
 
 
-def test_the_note_says_where_a_set_was_used(tmp_path: Any) -> None:
+def test_note_names_the_batch_sizes_of_a_set(tmp_path: Any) -> None:
     note = hyperparameters_note(load_system("laptop", settings=["global_batch_size=32"]))
     assert note == (
         "Optimizer: adamw, learning rate 0.0015, hyperparameters tiny_adamw_16 (used at 16 samples a step, here at 32)"

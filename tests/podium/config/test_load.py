@@ -1,4 +1,4 @@
-"""Reading a system, a recipe and settings: what is right is resolved, what is wrong is a sentence."""
+"""Loading of a configuration from a system, a recipe and settings; messages for invalid ones."""
 
 import subprocess
 import sys
@@ -28,12 +28,12 @@ def refused(path: Path | str, recipe: str | None = None, settings: list[str] | N
 def refused_text(tmp_path: Path, text: str | bytes) -> str:
     path = tmp_path / "mine.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    words = refused(path)
-    assert str(path) in words
-    return words.replace(str(path), "FILE")
+    message = refused(path)
+    assert str(path) in message
+    return message.replace(str(path), "FILE")
 
 
-# What is right
+# Valid configurations
 
 
 @pytest.mark.parametrize("system", system_names())
@@ -42,12 +42,12 @@ def test_every_system_can_be_loaded(system: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", sorted(path.stem for path in RECIPES.glob("*.yaml")))
-def test_every_recipe_goes_with_the_laptop(recipe: str) -> None:
+def test_every_recipe_loads_on_the_laptop(recipe: str) -> None:
     assert load_system("laptop", recipe).recipe == recipe
 
 
 def test_a_system_may_be_a_path(write_system: Any) -> None:
-    assert load_system(str(write_system({}, name="elsewhere"))).system == "elsewhere"
+    assert load_system(str(write_system({}, name="other"))).system == "other"
 
 
 def test_the_system_overrides_the_recipe_and_settings_override_both(write_system: Any) -> None:
@@ -55,11 +55,11 @@ def test_the_system_overrides_the_recipe_and_settings_override_both(write_system
     config = load_system(str(system), settings=["bert.dropout=0.3", "optimizer.beta1=8e-1"])
     assert config.balancing == "indexed"  # the recipe's
     assert (config.optimizer.beta2, config.clipping and config.clipping.max_norm) == (0.97, 2.0)  # the system's
-    assert (config.dropout, config.optimizer.beta1) == (0.3, 0.8)  # set
+    assert (config.dropout, config.optimizer.beta1) == (0.3, 0.8)  # settings
     assert config.optimizer.epsilon == 1e-6  # a section is merged key by key
 
 
-def test_the_recipe_is_the_one_asked_for(write_system: Any) -> None:
+def test_recipe_can_be_overridden(write_system: Any) -> None:
     system = str(write_system({"bert.recipe": "random"}))
     assert load_system(system).balancing == "random"
     assert load_system(system, settings=["recipe=padded"]).balancing == "padded"
@@ -79,7 +79,7 @@ def test_a_rendezvous_may_be_an_ipv6_address(given: str) -> None:
     assert config.launch.rendezvous == "[fd00::1]:29500"
 
 
-def test_paths_are_those_of_the_current_folder_or_the_repository_s(
+def test_paths_are_relative_to_the_current_folder_or_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_system: Any
 ) -> None:
     (tmp_path / "text").touch()
@@ -88,8 +88,8 @@ def test_paths_are_those_of_the_current_folder_or_the_repository_s(
     path = write_system({"bert.data": data, "bert.initial_checkpoint": "text"})
     config = load_system(str(path))
     assert config.initial_checkpoint == tmp_path / "text"
-    elsewhere = load_system(str(path), settings=["initial_checkpoint=data/large.safetensors"])
-    assert elsewhere.initial_checkpoint == CODE_FOLDER / "data" / "large.safetensors"
+    in_repository = load_system(str(path), settings=["initial_checkpoint=data/large.safetensors"])
+    assert in_repository.initial_checkpoint == CODE_FOLDER / "data" / "large.safetensors"
     assert load_system(str(path), settings=["initial_checkpoint="]).initial_checkpoint is None
     assert config.data.text == (tmp_path / "text",)
     assert config.data.evaluation_text == CODE_FOLDER / "systems" / "laptop.yaml"
@@ -98,7 +98,7 @@ def test_paths_are_those_of_the_current_folder_or_the_repository_s(
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_what_is_written_is_read_back(
+def test_written_configuration_is_read_back(
     tmp_path: Path, closed: bool, open_config: RunConfig, closed_config: RunConfig
 ) -> None:
     config = closed_config if closed else open_config
@@ -109,7 +109,7 @@ def test_what_is_written_is_read_back(
     assert load_resolved(tmp_path / "config.yaml") == config
 
 
-def test_a_resolved_configuration_that_is_wrong_is_refused(tmp_path: Path, open_config: RunConfig) -> None:
+def test_invalid_resolved_configuration_is_refused(tmp_path: Path, open_config: RunConfig) -> None:
     path = tmp_path / "config.yaml"
     write_resolved(open_config, path)
     path.write_text(path.read_text(encoding="utf-8").replace("dropout: 0.1", "dropout: 1.5"), encoding="utf-8")
@@ -130,7 +130,7 @@ def test_a_configuration_is_frozen(open_config: RunConfig) -> None:
             setattr(section, key, 1)
 
 
-def test_what_a_configuration_leaves_open_is_the_benchmark_s(closed_config: RunConfig) -> None:
+def test_unset_evaluation_keys_have_the_benchmarks_values(closed_config: RunConfig) -> None:
     laptop = load_system("laptop")
     assert (laptop.evaluation_samples, laptop.evaluation_interval) == (1_000, 2_048)
     assert (closed_config.evaluation_samples, closed_config.evaluation_interval) == (10_000, 150_000)
@@ -138,22 +138,22 @@ def test_what_a_configuration_leaves_open_is_the_benchmark_s(closed_config: RunC
     assert load_system("laptop", settings=["launch.processes_per_node=4"]).local_batch_size == 4
 
 
-# What is wrong with a file
+# Invalid files
 
 
 def test_an_unknown_section_is_named(tmp_path: Path) -> None:
-    words = refused_text(tmp_path, TEXT + "\nbret: {}\n")
-    assert words == "FILE: there is no section 'bret'; allowed are description, launch, bert"
+    message = refused_text(tmp_path, TEXT + "\nbret: {}\n")
+    assert message == "FILE: there is no section 'bret'; allowed are description, launch, bert"
 
 
 @pytest.mark.parametrize("section", ["description", "launch", "bert"])
 @pytest.mark.parametrize("value", [..., None, 3, []])
-def test_a_section_that_is_missing_is_named(write_system: Any, section: str, value: Any) -> None:
+def test_missing_section_is_named(write_system: Any, section: str, value: Any) -> None:
     path = write_system({section: value})
     assert refused(path) == f"{path}: section '{section}' is missing or holds no keys; add it"
 
 
-def test_an_unknown_key_comes_first_and_with_the_one_that_was_meant(write_system: Any) -> None:
+def test_unknown_key_comes_first_with_a_suggestion(write_system: Any) -> None:
     path = write_system({"bert.global_batch_size": ..., "bert.globl_batch_size": 16})
     first, second = refused(path).splitlines()
     assert first.startswith(
@@ -180,7 +180,7 @@ def test_an_unknown_key_in_a_section_is_named(write_system: Any, key: str, meant
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("bert.max_samples", "many", "found 'many'; allowed: a valid integer"),
         ("bert.max_samples", None, "found None; allowed: a valid integer"),
@@ -192,7 +192,7 @@ def test_an_unknown_key_in_a_section_is_named(write_system: Any, key: str, meant
         ("bert.optimizer.start_warmup_step", 1, "found 1; allowed: less than or equal to 0"),
         ("bert.target_accuracy", "high", "found 'high'; allowed: a valid number"),
         ("bert.optimizer.learning_rate", 0, "found 0; allowed: greater than 0"),
-        ("bert.clipping", 3, "found 3; keys and values are expected below it"),
+        ("bert.clipping", 3, "found 3; a mapping of keys to values is expected"),
         ("bert.clipping.max_norm", "x", "found 'x'; allowed: a valid number"),
         ("bert.seed", 2**31, "found 2147483648; allowed: less than or equal to 2147483647"),
         ("bert.size", "huge", "found 'huge'; allowed is 'large', 'tiny'"),
@@ -204,19 +204,19 @@ def test_an_unknown_key_in_a_section_is_named(write_system: Any, key: str, meant
         ("description.submitter", "", "found ''; allowed: "),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_allowed(write_system: Any, key: str, value: Any, words: str) -> None:
+def test_invalid_value_is_named_with_allowed_values(write_system: Any, key: str, value: Any, message: str) -> None:
     path = write_system({key: value})
-    assert refused(path).startswith(f"{path}: {key}: {words}")
+    assert refused(path).startswith(f"{path}: {key}: {message}")
 
 
 @pytest.mark.parametrize("key", ["bert.max_samples", "description.cooling", "launch.device", "bert.global_batch_size"])
 def test_a_missing_key_is_named(write_system: Any, key: str) -> None:
     path = write_system({key: ...})
-    words = refused(path)
-    assert words == f"{path}: {key}: is missing; add it"
+    message = refused(path)
+    assert message == f"{path}: {key}: is missing; add it"
 
 
-def test_a_key_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_key_that_is_not_text_is_refused(tmp_path: Path) -> None:
     assert "bert.1: found 1; allowed: Keys should be strings" in refused_text(tmp_path, TEXT + "  1: foo\n")
     assert refused_text(tmp_path, TEXT + "1: foo\n").startswith("FILE: holds no keys")
 
@@ -226,25 +226,25 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
     assert refused_text(tmp_path, text) == "FILE: holds no keys; a mapping of keys to values is expected"
 
 
-def test_a_key_given_twice_is_refused_and_not_the_last_taken(tmp_path: Path) -> None:
-    words = refused_text(tmp_path, TEXT.replace("  size: tiny\n", "  size: tiny\n  size: large\n"))
-    assert "the key 'size' is given twice" in words
-    assert "line 50, column 3" in words
-    assert "\n" not in words
+def test_duplicate_key_is_refused(tmp_path: Path) -> None:
+    message = refused_text(tmp_path, TEXT.replace("  size: tiny\n", "  size: tiny\n  size: large\n"))
+    assert "the key 'size' is given twice" in message
+    assert "line 50, column 3" in message
+    assert "\n" not in message
 
 
-def test_broken_yaml_is_named_with_its_line(tmp_path: Path) -> None:
-    words = refused_text(tmp_path, TEXT + "  : [\n")
-    assert words.startswith("FILE: is not valid YAML here (")
-    assert words.endswith("); mend it")
-    assert f"line {TEXT.count(chr(10)) + 1}" in words
-    assert "\n" not in words
+def test_invalid_yaml_is_named_with_its_line(tmp_path: Path) -> None:
+    message = refused_text(tmp_path, TEXT + "  : [\n")
+    assert message.startswith("FILE: is not valid YAML (")
+    assert message.endswith("); fix it")
+    assert f"line {TEXT.count(chr(10)) + 1}" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("tag", ["!!python/object/apply:os.system [ls]", "!!python/name:os.system", "!mine 3"])
-def test_a_tag_is_never_run(tmp_path: Path, tag: str) -> None:
-    words = refused_text(tmp_path, TEXT.replace("size: tiny", f"size: {tag}"))
-    assert "could not determine a constructor for the tag" in words
+def test_yaml_tags_are_refused(tmp_path: Path, tag: str) -> None:
+    message = refused_text(tmp_path, TEXT.replace("size: tiny", f"size: {tag}"))
+    assert "could not determine a constructor for the tag" in message
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     assert refused_text(tmp_path, text) == "FILE: is not UTF-8 text; save it as UTF-8"
 
 
-def test_a_file_that_cannot_be_there_is_a_sentence(tmp_path: Path) -> None:
+def test_missing_system_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     for path in (tmp_path / "folder.yaml", tmp_path / "none.yaml"):
         assert refused(path) == f"{path}: there is no such system file; the systems are {', '.join(system_names())}"
@@ -262,17 +262,17 @@ BAD_SCALARS = ["2026-99-99", "!!int x", "!!float x", "!!bool x", "!!timestamp x"
 
 
 @pytest.mark.parametrize("scalar", BAD_SCALARS, ids=lambda scalar: scalar[:12])
-def test_a_scalar_that_yaml_cannot_make_a_value_of_is_refused(tmp_path: Path, scalar: str) -> None:
-    assert "FILE: is not valid YAML here (" in refused_text(tmp_path, TEXT.replace("size: tiny", f"size: {scalar}"))
-    assert "--set seed: is not valid YAML here (" in refused("laptop", settings=[f"seed={scalar}"])
+def test_scalar_that_yaml_cannot_convert_is_refused(tmp_path: Path, scalar: str) -> None:
+    assert "FILE: is not valid YAML (" in refused_text(tmp_path, TEXT.replace("size: tiny", f"size: {scalar}"))
+    assert "--set seed: is not valid YAML (" in refused("laptop", settings=[f"seed={scalar}"])
 
 
-def test_a_mapping_within_itself_is_refused(tmp_path: Path) -> None:
+def test_recursive_mapping_is_refused(tmp_path: Path) -> None:
     refused_text(tmp_path, TEXT + "  data: &a {text: *a}\n")
 
 
 def bomb(kind: str) -> str:
-    """2 KB that stand for 10 to the 12th words."""
+    """2 KB of YAML aliases that expand to 10^12 values."""
     text = "  data:\n    text: &a0 [x]\n"
     for level in range(1, 13):
         again = [f"*a{level - 1}"] * 10
@@ -284,7 +284,7 @@ def bomb(kind: str) -> str:
 
 @pytest.mark.parametrize("kind", ["list", "mapping"])
 def test_a_yaml_bomb_is_refused_at_once(tmp_path: Path, kind: str) -> None:
-    """In a process of its own, that can be ended and does not take the machine's memory."""
+    """In a separate process with limits on memory and CPU time."""
     path = tmp_path / "bomb.yaml"
     path.write_text(TEXT + bomb(kind), encoding="utf-8")
     code = (
@@ -297,22 +297,22 @@ def test_a_yaml_bomb_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     assert done.returncode == 7, done.stderr.decode()[-500:]
 
 
-# What is wrong with the command line
+# Invalid settings
 
 
-def test_an_unknown_system_is_told_with_the_one_that_was_meant() -> None:
-    words = refused("lptop")
-    assert words.startswith(f"there is no system 'lptop' in {SYSTEMS} (did you mean 'laptop'?); the systems are ")
-    assert words.endswith("or give the path of a YAML file")
+def test_unknown_system_is_refused_with_a_suggestion() -> None:
+    message = refused("lptop")
+    assert message.startswith(f"there is no system 'lptop' in {SYSTEMS} (did you mean 'laptop'?); the systems are ")
+    assert message.endswith("or give the path of a YAML file")
     assert "there is no system '../systems/laptop'" in refused("../systems/laptop")
     assert "there is no system ''" in refused("")
 
 
-def test_an_unknown_recipe_is_told_with_the_one_that_was_meant(write_system: Any) -> None:
-    words = f"there is no recipe 'indxed' (did you mean 'indexed'?); the recipes are {ALL_RECIPES}"
-    assert refused("laptop", "indxed") == words
-    assert refused("laptop", settings=["recipe=indxed"]) == words
-    assert refused(write_system({"bert.recipe": "indxed"})) == words
+def test_unknown_recipe_is_refused_with_a_suggestion(write_system: Any) -> None:
+    message = f"there is no recipe 'indxed' (did you mean 'indexed'?); the recipes are {ALL_RECIPES}"
+    assert refused("laptop", "indxed") == message
+    assert refused("laptop", settings=["recipe=indxed"]) == message
+    assert refused(write_system({"bert.recipe": "indxed"})) == message
     assert "there is no recipe '../recipes/indexed'" in refused("laptop", "../recipes/indexed")
     path = write_system({"bert.recipe": ...})
     assert refused(path) == f"{path}: bert.recipe is missing; name one of {ALL_RECIPES}"
@@ -327,51 +327,51 @@ def test_an_unknown_implementation_is_named(write_system: Any) -> None:
 
 
 @pytest.mark.parametrize("setting", ["seed", "=3", "", ".=3", "optimizer.=3", ".seed=3", "bert.=3"])
-def test_a_setting_that_is_no_key_and_value_is_refused(setting: str) -> None:
+def test_setting_without_key_and_value_is_refused(setting: str) -> None:
     assert refused("laptop", settings=[setting]) == (
         f"--set {setting}: give it as key=value, such as --set global_batch_size=32"
     )
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("global_batch_sizes=3", "--set: global_batch_sizes: there is no such key (did you mean global_batch_size?)"),
         ("bert.seeed=3", "--set: seeed: there is no such key (did you mean seed?)"),
         ("optimizer.lr=3", "--set: optimizer.lr: there is no such key; allowed are algorithm, learning_rate"),
         ("launch.gpus=3", "--set: launch.gpus: there is no such key; allowed are launcher, nodes"),
         ("seed.first=3", "--set: seed: found {'first': 3}; allowed: a valid integer"),
-        ("launch=3", "--set: launch: found 3; keys and values are expected below it"),
+        ("launch=3", "--set: launch: found 3; a mapping of keys to values is expected"),
         ("dropout=0.1x", "--set: dropout: found '0.1x'; allowed: a valid number"),
-        ("seed=[", "--set seed: is not valid YAML here ("),
-        ("seed={a: 1, a: 2}", "--set seed: is not valid YAML here (the key 'a' is given twice"),
+        ("seed=[", "--set seed: is not valid YAML ("),
+        ("seed={a: 1, a: 2}", "--set seed: is not valid YAML (the key 'a' is given twice"),
         (
             "seed=!!python/name:os.system ",
-            "--set seed: is not valid YAML here (could not determine a constructor for the tag",
+            "--set seed: is not valid YAML (could not determine a constructor for the tag",
         ),
     ],
 )
-def test_a_wrong_setting_is_told_as_one(setting: str, words: str) -> None:
-    assert refused("laptop", settings=[setting]).startswith(words)
+def test_invalid_setting_is_named_with_its_option(setting: str, message: str) -> None:
+    assert refused("laptop", settings=[setting]).startswith(message)
 
 
-def test_a_setting_below_one_that_was_set_to_a_value_is_refused() -> None:
+def test_setting_below_a_scalar_setting_is_refused() -> None:
     assert refused("laptop", settings=["seed=1", "seed.first=3"]) == (
         "--set seed.first=3: seed was set to a value before and cannot hold keys"
     )
 
 
-def test_a_batch_that_the_ranks_cannot_share_is_refused() -> None:
-    words = refused(
+def test_batch_size_not_divisible_by_ranks_is_refused() -> None:
+    message = refused(
         "laptop", settings=["global_batch_size=18", "launch.processes_per_node=2", "gradient_accumulation_steps=2"]
     )
-    assert words.endswith(
-        "global_batch_size is 18, which 2 ranks × 2 accumulation steps cannot share evenly; allowed are multiples of 4"
+    assert message.endswith(
+        "global_batch_size is 18, which is not divisible by 2 ranks × 2 accumulation steps; allowed are multiples of 4"
     )
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
         ({"text": "/a"}, "evaluation_text is missing: with text, evaluation_text and vocabulary must be named too"),
         ({"text": "/a", "evaluation_text": "/b"}, "vocabulary is missing"),
@@ -379,14 +379,14 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused() -> None:
         ({"text": "/a", "store": "/b"}, "name either text or store, not both"),
         (
             {"text": "/a", "evaluation_text": "/b", "vocabulary": "/c", "evaluation_store": "/d"},
-            "evaluation_store has no use",
+            "evaluation_store has no effect",
         ),
-        ({"vocabulary": "/c"}, "vocabulary has no use without text"),
+        ({"vocabulary": "/c"}, "vocabulary has no effect without text"),
     ],
 )
-def test_data_that_is_half_named_is_refused(write_system: Any, data: dict[str, str], words: str) -> None:
+def test_incomplete_data_section_is_refused(write_system: Any, data: dict[str, str], message: str) -> None:
     path = write_system({"bert.data": data})
-    assert refused(path).startswith(f"{path}: bert.data: {words}")
+    assert refused(path).startswith(f"{path}: bert.data: {message}")
 
 
 # The closed division
@@ -405,28 +405,28 @@ def test_data_that_is_half_named_is_refused(write_system: Any, data: dict[str, s
         ({"bert.initial_checkpoint": None}, "Initial checkpoint", "initial_checkpoint"),
     ],
 )
-def test_a_closed_run_that_breaks_a_rule_is_refused_by_the_rule_s_name(
+def test_breach_of_a_closed_rule_is_refused_with_the_rules_name(
     write_system: Any, closed_changes: dict[str, Any], change: dict[str, Any], rule: str, key: str
 ) -> None:
     path = write_system({**closed_changes, **change})
-    words = refused(path)
-    assert str(path) in words
-    assert words.count("closed division") == 1
-    assert f"closed division, {rule}: {key} is " in words
+    message = refused(path)
+    assert str(path) in message
+    assert message.count("closed division") == 1
+    assert f"closed division, {rule}: {key} is " in message
     assert load_system(str(write_system({**closed_changes, **change, "description.division": "open"})))
 
 
-def test_a_setting_cannot_break_a_rule_either(write_system: Any, closed_changes: dict[str, Any]) -> None:
+def test_setting_that_breaks_a_closed_rule_is_refused(write_system: Any, closed_changes: dict[str, Any]) -> None:
     assert "closed division, Hyper-parameters: dropout is 0.2" in refused(
         write_system(closed_changes), settings=["dropout=0.2"]
     )
 
 
-# What YAML or Python would let pass
+# Values that YAML or Python would accept
 
 
 @pytest.mark.parametrize("old_and_new", [("dropout: 0.1", "dropout: 1.5"), ("dropout: 0.1\n", "")])
-def test_a_key_of_a_resolved_configuration_is_named_as_it_stands_there(
+def test_errors_in_a_resolved_configuration_name_its_keys(
     tmp_path: Path, open_config: RunConfig, old_and_new: tuple[str, str]
 ) -> None:
     path = tmp_path / "config.yaml"
@@ -436,57 +436,59 @@ def test_a_key_of_a_resolved_configuration_is_named_as_it_stands_there(
         load_resolved(path)
 
 
-def test_a_description_that_is_merged_in_is_a_sentence_or_taken(tmp_path: Path) -> None:
+def test_merge_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("<<: {description: {cooling: air}}\nlaunch: {}\nbert: {}\n", encoding="utf-8")
     refused(path)
 
 
 @pytest.mark.parametrize("setting", ["a.b.c.d.e=1", "bert.optimizer.beta1.x.y.z=1"])
-def test_a_key_deeper_than_any_is_refused(setting: str) -> None:
+def test_setting_with_too_many_key_levels_is_refused(setting: str) -> None:
     assert refused("laptop", settings=[setting]).startswith(f"--set {setting}: give it as key=value, such as ")
 
 
 @pytest.mark.parametrize("value", ["&a {text: *a}", "*a"])
 def test_an_alias_is_refused(tmp_path: Path, value: str) -> None:
-    assert "aliases (*name) are not used here, write it out" in refused_text(tmp_path, TEXT + f"  data: {value}\n")
-    assert "aliases (*name) are not used here" in refused("laptop", settings=[f"data={value}"])
+    assert "aliases (*name) are not supported, write the value out" in refused_text(
+        tmp_path, TEXT + f"  data: {value}\n"
+    )
+    assert "aliases (*name) are not supported" in refused("laptop", settings=[f"data={value}"])
 
 
-def test_a_key_of_the_harness_cannot_be_given(write_system: Any) -> None:
-    """`system` is the file's name; under bert: or on the command line it would be taken without a word."""
+def test_system_key_cannot_be_set(write_system: Any) -> None:
+    """`system` is set from the file's name; the schema would accept it under `bert:` or on the command line."""
     path = write_system({"bert.system": "foo"})
     assert refused(path).startswith(f"{path}: bert.system: there is no such key; ")
     for setting in ("system=foo", "bert.system=foo", "system.name=foo"):
         assert refused("laptop", settings=[setting]).startswith("--set system: there is no such key; ")
 
 
-def test_the_bert_section_holds_no_other_section(write_system: Any) -> None:
+def test_other_sections_inside_bert_are_refused(write_system: Any) -> None:
     for section in ("launch", "description"):
         path = write_system({f"bert.{section}": {"threads_per_process": 3}})
         assert refused(path).startswith(f"{path}: bert.{section}: there is no such key; ")
 
 
 @pytest.mark.parametrize("setting", ["max_samples=true", "dropout=off", "seed=no", "optimizer.learning_rate=on"])
-def test_yes_and_no_are_no_numbers(setting: str) -> None:
+def test_truth_values_are_not_numbers(setting: str) -> None:
     key, _, value = setting.partition("=")
     found = "true" if value in ("true", "on") else "false"
     assert refused("laptop", settings=[setting]) == (f"--set: {key}: found {found}; a truth value is not allowed here")
 
 
 @pytest.mark.parametrize("key", ["optimizer.learning_rate", "clipping.max_norm", "optimizer.epsilon"])
-def test_infinity_is_no_number(key: str) -> None:
+def test_infinity_and_nan_are_refused(key: str) -> None:
     for value in ("inf", "nan"):
         assert refused("laptop", settings=[f"{key}=.{value}"]) == (
             f"--set: {key}: found {value}; allowed: a finite number"
         )
 
 
-def test_an_implementation_that_is_no_name_is_refused(write_system: Any) -> None:
+def test_implementation_that_is_not_text_is_refused(write_system: Any) -> None:
     refused(write_system({"bert.implementation": 5, "bert.recipe": ...}))
 
 
-def test_a_key_of_a_thousand_parts_is_refused() -> None:
+def test_key_of_thousands_of_parts_is_refused() -> None:
     refused("laptop", settings=["a." * 3000 + "b=1"])
 
 
@@ -498,25 +500,31 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         (["balancing=random", "balancing_counts=free"], "balancing_counts is free, but balancing is random"),
-        (["balancing_counts=free", "loss=per_rank"], "loss is per_rank, which takes equally many samples on all ranks"),
-        (["balancing=packed", "loss=per_rank"], "loss is per_rank, which takes equally many samples on all ranks"),
+        (
+            ["balancing_counts=free", "loss=per_rank"],
+            "loss is per_rank, which requires equal numbers of samples on all ranks",
+        ),
+        (
+            ["balancing=packed", "loss=per_rank"],
+            "loss is per_rank, which requires equal numbers of samples on all ranks",
+        ),
         (
             ["capacity_overflow=0.01", "attention=nested"],
             "attention is nested; allowed with it is auto or flash",
         ),
         (["capacity_overflow=0.01", "loss=per_rank"], "capacity_overflow is set, but loss is per_rank"),
-        (["capacity_overflow=0.01", "balancing=padded", "attention=grouped"], "all batches have one shape already"),
+        (["capacity_overflow=0.01", "balancing=padded", "attention=grouped"], "all batches have the same shape"),
         (["capacity_overflow=0"], "capacity_overflow: found 0"),
         (["capacity_overflow=0.3"], "capacity_overflow: found 0.3"),
         (["pair_cost=-1"], "pair_cost: found -1"),
-        (["capacity_overflow=0.01", "loader=exchange"], "capacity_overflow is set, but loader is exchange, which it"),
-        (["capacity_overflow=0.01", f"phases={TWO_PHASES}"], "capacity_overflow is set, but phases is set, which it"),
+        (["capacity_overflow=0.01", "loader=exchange"], "capacity_overflow is set, but loader is exchange; they"),
+        (["capacity_overflow=0.01", f"phases={TWO_PHASES}"], "capacity_overflow is set, but phases is set; they"),
         (
             ["strata_counts=[4, 4, 4, 4]"],
-            "--set strata_counts: has no use with balancing indexed, which draws no",
+            "--set strata_counts: has no effect with balancing indexed, which draws no",
         ),
         (
             ["balancing=presorted", "strata_counts=[4, 4, 4, 5]"],
@@ -539,11 +547,11 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
         ),
         (
             ["phases=[{gradient_accumulation_steps: 3, samples: 9}, {}]"],
-            "which 1 ranks × 3 accumulation steps cannot share evenly; allowed are multiples of 3",
+            "which is not divisible by 1 ranks × 3 accumulation steps; allowed are multiples of 3",
         ),
         (
             [*(f"data.{key}=x" for key in ("store", "evaluation_store", "vocabulary")), f"phases={TWO_PHASES}"],
-            "phases.0.store is missing: with data.store a phase of 128 tokens has prepared shards of that length;",
+            "phases.0.store is missing: with data.store a phase of 128 tokens needs prepared shards of that length;",
         ),
         (["phases=[{samples: 0}, {}]"], "phases.0.samples: found 0; allowed: greater than or equal to 1"),
         (
@@ -555,8 +563,8 @@ def test_a_fixed_seed_is_refused_in_the_closed_division(write_system: Any, close
         (["balancing=best"], "balancing: found 'best'; allowed is 'padded', 'random', 'exchanged'"),
     ],
 )
-def test_balancing_that_does_not_go_together_is_refused(settings: list[str], words: str) -> None:
-    assert words in refused("laptop", settings=settings)
+def test_incompatible_balancing_options_are_refused(settings: list[str], message: str) -> None:
+    assert message in refused("laptop", settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -571,16 +579,16 @@ def test_balancing_that_does_not_go_together_is_refused(settings: list[str], wor
         ["shards=per_rank", f"phases={TWO_PHASES}", "loader=exchange", "exchange_steps=7"],
     ],
 )
-def test_balancing_that_goes_together_is_taken(settings: list[str]) -> None:
+def test_compatible_balancing_options_are_accepted(settings: list[str]) -> None:
     load_system("laptop", settings=settings)
 
 
-def test_a_checkpoint_holds_no_evaluation_that_is_under_way() -> None:
-    words = refused("laptop", settings=["checkpoint.every_samples=100", "evaluation.overlap=training"])
-    assert "checkpoint is set, and evaluation.overlap is training" in words
+def test_checkpoints_with_overlapped_evaluation_are_refused() -> None:
+    message = refused("laptop", settings=["checkpoint.every_samples=100", "evaluation.overlap=training"])
+    assert "checkpoint is set, and evaluation.overlap is training" in message
 
 
-def test_an_interruption_is_no_fault_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_is_not_reported_as_a_file_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise Interrupted("interrupted")
 
@@ -594,11 +602,11 @@ def test_an_interruption_is_no_fault_of_a_file(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "name", ["...yaml", "..yaml", "-x.yaml", "a b.yaml", "a%j.yaml", "a\x1b[2J.yml", f"{'a' * 101}.yaml"]
 )
-def test_a_system_has_a_name_that_folders_and_jobs_can_have(tmp_path: Path, name: str) -> None:
-    """`...yaml` would be the system `..`, whose runs and results lie outside of theirs."""
+def test_invalid_system_name_is_refused(tmp_path: Path, name: str) -> None:
+    """`...yaml` would be the system `..`, with runs and results outside of their folders."""
     path = tmp_path / name
     path.write_text(TEXT, encoding="utf-8")
     with pytest.raises(
-        UsageError, match=r"a system is called as its file, and .* would be the name of folders and jobs"
+        UsageError, match=r"the file's name is the system's name, and .* cannot be a name of folders and jobs"
     ):
         load_system(str(path))

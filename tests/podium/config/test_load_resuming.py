@@ -1,4 +1,4 @@
-"""The configuration that a run goes on with."""
+"""Configuration of a resumed run."""
 
 from pathlib import Path
 from typing import Any
@@ -14,26 +14,26 @@ JOB = ("launch.launcher=torchrun", "launch.container=null", "launch.slurm_option
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Any:
-    """The folder of a run that was made with these settings."""
+def store_run(tmp_path: Path) -> Any:
+    """Factory of the folder of a run that was started with these settings."""
 
-    def keep(system: str, *settings: str) -> tuple[RunFolder, RunConfig]:
+    def store(system: str, *settings: str) -> tuple[RunFolder, RunConfig]:
         config = load_system(system, settings=settings)
         write_resolved(config, RunFolder(tmp_path).config)
         return RunFolder(tmp_path), config
 
-    return keep
+    return store
 
 
-def test_a_run_goes_on_as_it_was_configured(kept: Any) -> None:
+def test_resumed_run_has_its_stored_configuration(store_run: Any) -> None:
     settings = ("recipe=padded", "launch.processes_per_node=2", "launch.timeout_seconds=5", "dropout=0")
-    folder, config = kept("laptop", *settings)
+    folder, config = store_run("laptop", *settings)
     assert load_resumed(folder, "laptop") == config
 
 
-def test_where_it_goes_on_is_what_the_system_says(kept: Any) -> None:
-    """What is kept is what was said inside the job."""
-    folder, config = kept("dgxa100_n8", *JOB, "launch.rendezvous=gone:23456", "launch.nodes=8")
+def test_placement_of_a_resumed_run_is_the_systems(store_run: Any) -> None:
+    """The stored configuration was written inside the job, where the launcher is torchrun."""
+    folder, config = store_run("dgxa100_n8", *JOB, "launch.rendezvous=gone:23456", "launch.nodes=8")
     assert config.launch.launcher == "torchrun"
     assert load_resumed(folder, "dgxa100_n8").launch == load_system("dgxa100_n8").launch.model_copy(
         update={"rendezvous": "gone:23456"}
@@ -43,8 +43,8 @@ def test_where_it_goes_on_is_what_the_system_says(kept: Any) -> None:
     assert found == config.model_copy(update={"launch": config.launch.model_copy(update={"rendezvous": "n1:20000"})})
 
 
-def test_how_it_is_started_may_be_set_anew(kept: Any) -> None:
-    folder, config = kept("laptop")
+def test_launch_options_of_a_resumed_run_can_be_overridden(store_run: Any) -> None:
+    folder, config = store_run("laptop")
     new = {"binding": "cores", "caches": "samples", "max_restarts": 3, "timeout_seconds": 7.5, "rendezvous": "a:1"}
     found = load_resumed(folder, "laptop", [f"launch.{key}={value}" for key, value in new.items()])
     assert found == config.model_copy(update={"launch": config.launch.model_copy(update=new)})
@@ -54,40 +54,43 @@ def test_how_it_is_started_may_be_set_anew(kept: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
-        ("launch.nodes=3", "launch.nodes: found 3, but the run was made with 1; with --resume leave it out"),
-        ("launch.processes_per_node=2", "launch.processes_per_node: found 2, but the run was made with 1; "),
-        ("launch.threads_per_process=1", "launch.threads_per_process: found 1, but the run was made with 2"),
-        ("dropout=0", "dropout: a run goes on as it was configured; with --resume leave it out, or start another run"),
-        ("optimizer.beta1=0.5", "optimizer: a run goes on as it was configured"),
-        ("bert.seed=3", "seed: a run goes on as it was configured"),
-        ("launch=3", "launch: a run goes on as it was configured"),
+        ("launch.nodes=3", "launch.nodes: found 3, but the run was started with 1; with --resume leave it out"),
+        ("launch.processes_per_node=2", "launch.processes_per_node: found 2, but the run was started with 1; "),
+        ("launch.threads_per_process=1", "launch.threads_per_process: found 1, but the run was started with 2"),
+        (
+            "dropout=0",
+            "dropout: a resumed run keeps its configuration; with --resume leave it out, or start another run",
+        ),
+        ("optimizer.beta1=0.5", "optimizer: a resumed run keeps its configuration"),
+        ("bert.seed=3", "seed: a resumed run keeps its configuration"),
+        ("launch=3", "launch: a resumed run keeps its configuration"),
         ("launch.bindings=none", "launch.bindings: there is no such key (did you mean binding?)"),
         ("launch.timeout_seconds=0", "launch.timeout_seconds: found 0; allowed: greater than 0"),
     ],
 )
-def test_what_would_change_its_numbers_may_not(kept: Any, setting: str, words: str) -> None:
-    folder, _ = kept("laptop", "launch.threads_per_process=2")
+def test_settings_that_affect_results_are_refused_on_resume(store_run: Any, setting: str, message: str) -> None:
+    folder, _ = store_run("laptop", "launch.threads_per_process=2")
     with pytest.raises(UsageError) as caught:
         load_resumed(folder, "laptop", [setting])
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(("--set ", "--set: "))
 
 
-def test_threads_change_no_number_of_a_gpu(kept: Any) -> None:
-    folder, _ = kept("h200_1x")
+def test_thread_count_can_be_overridden_on_a_gpu(store_run: Any) -> None:
+    folder, _ = store_run("h200_1x")
     assert load_resumed(folder, "h200_1x", ["launch.threads_per_process=3"]).launch.threads == 3
 
 
-def test_a_system_of_ones_own_is_named_by_its_path(kept: Any, write_system: Any) -> None:
+def test_resumed_run_of_another_system_is_refused(store_run: Any, write_system: Any) -> None:
     path = str(write_system({}))
-    folder, config = kept(path)
+    folder, config = store_run(path)
     assert load_resumed(folder, path) == config
-    with pytest.raises(UsageError, match="is a run of mine, and laptop is named; name mine"):
+    with pytest.raises(UsageError, match="is a run of mine, not of laptop; name mine"):
         load_resumed(folder, "laptop")
 
 
-def test_a_folder_without_a_configuration_is_told(tmp_path: Path) -> None:
+def test_folder_without_a_configuration_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run, runs/SYSTEM"):
         load_resumed(RunFolder(tmp_path), "laptop")

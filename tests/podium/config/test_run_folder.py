@@ -1,9 +1,4 @@
-"""Which checkpoints of a run are whole, and what becomes of those that are not.
-
-The folder of a run, as harness and implementation share it.
-
-What a run that is gone on with may not have changed, and what it may.
-"""
+"""Checkpoints in a run's folder, records that processes share there, and checks when a run is resumed."""
 
 import json
 from pathlib import Path
@@ -51,14 +46,14 @@ def batches(folder: Path) -> list[int]:
     return [checkpoint.batches for checkpoint in whole_checkpoints(folder)]
 
 
-def test_facts_come_back(tmp_path: Path) -> None:
+def test_facts_are_read_back(tmp_path: Path) -> None:
     path = write(tmp_path, 12)
     (found,) = whole_checkpoints(tmp_path)
     assert (found.path, found.batches, found.samples, found.metrics_bytes) == (path, 12, 120, 7)
     assert (found.log, found.facts["own"], found.facts["ranks"]) == ("a log\n", [1], 2)
 
 
-def test_the_newest_is_that_of_most_batches(tmp_path: Path) -> None:
+def test_newest_checkpoint_has_most_batches(tmp_path: Path) -> None:
     for number in (100_000_001, 9, 10):
         write(tmp_path, number)
     assert batches(tmp_path) == [9, 10, 100_000_001]
@@ -68,15 +63,15 @@ def test_the_newest_is_that_of_most_batches(tmp_path: Path) -> None:
 
 
 def change(key: str, value: Any) -> Any:
-    def spoil(path: Path) -> None:
+    def damage(path: Path) -> None:
         facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
         (path / FACTS).write_text(json.dumps(facts | {key: value}), encoding="utf-8")
 
-    return spoil
+    return damage
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         lambda path: rank_file(path, 0).unlink(),
         lambda path: rank_file(path, 1).unlink(),
@@ -93,11 +88,11 @@ def change(key: str, value: Any) -> Any:
         change("configuration", None),
     ],
 )
-def test_what_is_not_whole_is_no_checkpoint(tmp_path: Path, spoil: Any) -> None:
+def test_incomplete_or_invalid_checkpoint_is_ignored(tmp_path: Path, damage: Any) -> None:
     write(tmp_path, 1)
-    spoil(write(tmp_path, 2))
+    damage(write(tmp_path, 2))
     assert batches(tmp_path) == [1]
-    remove_unfinished_checkpoints(tmp_path)  # it was whole once
+    remove_unfinished_checkpoints(tmp_path)  # it was complete before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["batch_00000001", "batch_00000002"]
 
 
@@ -114,55 +109,55 @@ def test_a_checkpoint_is_unfinished_until_the_last_rank_has_written(tmp_path: Pa
     assert not (path / UNFINISHED).exists()
     rank_file(path, 1).unlink()
     for path in (begin_checkpoint(tmp_path, 3), checkpoint_path(tmp_path, 4)):
-        path.mkdir(exist_ok=True)  # of ranks that died at once
-    whole = begin_checkpoint(tmp_path, 5)  # of a rank that died before it could say that all is there
+        path.mkdir(exist_ok=True)  # their ranks died at once
+    whole = begin_checkpoint(tmp_path, 5)  # its rank died before it removed the marker
     (whole / FACTS).write_text(facts_of(5, 50, 0, 7, "", {}, {}), encoding="utf-8")
     remove_unfinished_checkpoints(tmp_path)
     assert sorted(path.name[-1] for path in tmp_path.iterdir()) == ["1", "2", "5"]
     assert not (whole / UNFINISHED).exists()
 
 
-def test_only_whole_ones_are_counted_when_old_ones_are_removed(tmp_path: Path) -> None:
+def test_only_complete_checkpoints_count_when_old_ones_are_removed(tmp_path: Path) -> None:
     for number in range(1, 6):
         write(tmp_path, number)
     for number in (4, 5):
         rank_file(checkpoint_path(tmp_path, number), 1).unlink()
     remove_old_checkpoints(tmp_path, keep=2)
     assert batches(tmp_path) == [2, 3]
-    assert len(list(tmp_path.iterdir())) == 4  # the unfinished ones may still be in the writing
+    assert len(list(tmp_path.iterdir())) == 4  # unfinished ones may still be being written
 
 
 @pytest.mark.parametrize("error", [WorkError("rank 3 has no memory left"), UsageError("zwölf")])
-def test_a_failure_that_is_told_is_heard_as_the_same(run_folder: RunFolder, error: PodiumError) -> None:
+def test_failure_is_read_back_with_its_message(run_folder: RunFolder, error: PodiumError) -> None:
     assert run_folder.told_failure() is None
     run_folder.tell_failure(error)
-    told = run_folder.told_failure()
-    assert (type(told), str(told)) == (type(error), str(error))
+    failure = run_folder.told_failure()
+    assert (type(failure), str(failure)) == (type(error), str(error))
 
 
 @pytest.mark.parametrize("text", ["", '{"exit_code": 1, "mess', "\0"])
-def test_a_failure_that_was_told_by_half_is_none(run_folder: RunFolder, text: str) -> None:
+def test_truncated_failure_file_is_ignored(run_folder: RunFolder, text: str) -> None:
     run_folder.tell_failure(WorkError("x"))
-    (told,) = run_folder.path.iterdir()
-    told.write_text(text, encoding="utf-8")
+    (path,) = run_folder.path.iterdir()
+    path.write_text(text, encoding="utf-8")
     assert run_folder.told_failure() is None
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "3", '{"exit_code": 1}'])
-def test_a_failure_of_another_form_is_none(run_folder: RunFolder, text: str) -> None:
+def test_failure_file_with_missing_keys_is_ignored(run_folder: RunFolder, text: str) -> None:
     run_folder.tell_failure(WorkError("x"))
-    (told,) = run_folder.path.iterdir()
-    told.write_text(text, encoding="utf-8")
+    (path,) = run_folder.path.iterdir()
+    path.write_text(text, encoding="utf-8")
     assert run_folder.told_failure() is None
 
 
-def test_the_summary_is_there_when_the_run_came_to_its_end(run_folder: RunFolder) -> None:
+def test_summary_is_none_until_the_run_has_ended(run_folder: RunFolder) -> None:
     assert run_folder.read_summary() is None
     run_folder.summary.write_text(json.dumps({"seconds": 1.5}), encoding="utf-8")
     assert run_folder.read_summary() == {"seconds": 1.5}
 
 
-def test_a_run_s_files_have_names_of_their_own(run_folder: RunFolder) -> None:
+def test_files_of_a_run_have_distinct_names(run_folder: RunFolder) -> None:
     paths = [run_folder.config, run_folder.log, run_folder.metrics, run_folder.summary, run_folder.output]
     assert len(set(paths)) == 5
     assert all(path.parent == run_folder.path for path in paths)
@@ -191,9 +186,7 @@ def changed(config: RunConfig, key: str, value: Any) -> RunConfig:
     return config.model_copy(update={first: value})
 
 
-def test_the_same_configuration_is_taken_as_it_is_read_back(
-    checkpoint: Checkpoint, open_config: RunConfig, tmp_path: Path
-) -> None:
+def test_configuration_read_back_is_accepted(checkpoint: Checkpoint, open_config: RunConfig, tmp_path: Path) -> None:
     write_resolved(open_config, tmp_path / "config.yaml")
     again = load_resolved(tmp_path / "config.yaml")
     require_kept(checkpoint, again, FILE)
@@ -213,7 +206,7 @@ def test_the_same_configuration_is_taken_as_it_is_read_back(
         ("launch.requeue", {"time_limit": 60}),
     ],
 )
-def test_how_it_is_launched_may_be_another(
+def test_launch_overrides_are_accepted_on_resume(
     checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any
 ) -> None:
     assert changed(open_config, key, value) != open_config
@@ -221,7 +214,7 @@ def test_how_it_is_launched_may_be_another(
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("global_batch_size", 32, "global_batch_size is 32 and was 16"),
         ("optimizer.learning_rate", 1.0, "optimizer.learning_rate is 1.0 and was 0."),
@@ -233,28 +226,30 @@ def test_how_it_is_launched_may_be_another(
         ("description.submitter", "zwölf", 'description.submitter is "zwölf" and was '),
     ],
 )
-def test_all_that_changes_numbers_or_the_log_is_named(
-    checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any, words: str
+def test_changed_keys_that_affect_results_are_named(
+    checkpoint: Checkpoint, open_config: RunConfig, key: str, value: Any, message: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         require_kept(checkpoint, changed(open_config, key, value), FILE)
-    assert str(caught.value).startswith(f"{FILE}: {words}")
-    assert f", as {checkpoint.path} was made; a run goes on as it was configured: put that back" in str(caught.value)
+    assert str(caught.value).startswith(f"{FILE}: {message}")
+    assert f", when {checkpoint.path} was written; a resumed run keeps its configuration: restore it" in str(
+        caught.value
+    )
 
 
 def test_no_more_than_three_keys_are_named(checkpoint: Checkpoint, open_config: RunConfig) -> None:
     updates = {"seed": 1, "dropout": 0.5, "max_samples": 3, "global_batch_size": 1, "target_accuracy": None}
-    with pytest.raises(UsageError, match=r"is .* and was .*, .* and was .*, .* and was [^,]*, and 2 more, as "):
+    with pytest.raises(UsageError, match=r"is .* and was .*, .* and was .*, .* and was [^,]*, and 2 more, when "):
         require_kept(checkpoint, open_config.model_copy(update=updates), FILE)
 
 
-def test_threads_do_not_matter_beside_a_gpu(open_config: RunConfig) -> None:
+def test_thread_count_may_change_on_a_gpu(open_config: RunConfig) -> None:
     config = changed(open_config, "launch.device", "cuda")
     assert kept(config) == kept(changed(config, "launch.threads_per_process", 7)) != kept(open_config)
 
 
 @pytest.mark.parametrize("how", ["changed", "left out", "added", "nested"])
-def test_facts_that_were_changed_are_refused(checkpoint: Checkpoint, open_config: RunConfig, how: str) -> None:
+def test_changed_facts_are_refused(checkpoint: Checkpoint, open_config: RunConfig, how: str) -> None:
     path = checkpoint.path / FACTS
     facts = json.loads(path.read_text(encoding="utf-8"))
     change = {
@@ -268,7 +263,7 @@ def test_facts_that_were_changed_are_refused(checkpoint: Checkpoint, open_config
     found = newest_checkpoint(path.parents[1])
     assert found
     with pytest.raises(
-        WorkError, match=rf"^{path}: is not as it was written; remove the folder {path.parent}, and the"
+        WorkError, match=rf"^{path}: was changed after it was written; remove the folder {path.parent} to"
     ):
         require_kept(found, open_config, FILE)
 
@@ -286,7 +281,7 @@ MANIFEST = Manifest("ab" * 32, 512, (ShardEntry("a.h5", 3, 9, 3, "cd" * 32),))
         (None, MANIFEST.digest, "data.store"),
     ],
 )
-def test_a_checkpoint_is_of_the_data_that_the_run_lists(
+def test_checkpoint_on_other_data_is_refused(
     tmp_path: Path, listed: Manifest | None, made_on: str | None, differing: str | None
 ) -> None:
     run, path = RunFolder(tmp_path), checkpoint_path(tmp_path / "checkpoints", 3)
@@ -308,11 +303,13 @@ def test_a_checkpoint_is_of_the_data_that_the_run_lists(
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"format": "podium-data", "version": 1, "stores": {"data.store": 1}}']
 )
-def test_data_that_cannot_be_read_is_a_sentence(tmp_path: Path, content: str) -> None:
+def test_unreadable_data_record_is_an_error(tmp_path: Path, content: str) -> None:
     path = RunFolder(tmp_path).data
     assert read_run_data(path) is None
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(WorkError, match=r"data\.json: cannot be used \(it.*\); put back what `podium run` wrote there"):
+    with pytest.raises(
+        WorkError, match=r"data\.json: cannot be used \(it.*\); restore the file that `podium run` wrote"
+    ):
         read_run_data(path)
 
 
@@ -320,14 +317,13 @@ DEEP = '{"a":' * 100_000
 
 
 @pytest.mark.parametrize("text", [DEEP, "[1]", "9" * 5000, "{"])
-def test_a_summary_that_is_damaged_is_a_sentence(run_folder: RunFolder, text: str) -> None:
+def test_damaged_summary_is_an_error(run_folder: RunFolder, text: str) -> None:
     run_folder.summary.write_text(text, encoding="utf-8")
-    with pytest.raises(WorkError, match=r"summary\.json: holds no totals of a run"):
+    with pytest.raises(WorkError, match=r"summary\.json: is not a run summary"):
         run_folder.read_summary()
 
 
-def test_files_nested_without_end_hold_nothing(run_folder: RunFolder) -> None:
-    """What a resumed run looks at first."""
+def test_deeply_nested_files_are_treated_as_invalid(run_folder: RunFolder) -> None:
     checkpoint = write(run_folder.checkpoints, 1)
     (checkpoint / FACTS).write_text(DEEP, encoding="utf-8")
     run_folder.metrics.write_text(f'{DEEP}\n{{"samples": 1e999}}\n{{"samples": 7}}\n', encoding="utf-8")

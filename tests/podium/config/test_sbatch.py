@@ -1,8 +1,8 @@
-"""Options of sbatch as getopt_long reads them: abbreviated, joined, with their value behind them; and time limits."""
+"""Parsing of sbatch options (abbreviated, joined, with separate values) and of time limits."""
 
 import pytest
 
-from podium.config.sbatch import limit_seconds, options_named
+from podium.config.sbatch import limit_seconds, match_options
 
 NAMES = ("--time", "-t", "--array", "-a")
 
@@ -16,11 +16,11 @@ NAMES = ("--time", "-t", "--array", "-a")
         (["-t5"], [("-t", "-t5", "5")]),
         (["-Hvt", "5"], [("-t", "-Hvt", "5")]),
         (["-a0-3", "-t"], [("-a", "-a0-3", "0-3"), ("-t", "-t", "")]),
-        (["-pta", "-Jat", "--", "-", ""], []),  # of partition ta, a job with the name at
+        (["-pta", "-Jat", "--", "-", ""], []),  # partition ta; a job with the name at
     ],
 )
-def test_options_are_found_as_sbatch_reads_them(options: list[str], found: list[tuple[str, str, str]]) -> None:
-    assert list(options_named(options, NAMES)) == found
+def test_options_are_matched_as_sbatch_parses_them(options: list[str], found: list[tuple[str, str, str]]) -> None:
+    assert list(match_options(options, NAMES)) == found
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_options_are_found_as_sbatch_reads_them(options: list[str], found: list[
         ("", None),
     ],
 )
-def test_time_limits_are_in_sbatchs_formats(text: str, seconds: int | None) -> None:
+def test_time_limits_are_parsed_in_sbatch_formats(text: str, seconds: int | None) -> None:
     assert limit_seconds(text) == seconds

@@ -1,4 +1,4 @@
-"""Keys of gradient synchronisation and of who computes the optimizer: what is taken, and what is refused and how."""
+"""Keys of gradient synchronisation and of the optimizer's backend: accepted and refused combinations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,13 +11,13 @@ from podium.core.errors import UsageError
 LAMB, ADAMW = "optimizer.algorithm=lamb", "optimizer.algorithm=adamw"
 
 
-def test_unset_is_as_it_was() -> None:
+def test_defaults() -> None:
     config = load_system("laptop")
     assert config.clipping is not None
     assert (config.clipping.max_norm, config.clipping.when) == (1.0, "after")
     assert (config.gradient_wire, config.wire, config.gradient_bucket_mib) == ("auto", "fp32", None)
     assert (config.optimizer.backend, config.optimizer.sharded_from) == ("podium", None)
-    assert config.loss_scaling.initial == 1024  # published runs that began at 2^17 skipped steps until they were there
+    assert config.loss_scaling.initial == 1024  # published runs that began at 2^17 skipped steps until they reached it
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_gradients_are_sent_in_half_precision_between_gpus(device: str, processe
     assert load_system("laptop", settings=[*launch, "gradient_wire=bf16"]).wire == "bf16"
 
 
-def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
+def test_resolved_file_has_all_keys(tmp_path: Any) -> None:
     settings = [
         "clipping.when=bucket",
         "gradient_wire=bf16",
@@ -46,7 +46,7 @@ def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "message"),
     [
         (["clipping.when=never"], "--set: clipping.when: found 'never'; allowed is 'after', 'before', 'bucket'"),
         (["gradient_wire=fp8"], "--set: gradient_wire: found 'fp8'; allowed is 'auto', 'fp32', 'fp16', 'bf16'"),
@@ -56,11 +56,11 @@ def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
         (["optimizer.sharded_from=0"], "optimizer.sharded_from: found 0; allowed: greater than or equal to 1"),
         (
             [ADAMW, "optimizer.sharded_from=2"],
-            "sharded_from is set, which is for lamb alone, but algorithm is adamw; leave it out",
+            "sharded_from is set, which requires lamb, but algorithm is adamw; leave it out",
         ),
         (
             [ADAMW, "optimizer.backend=apex"],
-            "backend is apex, which is for lamb alone, but algorithm is adamw; leave it out",
+            "backend is apex, which requires lamb, but algorithm is adamw; leave it out",
         ),
         ([LAMB, "optimizer.backend=apex"], "optimizer.backend is apex, which needs a GPU, but launch.device is cpu"),
         (
@@ -73,12 +73,12 @@ def test_all_keys_come_back_from_the_resolved_file(tmp_path: Any) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(settings: list[str], sentence: str) -> None:
+def test_invalid_combinations_are_refused(settings: list[str], message: str) -> None:
     with pytest.raises(UsageError) as error:
         load_system("laptop", settings=settings)
-    assert sentence in str(error.value)
+    assert message in str(error.value)
 
 
-def test_apex_goes_with_a_gpu(write_system: Callable[..., Any]) -> None:
+def test_apex_is_accepted_on_a_gpu(write_system: Callable[..., Any]) -> None:
     path = write_system({"launch.device": "cuda", "bert.optimizer": {"backend": "apex"}})
     assert load_system(str(path)).optimizer.backend == "apex"

@@ -1,4 +1,4 @@
-"""The systems that come with Podium: every one loads, is described whole, and says what was published."""
+"""The shipped systems: every one loads, is described completely, and matches published descriptions and logs."""
 
 import json
 import tarfile
@@ -38,12 +38,12 @@ OWN_RECIPES = {
 }
 CLOSED = {"baidu_a100_n1", "baidu_a100_n8", "dgxa100_n1", "dgxa100_n8", "dgxa100_n64", "dgxh100_n1"}
 
+# Explained in hyperparameters.yaml: a default was logged, and a rate that is constant before the logged steps end.
 NOT_AS_LOGGED = {
     "lamb_4096": {"wd"},
     "lamb_16384": {"wd"},
     "adamw_16384": {"decay_steps"},
 }
-"""Said in hyperparameters.yaml: a default was logged, and a rate that is constant before the logged steps end."""
 
 HARDWARE = {
     "baidu_a100_n1": "v2.0/Baidu/systems/XMan4.0_1_node_8_A100_PaddlePaddle.json",
@@ -57,13 +57,13 @@ HARDWARE = {
 }
 
 
-def test_these_are_the_systems() -> None:
+def test_shipped_systems_recipes_and_divisions() -> None:
     assert {name: load_system(name).recipe for name in system_names() if name in OWN_RECIPES} == OWN_RECIPES
     assert {name for name in OWN_RECIPES if load_system(name).division == "closed"} == CLOSED
 
 
 @pytest.mark.parametrize("name", system_names())
-def test_every_system_loads_resolves_and_is_described_as_it_is_launched(name: str, tmp_path: Path) -> None:
+def test_description_of_every_system_matches_its_launch_section(name: str, tmp_path: Path) -> None:
     config = load_system(name)
     write_resolved(config, tmp_path / "config.yaml")
     assert load_resolved(tmp_path / "config.yaml") == config
@@ -77,7 +77,7 @@ def test_every_system_loads_resolves_and_is_described_as_it_is_launched(name: st
     if launched.container:
         inside = {mount.split(":")[1] for mount in launched.container.mounts}
         needed = [*config.stores, config.data.evaluation_store, config.data.vocabulary]
-        needed += [] if name.startswith("academic") else [config.initial_checkpoint]  # pre-trained from drawn weights
+        needed += [] if name.startswith("academic") else [config.initial_checkpoint]  # pre-trained from random weights
         assert all(path and str(path.parents[-2]) in inside for path in needed)
 
 
@@ -86,10 +86,10 @@ NO_ADAMW = "recipe presorted trains size large with adamw, and for global_batch_
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("name", sorted(OWN_RECIPES))
-def test_every_recipe_starts_on_every_system_or_says_which_setting_or_rule_is_in_the_way(
+def test_every_recipe_starts_on_every_system_or_is_refused_with_the_reason(
     name: str, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What belongs to a recipe is the recipe's, on every system: it names no hardware."""
+    """Keys of a recipe do not depend on the system."""
     monkeypatch.chdir(Path(__file__).resolve().parents[3])
     try:
         config = load_system(name, recipe)
@@ -111,7 +111,7 @@ def test_every_recipe_starts_on_every_system_or_says_which_setting_or_rule_is_in
     known = hyperparameter_sets()[config.hyperparameters or ""]
     keys = ["balancing", "attention", "gradient_wire", "loss", "clipping", "optimizer"]
     if name.startswith("laptop") and recipe == "indexed":
-        keys.remove("optimizer")  # said in these systems' files
+        keys.remove("optimizer")  # set in these systems' files
         assert config.optimizer.algorithm == "adamw" and "Optimizer: adamw" in note
     for key in keys:
         given, found = published.get(key), resolved[key]
@@ -122,8 +122,8 @@ def test_every_recipe_starts_on_every_system_or_says_which_setting_or_rule_is_in
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_starts_on_a_cpu_on_which_it_is_named(recipe: str) -> None:
-    own = "adamw" if recipe in ("presorted", "indexed") else "lamb"  # indexed: by these systems' own word
+def test_every_recipe_loads_on_a_cpu_system(recipe: str) -> None:
+    own = "adamw" if recipe in ("presorted", "indexed") else "lamb"  # these systems override the optimizer of indexed
     assert load_system("laptop_2x", recipe).optimizer.algorithm == own
 
 
@@ -137,19 +137,19 @@ def published_sets() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [name for name, one in hyperparameter_sets().items() if one.source[0].isdigit()])
-def test_hyper_parameters_are_the_published_ones(name: str) -> None:
+def test_hyper_parameters_match_the_published_logs(name: str) -> None:
     known = hyperparameter_sets()[name]
-    row, ours = published_sets()[known.source], known.optimizer
+    row, values = published_sets()[known.source], known.optimizer
     pairs = {
         "global_batch_size": known.used_at[0],
         "samples_to_converge_mean": known.samples,
-        "lr": ours["learning_rate"],
-        "betas": [ours["beta1"], ours["beta2"]],
-        "eps": ours["epsilon"],
-        "wd": ours["weight_decay"],
-        "warmup_steps": ours["warmup_steps"],
-        "start_warmup_step": ours.get("start_warmup_step", 0),
-        "decay_steps": ours["decay_steps"],
+        "lr": values["learning_rate"],
+        "betas": [values["beta1"], values["beta2"]],
+        "eps": values["epsilon"],
+        "wd": values["weight_decay"],
+        "warmup_steps": values["warmup_steps"],
+        "start_warmup_step": values.get("start_warmup_step", 0),
+        "decay_steps": values["decay_steps"],
     }
     assert {key for key, value in pairs.items() if value != row[key]} == NOT_AS_LOGGED.get(name, set())
     assert all(
@@ -159,7 +159,7 @@ def test_hyper_parameters_are_the_published_ones(name: str) -> None:
     )
 
 
-def test_every_set_is_one_that_a_run_can_be_configured_with() -> None:
+def test_every_hyperparameter_set_is_valid() -> None:
     for known in hyperparameter_sets().values():
         settings = OptimizerSettings.model_validate(known.optimizer)
         assert settings.algorithm == known.algorithm
@@ -167,7 +167,7 @@ def test_every_set_is_one_that_a_run_can_be_configured_with() -> None:
 
 
 @pytest.mark.parametrize("name", HARDWARE)
-def test_hardware_is_the_published_one(name: str) -> None:
+def test_hardware_matches_the_published_description(name: str) -> None:
     version, _, _ = HARDWARE[name].partition("/")
     archive = PUBLISHED / f"published-bert-{version}.tar.xz"
     if not archive.is_file():
@@ -176,14 +176,16 @@ def test_hardware_is_the_published_one(name: str) -> None:
         member = files.extractfile(HARDWARE[name])
         assert member is not None
         published = json.load(member)
-    ours = load_system(name).description.model_dump(by_alias=True)
-    keys = [key for key in ours if key.startswith(("host_", "accelerator")) or key in ("operating_system", "cooling")]
+    described = load_system(name).description.model_dump(by_alias=True)
+    keys = [
+        key for key in described if key.startswith(("host_", "accelerator")) or key in ("operating_system", "cooling")
+    ]
     assert len(keys) > 20
-    assert {key: ours[key] for key in keys} == {key: published[key] or "not stated" for key in keys}
+    assert {key: described[key] for key in keys} == {key: published[key] or "not stated" for key in keys}
 
 
 def test_samsungs_runs_end_at_the_end_of_their_decay() -> None:
-    """179 steps are the samples that the published runs took; the last one's rate is the end rate."""
+    """179 steps are the samples of the published runs; the last step has the end rate."""
     for name in ("dgxa100_n128", "dgxa100_n171"):
         config = load_system(name)
         assert (config.optimizer.algorithm, config.optimizer.end_learning_rate) == ("adamw", 4.94549100544884e-5)
@@ -196,12 +198,10 @@ def test_samsungs_runs_end_at_the_end_of_their_decay() -> None:
     [
         ("academic_t4", [], 230_400_000),
         ("laptop_2x", ["max_samples=20480"], 18_432),
-        ("laptop_2x", [], 36_000),  # of 60,000 samples, 40,000 before the rate is 0
+        ("laptop_2x", [], 36_000),  # of 60,000 samples, 40,000 before the rate reaches 0
         ("laptop_2x", ["optimizer.end_learning_rate=1.0e-5"], 54_000),
     ],
 )
-def test_phase_one_of_academic_has_90_percent_of_the_steps_that_train(
-    system: str, settings: list[str], samples: int
-) -> None:
+def test_phase_one_of_academic_has_90_percent_of_training_steps(system: str, settings: list[str], samples: int) -> None:
     config = load_system(system, "academic", settings)
     assert [config.phase_samples(phase) for phase in config.phases] == [samples, None]

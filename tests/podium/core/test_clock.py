@@ -1,4 +1,4 @@
-"""Elapsed time does not depend on the machine's clock, and a clock that was set is noticed."""
+"""Elapsed time does not depend on the wall clock, and steps of the wall clock are detected."""
 
 import time
 
@@ -8,13 +8,13 @@ from podium.core import clock
 from podium.core.clock import Moment
 
 
-def test_the_clock_does_not_stand_still_while_a_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boot_seconds_include_time_in_suspend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "clock_gettime", {time.CLOCK_BOOTTIME: 7.0, time.CLOCK_REALTIME: 8.0}.__getitem__)
     assert (clock.boot_seconds(), clock.wall_seconds()) == (7.0, 8.0)
 
 
 @pytest.mark.parametrize("step", [0.0, 3.0, -3.0, 3600.0, -3600.0])
-def test_a_step_changes_no_elapsed_time(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+def test_elapsed_time_does_not_depend_on_clock_steps(monkeypatch: pytest.MonkeyPatch, step: float) -> None:
     boot, wall = 100.0, 1e9
     monkeypatch.setattr(clock, "boot_seconds", lambda: boot)
     monkeypatch.setattr(clock, "wall_seconds", lambda: wall)

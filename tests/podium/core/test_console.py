@@ -1,4 +1,4 @@
-"""What a person is told cannot steer the terminal that shows it."""
+"""Text printed to the console cannot control the terminal."""
 
 import io
 import json
@@ -12,39 +12,39 @@ from podium.core.console import Console, print_json, print_text, text_table
 
 
 @pytest.mark.parametrize(
-    ("sentence", "shown"),
+    ("message", "shown"),
     [
         ("a/\x1b[31mb\x07: is no log", "a/\\x1b[31mb\\x07: is no log"),
         ("x\u202ey\u2028z\ud800\r", "x\\u202ey\\u2028z\\ud800\\r"),
         ("two\nlines, 8×A100 [red] „größer“ 日本", "two\nlines, 8×A100 [red] „größer“ 日本"),
     ],
 )
-def test_sentences(sentence: str, shown: str) -> None:
+def test_control_characters_in_messages_are_escaped(message: str, shown: str) -> None:
     with console.errors.capture() as capture:
-        console.tell(sentence)
+        console.tell(message)
     assert capture.get().rstrip("\n").endswith(shown)
 
 
-HARM = "a\x1b[31m\x9b2J\u202eb\x07"
-SHOWN = r"a\x1b[31m\x9b2J\u202eb\x07"
+CONTROL_TEXT = "a\x1b[31m\x9b2J\u202eb\x07"
+ESCAPED_TEXT = r"a\x1b[31m\x9b2J\u202eb\x07"
 
 
-def test_no_text_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """In tables, in markup, in titles, and as plain lines."""
-    table = text_table("one", HARM, title=HARM)
-    table.add_row(HARM, Text(HARM))
+def test_control_characters_are_escaped_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tables, markup, titles and plain lines."""
+    table = text_table("one", CONTROL_TEXT, title=CONTROL_TEXT)
+    table.add_row(CONTROL_TEXT, Text(CONTROL_TEXT))
     console = Console(width=400)
     console.print(table)
-    console.print(HARM, f"[bold]{HARM}[/bold]")
-    print_text(Path(HARM))
+    console.print(CONTROL_TEXT, f"[bold]{CONTROL_TEXT}[/bold]")
+    print_text(Path(CONTROL_TEXT))
     shown = capsys.readouterr().out
-    assert SHOWN in shown.splitlines()
-    assert shown.count("x1b") >= 5  # a table folds what became longer
+    assert ESCAPED_TEXT in shown.splitlines()
+    assert shown.count("x1b") >= 5  # a table folds the longer escaped text
     assert all(character == "\n" or character.isprintable() for character in shown)
 
 
-def test_json_is_the_same_document_and_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    document = {HARM: ["zwölf – \U000e0001", 1.5, None]}
+def test_printed_json_is_unchanged_and_printable(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {CONTROL_TEXT: ["zwölf – \U000e0001", 1.5, None]}
     print_json(document)
     shown = capsys.readouterr().out
     assert "zwölf – " in shown
@@ -52,7 +52,7 @@ def test_json_is_the_same_document_and_can_be_printed(capsys: pytest.CaptureFixt
     assert all(character == "\n" or character.isprintable() for character in shown)
 
 
-def test_a_terminal_still_gets_its_colours() -> None:
+def test_styles_still_work_on_a_terminal() -> None:
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, color_system="standard", width=80)
     console.print("a", style="red")

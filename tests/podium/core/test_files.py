@@ -1,4 +1,4 @@
-"""Files are whole or not there at all."""
+"""Atomic writes, bounded reads, folders and their permissions."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ from podium.core.files import (
 )
 
 
-def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+def test_written_files_have_the_content_and_leave_no_temporary_file(tmp_path: Path) -> None:
     write_whole(tmp_path / "text", "zwölf\n")
     write_whole(tmp_path / "bytes", b"\0\xff")
     assert (tmp_path / "text").read_bytes() == "zwölf\n".encode()
@@ -32,7 +32,7 @@ def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bytes", "text"]
 
 
-def test_a_file_that_is_there_is_replaced(tmp_path: Path) -> None:
+def test_existing_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("something much longer", encoding="utf-8")
     write_whole(path, "new")
@@ -44,18 +44,18 @@ def fail(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failure_leaves_the_old_file_and_nothing_half_written(
+def test_failed_write_leaves_the_old_file_and_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     path = tmp_path / "file"
     path.write_text("old", encoding="utf-8")
     monkeypatch.setattr(*((os, "fsync") if step == "fsync" else (Path, "replace")), fail)
-    with pytest.raises(WorkError, match=r"file: cannot be written \(No space left on device\); see that the folder"):
+    with pytest.raises(WorkError, match=r"file: cannot be written \(No space left on device\); check that the folder"):
         write_whole(path, "new")
     assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [("file", "old")]
 
 
-def test_an_interruption_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
@@ -65,7 +65,7 @@ def test_an_interruption_leaves_nothing_half_written(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as reader:
@@ -82,60 +82,58 @@ def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
             write_whole(Path("/dev/full"), "text")
 
 
-def test_a_folder_that_does_not_exist_is_a_sentence(tmp_path: Path) -> None:
+def test_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(WorkError, match=r"none/file: cannot be written \(No such file or directory\)"):
         write_whole(tmp_path / "none" / "file", "new")
 
 
-def test_only_what_was_left_of_this_file_is_removed(tmp_path: Path) -> None:
+def test_only_partial_files_of_this_file_are_removed(tmp_path: Path) -> None:
     for name in (".a[1].0123.partial", ".a1.0123.partial", ".b.0123.partial", "a[1]"):
         (tmp_path / name).touch()
     remove_unfinished(tmp_path / "a[1]")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a1.0123.partial", ".b.0123.partial", "a[1]"]
 
 
-def test_a_folder_is_made_with_those_above_it_or_a_sentence_says_why_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_is_created_with_parents_or_an_error_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "a" / "b"
     assert make_folder(folder) == make_folder(folder) == folder
     assert folder.is_dir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UsageError, match=f"{path}: cannot be a folder, a file is in the way; name another place"):
+        with pytest.raises(UsageError, match=f"{path}: the folder cannot be created, since a file exists at this path"):
             make_folder(path)
     monkeypatch.setattr(Path, "mkdir", fail)
-    with pytest.raises(WorkError, match=r"other: the folder cannot be made \(No space left on device\); see who may"):
+    with pytest.raises(WorkError, match=r"other: the folder cannot be created \(No space left on device\); check the"):
         make_folder(tmp_path / "other")
 
 
-def test_room_is_found_by_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_space_is_checked_with_a_probe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_room(tmp_path)
-    with pytest.raises(WorkError, match=r"nothing: cannot be written \(No such file or directory\); see who"):
+    with pytest.raises(WorkError, match=r"nothing: cannot be written \(No such file or directory\); check its"):
         require_room(tmp_path / "nothing")
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(
-        WorkError, match=rf"^{tmp_path}: the disk is full \(No space left on device\); make room on it$"
+        WorkError, match=rf"^{tmp_path}: the disk is full \(No space left on device\); free some space on it$"
     ):
         require_room(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_private_folder_is_made_for_this_user_alone(tmp_path: Path) -> None:
+def test_private_folder_is_created_with_mode_0700(tmp_path: Path) -> None:
     folder = private_folder(tmp_path / "a" / "b")
     assert folder == tmp_path / "a" / "b"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
-def test_a_folder_that_others_may_write_to_is_not_private(tmp_path: Path, mode: int) -> None:
+def test_folder_writable_by_others_is_not_private(tmp_path: Path, mode: int) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(mode)
     assert private_folder(tmp_path / "a") is None
 
 
 @pytest.mark.parametrize(("mode", "private"), [(0o777, False), (0o1777, True), (0o775, True)])
-def test_a_folder_that_others_may_replace_is_not_private(tmp_path: Path, mode: int, private: bool) -> None:
+def test_folder_that_others_may_replace_is_not_private(tmp_path: Path, mode: int, private: bool) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True, mode=0o700)
     (tmp_path / "a" / "b").chmod(0o700)
     (tmp_path / "a").chmod(mode)
@@ -151,14 +149,14 @@ def test_another_users_folder_is_not_private(tmp_path: Path, given_away: str) ->
     assert private_folder(tmp_path / "a" / "b") is None
 
 
-def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+def test_reads_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12345")
     assert read_bounded(tmp_path / "a", 5) == b"12345"
     with pytest.raises(OSError, match="it has more than 4 bytes"):
         read_bounded(tmp_path / "a", 4)
 
 
-def test_only_regular_files_are_opened_and_pipes_are_not_waited_for(tmp_path: Path) -> None:
+def test_only_regular_files_are_opened_and_pipes_do_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path, Path("\0"), tmp_path / ("a" * 10_000)):
         with pytest.raises(OSError, match=r"\[Errno"):
@@ -169,9 +167,7 @@ def test_only_regular_files_are_opened_and_pipes_are_not_waited_for(tmp_path: Pa
             sha256_of(path)
 
 
-def test_a_user_without_a_home_has_a_cache_in_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_folder_of_a_user_without_home_is_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

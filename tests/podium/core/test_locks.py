@@ -1,4 +1,4 @@
-"""Files that are held as long as any process lives that holds them."""
+"""Locks on files and folders, which end with the processes that hold them."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.locks import assert_unlocked, exclusive_lock, folder_lock, is_locked, shared_lock
 
 
-def test_one_alone_or_many_together(tmp_path: Path) -> None:
+def test_locks_are_exclusive_or_shared(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with exclusive_lock(path, "taken"):
         with pytest.raises(UsageError, match=r"^taken$"), exclusive_lock(path, "taken"):
@@ -31,15 +31,15 @@ def test_one_alone_or_many_together(tmp_path: Path) -> None:
 
 
 @contextmanager
-def child_of_a_holder(path: Path, passes: bool) -> Iterator[int]:
-    """The process id of a process that goes on after the one was killed that holds the file and started it."""
+def child_of_killed_holder(path: Path, passes: bool) -> Iterator[int]:
+    """Yield the ID of a process whose parent had a shared lock and was killed; `passes`: it inherited the lock."""
     program = (
         "import os, signal, subprocess, sys\n"
         "from pathlib import Path\n"
-        "from podium.core.locks import folder_lock; from podium.core.locks import shared_lock\n"
+        "from podium.core.locks import shared_lock\n"
         "with shared_lock(Path(sys.argv[1])) as lock:\n"
-        f"    words = dict(pass_fds=(lock,)) if {passes} else {{}}\n"
-        "    child = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, **words)\n"
+        f"    options = dict(pass_fds=(lock,)) if {passes} else {{}}\n"
+        "    child = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL, **options)\n"
         "    print(child.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -52,15 +52,15 @@ def child_of_a_holder(path: Path, passes: bool) -> Iterator[int]:
         os.kill(child, signal.SIGKILL)
 
 
-def test_what_is_held_outlives_the_one_that_was_killed_in_whom_it_passed_it_on_to(tmp_path: Path) -> None:
+def test_child_that_inherited_the_descriptor_keeps_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with child_of_a_holder(path, passes=True), pytest.raises(UsageError, match="held"):
+    with child_of_killed_holder(path, passes=True), pytest.raises(UsageError, match="held"):
         assert_unlocked(path, "held")
-    with child_of_a_holder(path, passes=False):
+    with child_of_killed_holder(path, passes=False):
         assert_unlocked(path, "held")
 
 
-def test_a_file_system_without_locks_refuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -69,29 +69,27 @@ def test_a_file_system_without_locks_refuses_nobody(tmp_path: Path, monkeypatch:
         pass
 
 
-def test_what_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_unwritable_lock_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "lock"
-    message = rf"^{path}: cannot be written \(No such file or directory\); see who may write there$"
+    message = rf"^{path}: cannot be written \(No such file or directory\); check its permissions$"
     with pytest.raises(WorkError, match=message):
         assert_unlocked(path, "taken")
 
 
-def test_a_folder_is_locked_for_one_command(tmp_path: Path) -> None:
-    refused = pytest.raises(UsageError, match="another `podium tune` is at work")
+def test_folder_lock_is_exclusive(tmp_path: Path) -> None:
+    refused = pytest.raises(UsageError, match="another `podium tune` is using this folder")
     with folder_lock(tmp_path, "podium tune"), refused, folder_lock(tmp_path, "podium tune"):
         pass
     with folder_lock(tmp_path, "podium tune"):
         pass
 
 
-def test_a_folder_in_the_place_of_a_lock_file_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(
-        WorkError, match=rf"^{tmp_path}: cannot be written \(Is a directory\); see who may write there$"
-    ):
+def test_folder_at_the_path_of_a_lock_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match=rf"^{tmp_path}: cannot be written \(Is a directory\); check its permissions$"):
         assert_unlocked(tmp_path, "taken")
 
 
-def test_whether_a_file_is_held_is_seen_without_holding_it(tmp_path: Path) -> None:
+def test_is_locked_takes_no_lock_and_creates_no_file(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     assert is_locked(path) is None and not path.exists()
     with shared_lock(path):

@@ -1,4 +1,4 @@
-"""Paths in texts for other people."""
+"""Paths in texts that are published."""
 
 import os
 
@@ -21,10 +21,12 @@ from podium.core.paths import WORKING_FOLDER, without_folders
         ("https://github.com/mlcommons/training", "https://github.com/mlcommons/training"),
     ],
 )
-def test_folders_of_this_machine_are_left_out(text: str, shown: str) -> None:
+def test_absolute_paths_are_shortened(text: str, shown: str) -> None:
     assert without_folders(text) == shown
 
 
-def test_the_current_folder_is_left_out_too(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_the_current_folder_become_relative(
+    tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert without_folders(f"{tmp_path}/mine/results") == "mine/results"

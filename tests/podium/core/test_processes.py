@@ -1,7 +1,4 @@
-"""Work on many files in processes: every file is made, and a failure leaves no process and nothing half-written.
-
-Processes end with the one that started them.
-"""
+"""The process pool leaves no process and no partial file after a failure, and child processes end with their parent."""
 
 import multiprocessing
 import os
@@ -21,7 +18,7 @@ from podium.core.processes import WorkerDied, results_in_processes, results_of
 
 
 @pytest.mark.parametrize("processes", [1, 2, 9])
-def test_every_file_is_made_once(tmp_path: Path, processes: int) -> None:
+def test_each_job_runs_once(tmp_path: Path, processes: int) -> None:
     jobs = {tmp_path / str(number): (tmp_path / str(number), str(number)) for number in range(5)}
     finished = dict(results_of(write_whole, jobs, processes))
     assert sorted(finished) == sorted(jobs) == sorted(tmp_path.iterdir())
@@ -34,17 +31,17 @@ def test_each_result_comes_with_its_file(tmp_path: Path) -> None:
     assert dict(results_in_processes(pow, jobs, 2)) == {tmp_path / str(number): 2**number for number in range(5)}
 
 
-def test_no_job_needs_no_process() -> None:
+def test_no_jobs_start_no_process() -> None:
     assert list(results_in_processes(os.abort, {}, 3)) == []
 
 
-def test_what_a_job_raises_is_raised(tmp_path: Path) -> None:
+def test_exception_of_a_job_is_raised(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         list(results_in_processes(int, {tmp_path / "a": ("1",), tmp_path / "b": ("x",)}, 1))
     assert multiprocessing.active_children() == []
 
 
-def test_a_process_that_dies_is_known_by_its_file(tmp_path: Path) -> None:
+def test_dead_worker_is_reported_with_its_file(tmp_path: Path) -> None:
     good, bad, never = tmp_path / "good", tmp_path / "bad", tmp_path / "never"
     half, other = tmp_path / ".bad.0123abcd.partial", tmp_path / ".other.0123abcd.partial"
     half.touch()
@@ -59,7 +56,7 @@ def test_a_process_that_dies_is_known_by_its_file(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_a_generator_that_is_closed_ends_its_workers(tmp_path: Path) -> None:
+def test_closing_the_generator_terminates_workers(tmp_path: Path) -> None:
     start = time.monotonic()
     with closing(results_in_processes(time.sleep, {tmp_path / "a": (0,), tmp_path / "b": (60,)}, 2)) as finished:
         assert next(finished) == (tmp_path / "a", None)
@@ -67,7 +64,7 @@ def test_a_generator_that_is_closed_ends_its_workers(tmp_path: Path) -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_children_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_unrelated_child_processes_are_not_terminated(tmp_path: Path) -> None:
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     other.start()
     try:
@@ -90,15 +87,15 @@ time.sleep(30)
 
 
 def is_running(pid: int) -> bool:
-    """Running, and not one that has ended and that nobody has asked for (a zombie)."""
+    """Whether the process is running: it exists and is not a zombie."""
     found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return found.stdout.strip()[:1] not in ("", "Z")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has prctl")
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_child_ends_when_its_parent_is_killed(ends: bool) -> None:
-    """And one that has not asked for it goes on, so that it is this that ends it."""
+def test_child_ends_when_its_parent_is_killed(ends: bool) -> None:
+    """Control: a child without `end_with_parent` keeps running."""
     code = PARENT.format(end="end_with_parent()" if ends else "pass")
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=CODE_FOLDER, stdout=subprocess.PIPE, text=True)
     assert parent.stdout
@@ -117,9 +114,9 @@ def test_a_child_ends_when_its_parent_is_killed(ends: bool) -> None:
             os.kill(grandchild, signal.SIGKILL)
 
 
-def test_a_child_whose_parent_has_died_already_ends_at_once() -> None:
-    code = "import os; from podium.core.processes import end_with_parent; end_with_parent({}); print('goes on')"
-    for parent, output in (("os.getppid()", "goes on\n"), ("os.getppid() + 1", "")):
+def test_child_of_a_dead_parent_ends_at_once() -> None:
+    code = "import os; from podium.core.processes import end_with_parent; end_with_parent({}); print('running')"
+    for parent, output in (("os.getppid()", "running\n"), ("os.getppid() + 1", "")):
         done = subprocess.run(
             [sys.executable, "-c", code.format(parent)], cwd=CODE_FOLDER, capture_output=True, text=True, check=False
         )
@@ -133,13 +130,13 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 open(sys.argv[1], "w").close()
 signal.sigwait({signal.SIGHUP})
 leave_closed_terminal()
-print("to nobody", flush=True)
-print("to nobody", file=sys.stderr, flush=True)
+print("discarded", flush=True)
+print("discarded", file=sys.stderr, flush=True)
 open(sys.argv[1], "w").write("kept")
 """
 
 
-def test_a_terminal_that_is_closed_is_no_longer_written_to(tmp_path: Path) -> None:
+def test_output_to_a_closed_terminal_is_discarded(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", CLOSED, str(tmp_path / "kept")])
@@ -150,7 +147,7 @@ def test_a_terminal_that_is_closed_is_no_longer_written_to(tmp_path: Path) -> No
     assert (tmp_path / "kept").read_text(encoding="utf-8") == "kept"
 
 
-def test_a_closed_terminal_ends_no_helper_of_the_workers() -> None:
+def test_resource_tracker_blocks_sighup() -> None:
     code = (
         "import signal\n"
         "from multiprocessing import resource_tracker\n"

@@ -1,11 +1,11 @@
-"""Text from anywhere is fit to be shown."""
+"""Untrusted text is made safe for display."""
 
 import unicodedata
 from xml.etree import ElementTree
 
 import pytest
 
-from podium.core.text import LONGEST_IN_HTML, for_html, for_xml, label
+from podium.core.text import MAX_HTML_CHARACTERS, for_html, for_xml, label
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from podium.core.text import LONGEST_IN_HTML, for_html, for_xml, label
         ("\x00\x85\ufffe", "\ufffd\ufffd\ufffd"),
     ],
 )
-def test_what_cannot_be_seen_is_replaced(text: str, expected: str) -> None:
+def test_invisible_characters_are_replaced(text: str, expected: str) -> None:
     assert for_xml(text) == expected
     assert for_html(text) == expected
 
 
-def test_every_character_that_is_left_is_allowed_in_xml_and_has_a_sight() -> None:
+def test_remaining_characters_are_visible_and_valid_xml() -> None:
     every = "".join(map(chr, [*range(0x3000), *range(0xD7F0, 0xE010), *range(0xFD00, 0x10010)]))
     left = for_xml(every)
     assert ElementTree.fromstring(f"<a>{left.replace('&', '').replace('<', '')}</a>").text
@@ -33,9 +33,9 @@ def test_every_character_that_is_left_is_allowed_in_xml_and_has_a_sight() -> Non
     assert not any(unicodedata.bidirectional(character) in ("RLO", "LRO", "RLE", "LRE", "RLI") for character in left)
 
 
-def test_long_text_is_cut_and_says_so() -> None:
-    assert for_html("x" * LONGEST_IN_HTML) == "x" * LONGEST_IN_HTML
-    assert for_html("x" * (LONGEST_IN_HTML + 1)) == "x" * (LONGEST_IN_HTML - 1) + "…"
+def test_long_text_is_truncated_with_an_ellipsis() -> None:
+    assert for_html("x" * MAX_HTML_CHARACTERS) == "x" * MAX_HTML_CHARACTERS
+    assert for_html("x" * (MAX_HTML_CHARACTERS + 1)) == "x" * (MAX_HTML_CHARACTERS - 1) + "…"
     assert for_html("abcdef", 4) == "abc…"
 
 

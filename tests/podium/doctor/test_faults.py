@@ -299,7 +299,7 @@ def test_path_that_a_rank_cannot_read(make_context: MakeContext) -> None:
 @pytest.mark.parametrize("name", ["runs", "results"])
 def test_unwritable_folder(make_context: MakeContext, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("in the way", encoding="utf-8")
-    assert_found(make_context(), f"{name} folder", "error", "a file is in the way")
+    assert_found(make_context(), f"{name} folder", "error", "a file exists at this path")
 
 
 @pytest.mark.parametrize("name", ["runs", "results", "data"])

@@ -439,7 +439,7 @@ def test_full_disk_is_the_error_if_no_failure_was_written(
     monkeypatch.setattr(os, "fsync", full)
     as_implementation("sys.exit(1)")
     with pytest.raises(
-        WorkError, match=rf"^{run_folder.path}: the disk is full \(No space left on device\); make room"
+        WorkError, match=rf"^{run_folder.path}: the disk is full \(No space left on device\); free some"
     ):
         start(open_config, run_folder)
 

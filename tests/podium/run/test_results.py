@@ -240,7 +240,7 @@ def test_run_with_an_unknown_lock_state_is_not_closed(ended: Any, monkeypatch: p
 
 def test_results_folder_that_is_a_file_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "results").touch()
-    with pytest.raises(UsageError, match="a file is in the way"):
+    with pytest.raises(UsageError, match="a file exists at this path"):
         require_writable_results(SYSTEM)
 
 

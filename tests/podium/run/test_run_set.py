@@ -639,7 +639,7 @@ def test_invalid_resume_fails_before_the_rendezvous(
     monkeypatch.setattr("podium.run.run_set.node_group", lambda *_: pytest.fail("nodes are waited for"))
     with pytest.raises(UsageError, match="contains no complete checkpoint"):
         resume(RunFolder(folder), "laptop", QUIET)
-    with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was made with 1"):
+    with pytest.raises(UsageError, match=r"launch\.nodes: found 2, but the run was started with 1"):
         resume(RunFolder(folder), "laptop", QUIET, ["launch.nodes=2", "launch.rendezvous=127.0.0.1:29500"])
     RunFolder(folder).checkpoints.mkdir()
     (folder / "summary.json").write_text("{}", encoding="utf-8")
@@ -708,7 +708,7 @@ def test_resume_of_an_unsuitable_folder_is_a_usage_error(
         UsageError, match=r"contains no complete checkpoint to resume from; .* checkpoint\.every_samples"
     ):
         resume(RunFolder(folder), "laptop", QUIET)
-    with pytest.raises(UsageError, match="is a run of laptop, and h200_1x is named; name laptop"):
+    with pytest.raises(UsageError, match="is a run of laptop, not of h200_1x; name laptop"):
         resume(RunFolder(folder), "h200_1x", QUIET)
     with pytest.raises(UsageError, match=r"holds no config\.yaml; name the folder of a run"):
         resume(RunFolder(folder.parent), "laptop", QUIET)
@@ -756,7 +756,7 @@ def test_edited_configuration_is_a_usage_error(home: Path, open_config: RunConfi
     stopped = saved(home, open_config, implementation)
     config = load_resolved(stopped.config)
     write_resolved(config.model_copy(update={"global_batch_size": 32}), stopped.config)
-    with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, as .*put that back"):
+    with pytest.raises(UsageError, match=rf"^{stopped.config}: global_batch_size is 32 and was 16, when .*restore it"):
         resume(stopped, "laptop", QUIET)
     assert not stopped.gone_on_with and stopped.told_failure()
 
@@ -764,7 +764,7 @@ def test_edited_configuration_is_a_usage_error(home: Path, open_config: RunConfi
 def test_unwritable_runs_folder_is_an_error(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation()
     (home / "runs" / "laptop" / ".lock").mkdir(parents=True)
-    with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); see who may write"):
+    with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); check its may write"):
         list(run_set(open_config, 1, QUIET))
 
 

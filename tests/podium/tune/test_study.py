@@ -89,5 +89,7 @@ def test_a_disk_that_is_full_is_called_that(
     if what == "opened":
         open_study(tmp_path, space)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(WorkError, match=r"journal\.log: the disk is full \(No space left on device\); make room on it"):
+    with pytest.raises(
+        WorkError, match=r"journal\.log: the disk is full \(No space left on device\); free some space on it"
+    ):
         open_study(tmp_path, space).ask()

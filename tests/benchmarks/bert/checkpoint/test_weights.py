@@ -109,7 +109,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(
     path = tmp_path / "x"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(WorkError, match=r"x: cannot be written \(No space left on device\); see that the folder"):
+    with pytest.raises(WorkError, match=r"x: cannot be written \(No space left on device\); check that the folder"):
         write_safetensors(path, TENSORS, {"a": ""})
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("x", b"old")]
 

@@ -185,7 +185,7 @@ def test_a_text_that_may_be_cut_off_is_noted(texts: list[Path], vocabulary: Path
 
 def test_two_preparations_do_not_share_a_folder(texts: list[Path], vocabulary: Path, tmp_path: Path) -> None:
     def begin_another(prepared: Prepared) -> None:
-        with pytest.raises(UsageError, match="out: another `podium data prepare` is at work on this folder"):
+        with pytest.raises(UsageError, match="out: another `podium data prepare` is using this folder"):
             prepare(texts, vocabulary, tmp_path / "out")
 
     prepare(texts, vocabulary, tmp_path / "out", on_finished=begin_another)
@@ -255,9 +255,9 @@ def test_wrong_inputs_are_refused_before_anything_is_written(
         prepare([*texts, other / "part-0"], vocabulary, out)
     with pytest.raises(UsageError, match="there is no such vocabulary"):
         prepare(texts, tmp_path / "none.txt", out)
-    with pytest.raises(UsageError, match="a file is in the way"):
+    with pytest.raises(UsageError, match="a file exists at this path"):
         prepare(texts, vocabulary, vocabulary)
-    with pytest.raises(UsageError, match="a file is in the way"):
+    with pytest.raises(UsageError, match="a file exists at this path"):
         prepare(texts, vocabulary, vocabulary / "below")
     assert not out.exists()
 

@@ -115,7 +115,7 @@ def test_a_missing_or_broken_record_is_an_error(records: list[RunRecord]) -> Non
     records[1].folder.data.write_text('{"format": "podium-data", "version": 1, "stores": []}', encoding="utf-8")
     (reason,), _ = compare(records)
     assert reason.startswith(
-        f"same data: {records[1].folder.data}: cannot be used (it lists no stores); put back what "
+        f"same data: {records[1].folder.data}: cannot be used (it lists no stores); restore the file "
     )
     for record in records:
         record.folder.data.unlink(missing_ok=True)
