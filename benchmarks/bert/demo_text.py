@@ -197,7 +197,7 @@ def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
 
 LANGUAGE_SEED = 20_402
 TRAINING_PARTS = 4
-ARTICLES_PER_PART = 320
+ARTICLES_A_PART = 320
 EVALUATION_ARTICLES = 160
 TEXT_SHA256 = (
     "c18ad6310a6e9aae591ca9a995382fbe452de6cba357fb23c4df1c5184dbaf0a"  # of all files, concatenated in their order
@@ -235,7 +235,7 @@ def write_embedded_text(folder: Path) -> EmbeddedText:
     text = EmbeddedText.of(folder)
     language = Language(LANGUAGE_SEED)
     for number, path in enumerate((*text.training, text.evaluation), start=1):
-        articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_PER_PART
+        articles = EVALUATION_ARTICLES if path == text.evaluation else ARTICLES_A_PART
         write_changed(path, "\n".join("\n".join([*a, ""]) for a in language.articles(articles, LANGUAGE_SEED + number)))
     train_vocabulary(text.training, TINY.vocabulary_size, text.vocabulary)
     return text

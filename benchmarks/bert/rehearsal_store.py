@@ -30,7 +30,7 @@ from podium.core.files import UNFINISHED, make_folder, unwritable, whole_file, w
 WIKIPEDIA_SAMPLES = 156_725_653  # of MLPerf's text with a duplication factor of 10
 MOST_SAMPLES = 4 * WIKIPEDIA_SAMPLES
 SHARDS = 500  # the number of files of MLPerf's text
-CHUNK_SAMPLES = 1 << 22  # lengths drawn at a time
+DRAWN_TOGETHER = 1 << 22  # lengths drawn at a time
 VERSION = 2  # of the drawing of lengths; part of the folder's name
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -140,11 +140,11 @@ def _write_index(path: Path, samples: int, longest: int) -> StoredLengths:
     published = wikipedia_histogram().cumsum()
     # The entry of every published sample, for a lookup instead of a search. Making the table takes longer than a few
     # million searches.
-    table = np.repeat(entries, np.diff(published, prepend=0)) if samples > CHUNK_SAMPLES else None
+    table = np.repeat(entries, np.diff(published, prepend=0)) if samples > DRAWN_TOGETHER else None
     generator = np.random.default_rng(samples)
     with whole_file(path) as temporary, temporary.open("xb") as file:
-        for first in range(0, samples, CHUNK_SAMPLES):
-            count = min(CHUNK_SAMPLES, samples - first)
+        for first in range(0, samples, DRAWN_TOGETHER):
+            count = min(DRAWN_TOGETHER, samples - first)
             drawn = generator.integers(0, published[-1], count, dtype=np.uint32)  # indices of published samples
             found = entries[np.searchsorted(published, drawn, side="right")] if table is None else table[drawn]
             file.write(found.data)
