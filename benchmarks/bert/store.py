@@ -243,7 +243,7 @@ class SampleStore:
                 raise
 
     def keep_manifest(self) -> None:
-        """Write manifest and length index of a verified store that has none; see the function `keep_manifest`."""
+        """Write manifest and length index of a verified store that has none; errors are ignored."""
         if self.folder is not None:
             keep_manifest(self.folder, self.paths)
 

@@ -128,7 +128,7 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
 
     shards[0].write_bytes(b"old")
     flipped = bytearray(whole[1])
-    flipped[Shard(shards[1]).places["records"].stop - 1] ^= 1
+    flipped[Shard(shards[1]).dataset_ranges["records"].stop - 1] ^= 1
     shards[1].write_bytes(flipped)
     shards[2].unlink()
     assert again() == [False] * 3
