@@ -1,1 +1,1 @@
-"""What is measured: one package a benchmark."""
+"""The benchmarks: one package for each, independent of frameworks and systems."""

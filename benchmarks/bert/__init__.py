@@ -1,1 +1,1 @@
-"""BERT as MLPerf Training measures it: rules, sizes, and text → samples. Knows no framework and no system."""
+"""MLPerf Training's BERT benchmark: rules, model sizes, and text to samples. Imports no framework, names no system."""

@@ -1,8 +1,9 @@
 """Benchmarks of data preparation and reading: `python -m benchmarks.bert.bench prepare|read --help`.
 
-Variants take turns in one process. `prepare` times text to finished store with the compiled algorithm against the
-reference one, and several processes against one. `read` counts what one random sample costs in requests, bytes, pages
-and time, with a cold page cache, in a store and in other layouts (bench_reads.py).
+Variants alternate in one process, so that a change of the machine's speed affects all of them. `prepare` times text to
+finished store: the compiled algorithm against the reference algorithm, and several processes against one. `read`
+measures requests, bytes, pages and time of one random sample with a cold page cache, in a store and in other file
+layouts (bench_reads.py).
 """
 
 import argparse
@@ -31,25 +32,31 @@ A = TypeVar("A")
 
 
 def main() -> int:
+    """Run the chosen benchmark and print its result as JSON. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="benchmarks.bert.bench", description=__doc__)
     commands = parser.add_subparsers(required=True)
     preparing = commands.add_parser("prepare", help="time text → finished store")
     preparing.add_argument("--text", type=Path, nargs="+", required=True)
     preparing.add_argument("--vocab", type=Path, required=True)
     preparing.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    preparing.add_argument("--literal", action="store_true", help="against the literal algorithm too")
+    preparing.add_argument("--literal", action="store_true", help="also time the reference algorithm")
     preparing.add_argument("--repeat", type=int, default=5)
-    preparing.set_defaults(function=bench_preparing)
+    preparing.set_defaults(function=bench_prepare)
     reading = commands.add_parser("read", help="count and time cold random reads of each layout")
-    reading.add_argument("--store", type=Path, help="default: one of random samples is made")
-    reading.add_argument("--shards", type=int, default=6, help="of the store that is made")
-    reading.add_argument("--samples-a-shard", type=int, default=313_453, help="as of Wikipedia in 500 texts")
-    reading.add_argument("--samples", type=int, default=128, help="read in a turn")
-    reading.add_argument("--batch", type=int, default=4, help="samples read at a time, between two clearings")
-    reading.add_argument("--layout", action="append", help="this one alone; may be given several times")
+    reading.add_argument("--store", type=Path, help="default: a store of random samples is generated")
+    reading.add_argument("--shards", type=int, default=6, help="shards of the generated store")
+    reading.add_argument(
+        "--samples-a-shard",
+        type=int,
+        default=313_453,
+        help="samples in each; default: as in MLPerf's",
+    )
+    reading.add_argument("--samples", type=int, default=128, help="samples read in each turn")
+    reading.add_argument("--batch", type=int, default=4, help="samples read between two clearings of the page cache")
+    reading.add_argument("--layout", action="append", help="measure only this layout; may be repeated")
     reading.add_argument("--repeat", type=int, default=5)
-    reading.add_argument("--scratch", type=Path, help="folder for all layouts, kept; default: a temporary one")
-    reading.set_defaults(function=bench_reading)
+    reading.add_argument("--scratch", type=Path, help="folder of the layouts, kept; default: temporary")
+    reading.set_defaults(function=bench_read)
     arguments = parser.parse_args()
     try:
         print(json.dumps(arguments.function(arguments), indent=2))
@@ -59,52 +66,52 @@ def main() -> int:
     return 0
 
 
-def bench_preparing(arguments: argparse.Namespace) -> dict[str, Any]:
-    """MB/s and ratios; the first turn of each side is not counted, so start-up and compilation are left out of it."""
+def bench_prepare(arguments: argparse.Namespace) -> dict[str, Any]:
+    """MB/s of each variant, and ratios to one process. The first turn only warms up: it includes compilation."""
     texts: list[Path] = arguments.text
     megabytes = sum(text.stat().st_size for text in texts) / 1e6
 
-    def literal(folder: Path) -> None:
+    def prepare_with_reference(folder: Path) -> None:
         vocabulary, settings = Vocabulary.read(arguments.vocab), GenerationSettings()
         for text in texts:
             samples = generate_literally(text.read_text(encoding="utf-8").split("\n"), vocabulary, settings)
             origin = Origin.of_text(text.name, sha256_of(text), vocabulary.sha256, settings)
             write_shard(folder / f"{text.name}.h5", samples, origin)
 
-    sides: dict[str, Callable[[Path], object]] = {"one process": partial(prepare, texts, arguments.vocab)}
+    variants: dict[str, Callable[[Path], object]] = {"one process": partial(prepare, texts, arguments.vocab)}
     if arguments.processes > 1:
         several = partial(prepare, texts, arguments.vocab, processes=arguments.processes)
-        sides[f"{arguments.processes} processes"] = several
+        variants[f"{arguments.processes} processes"] = several
     if arguments.literal:
-        sides["literal"] = literal
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+        variants["literal"] = prepare_with_reference
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(arguments.repeat + 1):
-        for name, side in sides.items():
+        for name, variant in variants.items():
             with tempfile.TemporaryDirectory() as folder:
-                taken = _seconds(side, Path(folder))
+                elapsed = _time(variant, Path(folder))
             if turn:
-                seconds[name].append(taken)
+                seconds[name].append(elapsed)
     return {
         "megabytes": megabytes,
         "sides": {
-            name: {"seconds": taken, "megabytes_per_second": megabytes / median(taken)}
-            for name, taken in seconds.items()
+            name: {"seconds": times, "megabytes_per_second": megabytes / median(times)}
+            for name, times in seconds.items()
         },
         "one process ÷ side, median": {
-            name: _median_ratio(seconds["one process"], taken) for name, taken in seconds.items()
+            name: _median_ratio(seconds["one process"], times) for name, times in seconds.items()
         },
     }
 
 
-def bench_reading(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What one cold random sample costs in each layout; see bench_reads.py."""
+def bench_read(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Cost of one random sample with a cold page cache in each layout; see bench_reads.py."""
     with ExitStack() as stack:
         scratch = arguments.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         return bench_reads(
             arguments.store,
             make_folder(scratch),
             shards=arguments.shards,
-            samples_a_shard=arguments.samples_a_shard,
+            samples_per_shard=arguments.samples_a_shard,
             samples=arguments.samples,
             batch=arguments.batch,
             turns=arguments.repeat,
@@ -112,7 +119,8 @@ def bench_reading(arguments: argparse.Namespace) -> dict[str, Any]:
         )
 
 
-def _seconds(work: Callable[[A], object], argument: A) -> float:
+def _time(work: Callable[[A], object], argument: A) -> float:
+    """Seconds of one call."""
     start = perf_counter()
     work(argument)
     return perf_counter() - start

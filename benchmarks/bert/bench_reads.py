@@ -1,9 +1,9 @@
-"""Cold random reads: what one sample costs in each layout of a store, with nothing of it in the page cache.
+"""Benchmark of cold random reads: the cost of one sample in each file layout, with an empty page cache.
 
-Layouts take turns in one process. Before each batch of samples the pages of all files are dropped, and it is checked
-that none is left; a batch is small, so that its samples are as far apart as those of a large store. Counted are read
-requests and bytes of the block device, the bytes that this process has caused (where the two differ, others use the
-device, and the turn is repeated) and the pages that are in memory afterwards.
+Layouts alternate in one process. Before each batch of samples the cached pages of all files are dropped, and
+mincore(2) confirms that none is left. A batch is small, so that its samples are as far apart as those of a large store.
+Measured are the read requests and bytes of the block device, the bytes that this process caused, and the pages in
+memory afterwards. Where the two byte counts differ, other processes use the device, and the turn is repeated.
 """
 
 import ctypes
@@ -35,37 +35,37 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.files import make_folder, whole_file, write_whole
 from podium.core.text import quoted
 
-VOCABULARY = 30_522  # words, of which ids are drawn
-SECTOR = 512  # bytes, the unit of Linux's block statistics on any device
-DISTURBED = 0.01  # a share of the device's bytes that others may have read during a turn
-TRIES = 5
-SETTLED_SECONDS = 10.0  # for the device to finish what was asked for
+VOCABULARY_SIZE = 30_522  # random token ids are below this
+SECTOR_BYTES = 512  # bytes; the unit of Linux's block statistics, whatever the device's own sector size
+MAX_FOREIGN_SHARE = 0.01  # of the device's bytes in a turn that other processes may have read
+MAX_ATTEMPTS = 5
+SETTLE_TIMEOUT_SECONDS = 10.0  # to wait for the device's requests in flight
 
 VARIABLE_KEYS = ("input_ids", "segment_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels")
 FIXED_KEYS = (*VARIABLE_KEYS, "input_mask")
-# The arrays of a shard of format version 2, of which a sample is a piece each.
+# The arrays of a shard of format version 2; a sample has one slice of each.
 FLAT_ARRAYS = ("token_ids", "first_segment_lengths", "masked_positions", "masked_token_ids", "next_sentence_labels")
 
-# Reads samples [n] of the store, and sums what identifies them.
-Read = Callable[[NDArray[np.int64]], int]
+# Reads the samples with these indices [n] and returns a checksum of their content.
+SampleReader = Callable[[NDArray[np.int64]], int]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Samples in files, and how they are read from there."""
+    """Files with the samples of a store, and a context manager that opens a reader of them."""
 
     files: Sequence[Path]
-    opened: Callable[[], AbstractContextManager[Read]]
+    open_reader: Callable[[], AbstractContextManager[SampleReader]]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one cold sample costs, on average over the samples of a turn."""
+    """Cost of one sample read with a cold page cache: the mean over the samples of a turn."""
 
     milliseconds: float
-    requests: float  # that the device has completed
-    kib: float  # KiB that the device has read
-    resident_kib: float  # KiB of the files that are in memory afterwards
+    requests: float  # completed by the device
+    kib: float  # KiB read by the device
+    resident_kib: float  # KiB of the files in memory afterwards
 
 
 def bench_reads(
@@ -73,34 +73,38 @@ def bench_reads(
     scratch: Path,
     *,
     shards: int,
-    samples_a_shard: int,
+    samples_per_shard: int,
     samples: int,
     batch: int,
     turns: int,
     chosen: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Costs of `samples` random samples, `batch` at a time, in each layout; a store of random samples unless given.
+    """Measure `samples` random samples, `batch` at a time, in each layout; returns a JSON document of the costs.
 
-    What is written into `scratch` stays there, for another call with the same store.
+    Without a `store` one of random samples is generated. Files written into `scratch` are kept, and used again by
+    another call with the same store. Raises WorkError where layouts have different samples, or where other processes
+    use the disk.
     """
-    opened = SampleStore(store or random_store(scratch / f"store_{shards}x{samples_a_shard}", shards, samples_a_shard))
-    layouts = layouts_of(opened, scratch / "layouts", chosen)
+    opened = SampleStore(
+        store or write_random_store(scratch / f"store_{shards}x{samples_per_shard}", shards, samples_per_shard)
+    )
+    layouts = build_layouts(opened, scratch / "layouts", chosen)
     os.sync()
     random = np.random.default_rng(0)
     costs: dict[str, list[Cost]] = {name: [] for name in layouts}
     repeated = 0
     with ExitStack() as stack:
-        reads = {name: stack.enter_context(layout.opened()) for name, layout in layouts.items()}
+        reads = {name: stack.enter_context(layout.open_reader()) for name, layout in layouts.items()}
         for turn in range(turns):
             indices = random.choice(len(opened), samples, replace=False)
             sums = set()
-            for name in _rotated([*layouts], turn):
-                cost, total, again = _undisturbed(layouts[name].files, reads[name], indices, batch)
+            for name in _rotate([*layouts], turn):
+                cost, total, again = _measure_undisturbed(layouts[name].files, reads[name], indices, batch)
                 costs[name].append(cost)
                 sums.add(total)
                 repeated += again
             if len(sums) > 1:
-                raise WorkError(f"{scratch}: the layouts hold different samples; remove the folder, and start again")
+                raise WorkError(f"{scratch}: the layouts hold different samples; remove the folder and start again")
             print(f"turn {turn + 1} of {turns}", file=sys.stderr)
     return {
         "samples in the store": len(opened),
@@ -109,17 +113,17 @@ def bench_reads(
         "samples at a time": batch,
         "read-ahead of the device, KiB": read_ahead_kib(opened.paths[0]),
         "turns repeated, since others used the device": repeated,
-        "a sample": {name: _summary(of_layout) for name, of_layout in costs.items()},
+        "a sample": {name: _summarize(of_layout) for name, of_layout in costs.items()},
     }
 
 
-def _rotated(names: Sequence[str], turn: int) -> list[str]:
+def _rotate(names: Sequence[str], turn: int) -> list[str]:
     start = turn % len(names)
     return [*names[start:], *names[:start]]
 
 
-def _summary(costs: Sequence[Cost]) -> dict[str, Any]:
-    """Median, least and greatest of each figure."""
+def _summarize(costs: Sequence[Cost]) -> dict[str, Any]:
+    """Median, minimum and maximum of each field of Cost."""
     return {
         field.name: [round(of(values), 4) for of in (median, min, max)]
         for field in fields(Cost)
@@ -127,29 +131,36 @@ def _summary(costs: Sequence[Cost]) -> dict[str, Any]:
     }
 
 
-def _undisturbed(files: Sequence[Path], read: Read, indices: NDArray[np.int64], batch: int) -> tuple[Cost, int, int]:
-    """The cost of these samples, the sum of what was read, and how often others disturbed the measurement before."""
-    for attempt in range(TRIES):
-        cost, total, foreign = _cost(files, read, indices, batch)
-        if foreign <= DISTURBED:
+def _measure_undisturbed(
+    files: Sequence[Path], read: SampleReader, indices: NDArray[np.int64], batch: int
+) -> tuple[Cost, int, int]:
+    """Measure until other processes leave the device alone.
+
+    Returns the cost, the checksum of the samples, and the number of repetitions. Raises WorkError after MAX_ATTEMPTS.
+    """
+    for attempt in range(MAX_ATTEMPTS):
+        cost, total, foreign = _measure(files, read, indices, batch)
+        if foreign <= MAX_FOREIGN_SHARE:
             return cost, total, attempt
     raise WorkError(
-        f"{files[0]}: other processes use the disk, {foreign:.0%} of what it read in a turn; wait until it is quiet, "
-        "or give a --scratch on another one"
+        f"{files[0]}: other processes use the disk, {foreign:.0%} of what it read in a turn; wait until it is idle, "
+        "or use a --scratch on another disk"
     )
 
 
-def _cost(files: Sequence[Path], read: Read, indices: NDArray[np.int64], batch: int) -> tuple[Cost, int, float]:
-    """`_undisturbed` without repetition; the share of the device's bytes that this process has not caused."""
+def _measure(
+    files: Sequence[Path], read: SampleReader, indices: NDArray[np.int64], batch: int
+) -> tuple[Cost, int, float]:
+    """One measurement: the cost, the checksum, and the share of the device's bytes that other processes caused."""
     seconds = requests = total = device = own = resident = 0.0
     for start in range(0, len(indices), batch):
         here = indices[start : start + batch]
-        drop(files)
-        before = Counters.of(files[0])
+        drop_page_cache(files)
+        before = Counters.read(files[0])
         begin = perf_counter()
         total += read(here)
         seconds += perf_counter() - begin
-        after = Counters.of(files[0])
+        after = Counters.read(files[0])
         requests += after.requests - before.requests
         device += after.device_bytes - before.device_bytes
         own += after.process_bytes - before.process_bytes
@@ -161,58 +172,58 @@ def _cost(files: Sequence[Path], read: Read, indices: NDArray[np.int64], batch: 
 
 @dataclass(frozen=True)
 class Counters:
-    """What a block device has completed, and what this process has had read from all of them."""
+    """Cumulative counts: of one block device, and of this process over all devices."""
 
     requests: int
     device_bytes: int
     process_bytes: int
 
     @classmethod
-    def of(cls, file: Path) -> "Counters":
-        """Of the device that a file lies on, once nothing is in flight; WorkError if it lies on none."""
+    def read(cls, file: Path) -> "Counters":
+        """Read the counters of a file's device once no request is in flight. WorkError where it has no block device."""
         device = _device(file)
-        deadline = perf_counter() + SETTLED_SECONDS
+        deadline = perf_counter() + SETTLE_TIMEOUT_SECONDS
         while int((device / "inflight").read_text().split()[0]) and perf_counter() < deadline:
             sleep(0.0002)
         requests, _, sectors = map(int, (device / "stat").read_text().split()[:3])
         own = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-        return cls(requests, sectors * SECTOR, int(own["read_bytes"]))
+        return cls(requests, sectors * SECTOR_BYTES, int(own["read_bytes"]))
 
 
 def _device(file: Path) -> Path:
-    """The block device of a file in /sys. WorkError where it is on a network or in memory."""
+    """Folder in /sys of a file's block device. Raises WorkError for network and memory file systems."""
     number = file.stat().st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
     if not (device / "inflight").is_file():
-        raise WorkError(f"{file}: is on no block device, whose requests could be counted; give a --scratch on one")
+        raise WorkError(f"{file}: is not on a block device, so its requests cannot be counted; use a local --scratch")
     return device
 
 
 def read_ahead_kib(file: Path) -> int:
-    """What the kernel reads around a page that is missing, at most."""
+    """KiB that the kernel reads at most around a missing page."""
     device = _device(file).resolve()
-    queue = device if (device / "queue").is_dir() else device.parent  # of a partition: its disk's
+    queue = device if (device / "queue").is_dir() else device.parent  # a partition has no queue, only its disk
     return int((queue / "queue" / "read_ahead_kb").read_text())
 
 
-def drop(files: Sequence[Path]) -> None:
-    """Have the kernel forget the files' pages, mapped ones too. WorkError if some are in memory afterwards."""
-    for _ in range(TRIES):
-        _unmap(files)
+def drop_page_cache(files: Sequence[Path]) -> None:
+    """Drop the files' pages from the page cache, mapped ones too. Raises WorkError if some stay in memory."""
+    for _ in range(MAX_ATTEMPTS):
+        _release_mappings(files)
         for path in files:
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if not (left := resident_bytes(files)):
             return
     raise WorkError(
-        f"{files[0].parent}: {left:,} bytes of its files stay in memory; see that it is not on a file system in "
-        "memory, and that no other process has them mapped"
+        f"{files[0].parent}: {left:,} bytes of its files stay in memory; use a folder that is not on a file system "
+        "in memory, and end other processes that map these files"
     )
 
 
-def _unmap(files: Sequence[Path]) -> None:
-    """Take the pages out of this process's mappings, since the kernel drops no mapped page; a later access maps them
-    again."""
+def _release_mappings(files: Sequence[Path]) -> None:
+    """Remove the files' pages from this process's mappings. A later access maps them again."""
+    # posix_fadvise(DONTNEED) skips pages that a process has mapped.
     names = {str(path.resolve()) for path in files}
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _, _, _, _, *name = line.split(maxsplit=5)
@@ -222,7 +233,7 @@ def _unmap(files: Sequence[Path]) -> None:
 
 
 def resident_bytes(files: Sequence[Path]) -> int:
-    """Bytes of files that are in the page cache, by mincore(2), which answers who may write a file."""
+    """Bytes of files in the page cache, by mincore(2), which needs write permission for the files."""
     return mmap.PAGESIZE * sum(map(_resident_pages, files))
 
 
@@ -234,48 +245,53 @@ def _resident_pages(path: Path) -> int:
         failed = ctypes.CDLL(None).mincore(
             ctypes.byref(first), ctypes.c_size_t(size), ctypes.c_void_p(answer.ctypes.data)
         )
-        del first  # the mapping cannot be closed before
+        del first  # the mapping cannot be closed while ctypes exports its buffer
     if failed:
-        raise WorkError(f"{path}: the kernel does not say which of its pages are in memory")
+        raise WorkError(f"{path}: mincore failed, so its pages in memory cannot be counted")
     return int(np.count_nonzero(answer & 1))
 
 
-def layouts_of(store: SampleStore, folder: Path, chosen: Sequence[str] = ()) -> dict[str, Layout]:
-    """The layouts by name, written into the folder where they are not there yet: all of them unless some are chosen."""
-    makers: Mapping[str, Callable[[Path], Layout]] = {
-        "store, asked for ahead": lambda _: Layout(store.paths, lambda: _store_reads(store, ahead=True)),
-        "store, page faults": lambda _: Layout(store.paths, lambda: _store_reads(store, ahead=False)),
-        "flat arrays, asked for ahead": lambda folder: _flat(store, folder, ahead=True),
-        "flat arrays, page faults": lambda folder: _flat(store, folder, ahead=False),
-        "hdf5-variable": lambda folder: _exported(store, folder, "hdf5-variable", VARIABLE_KEYS),
-        "hdf5-variable, row by row": lambda folder: _row_by_row(store, folder),
-        "hdf5-fixed": lambda folder: _exported(store, folder, "hdf5-fixed", FIXED_KEYS),
+def build_layouts(store: SampleStore, folder: Path, chosen: Sequence[str] = ()) -> dict[str, Layout]:
+    """The chosen layouts by name, or all of them; missing files are written into the folder.
+
+    Raises UsageError for an unknown name.
+    """
+    builders: Mapping[str, Callable[[Path], Layout]] = {
+        "store, asked for ahead": lambda _: Layout(store.paths, lambda: _open_store_reader(store, ahead=True)),
+        "store, page faults": lambda _: Layout(store.paths, lambda: _open_store_reader(store, ahead=False)),
+        "flat arrays, asked for ahead": lambda folder: _flat_layout(store, folder, ahead=True),
+        "flat arrays, page faults": lambda folder: _flat_layout(store, folder, ahead=False),
+        "hdf5-variable": lambda folder: _exported_layout(store, folder, "hdf5-variable", VARIABLE_KEYS),
+        "hdf5-variable, row by row": lambda folder: _row_by_row_layout(store, folder),
+        "hdf5-fixed": lambda folder: _exported_layout(store, folder, "hdf5-fixed", FIXED_KEYS),
     }
-    if unknown := [name for name in chosen if name not in makers]:
-        raise UsageError(f"--layout: found {quoted(unknown[0])}, allowed is {', '.join(map(repr, makers))}")
-    return {name: make(folder) for name, make in makers.items() if not chosen or name in chosen}
+    if unknown := [name for name in chosen if name not in builders]:
+        raise UsageError(f"--layout: found {quoted(unknown[0])}, allowed is {', '.join(map(repr, builders))}")
+    return {name: make(folder) for name, make in builders.items() if not chosen or name in chosen}
 
 
 @contextmanager
-def _store_reads(store: SampleStore, *, ahead: bool) -> Iterator[Read]:
-    """As the loader reads: what is needed is asked for at once, then copied; or copied by page faults alone."""
+def _open_store_reader(store: SampleStore, *, ahead: bool) -> Iterator[SampleReader]:
+    """Reader of a store as the data loader reads: prefetch all samples, then copy; without `ahead` only page faults."""
     with BulkReader(store) as reader:
 
         def read(indices: NDArray[np.int64]) -> int:
             if ahead:
                 reader.will_need(indices)
             found = reader.gather(indices)
-            return _sum(found.token_ids, found.masked_positions, found.masked_token_ids, found.next_sentence_labels)
+            return _checksum(
+                found.token_ids, found.masked_positions, found.masked_token_ids, found.next_sentence_labels
+            )
 
         yield read
 
 
-def _sum(*arrays: NDArray[Any]) -> int:
+def _checksum(*arrays: NDArray[Any]) -> int:
     return sum(int(array.sum(dtype=np.int64)) for array in arrays)
 
 
-def _flat(store: SampleStore, folder: Path, *, ahead: bool) -> Layout:
-    """Format version 2: in each shard one array after another, so that a sample lies in five places."""
+def _flat_layout(store: SampleStore, folder: Path, *, ahead: bool) -> Layout:
+    """Files like shards of format version 2: one array after another, so that a sample lies in five places."""
     files = [make_folder(folder / "flat") / f"{path.name}.bin" for path in store.paths]
     starts = np.array(store.shard_starts)
     with BulkReader(store) as reader:
@@ -283,12 +299,14 @@ def _flat(store: SampleStore, folder: Path, *, ahead: bool) -> Layout:
             if not file.exists():
                 found = reader.gather(np.arange(starts[number], starts[number + 1]))
                 write_whole(file, b"".join(getattr(found, name).tobytes() for name in FLAT_ARRAYS))
-    return Layout(files, lambda: _flat_reads(store, files, starts, ahead=ahead))
+    return Layout(files, lambda: _open_flat_reader(store, files, starts, ahead=ahead))
 
 
 @contextmanager
-def _flat_reads(store: SampleStore, files: Sequence[Path], starts: NDArray[np.int64], *, ahead: bool) -> Iterator[Read]:
-    # The bytes of each of the five arrays, by sample, where offset 0 is that of the shard.
+def _open_flat_reader(
+    store: SampleStore, files: Sequence[Path], starts: NDArray[np.int64], *, ahead: bool
+) -> Iterator[SampleReader]:
+    # For each shard and each of its five arrays: the byte offset of every sample in the file [samples + 1].
     places: list[list[NDArray[np.int64]]] = []
     for number, start in enumerate(starts[:-1].tolist()):
         here = slice(start, int(starts[number + 1]))
@@ -315,7 +333,7 @@ def _flat_reads(store: SampleStore, files: Sequence[Path], starts: NDArray[np.in
                 mapped[shard][array[index] : array[index + 1]] for array in places[shard]
             )
             first.sum()
-            total += _sum(tokens.view("<u2"), positions.view("<u2"), masked.view("<u2"), label)
+            total += _checksum(tokens.view("<u2"), positions.view("<u2"), masked.view("<u2"), label)
         return total
 
     try:
@@ -325,20 +343,20 @@ def _flat_reads(store: SampleStore, files: Sequence[Path], starts: NDArray[np.in
             os.close(descriptor)
 
 
-def _exported(store: SampleStore, folder: Path, format_name: str, keys: Sequence[str]) -> Layout:
-    """The files of `podium data export`, read sample by sample with h5py."""
+def _exported_layout(store: SampleStore, folder: Path, format_name: str, keys: Sequence[str]) -> Layout:
+    """Files written by `podium data export`, read sample by sample with h5py."""
     files = [folder / format_name / f"{path.name.removesuffix(SUFFIX)}{EXPORTED_SUFFIX}" for path in store.paths]
     for path, file in zip(store.paths, files, strict=True):
         if not file.exists():
             export_store([path], format_name, file.parent)
     starts = np.array(store.shard_starts)
-    return Layout(files, lambda: _hdf5_reads(files, starts, keys))
+    return Layout(files, lambda: _open_hdf5_reader(files, starts, keys))
 
 
-def _row_by_row(store: SampleStore, folder: Path) -> Layout:
-    """The variable-length format as its users write it: a row of each dataset, then the next row of each.
+def _row_by_row_layout(store: SampleStore, folder: Path) -> Layout:
+    """The variable-length HDF5 format, written sample by sample instead of dataset by dataset.
 
-    A sample's rows are then neighbours in the file, while an export has all rows of a dataset together.
+    The rows of a sample are then neighbours in the file, while an export has all rows of a dataset together.
     """
     files = [make_folder(folder / "row_by_row") / f"{path.name}{EXPORTED_SUFFIX}" for path in store.paths]
     starts = np.array(store.shard_starts)
@@ -347,7 +365,7 @@ def _row_by_row(store: SampleStore, folder: Path) -> Layout:
             if not file.exists():
                 with whole_file(file) as temporary, h5py.File(temporary, "w") as written:
                     _write_rows(written, reader.gather(np.arange(starts[number], starts[number + 1])))
-    return Layout(files, lambda: _hdf5_reads(files, starts, VARIABLE_KEYS))
+    return Layout(files, lambda: _open_hdf5_reader(files, starts, VARIABLE_KEYS))
 
 
 def _write_rows(file: h5py.File, samples: Samples) -> None:
@@ -372,7 +390,7 @@ def _write_rows(file: h5py.File, samples: Samples) -> None:
 
 
 @contextmanager
-def _hdf5_reads(files: Sequence[Path], starts: NDArray[np.int64], keys: Sequence[str]) -> Iterator[Read]:
+def _open_hdf5_reader(files: Sequence[Path], starts: NDArray[np.int64], keys: Sequence[str]) -> Iterator[SampleReader]:
     with ExitStack() as stack:
         opened = [stack.enter_context(h5py.File(file, "r")) for file in files]
         datasets = [{key: file[key] for key in keys} for file in opened]
@@ -383,14 +401,14 @@ def _hdf5_reads(files: Sequence[Path], starts: NDArray[np.int64], keys: Sequence
                 shard = int(np.searchsorted(starts, index, side="right")) - 1
                 row = {key: dataset[index - starts[shard]] for key, dataset in datasets[shard].items()}
                 counted = ("input_ids", "masked_lm_positions", "masked_lm_ids", "next_sentence_labels")
-                total += _sum(*(np.asarray(row[key]) for key in counted))
+                total += _checksum(*(np.asarray(row[key]) for key in counted))
             return total
 
         yield read
 
 
-def random_store(folder: Path, shards: int, samples: int) -> Path:
-    """A folder with shards of so many samples of Wikipedia's lengths each, of random ids; those there are kept."""
+def write_random_store(folder: Path, shards: int, samples: int) -> Path:
+    """Write a store of `shards` shards with `samples` random samples each, keeping existing shards; its folder."""
     make_folder(folder)
     for number in range(shards):
         path = folder / f"part-{number:05}{SUFFIX}"
@@ -403,18 +421,18 @@ def random_store(folder: Path, shards: int, samples: int) -> Path:
 
 
 def random_samples(count: int, seed: int) -> Samples:
-    """Samples of Wikipedia's lengths; ids by Zipf's law, so that files with compression are not at a disadvantage."""
+    """`count` random samples of Wikipedia's lengths."""
     random = np.random.default_rng(seed)
     histogram = wikipedia_histogram()
     lengths = np.maximum(random.choice(len(histogram), count, p=histogram / histogram.sum()), 5)
     masked = np.minimum(usual_masked_counts(lengths), lengths - 3)
     masked_offsets = offsets_of(masked)
-    number = np.arange(masked_offsets[-1]) - np.repeat(
-        masked_offsets[:-1], masked
-    )  # of each masked token in its sample
+    # index of each masked token within its sample
+    number = np.arange(masked_offsets[-1]) - np.repeat(masked_offsets[:-1], masked)
 
     def ids(size: int) -> NDArray[np.uint16]:
-        found: NDArray[np.uint16] = (VOCABULARY ** random.random(size, np.float32) - 1).astype(np.uint16)
+        # log-uniform, as by Zipf's law: uniform ids would put compressed layouts at a disadvantage
+        found: NDArray[np.uint16] = (VOCABULARY_SIZE ** random.random(size, np.float32) - 1).astype(np.uint16)
         return found
 
     return Samples(

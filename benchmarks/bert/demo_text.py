@@ -1,20 +1,17 @@
-"""Demo text that needs no download: articles in an invented language, and WordPiece vocabularies.
+"""Demo text without a download: generated articles in an invented language, and training of WordPiece vocabularies.
 
-The text has the official format: one sentence a line, a blank line between articles. The language has enough
-structure to be worth learning. From the nearest to the farthest dependency, there is to learn:
+The text has MLPerf's format: one sentence a line, a blank line between articles. A model can learn from the language,
+from the nearest to the farthest dependency:
 
 - word classes and their order: connective, determiner, adjective, noun, verb, preposition;
 - agreement: determiner, adjective and noun share gender and number by their endings, the verb takes its subject's
   number;
 - collocations: a noun prefers one adjective and one verb, a verb one object and one preposition;
-- topics: an article keeps to the vocabulary of one topic, so sentences of one article fit together and a sentence of
-  another does not: next-sentence prediction can be learned.
+- topics: an article uses the vocabulary of one topic, so sentences of one article fit together and a sentence of
+  another one does not: next-sentence prediction can be learned.
 
-Article lengths are log-normal, truncated so that sample lengths are as mixed as Wikipedia's. The only source of
-randomness is `random.Random.random`, whose sequence Python guarantees, so the same seed gives the same bytes on
-every Python version.
-
-A WordPiece vocabulary is trained on any text, in the order and with the special tokens that BERT expects.
+Article lengths are log-normal, truncated so that sample lengths vary like Wikipedia's. The only source of randomness is
+`random.Random.random`, whose sequence Python guarantees, so a seed gives the same bytes on every Python version.
 """
 
 import hashlib
@@ -39,14 +36,16 @@ CODAS = ("", "l", "n", "r", "s")
 
 
 TOPICS, CONNECTIVES, PREPOSITIONS = 8, 4, 4
-NOUNS, ADJECTIVES, VERBS, PLACES = 4, 3, 3, 2  # of a topic
-HABIT = 0.9  # probability that a word keeps its preferred company
-# Of the logarithm of an article's number of sentences: mean and standard deviation.
-MEAN_LOG_SENTENCES, SPREAD_LOG_SENTENCES = 3.25, 1.25
+NOUNS, ADJECTIVES, VERBS, PLACES = 4, 3, 3, 2  # in each topic
+PREFERENCE = 0.9  # probability of a word's preferred collocation
+# Mean and standard deviation of the logarithm of an article's number of sentences.
+MEAN_LOG_SENTENCES, STD_LOG_SENTENCES = 3.25, 1.25
 
 
 @dataclass(frozen=True)
 class Noun:
+    """A noun with its gender, and the indices of its preferred adjective and verb in the topic."""
+
     stem: str
     gender: int
     adjective: int
@@ -55,6 +54,8 @@ class Noun:
 
 @dataclass(frozen=True)
 class Verb:
+    """A verb with the indices of its preferred object, preposition and place."""
+
     stem: str
     object: int
     preposition: int
@@ -63,6 +64,8 @@ class Verb:
 
 @dataclass(frozen=True)
 class Topic:
+    """The vocabulary of one topic."""
+
     nouns: tuple[Noun, ...]
     adjectives: tuple[str, ...]
     verbs: tuple[Verb, ...]
@@ -70,29 +73,30 @@ class Topic:
 
 
 class Language:
-    """Words and habits drawn once from a seed; articles are then drawn from the language."""
+    """A random language: words and collocations are drawn from the seed, articles from the language."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
         self._words: set[str] = set()
-        self.determiners = tuple(self._word(1) for _ in range(2))
-        self.connectives = tuple(self._word(2) for _ in range(CONNECTIVES))
-        self.prepositions = tuple(self._word(1) for _ in range(PREPOSITIONS))
-        self.topics = tuple(self._topic() for _ in range(TOPICS))
+        self.determiners = tuple(self._draw_word(1) for _ in range(2))
+        self.connectives = tuple(self._draw_word(2) for _ in range(CONNECTIVES))
+        self.prepositions = tuple(self._draw_word(1) for _ in range(PREPOSITIONS))
+        self.topics = tuple(self._draw_topic() for _ in range(TOPICS))
 
     def articles(self, count: int, seed: int) -> Iterator[list[str]]:
-        """`count` articles, each a list of sentences, from a seed of their own."""
+        """Generate `count` articles, each a list of sentences; they depend on `seed` and not on earlier calls."""
         self._rng = Random(seed)
         for _ in range(count):
             topic = self._pick(self.topics)
+            # Box–Muller, since only `random` has a guaranteed sequence, and `gauss` has not
             radius = math.sqrt(-2.0 * math.log(1.0 - self._rng.random()))
             angle = 2.0 * math.pi * self._rng.random()
-            sentences = math.exp(MEAN_LOG_SENTENCES + SPREAD_LOG_SENTENCES * radius * math.cos(angle))
-            yield [self._sentence(topic) for _ in range(max(2, round(sentences)))]
+            sentences = math.exp(MEAN_LOG_SENTENCES + STD_LOG_SENTENCES * radius * math.cos(angle))
+            yield [self._draw_sentence(topic) for _ in range(max(2, round(sentences)))]
 
     # Words
 
-    def _word(self, syllables: int) -> str:
+    def _draw_word(self, syllables: int) -> str:
         while True:
             parts = [self._pick(ONSETS) + self._pick(VOWELS) for _ in range(syllables)]
             word = "".join(parts) + self._pick(CODAS)
@@ -100,67 +104,72 @@ class Language:
                 self._words.add(word)
                 return word
 
-    def _noun(self) -> Noun:
-        return Noun(self._word(2), self._below(len(GENDERS)), self._below(ADJECTIVES), self._below(VERBS))
+    def _draw_noun(self) -> Noun:
+        return Noun(
+            self._draw_word(2), self._draw_below(len(GENDERS)), self._draw_below(ADJECTIVES), self._draw_below(VERBS)
+        )
 
-    def _topic(self) -> Topic:
+    def _draw_topic(self) -> Topic:
         return Topic(
-            nouns=tuple(self._noun() for _ in range(NOUNS)),
-            adjectives=tuple(self._word(2) for _ in range(ADJECTIVES)),
+            nouns=tuple(self._draw_noun() for _ in range(NOUNS)),
+            adjectives=tuple(self._draw_word(2) for _ in range(ADJECTIVES)),
             verbs=tuple(
-                Verb(self._word(2), self._below(NOUNS), self._below(PREPOSITIONS), self._below(PLACES))
+                Verb(
+                    self._draw_word(2),
+                    self._draw_below(NOUNS),
+                    self._draw_below(PREPOSITIONS),
+                    self._draw_below(PLACES),
+                )
                 for _ in range(VERBS)
             ),
-            places=tuple(self._noun() for _ in range(PLACES)),
+            places=tuple(self._draw_noun() for _ in range(PLACES)),
         )
 
     # Sentences
 
-    def _sentence(self, topic: Topic) -> str:
-        subject, number = self._pick(topic.nouns), self._below(2)
-        verb = self._habitual(topic.verbs, subject.verb)
-        words = self._noun_phrase(topic, subject, number)
+    def _draw_sentence(self, topic: Topic) -> str:
+        subject, number = self._pick(topic.nouns), self._draw_below(2)
+        verb = self._pick_preferred(topic.verbs, subject.verb)
+        words = self._draw_noun_phrase(topic, subject, number)
         words.append(verb.stem + ("es" if number == 0 else "um"))
-        words += self._noun_phrase(topic, self._habitual(topic.nouns, verb.object), self._below(2))
+        words += self._draw_noun_phrase(topic, self._pick_preferred(topic.nouns, verb.object), self._draw_below(2))
         if self._chance(0.5):
-            words.append(self._habitual(self.prepositions, verb.preposition))
-            words += self._noun_phrase(topic, self._habitual(topic.places, verb.place), 0)
+            words.append(self._pick_preferred(self.prepositions, verb.preposition))
+            words += self._draw_noun_phrase(topic, self._pick_preferred(topic.places, verb.place), 0)
         if self._chance(0.25):
             words = [self._pick(self.connectives), ",", *words]
         return " ".join(words).replace(" ,", ",") + "."
 
-    def _noun_phrase(self, topic: Topic, noun: Noun, number: int) -> list[str]:
+    def _draw_noun_phrase(self, topic: Topic, noun: Noun, number: int) -> list[str]:
         ending = GENDERS[noun.gender] + NUMBERS[number]
         phrase = [self.determiners[number] + GENDERS[noun.gender]]
         if self._chance(0.5):
-            phrase.append(self._habitual(topic.adjectives, noun.adjective) + ending)
+            phrase.append(self._pick_preferred(topic.adjectives, noun.adjective) + ending)
         phrase.append(noun.stem + ending)
         return phrase
 
     # Draws
 
-    def _below(self, bound: int) -> int:
+    def _draw_below(self, bound: int) -> int:
         return int(self._rng.random() * bound)
 
     def _chance(self, probability: float) -> bool:
         return self._rng.random() < probability
 
     def _pick(self, options: Sequence[T]) -> T:
-        return options[self._below(len(options))]
+        return options[self._draw_below(len(options))]
 
-    def _habitual(self, options: Sequence[T], preferred: int) -> T:
-        return options[preferred] if self._chance(HABIT) else self._pick(options)
+    def _pick_preferred(self, options: Sequence[T], preferred: int) -> T:
+        return options[preferred] if self._chance(PREFERENCE) else self._pick(options)
 
 
 CONTINUATION = "##"
 
 
 def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
-    """Write a lower-case WordPiece vocabulary of at most `size` words to `out`, one word a line, special words first.
+    """Train a lower-case WordPiece vocabulary of at most `size` words and write it to `out`.
 
-    Uses the `tokenizers` library. The same texts and size give the same bytes: the library numbers the characters in
-    an order that changes from process to process and breaks ties by these numbers, so they are handed to it in sorted
-    order.
+    One word a line, special words first, as BERT expects. The same texts and size give the same bytes.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -173,6 +182,8 @@ def train_vocabulary(texts: Sequence[Path], size: int, out: Path) -> None:
         with text.open(encoding="utf-8") as lines:
             for line in lines:
                 characters.update(normalizer.normalize_str(line))
+    # The `tokenizers` library numbers characters in an order that differs between processes, and breaks ties by these
+    # numbers. Passed as special tokens, they are numbered in sorted order.
     alphabet = sorted(character for character in characters if not character.isspace())
     numbered = [*SPECIAL_WORDS, *alphabet, *(CONTINUATION + character for character in alphabet)]
     trainer = trainers.WordPieceTrainer(
@@ -188,12 +199,14 @@ LANGUAGE_SEED = 20_402
 TRAINING_PARTS = 4
 ARTICLES_A_PART = 320
 EVALUATION_ARTICLES = 160
-TEXT_SHA256 = "c18ad6310a6e9aae591ca9a995382fbe452de6cba357fb23c4df1c5184dbaf0a"  # of all files in their order
+TEXT_SHA256 = (
+    "c18ad6310a6e9aae591ca9a995382fbe452de6cba357fb23c4df1c5184dbaf0a"  # of all files, concatenated in their order
+)
 
 
 @dataclass(frozen=True)
 class EmbeddedText:
-    """The files of the embedded text in a folder."""
+    """Paths of the embedded text's files in a folder."""
 
     training: tuple[Path, ...]
     evaluation: Path
@@ -201,11 +214,12 @@ class EmbeddedText:
 
     @classmethod
     def of(cls, folder: Path) -> Self:
+        """The paths in `folder`, whether the files exist or not."""
         parts = tuple(folder / f"part-{number:05d}" for number in range(TRAINING_PARTS))
         return cls(parts, folder / "eval.txt", folder / "vocab.txt")
 
     def is_written(self) -> bool:
-        """Whether all files are there with the bytes that `write_embedded_text` writes."""
+        """Whether all files exist with the bytes that `write_embedded_text` writes."""
         files = (*self.training, self.evaluation, self.vocabulary)
         if not all(file.is_file() for file in files):
             return False
@@ -213,8 +227,9 @@ class EmbeddedText:
 
 
 def write_embedded_text(folder: Path) -> EmbeddedText:
-    """Write the training parts, the evaluation text and vocab.txt into `folder`. The same bytes every time, so
-    that nothing is written where they are there already, as in a folder that is read-only.
+    """Write the training parts, the evaluation text and vocab.txt into `folder`, which may be missing.
+
+    The bytes are always the same. Files that are up to date are not written again, so the folder may be read-only.
     """
     make_folder(folder)
     text = EmbeddedText.of(folder)

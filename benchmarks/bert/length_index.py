@@ -1,8 +1,8 @@
-"""The length index of a store: tokens and masked tokens of every sample, in two bytes each.
+"""The length index of a store: tokens and masked tokens of every sample, two bytes a sample.
 
-An entry is (tokens − 1) · 2^b + (masked tokens − 1), where b bits hold the most masked tokens that a sample may have:
-nine and seven bits with MLPerf's 512 tokens and 76 masked ones. Entries ascend with the tokens, so that a range of
-lengths is a range of entries. They are a file beside the shards, which all processes of a node map.
+An entry is (tokens − 1) · 2^b + (masked tokens − 1), where b bits hold the largest number of masked tokens: nine and
+seven bits with MLPerf's 512 tokens and 76 masked ones. Entries ascend with the tokens, so that a range of lengths is a
+range of entries. The index is a file beside the shards, which the processes of a node map and thereby share.
 """
 
 import hashlib
@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 from podium.core.errors import WorkError
 
 FILE = "lengths.bin"  # in the store's folder
-ENTRIES_A_BLOCK = 1 << 20  # that are looked at together where many are
+BLOCK_ENTRIES = 1 << 20  # processed at a time, which bounds temporary arrays
 
 
 class Counts(Protocol):
-    """A whole number of each of N samples: an array [N], or what reads like one."""
+    """One integer for each of N samples: an array [N], or an object that is indexed like one."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, key: Any) -> Any:
-        """Of a slice of the samples, or of those with some indices."""
+        """The numbers of a slice of the samples, or of those with these indices [n]."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Tokens, or masked tokens, of the samples of an index: decoded when they are asked for."""
+    """Tokens or masked tokens [N] of the samples of an index, decoded from its entries on access."""
 
     entries: NDArray[Any]
     shift: int
@@ -52,10 +52,10 @@ class Column:
 
 @dataclass(frozen=True)
 class JoinedColumn:
-    """Numbers of the samples of several stores, one store after the other."""
+    """Columns of several stores, concatenated without a copy."""
 
     parts: Sequence[Counts]
-    bounds: Sequence[int]  # of each part's samples among all [parts + 1]
+    bounds: Sequence[int]  # [parts + 1] index of each part's first sample among all, and the total
 
     def __len__(self) -> int:
         return self.bounds[-1]
@@ -67,7 +67,7 @@ class JoinedColumn:
         if not indices.size:
             return np.empty(indices.shape, np.uint16)
         first, last = (bisect_right(self.bounds, int(x)) - 1 for x in (indices.min(), indices.max()))
-        if first == last:  # as in every step, which is of one phase
+        if first == last:  # the usual case: the samples of a step belong to one phase
             found: NDArray[Any] = self.parts[first][indices - self.bounds[first]]
             return found
         found = np.empty(indices.shape, np.uint16)
@@ -82,7 +82,7 @@ class JoinedColumn:
 
 @dataclass(frozen=True)
 class StoredLengths:
-    """The length index of one store. Its arrays may be a mapped file, of which processes share the memory."""
+    """The length index of one store. `entries` may be a mapped file, whose memory processes share."""
 
     entries: NDArray[Any]  # [N] u2, or u4 where lengths and masked tokens do not fit in 16 bits
     max_sequence_length: int
@@ -92,30 +92,34 @@ class StoredLengths:
     def of(
         cls, lengths: NDArray[Any], masked_counts: NDArray[Any], max_sequence_length: int, max_predictions: int
     ) -> "StoredLengths":
-        """From 1 to `max_sequence_length` tokens [N] and 1 to `max_predictions` masked tokens [N]."""
+        """Build an index from the tokens [N] (1 to `max_sequence_length`) and masked tokens [N] of the samples."""
         dtype, bits = entry_dtype(max_sequence_length, max_predictions), (max_predictions - 1).bit_length()
         entries = (lengths.astype(dtype) - dtype.type(1)) << bits | (masked_counts.astype(dtype) - dtype.type(1))
         return cls(entries.astype(dtype), max_sequence_length, max_predictions)
 
     @classmethod
-    def mapped(
+    def from_file(
         cls, path: Path, samples: int, sha256: str, max_sequence_length: int, max_predictions: int
     ) -> "StoredLengths":
-        """The index in a file, mapped. Raises WorkError unless it has so many entries, possible ones, and this hash.
+        """Map the index in a file. Raises WorkError unless it has `samples` entries and this SHA-256.
 
-        It is the mapped bytes that are hashed: 0.2 s for the 157 million samples of Wikipedia, once they are in memory.
+        The mapped bytes themselves are hashed: 0.2 s for the 157 million samples of Wikipedia, once they are in memory.
         """
         dtype = entry_dtype(max_sequence_length, max_predictions)
         try:
             size = path.stat().st_size
             if size != samples * dtype.itemsize:
-                raise unfit(path, f"it has {size:,} bytes, and {samples:,} samples have {samples * dtype.itemsize:,}")
+                raise length_index_error(
+                    path, f"it has {size:,} bytes, and {samples:,} samples need {samples * dtype.itemsize:,}"
+                )
             entries = np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
         except (OSError, ValueError) as error:
-            raise unfit(path, f"it cannot be read ({getattr(error, 'strerror', None) or error})") from None
+            raise length_index_error(path, f"it cannot be read ({getattr(error, 'strerror', None) or error})") from None
         index = cls(entries, max_sequence_length, max_predictions)
         if index.sha256 != sha256:
-            raise unfit(path, f"its SHA-256 is {index.sha256[:20]}…, and manifest.json lists {sha256[:20]}…")
+            raise length_index_error(
+                path, f"its SHA-256 is {index.sha256[:20]}…, and manifest.json lists {sha256[:20]}…"
+            )
         return index
 
     def __len__(self) -> int:
@@ -123,7 +127,7 @@ class StoredLengths:
 
     @property
     def masked_bits(self) -> int:
-        """Bits of an entry that hold the masked tokens."""
+        """Number of low bits of an entry that hold the masked tokens."""
         return (self.max_predictions - 1).bit_length()
 
     @property
@@ -138,31 +142,32 @@ class StoredLengths:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the entries' bytes, in hexadecimal."""
+        """SHA-256 of the entries' bytes, in hexadecimal."""
         digest = hashlib.sha256()
-        for start in range(0, len(self.entries), ENTRIES_A_BLOCK):  # so that a signal is seen meanwhile
-            digest.update(self.entries[start : start + ENTRIES_A_BLOCK].data)
+        for start in range(0, len(self.entries), BLOCK_ENTRIES):  # in blocks, so that Python handles signals between
+            digest.update(self.entries[start : start + BLOCK_ENTRIES].data)
         return digest.hexdigest()
 
-    def sums(self, first: int, end: int) -> tuple[int, int]:
-        """Tokens and masked tokens of the samples first … end − 1."""
+    def sum_range(self, first: int, end: int) -> tuple[int, int]:
+        """Sums of tokens and of masked tokens over the samples first … end − 1."""
         tokens = masked = 0
-        for start in range(first, end, ENTRIES_A_BLOCK):
-            part = slice(start, min(start + ENTRIES_A_BLOCK, end))
+        for start in range(first, end, BLOCK_ENTRIES):
+            part = slice(start, min(start + BLOCK_ENTRIES, end))
             tokens += int(self.lengths[part].sum(dtype=np.int64))
             masked += int(self.masked_counts[part].sum(dtype=np.int64))
         return tokens, masked
 
 
 def entry_dtype(max_sequence_length: int, max_predictions: int) -> np.dtype[Any]:
-    """Of the entries of samples of at most so many tokens and masked tokens."""
+    """Type of the entries of an index with these limits: u2 where both numbers fit into 16 bits, else u4."""
     bits = (max_sequence_length - 1).bit_length() + (max_predictions - 1).bit_length()
     return np.dtype("<u2" if bits <= 16 else "<u4")
 
 
-def unfit(path: Path, found: str) -> WorkError:
+def length_index_error(path: Path, found: str) -> WorkError:
+    """The error that the length index at `path` does not match its store; `found` is the reason."""
     return WorkError(
-        f"{path}: the length index does not fit its store: {found}; write it again with `podium data "
+        f"{path}: the length index does not match its store: {found}; write it again with `podium data "
         f"upgrade {path.parent}`, or, where only some of the shards are here, remove it and copy it again with `podium "
         "data stage`"
     )

@@ -1,7 +1,4 @@
-"""Histograms of sample lengths, and samples that represent one where only their lengths matter.
-
-The published histogram of the pre-training samples of Wikipedia is included.
-"""
+"""Histograms of sample lengths: the published one of Wikipedia, histograms from files, and lengths at quantiles."""
 
 import json
 from pathlib import Path
@@ -15,49 +12,51 @@ from podium.core.files import read_bounded
 from podium.core.json_files import parse_json
 from podium.core.paths import package_file
 
-# [512] samples of length 1 to 512, 16,279,552 in all, of mean length 255.83. Published with Krell et al., Efficient
-# sequence packing without cross-contamination, arXiv 2107.02027.
+# [512] numbers of samples of length 1 to 512: 16,279,552 in all, mean length 255.83. Published with Krell et al.,
+# Efficient sequence packing without cross-contamination, arXiv 2107.02027.
 WIKIPEDIA: tuple[int, ...] = tuple(
     json.loads(package_file("benchmarks.bert.published", "wikipedia_lengths.json").read_text(encoding="ascii"))
 )
 
-LARGEST_HISTOGRAM = 1 << 20  # bytes of a file
+MAX_HISTOGRAM_BYTES = 1 << 20  # bytes of a file
 
 
 def read_histogram(path: Path, option: str = "--lengths") -> NDArray[np.float64]:
-    """Samples of length 0, 1, … from a JSON list that begins with length 1.
+    """Read a histogram [length + 1] of lengths 0, 1, … from a JSON list that begins with length 1.
 
-    Raises UsageError, which names the option, for a file that is missing or holds anything else.
+    Raises UsageError, which names `option`, for a file that is missing or is not such a list.
     """
     allowed = f"allowed is a JSON list of up to {SEQUENCE_LENGTH} counts, of samples of 1, 2, … tokens, the first two 0"
     try:
-        counts = np.array([0, *map(_number, parse_json(read_bounded(path, LARGEST_HISTOGRAM)))], dtype=np.float64)
+        counts = np.array(
+            [0, *map(_parse_number, parse_json(read_bounded(path, MAX_HISTOGRAM_BYTES)))], dtype=np.float64
+        )
     except OSError as error:
         raise UsageError(f"{option}: {path} cannot be read ({error.strerror}); {allowed}") from None
     except (ValueError, TypeError, OverflowError):
-        raise UsageError(f"{option}: {path} holds something else; {allowed}") from None
+        raise UsageError(f"{option}: {path} is not a histogram; {allowed}") from None
     if len(counts) > SEQUENCE_LENGTH + 1 or counts[:3].any() or not 0 < counts.sum() < np.inf or (counts < 0).any():
-        raise UsageError(f"{option}: {path} holds something else; {allowed}")
+        raise UsageError(f"{option}: {path} is not a histogram; {allowed}")
     return counts
 
 
-def _number(value: object) -> float:
+def _parse_number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     return float(value)
 
 
 def wikipedia_histogram() -> NDArray[np.int64]:
-    """[513] Wikipedia's samples of length 0 to 512."""
+    """Numbers of Wikipedia's samples of length 0 to 512 [513]."""
     return np.array([0, *WIKIPEDIA], dtype=np.int64)
 
 
 def quantiles(histogram: np.ndarray, count: int) -> NDArray[np.int64]:
-    """`count` lengths at evenly spaced quantiles of a histogram of lengths 0, 1, …, shortest first."""
-    places = (np.arange(count) + 0.5) / count
-    return np.searchsorted(histogram.cumsum() / histogram.sum(), places).astype(np.int64)
+    """Lengths [count] at evenly spaced quantiles of a histogram of lengths 0, 1, …, ascending."""
+    shares = (np.arange(count) + 0.5) / count
+    return np.searchsorted(histogram.cumsum() / histogram.sum(), shares).astype(np.int64)
 
 
 def usual_masked_counts(lengths: np.ndarray) -> NDArray[np.int64]:
-    """How many tokens of samples of these lengths are masked, as MLPerf's reference masks them."""
+    """Masked tokens [n] of samples of these lengths [n]: 15%, from 1 to 76, as in MLPerf's reference."""
     return np.clip(np.round(MASKED_SHARE * lengths.astype(np.float64)), 1, MASKED_POSITIONS).astype(np.int64)

@@ -1,8 +1,9 @@
-"""Stores of samples that do not exist: as many as all of Wikipedia has, of the lengths that were published.
+"""Synthetic stores for rehearsals: manifest and length index of Wikipedia's size, and no samples.
 
-What a rank does before and beside training depends on the lengths of all samples, and on nothing else of them. Such a
-store has the manifest and the length index of a real one, which are all that is read before samples are; its shards are
-empty files. It has the same content on every machine, and is written once: a damaged one is replaced.
+The work of a rank before and beside training depends only on the lengths of the samples. A synthetic store has the
+manifest and the length index of a real one, which are all that is read before samples; its shards are empty files.
+Lengths follow the published histogram. The content is the same on every machine. A store is written once, and a damaged
+one is replaced.
 """
 
 import errno
@@ -26,19 +27,19 @@ from benchmarks.bert.store import SampleStore
 from podium.core.errors import PodiumError, WorkError
 from podium.core.files import UNFINISHED, make_folder, unwritable, whole_file, write_changed
 
-WIKIPEDIA_SAMPLES = 156_725_653  # of MLPerf's text, each document gone through ten times
+WIKIPEDIA_SAMPLES = 156_725_653  # of MLPerf's text with a duplication factor of 10
 MOST_SAMPLES = 4 * WIKIPEDIA_SAMPLES
-SHARDS = 500  # as many files as MLPerf's text has
-DRAWN_TOGETHER = 1 << 22
-VERSION = 2  # of how samples are drawn
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SHARDS = 500  # the number of files of MLPerf's text
+DRAWN_TOGETHER = 1 << 22  # lengths drawn at a time
+VERSION = 2  # of the drawing of lengths; part of the folder's name
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def rehearsal_vocabulary(folder: Path, words: int) -> Path:
-    """A vocabulary of so many words that mean nothing, written if it is not there or another."""
-    path = make_folder(folder) / f"vocabulary-{words}.txt"
-    others = (f"w{number}" for number in range(len(SPECIAL), words))
-    write_changed(path, "\n".join([*SPECIAL, *others]) + "\n")
+def rehearsal_vocabulary(folder: Path, vocabulary_size: int) -> Path:
+    """Write a vocabulary of this size with meaningless words, unless it is there already. Returns its path."""
+    path = make_folder(folder) / f"vocabulary-{vocabulary_size}.txt"
+    others = (f"w{number}" for number in range(len(SPECIAL_TOKENS), vocabulary_size))
+    write_changed(path, "\n".join([*SPECIAL_TOKENS, *others]) + "\n")
     return path
 
 
@@ -49,21 +50,21 @@ def rehearsal_store(
     longest: int = SEQUENCE_LENGTH,
     on_write: Callable[[], None] = lambda: None,
 ) -> Path:
-    """A store of so many samples of Wikipedia's lengths, longer ones cut to `longest` tokens: its folder, in `folder`.
+    """A synthetic store of `samples` samples of Wikipedia's lengths, truncated to `longest` tokens; its folder.
 
-    It is written where it is not there or is damaged, after a call of `on_write`: a few seconds for all of Wikipedia.
-    The caller has locked the folder. Raises WorkError where it cannot be written.
+    A missing or damaged store is written into `folder` after a call of `on_write`, in a few seconds for all of
+    Wikipedia. The caller must hold the folder's lock. Raises WorkError where the store cannot be written.
     """
     store = folder / f"wikipedia-{samples}-{longest}-{vocabulary.stem}-v{VERSION}"
-    words = Vocabulary.read(vocabulary).sha256
-    if _is_whole(store, samples, longest, words):
+    vocabulary_sha256 = Vocabulary.read(vocabulary).sha256
+    if _is_intact(store, samples, longest, vocabulary_sha256):
         return store
     on_write()
     _remove(store)
     make_folder(store)
     try:
         _require_space(store, samples, longest)
-        _write(store, samples, longest, words)
+        _write(store, samples, longest, vocabulary_sha256)
     except BaseException as error:
         shutil.rmtree(store, ignore_errors=True)
         if isinstance(error, OSError):
@@ -73,7 +74,7 @@ def rehearsal_store(
 
 
 def remove_unfinished_stores(folder: Path) -> None:
-    """Remove what was written when a rehearsal was killed. The caller has locked the folder."""
+    """Remove partial stores and files of rehearsals that were killed. The caller must hold the folder's lock."""
     for store in folder.glob("wikipedia-*-*-vocabulary-*-v*"):
         if not has_manifest(store):
             shutil.rmtree(store, ignore_errors=True)
@@ -82,19 +83,19 @@ def remove_unfinished_stores(folder: Path) -> None:
             partial.unlink()
 
 
-def _is_whole(store: Path, samples: int, longest: int, words: str) -> bool:
+def _is_intact(store: Path, samples: int, longest: int, vocabulary_sha256: str) -> bool:
     try:
         found = SampleStore(store).manifest
     except (PodiumError, OSError):
         return False
-    return (found.samples, found.max_sequence_length, found.vocabulary_sha256) == (samples, longest, words)
+    return (found.samples, found.max_sequence_length, found.vocabulary_sha256) == (samples, longest, vocabulary_sha256)
 
 
 def _remove(store: Path) -> None:
     if not os.path.lexists(store):
         return
     try:
-        if not store.is_dir():  # shutil.rmtree would wait for a pipe's writer
+        if not store.is_dir():  # shutil.rmtree would block on a FIFO without a writer
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         shutil.rmtree(store)
     except OSError as error:
@@ -112,7 +113,7 @@ def _require_space(store: Path, samples: int, longest: int) -> None:
         )
 
 
-def _write(store: Path, samples: int, longest: int, words: str) -> None:
+def _write(store: Path, samples: int, longest: int, vocabulary_sha256: str) -> None:
     mark_unfinished(store)
     index = _write_index(store / FILE, samples, longest)
     digits, entries = len(str(SHARDS)), []
@@ -120,9 +121,9 @@ def _write(store: Path, samples: int, longest: int, words: str) -> None:
     for number, (first, end) in enumerate(pairwise(bounds)):
         name = f"part-{number:0{digits}}{SUFFIX}"
         (store / name).touch()
-        entries.append(ShardEntry(name, end - first, *index.sums(first, end), f"{number:064x}"))
+        entries.append(ShardEntry(name, end - first, *index.sum_range(first, end), f"{number:064x}"))
     lengths = index.max_sequence_length, tuple(entries), index.max_predictions
-    write_manifest(store, Manifest(words, *lengths, WHOLE, index.sha256))
+    write_manifest(store, Manifest(vocabulary_sha256, *lengths, WHOLE, index.sha256))
 
 
 def _predictions(longest: int) -> int:
@@ -133,16 +134,19 @@ def _write_index(path: Path, samples: int, longest: int) -> StoredLengths:
     predictions = _predictions(longest)
     lengths = np.clip(np.arange(SEQUENCE_LENGTH + 1), 1, longest)
     masked = np.minimum(usual_masked_counts(lengths), predictions)
-    entries = StoredLengths.of(lengths, masked, longest, predictions).entries  # of each length
+    entries = StoredLengths.of(
+        lengths, masked, longest, predictions
+    ).entries  # [longest published length + 1] of each length
     published = wikipedia_histogram().cumsum()
-    # of every published sample: it takes longer to make than a few million searches
+    # The entry of every published sample, for a lookup instead of a search. Making the table takes longer than a few
+    # million searches.
     table = np.repeat(entries, np.diff(published, prepend=0)) if samples > DRAWN_TOGETHER else None
-    drawn = np.random.default_rng(samples)
+    generator = np.random.default_rng(samples)
     with whole_file(path) as temporary, temporary.open("xb") as file:
         for first in range(0, samples, DRAWN_TOGETHER):
             count = min(DRAWN_TOGETHER, samples - first)
-            places = drawn.integers(0, published[-1], count, dtype=np.uint32)  # among the published samples
-            found = entries[np.searchsorted(published, places, side="right")] if table is None else table[places]
+            drawn = generator.integers(0, published[-1], count, dtype=np.uint32)  # indices of published samples
+            found = entries[np.searchsorted(published, drawn, side="right")] if table is None else table[drawn]
             file.write(found.data)
     mapped = np.memmap(path, dtype=entries.dtype, mode="r").view(np.ndarray)
     return StoredLengths(mapped, longest, predictions)

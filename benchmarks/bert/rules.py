@@ -1,24 +1,23 @@
-"""MLPerf Training's rules for BERT, as far as a harness must know them before, during and after a run.
+"""MLPerf Training's rules for BERT that a run must follow to pass the official checkers.
 
-What the official checkers check is left to them. Here is what a run needs in order to pass: the target, the
-evaluation schedule, the closed division's limits and the rulesets that include BERT.
+The quality target, the evaluation schedule, the limits of the closed division, and the rulesets that include BERT.
 """
 
-TARGET_ACCURACY = 0.72  # Masked-LM accuracy to reach (≥), over all masked tokens of the evaluation samples
+TARGET_ACCURACY = 0.72  # masked-LM accuracy to reach (≥), over all masked tokens of the evaluation samples
 
-# The rulesets whose compliance one log can have; 5.0.0 was BERT's last.
+# The rulesets that one log can comply with; 5.0.0 was BERT's last.
 RULESETS = ("1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0", "4.1.0", "5.0.0")
 
-RUNS = 10  # of a result, whose score is their mean without the fastest and the slowest
+RUNS = 10  # of a result; its score is the mean without the fastest and the slowest run
 
 CLOSED_DROPOUT = 0.1
 CLOSED_EVALUATION_SAMPLES = 10_000
-CLOSED_START = "the reference's checkpoint, made with `podium data checkpoint`"
+CLOSED_INITIAL_CHECKPOINT = "the reference's checkpoint, made with `podium data checkpoint`"
 LARGEST_SEED = 2**31 - 1
 
 
 def evaluation_interval(global_batch_size: int) -> int:
-    """Samples between evaluations: 5% of what the batch size is expected to need, in whole 25,000s."""
+    """Samples between evaluations: 5% of those that the batch size is expected to need, rounded down to 25,000s."""
     return int(0.05 * (230.23 * global_batch_size + 3_000_000) / 25_000) * 25_000
 
 
@@ -34,7 +33,7 @@ def closed_breaches(
     initial_checkpoint: bool,
     phases: int = 0,
 ) -> list[str]:
-    """Every rule of the closed division that such a configuration breaks, in the order of the rules."""
+    """One message for each rule of the closed division that this configuration breaks, in the order of the rules."""
     checks: tuple[tuple[str, str, object, object], ...] = (
         ("Model", "size", size, "large"),
         ("Optimizer", "optimizer.algorithm", optimizer, "lamb"),
@@ -47,8 +46,13 @@ def closed_breaches(
             interval_samples,
             evaluation_interval(global_batch_size),
         ),
-        ("Data set", "phases", phases, 0),  # all samples are of the one length that the checkpoint goes on with
-        ("Initial checkpoint", "initial_checkpoint", CLOSED_START if initial_checkpoint else "missing", CLOSED_START),
+        ("Data set", "phases", phases, 0),  # training continues the checkpoint with samples of one length
+        (
+            "Initial checkpoint",
+            "initial_checkpoint",
+            CLOSED_INITIAL_CHECKPOINT if initial_checkpoint else "missing",
+            CLOSED_INITIAL_CHECKPOINT,
+        ),
     )
     return [
         f"closed division, {rule}: {key} is {found}, allowed is {allowed}"

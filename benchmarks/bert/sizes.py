@@ -1,4 +1,4 @@
-"""The sizes of BERT, their tensors, and the cost of a training step on given sequence lengths."""
+"""The sizes of BERT: their tensors, parameters, and floating-point operations of training."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,18 +6,17 @@ from typing import Literal
 
 import numpy as np
 
-VOCABULARY_SIZE = 30_522  # of MLPerf's vocab.txt
+VOCABULARY_SIZE = 30_522  # tokens of MLPerf's vocab.txt
 SEQUENCE_LENGTH = 512  # tokens of MLPerf's longest samples
-MASKED_POSITIONS = 76  # most masked tokens of one of MLPerf's samples
+MASKED_POSITIONS = 76  # largest number of masked tokens in MLPerf's samples
 MASKED_SHARE = 0.15  # of a sample's tokens
 
 
 @dataclass(frozen=True)
 class Size:
-    """A BERT: post-LayerNorm encoder, tanh-approximated GELU, LayerNorm eps 1e-12.
+    """Dimensions of a BERT (post-LayerNorm encoder, tanh-approximated GELU, LayerNorm eps 1e-12) and its evaluation.
 
-    `evaluation_samples` and `evaluation_interval` (in samples) are those of its evaluation; the interval is None where
-    MLPerf's formula gives it from the batch size.
+    `evaluation_interval` is in training samples; None: MLPerf's formula gives it from the batch size.
     """
 
     name: str
@@ -29,9 +28,10 @@ class Size:
     evaluation_interval: int | None
     positions: int = SEQUENCE_LENGTH
     segments: int = 2
-    vocabulary_size: int = VOCABULARY_SIZE  # of the text that it is usually trained on
+    vocabulary_size: int = VOCABULARY_SIZE  # of its usual training text
     initial_std: float = 0.02
-    # Where each head of the first layer looks at first, in tokens from its own; () for BERT's own random start.
+    # For each head of the first layer, the relative position in tokens that it attends to at initialization; () for
+    # BERT's random initialization.
     local_heads: tuple[int, ...] = ()
 
     @property
@@ -39,11 +39,11 @@ class Size:
         return self.hidden // self.heads
 
     def parameters(self, vocabulary: int) -> int:
-        """Number of trained values, the tied decoder counted once and its bias included."""
+        """Number of trainable parameters: the tied decoder counts once, its bias is included."""
         return sum(int(np.prod(shape)) for shape in self.tensors(vocabulary).values())
 
     def tensors(self, vocabulary: int) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every tensor, by the names of the reference's TensorFlow checkpoint."""
+        """Shape of every tensor by its name in the reference's TensorFlow checkpoint."""
         h, f = self.hidden, self.feed_forward
         shapes: dict[str, tuple[int, ...]] = {
             "bert/embeddings/word_embeddings": (vocabulary, h),
@@ -71,13 +71,13 @@ class Size:
     def training_flops(
         self, lengths: Iterable[int], masked: int, vocabulary: int, last_layer: Literal["all", "needed"] = "all"
     ) -> float:
-        """Useful floating-point operations of forward and backward on sequences of these lengths.
+        """Floating-point operations of forward and backward on sequences of these lengths (model FLOPs).
 
-        Counts matrix products alone, a multiplication and an addition as two, backward as twice forward: the encoder
-        on every token, attention on every pair of tokens within a sequence, the masked-LM head on `masked` tokens,
-        pooler and next-sentence head on sequences. Padding, recomputation and element-wise work are not useful and
-        not counted. `last_layer` "needed" counts what follows the last layer's attention on masked and [CLS] tokens
-        alone, as nothing reads the others; "all" is how published figures are counted.
+        Only matrix products count, a multiply-add as two operations and backward as twice forward: the encoder on
+        every token, attention on every pair of tokens within a sequence, the masked-LM head on `masked` tokens, pooler
+        and next-sentence head on sequences. Padding, recomputation and element-wise operations do not count. With
+        `last_layer` "needed" the part of the last layer after its attention counts only on masked and [CLS] tokens,
+        the only ones that the heads read; published figures count "all".
         """
         n = np.asarray(lengths if isinstance(lengths, np.ndarray) else [*lengths], dtype=np.float64)
         return self.flops_of(len(n), n.sum(), float(n @ n), masked, vocabulary, last_layer)
@@ -91,7 +91,7 @@ class Size:
         vocabulary: int,
         last_layer: Literal["all", "needed"] = "all",
     ) -> float:
-        """`training_flops` of so many sequences with so many tokens and pairs of tokens in all."""
+        """`training_flops` from totals over the sequences: their number, tokens, and pairs of tokens."""
         h = self.hidden
         encoder = 2 * self.layers * (4 * h * h + 2 * h * self.feed_forward) * float(tokens)
         if last_layer == "needed":
@@ -102,10 +102,11 @@ class Size:
         return 3.0 * float(encoder + attention + masked_head + sequence_head)
 
     def relative_costs(self, vocabulary: int) -> tuple[float, float]:
-        """What a pair of tokens within a sequence, and what a sequence costs besides, in units of one token's cost.
+        """Cost of a pair of tokens within a sequence, and cost of a sequence, both relative to the cost of a token.
 
-        By the operations that `training_flops` counts, 15% of tokens being masked.
+        By `training_flops` with 15% masked tokens.
         """
+        # The operations are linear in tokens, pairs and sequences, so three lengths determine the coefficients.
         token, pair, sequence = np.linalg.solve(
             [[n, n * n, 1] for n in (100, 200, 400)],
             [self.training_flops([n], round(MASKED_SHARE * n), vocabulary) for n in (100, 200, 400)],
@@ -126,10 +127,10 @@ LARGE = Size(
     "large", layers=24, hidden=1024, heads=16, feed_forward=4096, evaluation_samples=10_000, evaluation_interval=None
 )
 
-# A BERT that two CPU cores train in a minute, on the invented language. As BERT-large starts from a checkpoint that
-# phase 1 has trained, this one starts from weights whose first layer already looks at the neighbouring tokens: in the
-# runs tried, finding that out took most of the time from a random start. The standard deviation is 0.02 scaled to the
-# smaller width, as 0.02 · √(1024 / 128).
+# A BERT that two CPU cores train in a minute, on the invented language. As BERT-large starts from a checkpoint of
+# phase 1, this one starts from weights whose first layer already attends to the neighbouring tokens: in the runs tried,
+# learning that took most of the time from a random initialization. The standard deviation is 0.02 scaled to the smaller
+# width, as 0.02 · √(1024 / 128).
 TINY = Size(
     "tiny",
     layers=2,

@@ -1,8 +1,8 @@
-"""The sample store: a folder of shards, of which opening reads the manifest and the length index alone.
+"""The sample store: a folder of shards. Opening reads only the manifest and the length index.
 
-The manifest (manifest.py) lists the shards: some that are missing, added or replaced are an error. The length index
-(length_index.py) is a file that all processes of a node map. Shards are opened when their samples are read, and
-compared with the manifest then. A node that needs a part of the samples alone may lack the other shards.
+The manifest (manifest.py) lists the shards: missing, added or replaced ones are an error. The length index
+(length_index.py) is a file that all processes of a node map. Shards are opened when their samples are first read, and
+compared with the manifest then. On a node that reads only a part of the samples, the other shards may be missing.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.bert.length_index import FILE, Counts, JoinedColumn, StoredLengths, unfit
+from benchmarks.bert.length_index import FILE, Counts, JoinedColumn, StoredLengths, length_index_error
 from benchmarks.bert.manifest import (
     EXTRA,
     MANIFEST,
@@ -25,7 +25,7 @@ from benchmarks.bert.manifest import (
     Manifest,
     NodePart,
     has_manifest,
-    not_listed,
+    mismatch_error,
     read_manifest,
     require_equal,
     require_finished,
@@ -37,14 +37,14 @@ from benchmarks.bert.shard import (
     ADVICE,
     LENGTHS,
     MASKED_COUNTS,
-    NEVER_REPLACED,
+    PROTECTED_ATTRIBUTES,
     RANDOM,
     SUFFIX,
     WHOLE,
     Origin,
     Shard,
-    differences,
-    misnamed,
+    describe_differences,
+    describe_misnamed,
     opened_shard,
     repeats,
 )
@@ -54,22 +54,22 @@ from podium.core.locks import folder_lock
 from podium.core.processes import processors
 from podium.core.text import cut
 
-MOST_VERIFIED_AT_ONCE = 16  # shards, each of which is copied out of its records meanwhile
+MAX_PARALLEL_VERIFICATIONS = 16  # shards; bounds memory, since verification copies all samples of a shard
 
 
 class SampleStore:
-    """The samples of several shards, one after another in the order of the shards' names.
+    """The samples of several shards, concatenated in the order of the shards' names.
 
-    `source` is a folder, of which every *.h5 is taken, or the paths of shards; of a folder with a length index, shards
-    outside of `part` may be missing. Raises UsageError if there is no shard, WorkError if the length index does not fit
-    or two shards do not belong together, and ManifestError if a folder has a manifest that does not list just these
-    shards or is not finished.
+    `source` is a folder with *.h5 files or a list of their paths. In a folder with a length index, shards outside of
+    `part` may be missing. Raises UsageError without any shard, WorkError for a length index that does not match or for
+    shards that do not belong together, and ManifestError for an unfinished folder or one that differs from its
+    manifest.
     """
 
-    vocabulary_size: int | None = None  # words, once `require` has compared the vocabulary
+    vocabulary_size: int | None = None  # known after `require`
 
     def __init__(self, source: Path | Sequence[Path], part: NodePart = WHOLE_STORE) -> None:
-        self.folder = source if isinstance(source, Path) else None  # the one that a manifest belongs to
+        self.folder = source if isinstance(source, Path) else None  # None for a list of paths, which has no manifest
         self.part = part
         found, listed = shard_paths(source), None
         if self.folder is not None:
@@ -82,35 +82,36 @@ class SampleStore:
         allow_open_files(len(self.present))
 
     def _open_all(self, paths: list[Path], listed: Manifest | None) -> None:
-        """Without a length index: make one of all shards, in memory."""
+        """Open all shards and build the length index in memory: for lists of paths and stores without an index."""
         shards = [Shard(path) for path in paths]
         attributes = {shard.path: shard.attributes for shard in shards}
         self.manifest = Manifest.of_attributes(attributes)
         if self.folder is not None:
             if listed is not None:
                 require_equal(self.folder, self.manifest, listed)
-            require_named(attributes)
-        require_alike(attributes)
-        self.index = index_of(shards)
+            require_matching_names(attributes)
+        require_compatible(attributes)
+        self.index = build_length_index(shards)
         self.paths, self.present = paths, [*range(len(paths))]
         self._opened = dict(enumerate(shards))
 
     def _open_listed(self, folder: Path, manifest: Manifest, found: set[str]) -> None:
+        """Map the length index and compare the names of the shards with the manifest; opens no shard."""
         assert manifest.lengths_sha256 is not None and manifest.max_predictions is not None
         self.manifest, self._opened = manifest, dict[int, Shard]()
         self.paths = [folder / entry.name for entry in manifest.shards]
-        self.present = manifest.shards_of(self.part)
-        odd = [Difference(self.paths[number].name, MISSING) for number in self.present]
-        odd = [difference for difference in odd if difference.shard not in found]
-        odd += [Difference(name, EXTRA) for name in sorted(found - {entry.name for entry in manifest.shards})]
-        if odd:
-            raise not_listed(folder, odd[0], len(odd) - 1)
+        self.present = manifest.shard_numbers(self.part)
+        problems = [Difference(self.paths[number].name, MISSING) for number in self.present]
+        problems = [difference for difference in problems if difference.shard not in found]
+        problems += [Difference(name, EXTRA) for name in sorted(found - {entry.name for entry in manifest.shards})]
+        if problems:
+            raise mismatch_error(folder, problems[0], len(problems) - 1)
         lengths = manifest.max_sequence_length, manifest.max_predictions
-        self.index = StoredLengths.mapped(folder / FILE, manifest.samples, manifest.lengths_sha256, *lengths)
+        self.index = StoredLengths.from_file(folder / FILE, manifest.samples, manifest.lengths_sha256, *lengths)
 
     @property
     def stores(self) -> Sequence["SampleStore"]:
-        """The stores whose samples these are, one after another."""
+        """The stores that are concatenated: this one, or those of a JoinedStores."""
         return [self]
 
     @property
@@ -119,7 +120,7 @@ class SampleStore:
 
     @property
     def max_predictions(self) -> int:
-        assert self.manifest.max_predictions is not None, "of shards, or of a manifest that lists a length index"
+        assert self.manifest.max_predictions is not None, "set by shards and by manifests with a length index"
         return self.manifest.max_predictions
 
     @property
@@ -138,21 +139,21 @@ class SampleStore:
 
     @property
     def shard_starts(self) -> list[int]:
-        """The index of the first sample of each shard, and the one after the last of all."""
+        """Index of the first sample of each shard, and the number of samples [shards + 1]."""
         return self.manifest.shard_starts
 
     def __len__(self) -> int:
         return self.manifest.samples
 
     def __reduce__(self) -> tuple[type["SampleStore"], tuple[Any, ...], dict[str, Any]]:
-        """Another process opens the same shards for itself."""
+        """Pickle as the source: another process opens the files again."""
         return SampleStore, (self.folder or self.paths, self.part), {"vocabulary_size": self.vocabulary_size}
 
     def shard(self, number: int) -> Shard:
-        """The shard with this number, counted from 0, opened at the first call.
+        """The shard with this number, from 0, opened at the first call.
 
-        Raises as `Shard` does, WorkError for a shard outside of this node's part, and ManifestError for one that is not
-        what the manifest lists.
+        Raises as `Shard` does, WorkError for a shard outside of this node's part, and ManifestError for one that
+        differs from the manifest.
         """
         if (opened := self._opened.get(number)) is not None:
             return opened
@@ -162,15 +163,15 @@ class SampleStore:
                 f"{self.paths[number]}: the shard is outside of the samples {first:,} to {end - 1:,}, which are those "
                 f"of node {self.part.node} of {self.part.nodes}"
             )
-        return self._opened.setdefault(number, self._open(number))
+        return self._opened.setdefault(number, self._open(number))  # atomic: reader threads share one Shard
 
     def _open(self, number: int) -> Shard:
-        """A shard, compared with what the manifest lists."""
+        """Open a shard and compare it with the manifest."""
         shard = Shard(self.paths[number])
-        if (difference := self.manifest.difference_of(number, shard.attributes)) is not None:
-            raise not_listed(shard.path.parent, difference, 0)
+        if (difference := self.manifest.find_difference(number, shard.attributes)) is not None:
+            raise mismatch_error(shard.path.parent, difference, 0)
         if self.folder is not None:
-            require_named({shard.path: shard.attributes})
+            require_matching_names({shard.path: shard.attributes})
         return shard
 
     @property
@@ -179,19 +180,19 @@ class SampleStore:
         return [self.shard(number) for number in self.present]
 
     def place_of(self, index: int) -> tuple[int, int]:
-        """The number of the shard that has sample `index`, and the sample's number there."""
+        """Number of the shard with sample `index`, and the sample's index within the shard. Raises IndexError."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of a store of {len(self)}")
         number = bisect_right(self.shard_starts, index) - 1
         return number, index - self.shard_starts[number]
 
     def read(self, index: int) -> Sample:
-        """Sample `index` of 0..N−1; IndexError otherwise."""
-        number, place = self.place_of(index)
-        return self.shard(number).read(place)
+        """Read sample `index`, from 0 to N − 1. Raises IndexError for others, and as `shard`."""
+        number, within = self.place_of(index)
+        return self.shard(number).read(within)
 
     def require(self, vocabulary: Vocabulary, name: Path) -> None:
-        """Raise UsageError unless the samples were made with this vocabulary; `name` is its file."""
+        """Raise UsageError unless the samples were made with this vocabulary, and keep its size; `name` is its file."""
         if self.vocabulary_sha256 != vocabulary.sha256:
             raise UsageError(
                 f"{self.paths[0]}: was made with another vocabulary than {name}; name that one, or {ADVICE}"
@@ -199,7 +200,7 @@ class SampleStore:
         self.vocabulary_size = len(vocabulary.words)
 
     def require_whole(self) -> None:
-        """Raise UsageError, by the rule's name, if samples were left out at random: closed trains on all of them."""
+        """Raise UsageError for a random subset of samples, which MLPerf's closed division does not allow."""
         if self.manifest.selection == RANDOM:
             shard = self.shard(self.present[0])
             raise UsageError(
@@ -208,7 +209,7 @@ class SampleStore:
             )
 
     def require_samples(self, count: int, key: str) -> None:
-        """Raise UsageError unless there are `count` samples, which the setting `key` asks for."""
+        """Raise UsageError for fewer than `count` samples, the value of the setting or option `key`."""
         if len(self) < count:
             raise UsageError(
                 f"{self.paths[0].parent}: holds {len(self)} samples, {key} is {count}; prepare a longer text or set "
@@ -216,23 +217,24 @@ class SampleStore:
             )
 
     def verify(self) -> None:
-        """Read everything and compare with the content hashes and the length index; look for values that cannot be.
+        """Read all shards of this part once: compare content hashes and length index, check all values.
 
-        Raises WorkError for the first shard in which something is wrong. Each shard is read once, several at a time. Of
-        a part of a store it is the part that is read.
+        Several shards are read at a time. Raises WorkError for the first damaged shard.
         """
 
         def verify_shard(number: int) -> None:
-            shard = self._open(number)  # anew: what is read of it is not kept
+            shard = self._open(number)  # not `self.shard`, which would keep every mapping
             samples = shard.samples
             shard.verify(samples)
             shard.require_values(self.vocabulary_size, samples)
             here = slice(self.shard_starts[number], self.shard_starts[number + 1])
             for name in ("lengths", "masked_counts"):
                 if not np.array_equal(getattr(self.index, name)[here], getattr(shard, name)):
-                    raise unfit(shard.path.parent / FILE, f"its {name} are not those of the samples in {shard.path}")
+                    raise length_index_error(
+                        shard.path.parent / FILE, f"its {name} are not those of the samples in {shard.path}"
+                    )
 
-        with ThreadPoolExecutor(min(len(self.present), processors(), MOST_VERIFIED_AT_ONCE)) as pool:
+        with ThreadPoolExecutor(min(len(self.present), processors(), MAX_PARALLEL_VERIFICATIONS)) as pool:
             try:
                 for _ in pool.map(verify_shard, self.present):
                     pass
@@ -241,13 +243,13 @@ class SampleStore:
                 raise
 
     def keep_manifest(self) -> None:
-        """Write manifest and length index of a store that was verified, if it lacks them; see `keep_manifest`."""
+        """Write manifest and length index of a verified store that has none; errors are ignored."""
         if self.folder is not None:
             keep_manifest(self.folder, self.paths)
 
 
-def index_of(shards: Sequence[Shard]) -> StoredLengths:
-    """The length index of shards that are made alike, in memory."""
+def build_length_index(shards: Sequence[Shard]) -> StoredLengths:
+    """Build the length index of compatible shards in memory."""
     attributes = shards[0].attributes
     longest, most = attributes["max_sequence_length"], attributes["max_predictions"]
     counts = ((shard.read_counts(LENGTHS), shard.read_counts(MASKED_COUNTS)) for shard in shards)
@@ -255,21 +257,22 @@ def index_of(shards: Sequence[Shard]) -> StoredLengths:
     return StoredLengths(np.concatenate(parts), longest, most)
 
 
-def require_alike(shards: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Raise WorkError unless shards, given with their attributes, can be one store."""
-    if odd := [*differences(shards), *repeats(shards.items())]:
-        raise WorkError(f"{odd[0]}; {ADVICE}")
+def require_compatible(shards: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raise WorkError unless these shards with their attributes can form one store."""
+    if problems := [*describe_differences(shards), *repeats(shards.items())]:
+        raise WorkError(f"{problems[0]}; {ADVICE}")
 
 
-def require_named(shards: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Raise WorkError unless shards, given with their attributes, have the names of what they were made from."""
-    if odd := misnamed(shards):
-        raise WorkError(f"{odd[0]}; give it that name again, or {ADVICE}")
+def require_matching_names(shards: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raise WorkError unless each shard is named after the file it was made from."""
+    if problems := describe_misnamed(shards):
+        raise WorkError(f"{problems[0]}; give it that name again, or {ADVICE}")
 
 
 def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
-    """Raise UsageError if one of these shards is of another vocabulary or length than those that are to be made in its
-    folder, or of a whole text where a part is to be made: it would be lost.
+    """Raise UsageError if writing shards of `origin` would replace samples that were made with other settings.
+
+    These are another vocabulary or length, or a selection where all samples were kept.
     """
     wanted = origin.attributes()
     for path in sorted(paths):
@@ -277,54 +280,55 @@ def require_replaceable(paths: Iterable[Path], origin: Origin) -> None:
             with opened_shard(path, None) as (_, found):
                 pass
         except PodiumError:
-            continue  # what cannot be used is no loss
-        keys = [key for key in NEVER_REPLACED if found[key] != wanted[key]]
+            continue  # an unusable shard may be replaced
+        keys = [key for key in PROTECTED_ATTRIBUTES if found[key] != wanted[key]]
         if found["selection"] == WHOLE != wanted["selection"]:
             keys.append("selection")
         if keys:
             values = ", ".join(f"{key} {cut(str(found[key]), 20)} (here {cut(str(wanted[key]), 20)})" for key in keys)
             raise UsageError(
-                f"{path.parent}: holds samples made otherwise, such as {path.name} with {values}, which would be "
-                "replaced; give another --out, or remove the folder"
+                f"{path.parent}: holds samples made with other settings, such as {path.name} with {values}, which "
+                "would be replaced; give another --out, or remove the folder"
             )
 
 
 def renew_manifest(folder: Path) -> None:
-    """Write length index and manifest of all shards in a folder, where they are not as they should be already.
+    """Write length index and manifest of all shards in a folder; files that are up to date are not written again.
 
-    The caller has locked the folder. Raises WorkError where the shards cannot be in one store.
+    The caller must hold the folder's lock. Raises WorkError where the shards do not belong together.
     """
     _write_manifest(folder, [Shard(path) for path in shard_paths(folder)])
 
 
 def _write_manifest(folder: Path, shards: Sequence[Shard]) -> None:
     attributes = {shard.path: shard.attributes for shard in shards}
-    require_named(attributes)
-    require_alike(attributes)
-    index = index_of(shards)
+    require_matching_names(attributes)
+    require_compatible(attributes)
+    index = build_length_index(shards)
     for name in (FILE, MANIFEST):
         remove_unfinished(folder / name)
+    # The manifest last, since it has the hash of the index and removes the marker of an unfinished store.
     write_changed(folder / FILE, index.entries.tobytes())
     write_manifest(folder, Manifest.of_attributes(attributes, index.sha256))
 
 
-def require_index(folder: Path) -> None:
-    """Raise WorkError unless the length index that a store's manifest lists, if it does, is that of the shards."""
+def require_length_index(folder: Path) -> None:
+    """Raise WorkError where the length index of a store, if it has one, differs from its shards."""
     manifest = read_manifest(folder)
     if manifest is None or manifest.lengths_sha256 is None:
         return
-    found = index_of([Shard(path) for path in shard_paths(folder)])
+    found = build_length_index([Shard(path) for path in shard_paths(folder)])
     if found.sha256 != manifest.lengths_sha256:
-        raise unfit(folder / FILE, f"the hash in {MANIFEST} is not that of the shards' lengths")
+        raise length_index_error(folder / FILE, f"the hash in {MANIFEST} is not that of the shards' lengths")
     lengths = manifest.max_sequence_length, found.max_predictions
-    StoredLengths.mapped(folder / FILE, manifest.samples, manifest.lengths_sha256, *lengths)
+    StoredLengths.from_file(folder / FILE, manifest.samples, manifest.lengths_sha256, *lengths)
 
 
 def keep_manifest(folder: Path, paths: Sequence[Path]) -> None:
-    """Write length index and manifest into the folder of verified shards, these, if it has none yet.
+    """Write length index and manifest into the folder of these verified shards, if it has none yet.
 
-    Where the folder cannot be written, or is being prepared, the store stays without. That loses nothing but the
-    comparison with a later state of the folder, and time: ranks compare what they have opened.
+    Errors are ignored: the store stays without a manifest where the folder is read-only or locked. Then only the
+    comparison with a later state of the folder is lost, and opening takes longer; ranks still compare what they open.
     """
     with suppress(PodiumError), folder_lock(folder, "podium data prepare"):
         require_finished(folder)
@@ -333,7 +337,7 @@ def keep_manifest(folder: Path, paths: Sequence[Path]) -> None:
 
 
 class JoinedStores(SampleStore):
-    """The samples of several stores, one store after another, each with a greatest length of its own.
+    """The concatenated samples of several stores, which may have different maximum lengths.
 
     Raises WorkError for stores that were made with different vocabularies.
     """
@@ -342,7 +346,7 @@ class JoinedStores(SampleStore):
         for store in stores[1:]:
             if store.vocabulary_sha256 != stores[0].vocabulary_sha256:
                 raise WorkError(
-                    f"{store.paths[0]}: was made with another vocabulary than {stores[0].paths[0]}, and both are to "
+                    f"{store.paths[0]}: was made with another vocabulary than {stores[0].paths[0]}, and both "
                     f"train one model; {ADVICE}"
                 )
         self.folder, self.vocabulary_size = None, stores[0].vocabulary_size
@@ -386,24 +390,24 @@ class JoinedStores(SampleStore):
             if number < len(store.paths):
                 return store.shard(number)
             number -= len(store.paths)
-        raise IndexError(f"there is no shard {number} more")
+        raise IndexError(f"shard number is {number} past the last shard")
 
     @property
     def shards(self) -> list[Shard]:
         return [shard for store in self._stores for shard in store.shards]
 
     def range_of(self, number: int) -> tuple[int, int]:
-        """The first index of the samples of a store, counted from 0, and the one after the last."""
+        """Start and end of the samples of store `number`, from 0."""
         return self._bounds[number], self._bounds[number + 1]
 
 
 def join_stores(stores: Sequence[SampleStore]) -> SampleStore:
-    """All samples of these stores, in this order: a single store as it is."""
+    """Concatenate stores in this order; a single store is returned as it is."""
     return stores[0] if len(stores) == 1 else JoinedStores(stores)
 
 
 def shard_paths(source: Path | Sequence[Path]) -> list[Path]:
-    """The shards of a store in the order of their names; UsageError if there is none."""
+    """Paths of the shards of a store, ordered by name. Raises UsageError without any."""
     if isinstance(source, Path) and not source.is_dir():
         raise UsageError(f"{source}: there is no such folder of shards; make it with `podium data prepare`")
     given = source if isinstance(source, Sequence) else source.glob(f"*{SUFFIX}")

@@ -1,8 +1,8 @@
 """Bulk reads of a store: prefetch many samples into the page cache, then copy them into flat arrays.
 
-Both work on a whole list of samples, wherever in the shards they lie, and neither holds the interpreter lock during
-disk reads: one thread may read while another one trains. The record of a sample is one run of bytes, and the length
-index says where it lies.
+Both work on a list of samples from any shards, and neither holds the interpreter lock during disk reads, so that one
+thread can read while another one trains. The record of a sample is one run of bytes, whose offset follows from the
+length index.
 """
 
 import os
@@ -13,61 +13,61 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bert.length_index import FILE, StoredLengths, unfit
+from benchmarks.bert.length_index import FILE, StoredLengths, length_index_error
 from benchmarks.bert.records import TRAILER, record_lengths, unpack_at
-from benchmarks.bert.samples import Samples, value_fault
+from benchmarks.bert.samples import Samples, find_invalid_value
 from benchmarks.bert.shard import RECORDS, STORED_DTYPE
 from benchmarks.bert.store import SampleStore
 from podium.core.errors import WorkError
 from podium.core.jit import compiled
 
-# Bytes between two samples that are rather read along than left out: a request of their own costs about as much.
-GAP = 64 * 2**10
-# Bytes of one request: Linux cuts a longer one off at the disk's read-ahead, which is this much by default.
-PIECE = 128 * 2**10
-BLOCK = 512  # every so many samples the place of the record is kept; what lies between is counted
+# Largest gap between two samples in one request: reading these bytes costs about as much as another request.
+MAX_GAP_BYTES = 64 * 2**10
+# Largest request: Linux truncates a longer POSIX_FADV_WILLNEED to the disk's read-ahead, 128 KiB by default.
+MAX_REQUEST_BYTES = 128 * 2**10
+BLOCK_SAMPLES = 512  # the offset of one record in 512 is kept; the others are summed up from the length index
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Where the records of some samples lie."""
+class _RecordLocations:
+    """Locations of the records of n samples."""
 
     shards: NDArray[np.int64]  # [n] number of the shard
-    starts: NDArray[np.int64]  # [n] first byte of the record among the shard's records
+    starts: NDArray[np.int64]  # [n] byte offset within the shard's records
     lengths: NDArray[np.uint16]  # [n] tokens
     masked_counts: NDArray[np.uint16]  # [n] masked tokens
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """[n] bytes of each record."""
+        """Bytes of each record [n]."""
         sizes: NDArray[np.int64] = STORED_DTYPE.itemsize * record_lengths(self.lengths, self.masked_counts)
         return sizes
 
 
 class BulkReader:
-    """Reads lists of samples of a store. Use as a context manager, or `close` it: it keeps files of shards open.
+    """Reader of lists of samples of a store. It keeps files open: use it as a context manager, or call `close`.
 
-    Holds 8 bytes for every BLOCK samples.
+    Memory: 8 bytes for each BLOCK_SAMPLES samples.
     """
 
     def __init__(self, store: SampleStore) -> None:
         self._store = store
         self._starts = np.array(store.shard_starts)
-        self._bounds = [0]  # of the samples of each of the stores
-        self._blocks: list[NDArray[np.int64]] = []  # numbers in the records of a store before sample 0, BLOCK, …
-        firsts, counts = [], []  # of each shard: numbers in the records of its store before, and in its own
+        self._bounds = [0]  # index of each store's first sample, and the number of all
+        self._blocks: list[NDArray[np.int64]] = []  # for each store: numbers (u2) before samples 0, BLOCK_SAMPLES, …
+        firsts, counts = [], []  # for each shard: numbers (u2) before it in its store, and in it
         for part in store.stores:
             self._bounds.append(self._bounds[-1] + len(part))
-            self._blocks.append(_sums(part.index.entries, *_decoding(part.index), BLOCK))
+            self._blocks.append(_block_offsets(part.index.entries, *_entry_layout(part.index), BLOCK_SAMPLES))
             before = 0
             for entry in part.manifest.shards:
                 firsts.append(before)
                 counts.append(entry.tokens + 2 * entry.masked_tokens + TRAILER * entry.samples)
                 before += counts[-1]
         self._firsts, self._counts = np.array(firsts), np.array(counts)
-        self._addresses = np.zeros(len(store.paths), dtype=np.intp)  # of each shard's records, once they are mapped
+        self._addresses = np.zeros(len(store.paths), dtype=np.intp)  # of each mapped shard's records; 0: not mapped yet
         self._files: dict[int, int] = {}
-        self.gather(np.empty(0, dtype=np.int64))  # nothing is left to be compiled later
+        self.gather(np.empty(0, dtype=np.int64))  # compile now, so that no later call is slow
 
     def __enter__(self) -> "BulkReader":
         return self
@@ -76,53 +76,52 @@ class BulkReader:
         self.close()
 
     def close(self) -> None:
-        """Close the files; a reader that is used again opens them again."""
+        """Close the files; later calls open them again."""
         while self._files:
             os.close(self._files.popitem()[1])
 
     def gather(self, indices: NDArray[np.int64]) -> Samples:
-        """The samples with these indices [n], in this order, in arrays of their own.
+        """Copy the samples with these indices [n], in this order, into new arrays.
 
-        Raises IndexError for an index outside of 0..N−1, and WorkError for a shard that is not here or cannot be mapped
-        and for a value that no sample can have.
+        Raises IndexError for an index outside of 0 to N − 1, and WorkError for a shard that is missing or cannot be
+        mapped, and for an impossible value.
         """
         places = self._find(indices)
         for shard in np.unique(places.shards[self._addresses[places.shards] == 0]).tolist():
             self._addresses[shard] = self._store.shard(shard).records.ctypes.data
         addresses = self._addresses[places.shards] + places.starts
         samples = unpack_at(addresses, places.lengths, places.masked_counts)
-        if fault := value_fault(samples, self._store.vocabulary_size):
+        if fault := find_invalid_value(samples, self._store.vocabulary_size):
             shard = int(places.shards[fault[0]])
-            raise self._unusable(shard, int(indices[fault[0]] - self._starts[shard]), fault[1])
+            raise self._shard_error(shard, int(indices[fault[0]] - self._starts[shard]), fault[1])
         return samples
 
-    def _unusable(self, shard: int, sample: int, what: str) -> WorkError:
+    def _shard_error(self, shard: int, sample: int, what: str) -> WorkError:
         path = self._store.paths[shard]
         return WorkError(
-            f"{path}: sample {sample}: {what}; the shard is not the one that was checked, or it was made wrongly: see "
-            f"`podium data verify {path.parent}`"
+            f"{path}: sample {sample}: {what}; the shard has changed since it was verified, or was written wrongly: "
+            f"see `podium data verify {path.parent}`"
         )
 
     def will_need(self, indices: NDArray[np.int64]) -> int:
-        """Ask the system to read these samples [n] into its page cache without waiting for them; bytes asked for.
+        """Prefetch these samples [n] into the page cache without waiting. Returns the requested bytes.
 
-        They are asked for in the order of the disk, neighbours together. It is advice: what a later `gather` gives does
-        not depend on it, and the memory is that of the system's page cache, given back where it is short. Raises as
-        `gather` does.
+        Requests ascend by file offset, and neighbouring samples share one. This is only advice to the kernel: a later
+        `gather` returns the same either way, and the kernel may reclaim the memory. Raises as `gather`.
         """
-        asked = 0
+        requested = 0
         places = self._find(indices)
         sizes = places.sizes
         for shard in np.unique(places.shards).tolist():
-            file, here = self._file(shard), places.shards == shard
-            starts = places.starts[here] + self._store.shard(shard).places[RECORDS].start
+            file, here = self._descriptor(shard), places.shards == shard
+            starts = places.starts[here] + self._store.shard(shard).dataset_ranges[RECORDS].start
             for start, length in byte_ranges(starts, starts + sizes[here]):
                 os.posix_fadvise(file, start, length, os.POSIX_FADV_WILLNEED)
-                asked += length
-        return asked
+                requested += length
+        return requested
 
-    def _file(self, shard: int) -> int:
-        """Descriptor of a shard's file, opened at the first call."""
+    def _descriptor(self, shard: int) -> int:
+        """File descriptor of a shard, opened at the first call."""
         if shard not in self._files:
             path = self._store.paths[shard]
             try:
@@ -133,7 +132,7 @@ class BulkReader:
                 ) from error
         return self._files[shard]
 
-    def _find(self, indices: NDArray[np.int64]) -> _Places:
+    def _find(self, indices: NDArray[np.int64]) -> _RecordLocations:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self._store)):
             raise IndexError(f"samples {indices.min()} to {indices.max()} of a store of {len(self._store)}")
         shards = np.searchsorted(self._starts, indices, side="right") - 1
@@ -141,22 +140,24 @@ class BulkReader:
         for number, part in enumerate(self._store.stores):
             here = (indices >= self._bounds[number]) & (indices < self._bounds[number + 1])
             own = indices[here] - self._bounds[number]
-            first[here] = _before(own, part.index.entries, *_decoding(part.index), self._blocks[number], BLOCK)
+            first[here] = _record_offsets(
+                own, part.index.entries, *_entry_layout(part.index), self._blocks[number], BLOCK_SAMPLES
+            )
         first -= self._firsts[shards]
         lengths, masked_counts = self._store.lengths[indices], self._store.masked_counts[indices]
         beyond = (first < 0) | (first + record_lengths(lengths, masked_counts) > self._counts[shards])
-        if beyond.any():  # else memory would be read that is not the shard's
+        if beyond.any():  # a wrong index must not lead `unpack_at` to memory outside of the mapping
             path = self._store.paths[int(shards[beyond.argmax()])]
-            raise unfit(path.parent / FILE, f"a sample lies outside of the records of {path}")
-        return _Places(shards, first * STORED_DTYPE.itemsize, lengths, masked_counts)
+            raise length_index_error(path.parent / FILE, f"a sample lies outside of the records of {path}")
+        return _RecordLocations(shards, first * STORED_DTYPE.itemsize, lengths, masked_counts)
 
 
 def byte_ranges(
-    starts: NDArray[np.int64], ends: NDArray[np.int64], gap: int = GAP, piece: int = PIECE
+    starts: NDArray[np.int64], ends: NDArray[np.int64], gap: int = MAX_GAP_BYTES, piece: int = MAX_REQUEST_BYTES
 ) -> Iterator[tuple[int, int]]:
-    """First byte and length of the pieces, ascending and without overlap, that hold all of start to end [n ≥ 1].
+    """Merge byte ranges, `starts` to `ends` [n ≥ 1], into disjoint ascending requests: (first byte, length).
 
-    What has at most `gap` bytes between is joined, and cut into pieces of at most `piece` bytes.
+    Ranges at most `gap` bytes apart are joined, and the result is cut into requests of at most `piece` bytes.
     """
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
@@ -167,14 +168,14 @@ def byte_ranges(
             yield begin, min(piece, end - begin)
 
 
-def _decoding(index: StoredLengths) -> tuple[int, int]:
-    """How many bits of an entry are the masked tokens, and which."""
+def _entry_layout(index: StoredLengths) -> tuple[int, int]:
+    """Number and mask of the low bits of an entry, which hold the masked tokens."""
     return index.masked_bits, 2**index.masked_bits - 1
 
 
 @compiled
-def _sums(entries: NDArray[Any], bits: int, mask: int, block: int) -> NDArray[np.int64]:
-    """Numbers in all records before those of sample 0, block, 2 · block …"""
+def _block_offsets(entries: NDArray[Any], bits: int, mask: int, block: int) -> NDArray[np.int64]:
+    """Numbers (u2) in all records before samples 0, block, 2 · block, …"""
     sums = np.zeros((len(entries) + block - 1) // block, np.int64)
     total = 0
     for number in range(len(sums)):
@@ -184,15 +185,16 @@ def _sums(entries: NDArray[Any], bits: int, mask: int, block: int) -> NDArray[np
         for k in range(number * block, last):
             tokens += entries[k] >> bits
             masked += entries[k] & mask
-        total += tokens + 2 * masked + (3 + TRAILER) * (last - number * block)  # entries count tokens from 1
+        # + 3: an entry has tokens − 1 and masked tokens − 1, and the masked tokens count twice
+        total += tokens + 2 * masked + (3 + TRAILER) * (last - number * block)
     return sums
 
 
 @compiled
-def _before(
+def _record_offsets(
     indices: NDArray[np.int64], entries: NDArray[Any], bits: int, mask: int, blocks: NDArray[np.int64], block: int
 ) -> NDArray[np.int64]:
-    """Numbers in all records before that of each of these samples [n]."""
+    """Numbers (u2) in all records before each of these samples [n]."""
     before = np.empty(len(indices), np.int64)
     for i in range(len(indices)):
         number = indices[i] // block

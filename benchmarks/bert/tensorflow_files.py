@@ -1,4 +1,4 @@
-"""What TensorFlow's files have in common, without TensorFlow: checksums and protocol buffers."""
+"""Checksums and protocol buffers of TensorFlow's file formats, without TensorFlow."""
 
 from typing import Any
 
@@ -9,17 +9,15 @@ from numpy.typing import NDArray
 
 
 def masked_crc(content: bytes | NDArray[np.float32]) -> int:
-    """The CRC-32C as TensorFlow and LevelDB store it."""
+    """CRC-32C, rotated and offset as TensorFlow and LevelDB store it."""
     crc = int(google_crc32c.value(content))
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def message_classes(description: str) -> dict[str, Any]:
-    """The classes of the messages of a FileDescriptorProto in text format, by their names.
-
-    They are in a pool of their own, so that TensorFlow may be imported as well.
-    """
+    """Classes of the messages of a FileDescriptorProto in text format, by their names."""
     file = text_format.Parse(description, descriptor_pb2.FileDescriptorProto())
+    # A separate pool: in the default one the names would collide with those of an imported TensorFlow.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {

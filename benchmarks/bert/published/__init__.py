@@ -1,1 +1,1 @@
-"""Results that were published in MLPerf Training, as figures: what others' systems took, and how many samples."""
+"""Published MLPerf Training results of BERT: times, samples to target, and hyper-parameters."""

@@ -1,4 +1,4 @@
-"""Published MLPerf results as typed records. The data files in this folder contain figures only, one system a line."""
+"""Readers of published MLPerf results. The JSON files in this folder have one system a line."""
 
 import json
 import math
@@ -17,7 +17,7 @@ RUNS, SAMPLES, TINY, SCORES, RATES = (
 
 @dataclass(frozen=True)
 class _Result:
-    """What every published result has."""
+    """Fields of every published result."""
 
     round: str
     submitter: str
@@ -28,13 +28,13 @@ class _Result:
 
 @dataclass(frozen=True)
 class _System(_Result):
-    """What every system has whose runs were published one by one, or as their mean."""
+    """Fields of every system whose runs were published, singly or as a mean."""
 
-    family: str  # whose training code was run; many submitters ran NVIDIA's
+    family: str  # origin of the training code; many submitters ran NVIDIA's
     gpu: str  # kind of GPU: a100_sxm, a100_pcie
     nodes: int
     gpus_per_node: int
-    adapters: tuple[int, float] | None  # a node's network adapters for training and the Gb/s of each; None for one node
+    adapters: tuple[int, float] | None  # number of a node's network adapters for training, Gb/s of each; None: one node
     accumulation_steps: int
 
     @property
@@ -52,7 +52,7 @@ class PublishedRun(_System):
 
     division: str
     gpu_memory_gb: int
-    republished_from: str | None  # ROUND/SYSTEM of the earlier round whose very runs these are, else None
+    republished_from: str | None  # ROUND/SYSTEM of an earlier round with the same runs, else None
     seconds: tuple[float, ...]  # run_start to run_stop of each run
     samples: tuple[int | None, ...]  # samples to target of each run; None for a run that did not reach it
     not_converged: int
@@ -65,22 +65,25 @@ class PublishedRun(_System):
 
     @property
     def mean_samples(self) -> float:
-        """Of the runs that reached the target."""
+        """Mean samples to target of the runs that reached it."""
         return mean(samples for _, samples in self.converged)
 
     @property
     def mean_seconds(self) -> float:
-        """Of the runs that reached the target."""
+        """Mean seconds of the runs that reached the target."""
         return mean(seconds for seconds, _ in self.converged)
 
     @property
     def sequences_per_second(self) -> float:
-        """Over whole runs, evaluation included."""
+        """Mean throughput of whole runs, evaluation included."""
         return self.mean_samples / self.mean_seconds
 
     @property
     def score_seconds(self) -> float:
-        """MLPerf's score, unscaled: the mean without the fastest and the slowest, a run that failed being slowest."""
+        """MLPerf's score before RCP scaling: the mean without the fastest and the slowest run.
+
+        A run that missed the target counts as infinitely slow.
+        """
         pairs = zip(self.seconds, self.samples, strict=True)
         counted = sorted(math.inf if samples is None else seconds for seconds, samples in pairs)[1:-1]
         return mean(counted)
@@ -88,7 +91,7 @@ class PublishedRun(_System):
 
 @dataclass(frozen=True)
 class SamplesToTarget(_Result):
-    """How many samples a system's runs trained on until the target, at a global batch size."""
+    """Samples to target of a system's runs at a global batch size: mean, least and greatest."""
 
     division: str
     mean: float
@@ -113,20 +116,20 @@ class SamplesToTarget(_Result):
 
 @dataclass(frozen=True)
 class PublishedScore(_System):
-    """A system of several nodes of round 1.1, of which only the mean of its runs is kept."""
+    """A system of several nodes in round 1.1, with the means of its runs only."""
 
     mean_samples: float
     score_seconds: float
 
     @property
     def sequences_per_second(self) -> float:
-        """Mean samples by the score, which leaves the fastest and the slowest run out."""
+        """Mean samples divided by the score."""
         return self.mean_samples / self.score_seconds
 
 
 @dataclass(frozen=True)
 class LearningRate:
-    """A base learning rate that reached the target."""
+    """A published base learning rate that reached the target."""
 
     optimizer: str
     global_batch_size: int
@@ -135,32 +138,32 @@ class LearningRate:
 
 
 def read_runs(path: Path = RUNS) -> list[PublishedRun]:
-    """The A100 systems of rounds 2.0 and 2.1, in the file's order. ValueError for a file that holds anything else."""
+    """Read the A100 systems of rounds 2.0 and 2.1. Raises ValueError for rows with other fields."""
     return [PublishedRun(**row) for row in _rows(path, "runs", PublishedRun)]
 
 
 def read_samples(path: Path = SAMPLES) -> list[SamplesToTarget]:
-    """Samples to target of rounds 1.0 and 1.1 (BERT-large from the checkpoint, target 0.720)."""
+    """Read samples to target of rounds 1.0 and 1.1 (BERT-large from the checkpoint, target 0.720)."""
     return [SamplesToTarget(**row) for row in _rows(path, "systems", SamplesToTarget)]
 
 
 def read_scores() -> list[PublishedScore]:
-    """A100 systems of several nodes in round 1.1."""
+    """Read the A100 systems of several nodes in round 1.1."""
     return [PublishedScore(**row) for row in _rows(SCORES, "systems", PublishedScore)]
 
 
 def read_tiny_samples() -> list[SamplesToTarget]:
-    """Samples to target of the tiny BERT, as measured with Podium itself."""
+    """Read samples to target of the tiny BERT, measured with Podium."""
     return read_samples(TINY)
 
 
 def read_learning_rates() -> list[LearningRate]:
-    """Published base learning rates of BERT-large, by optimizer and batch size."""
+    """Read published base learning rates of BERT-large by optimizer and batch size."""
     return [LearningRate(**row) for row in _rows(RATES, "rates", LearningRate)]
 
 
 def _rows(path: Path, key: str, kind: type) -> list[dict[str, Any]]:
-    """The rows of a file, which have the fields of `kind`; tuples for lists."""
+    """Read rows with exactly the fields of the dataclass `kind`; lists become tuples. Raises ValueError for others."""
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))[key]
     wanted = {field.name for field in fields(kind)}
     for number, row in enumerate(rows):

@@ -1,1 +1,1 @@
-"""Is a prepared store right? Each check is a function that says what it found."""
+"""Verification of prepared stores. Each check is a function that yields findings."""

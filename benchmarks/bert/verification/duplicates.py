@@ -1,10 +1,10 @@
-"""Samples that occur more than once, within a shard and across shards, found by hash and confirmed by content.
+"""Detection of duplicate samples within a shard and across shards, by hash and confirmed by content.
 
-The hashes are processed in partitions by their highest bits, so that memory beyond the hashes themselves does not
-grow with the store: about 400 MB, and 8 bytes for each pair of shards.
+The hashes are processed in partitions by their highest bits, so that memory in addition to the hashes does not grow
+with the store: about 400 MB, and 8 bytes for each pair of shards.
 
-The 64-bit hash covers all of a sample: token ids, first segment length, masked positions, masked token ids and
-label, with the lengths of the arrays first. Four 16-bit values at a time are joined into a word w, and the state h
+The 64-bit hash covers the whole sample: lengths of its arrays, first segment length, label, token ids, masked positions
+and masked token ids. Four 16-bit values at a time are joined into a word w, and the state h
 becomes rotate(h ^ mix(w)) * ODD; each of these steps is a bijection of h, so no state is lost, and a final mix lets
 every bit reach every other. `mix` is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
 number generators, OOPSLA 2014). Of n different samples about n²/2⁶⁵ pairs have the same hash: 0.0007 of 1.6e8.
@@ -23,68 +23,69 @@ from benchmarks.bert.samples import FlatArrays, Samples
 from benchmarks.bert.shard import Shard
 from podium.core.jit import compiled
 
-PARTITION = 2**23  # hashes, about, that are sorted at once
-CONFIRMED = 4_096  # pairs of equal hashes whose samples are read and compared
-# Steps for counting what pairs of shards share; where there are more, a random part of the hashes is counted.
-PAIR_WORK = 2**30
-OPEN_SHARDS = 32
+PARTITION_HASHES = 2**23  # approximate number of hashes that are sorted at once
+MAX_COMPARED_PAIRS = 4_096  # of equal hashes, whose samples are read and compared
+# Steps for counting the samples that pairs of shards share. Where more would be needed, a random part of the hashes
+# (those whose low bits are 0) is counted and the result is extrapolated.
+MAX_PAIR_STEPS = 2**30
+MAX_OPEN_SHARDS = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Duplicates:
-    """What was found among all samples of some shards."""
+    """Duplicates among all samples of some shards."""
 
-    samples: int
-    repeated: int  # samples that equal an earlier one
-    # [shards, shards] samples that two shards share (of one that occurs a times here and b times there, min(a, b)),
-    # above the diagonal; estimated from a random part where that is too much work.
+    samples: int  # in all shards
+    repeated: int  # samples equal to an earlier one
+    # [shards, shards] number of samples that two shards share, above the diagonal; a sample that occurs a times in one
+    # and b times in the other counts min(a, b). Extrapolated from a random part above MAX_PAIR_STEPS.
     shared: NDArray[np.float64]
-    compared: int  # pairs of samples with equal hashes that were read and compared
-    unequal: int  # those of them that differ: collisions of the hash
+    compared: int  # pairs of samples with equal hashes whose content was compared
+    collisions: int  # compared pairs that differ: collisions of the hash
 
     def shares(self, sizes: Sequence[int]) -> NDArray[np.float64]:
-        """What two shards share, of the smaller one's samples, [shards, shards]; 0 but above the diagonal."""
+        """`shared` relative to the smaller shard [shards, shards]; `sizes` are the samples of each shard."""
         smaller = np.minimum.outer(np.array(sizes), np.array(sizes))
         shares: NDArray[np.float64] = np.minimum(1.0, self.shared / smaller)
         return shares
 
 
 def find_duplicates(paths: Sequence[Path], hashes: Sequence[NDArray[np.uint64]]) -> Duplicates:
-    """Find what occurs more than once in shards with these hashes, u8 [samples] each.
+    """Find duplicate samples in shards, from the hashes of each shard, u8 [samples].
 
-    Counts are lowered by the share of collisions among the pairs that were compared. Raises WorkError for a shard
-    that can no longer be read.
+    Counts are reduced by the share of hash collisions among the compared pairs. Raises WorkError for a shard that can
+    no longer be read.
     """
     total = sum(len(part) for part in hashes)
     if not total:
         return Duplicates(0, 0, np.zeros((0, 0)), 0, 0)
-    bits = max(0, (total - 1).bit_length() - (PARTITION - 1).bit_length())
+    bits = max(0, (total - 1).bit_length() - (PARTITION_HASHES - 1).bit_length())
     shared = np.zeros((len(hashes), len(hashes)))
     places: list[NDArray[np.int64]] = []
     repeated = 0
     step = 0
     for partition in range(2**bits):
-        values, shards, indices = _members(hashes, partition, bits)
+        values, shards, indices = _select_partition(hashes, partition, bits)
         order = np.argsort(values, kind="stable")
         values, shards, indices = values[order], shards[order], indices[order]
-        if not step:  # one hash of so many is counted, a power of 2
+        if not step:  # one in `step` hashes is counted, a power of 2; estimated from the first partition
             work = _pair_work(values, shards) * 2**bits
-            step = 1 << max(0, (-(-work // PAIR_WORK) - 1).bit_length())
+            step = 1 << max(0, (-(-work // MAX_PAIR_STEPS) - 1).bit_length())
         _count_shared(values, shards, np.uint64(step - 1), float(step), shared)
         again = np.flatnonzero(values[1:] == values[:-1])
         repeated += len(again)
-        again = again[: max(1, CONFIRMED >> bits)]
+        again = again[: max(1, MAX_COMPARED_PAIRS >> bits)]
         places.append(np.stack([shards[again], indices[again], shards[again + 1], indices[again + 1]], axis=1))
     compared = np.concatenate(places)
-    unequal = _count_unequal(paths, compared)
-    real = 1 - unequal / len(compared) if len(compared) else 1.0
-    return Duplicates(total, round(repeated * real), shared * real, len(compared), unequal)
+    collisions = _count_collisions(paths, compared)
+    real = 1 - collisions / len(compared) if len(compared) else 1.0
+    return Duplicates(total, round(repeated * real), shared * real, len(compared), collisions)
 
 
-def _members(
+def _select_partition(
     hashes: Sequence[NDArray[np.uint64]], partition: int, bits: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int64]]:
-    """The hashes whose highest bits are `partition`, with their shards and their indices there."""
+    """Select the hashes whose highest bits are `partition`: hashes, shard numbers, indices within the shards [n]."""
     shift, wanted = np.uint64(64 - bits), np.uint64(partition)
     chosen = [np.flatnonzero(part >> shift == wanted) if bits else np.arange(len(part)) for part in hashes]
     values = np.concatenate([part[indices] for part, indices in zip(hashes, chosen, strict=True)])
@@ -94,7 +95,7 @@ def _members(
 
 @compiled
 def _pair_work(values: NDArray[np.uint64], shards: NDArray[np.int32]) -> int:
-    """Steps of _count_shared over all of these."""
+    """Number of innermost steps of _count_shared for these sorted hashes."""
     work, start, different = 0, 0, 1
     for place in range(1, len(values) + 1):
         if place == len(values) or values[place] != values[start]:
@@ -113,12 +114,12 @@ def _count_shared(
     weight: float,
     shared: NDArray[np.float64],
 ) -> None:
-    """Add to shared[a, b], a < b, what shards a and b share of the values whose `low_bits` are 0.
+    """Add `weight` to shared[a, b], a < b, for each sample that shards a and b share, if its hash has `low_bits` 0.
 
-    The values are sorted, and the shards of equal values too.
+    `values` are the sorted hashes; equal ones are sorted by shard.
     """
     start = 0
-    runs = np.empty((shared.shape[0], 2), dtype=np.int64)  # of one value: a shard, and how often it occurs there
+    runs = np.empty((shared.shape[0], 2), dtype=np.int64)  # of one hash: the shard, and its occurrences there
     for place in range(1, len(values) + 1):
         if place < len(values) and values[place] == values[start]:
             continue
@@ -136,18 +137,19 @@ def _count_shared(
         start = place
 
 
-def _count_unequal(paths: Sequence[Path], pairs: NDArray[np.int64]) -> int:
-    """How many of the pairs [n, 4] (shard, index, shard, index) are two samples that differ."""
-    opened = lru_cache(OPEN_SHARDS)(Shard)
+def _count_collisions(paths: Sequence[Path], pairs: NDArray[np.int64]) -> int:
+    """Number of pairs [n, 4] (shard, index, shard, index) whose samples differ."""
+    opened = lru_cache(MAX_OPEN_SHARDS)(Shard)
 
     def read(shard: int, index: int) -> tuple[Any, ...]:
         return opened(paths[shard]).read(index)
 
-    unequal = 0
+    collisions = 0
+    # Sorted by pairs of shards, so that the cache of open shards is effective.
     for shard, index, other_shard, other_index in sorted(map(tuple, pairs.tolist()), key=lambda p: (p[0], p[2])):
         parts = zip(read(shard, index), read(other_shard, other_index), strict=True)
-        unequal += not all(np.array_equal(one, other) for one, other in parts)
-    return unequal
+        collisions += not all(np.array_equal(one, other) for one, other in parts)
+    return collisions
 
 
 _START = np.uint64(0x6A09E667F3BCC909)  # the fraction of √2
@@ -173,7 +175,7 @@ def _absorb(state: np.uint64, word: np.uint64) -> np.uint64:
 
 @compiled
 def _absorb_values(state: np.uint64, values: NDArray[np.uint16], start: int, end: int) -> np.uint64:
-    """The state after values[start:end]; the last word is filled up with zeros."""
+    """Return the state after values[start:end], four values a word; the last word is padded with zeros."""
     place = start
     while place + 4 <= end:
         word = (
@@ -215,5 +217,5 @@ def _hash_flat(arrays: FlatArrays) -> NDArray[np.uint64]:
 
 
 def hash_samples(samples: Samples) -> NDArray[np.uint64]:
-    """The hash of each sample, u8 [N]: 8 bytes a sample are all that it allocates."""
+    """64-bit hash of each sample, u8 [N]; allocates only the result."""
     return _hash_flat(samples.arrays)

@@ -1,4 +1,4 @@
-"""The evidence that the checks of a store examine, and how far a share may deviate from its expectation by chance."""
+"""Input of the checks: the request, the statistics of the stores, and the statistical tolerance of a share."""
 
 import math
 from collections.abc import Iterator
@@ -7,56 +7,57 @@ from pathlib import Path
 
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.verification.duplicates import Duplicates
-from benchmarks.bert.verification.shard_stats import Survey
+from benchmarks.bert.verification.shard_stats import StoreStatistics
 from podium.core.finding import Severity
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is to be proved right, and with what."""
+    """What to verify, and the files to compare it with."""
 
-    store: Path
-    evaluation: Path | None = None
-    vocabulary: Path | None = None
-    texts: tuple[Path, ...] = ()
-    official: bool = False  # whether it has to be MLPerf's own data
+    store: Path  # folder of training shards
+    evaluation: Path | None = None  # folder of evaluation shards
+    vocabulary: Path | None = None  # the vocab.txt of both
+    texts: tuple[Path, ...] = ()  # that shards were made from
+    official: bool = False  # whether the data must be MLPerf's own
 
     @property
     def stores(self) -> tuple[Path, ...]:
+        """The folders: training first, then evaluation where there is one."""
         return (self.store,) if self.evaluation is None else (self.store, self.evaluation)
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Two stores that were read, and what they share."""
+    """Everything that the checks use: statistics of one or two stores, and their duplicate samples."""
 
     subject: Subject
-    training: Survey
-    evaluation: Survey | None
-    duplicates: Duplicates  # among all readable shards, the training store's first
+    training: StoreStatistics
+    evaluation: StoreStatistics | None
+    duplicates: Duplicates  # among all readable shards, those of the training store first
     vocabulary: Vocabulary | None
 
     @property
-    def fault(self) -> Severity:
-        """Of what is wrong with MLPerf's own data, and only another choice elsewhere."""
+    def deviation_severity(self) -> Severity:
+        """Severity of a deviation from MLPerf's own data: an error only where `official` requires that data."""
         return "error" if self.subject.official else "note"
 
     @property
-    def surveys(self) -> Iterator[tuple[str, Survey]]:
-        """Each store with what its findings begin with."""
+    def statistics(self) -> Iterator[tuple[str, StoreStatistics]]:
+        """Pairs of a prefix for the names of findings and the statistics of a store."""
         yield "", self.training
         if self.evaluation is not None:
             yield "evaluation ", self.evaluation
 
     @property
-    def readable(self) -> Iterator[tuple[str, Survey]]:
-        """The stores of which a shard can be read."""
-        return ((prefix, survey) for prefix, survey in self.surveys if survey.shards)
+    def readable_statistics(self) -> Iterator[tuple[str, StoreStatistics]]:
+        """`statistics` of the stores with a readable shard."""
+        return ((prefix, statistics) for prefix, statistics in self.statistics if statistics.shards)
 
 
-SIGMAS = 6.0  # standard deviations; chance goes beyond them twice in a thousand million checks
+SIGMAS = 6.0  # standard deviations; chance exceeds them in two of 10^9 checks
 
 
 def tolerance(share: float, count: int) -> float:
-    """What a share of `count` independent draws may differ from its expectation `share`: 6 binomial deviations."""
+    """Allowed deviation of a share of `count` independent draws from its expectation: SIGMAS binomial deviations."""
     return SIGMAS * math.sqrt(share * (1 - share) / count) if count else math.inf

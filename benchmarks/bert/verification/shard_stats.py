@@ -1,11 +1,10 @@
-"""Statistics of a store from one pass over its bytes: sums, first offenders, and an 8-byte hash a sample.
+"""Statistics of a store from one pass over its bytes: sums, malformed samples, and an 8-byte hash of each sample.
 
-Shards are read by threads: hashing the bytes and the compiled passes release the interpreter lock. Only the offsets
-of a shard in progress are in memory; its arrays are mapped.
+Shards are read by threads: hashing and the compiled passes release the interpreter lock.
 
-One compiled pass over the flat arrays checks that every sample is a [CLS] A [SEP] B [SEP] with the right masks. At a
-masked position any token of the vocabulary may stand, [CLS] and [SEP] too, since one in ten is drawn at random; so
-the original tokens are restored before the structure is checked.
+One compiled pass over the flat arrays checks that every sample is a well-formed [CLS] A [SEP] B [SEP] with correct
+masks. A masked position may have any token of the vocabulary, even [CLS] or [SEP], since one in ten is drawn at random;
+so the original tokens are restored before the structure is checked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from benchmarks.bert.verification.duplicates import hash_samples
 from podium.core.errors import UsageError, WorkError
 from podium.core.jit import compiled
 
-# What can be wrong with a sample; those from `WORD_FAULTS` on are seen only with the vocabulary.
+# The faults of a sample; those from index VOCABULARY_FAULTS on are detected only with the vocabulary.
 FAULTS = (
     "a first segment shorter than 3 tokens or longer than all but 2",
     "a next-sentence label that is neither 0 nor 1",
@@ -38,127 +37,137 @@ FAULTS = (
     "no [SEP] at the end of a segment",
     "[CLS], [SEP], [MASK] or [PAD] within its text",
 )
-SPECIAL = (CLASSIFICATION, SEPARATOR, MASK, PAD)
-SEGMENT, LABEL, POSITIONS, SPECIAL_MASKED, MASKED_COUNT, BEYOND, START, ENDS, INSIDE = range(len(FAULTS))
-WORD_FAULTS = BEYOND
+# The order of the argument `special` of compiled functions.
+SPECIAL_WORDS = (CLASSIFICATION, SEPARATOR, MASK, PAD)
+(
+    BAD_SEGMENT,
+    BAD_LABEL,
+    BAD_POSITIONS,
+    SPECIAL_MASKED,
+    BAD_MASKED_COUNT,
+    ID_OUT_OF_RANGE,
+    NO_CLS,
+    NO_SEP,
+    SPECIAL_INSIDE,
+) = range(len(FAULTS))
+VOCABULARY_FAULTS = ID_OUT_OF_RANGE
 
 
 def expected_masked_counts(origin: Origin) -> NDArray[np.int64]:
-    """Masked tokens of a sample of each length, i8 [max_sequence_length + 1]: never more than it has tokens of text.
-
-    The probability of imported samples is not known: 0.15 as in all published data.
-    """
+    """Expected masked tokens of a sample of each length, i8 [max_sequence_length + 1], at most its tokens of text."""
+    # The settings of imported samples are unknown; all published data has a probability of 0.15, the default.
     probability = (origin.generation or GenerationSettings()).masked_lm_probability
     counts = masked_counts(probability, origin.max_predictions, origin.max_sequence_length)
     return np.minimum(counts, np.maximum(0, np.arange(len(counts)) - SPECIAL_TOKENS))
 
 
 @compiled
-def _special_words(text: NDArray[np.uint16], length: int, special: NDArray[np.uint16]) -> int:
-    """How many of text[:length] are among the four special words."""
+def _count_special_tokens(text: NDArray[np.uint16], length: int, special: NDArray[np.uint16]) -> int:
+    """Number of tokens in text[:length] that are one of the four special ids."""
     one, two, three, four = special[0], special[1], special[2], special[3]
     count = 0
-    for place in range(length):
-        word = text[place]
-        count += (word == one) | (word == two) | (word == three) | (word == four)
+    for i in range(length):
+        token = text[i]
+        count += (token == one) | (token == two) | (token == three) | (token == four)  # without branches
     return count
 
 
 @compiled
-def _examine_flat(
-    arrays: FlatArrays, expected_masked: NDArray[np.int64], special: NDArray[np.uint16], words: int
+def _inspect_samples(
+    arrays: FlatArrays, expected_masked: NDArray[np.int64], special: NDArray[np.uint16], vocabulary_size: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int, int]:
-    """Faults [9], their first samples [9], numbers of masked positions with [MASK] and with the original token.
+    """Count the faults of samples, and the tokens at masked positions.
 
-    `special` are the ids of [CLS], [SEP], [MASK] and [PAD]; they count only where `words`, the size of the vocabulary,
-    is not 0.
+    Returns the samples with each fault [9], the first of them or −1 [9], masked positions with [MASK], and those with
+    the original token.
+    `special` has the ids of [CLS], [SEP], [MASK] and [PAD]; they are used only where `vocabulary_size` is not 0.
     """
     token_ids, sample_offsets, first_lengths, masked_positions, masked_token_ids, masked_offsets, labels = arrays
     faults = np.zeros(9, dtype=np.int64)
     first = np.full(9, -1, dtype=np.int64)
     as_mask, kept = 0, 0
     text = np.empty(len(expected_masked), dtype=np.uint16)
-    has = np.empty(9, dtype=np.bool_)
+    has_fault = np.empty(9, dtype=np.bool_)
     for sample in range(len(labels)):
         start, end = sample_offsets[sample], sample_offsets[sample + 1]
         length = end - start
         last = length - 1
         separator = np.int64(first_lengths[sample]) - 1
         masked_start, masked_end = masked_offsets[sample], masked_offsets[sample + 1]
-        has[:] = False
-        has[SEGMENT] = separator < 2 or separator > length - 3
-        has[LABEL] = labels[sample] > 1
-        has[MASKED_COUNT] = masked_end - masked_start != expected_masked[length]
-        for place in range(length):
-            text[place] = token_ids[start + place]
+        has_fault[:] = False
+        has_fault[BAD_SEGMENT] = separator < 2 or separator > length - 3
+        has_fault[BAD_LABEL] = labels[sample] > 1
+        has_fault[BAD_MASKED_COUNT] = masked_end - masked_start != expected_masked[length]
+        for i in range(length):
+            text[i] = token_ids[start + i]
         before = np.int64(-1)
         for masked in range(masked_start, masked_end):
             position = np.int64(masked_positions[masked])
             if position <= before or position > last:
-                has[POSITIONS] = True
+                has_fault[BAD_POSITIONS] = True
                 continue
             before = position
-            has[SPECIAL_MASKED] |= position in (0, separator, last)
+            has_fault[SPECIAL_MASKED] |= position in (0, separator, last)
             original = masked_token_ids[masked]
             as_mask += text[position] == special[2]
             kept += text[position] == original
             text[position] = original
-        if words > 0:
-            word = max(largest(token_ids[start:end]), largest(masked_token_ids[masked_start:masked_end]))
-            has[BEYOND] = word >= words
-            has[START] = text[0] != special[0]
-            has[ENDS] = text[last] != special[1]
-            outside = _special_words(text[:1], 1, special) + _special_words(text[last:], 1, special)
+        if vocabulary_size > 0:
+            token_id = max(largest(token_ids[start:end]), largest(masked_token_ids[masked_start:masked_end]))
+            has_fault[ID_OUT_OF_RANGE] = token_id >= vocabulary_size
+            has_fault[NO_CLS] = text[0] != special[0]
+            has_fault[NO_SEP] = text[last] != special[1]
+            outside = _count_special_tokens(text[:1], 1, special) + _count_special_tokens(text[last:], 1, special)
             if 0 < separator < last:
-                has[ENDS] |= text[separator] != special[1]
-                outside += _special_words(text[separator:], 1, special)
-            has[INSIDE] = _special_words(text, length, special) > outside
+                has_fault[NO_SEP] |= text[separator] != special[1]
+                outside += _count_special_tokens(text[separator:], 1, special)
+            has_fault[SPECIAL_INSIDE] = _count_special_tokens(text, length, special) > outside
         for fault in range(9):
-            if has[fault]:
+            if has_fault[fault]:
                 faults[fault] += 1
                 if first[fault] < 0:
                     first[fault] = sample
-    return faults, first, as_mask if words > 0 else 0, kept
+    return faults, first, as_mask if vocabulary_size > 0 else 0, kept
 
 
 @dataclass(frozen=True, eq=False)
-class ShardSurvey:
-    """What one readable shard holds."""
+class ShardStatistics:
+    """Statistics of one readable shard."""
 
     path: Path
     attributes: Mapping[str, Any]
-    damage: str  # why its content is not what was written, as a sentence; empty where it is
+    damage: str  # message about a wrong content hash; empty where the content is intact
     samples: int
     tokens: int
     masked_tokens: int
-    expected_masked_tokens: int  # masked tokens that samples of these lengths have
-    random_next: int
+    expected_masked_tokens: int  # of samples of these lengths
+    random_next: int  # samples whose segment B was drawn from a random document
     lengths: NDArray[np.int64]  # [max_sequence_length + 1] samples of each length
-    words_seen: bool  # whether the vocabulary was there, the shard's own, so that the words were looked at
-    faults: NDArray[np.int64]  # [faults] samples that have each of FAULTS
-    first_offenders: NDArray[np.int64]  # [faults] the first sample with it, −1 where there is none
-    masked_as_mask: int  # masked positions where [MASK] stands; 0 without the vocabulary
-    masked_kept: int  # masked positions where the original token stands
+    tokens_checked: bool  # whether token ids were checked, which needs the shard's own vocabulary
+    faults: NDArray[np.int64]  # [faults] number of samples with each of FAULTS
+    first_offenders: NDArray[np.int64]  # [faults] index of the first sample with it, or −1
+    masked_as_mask: int  # masked positions with [MASK]; 0 without the vocabulary
+    masked_kept: int  # masked positions with the original token
     hashes: NDArray[np.uint64]  # [samples]
-    repeats_in_a_row: int  # samples that equal the one before them
-    # What chance gives in random order: Σ m·(m − 1) / samples over the samples that occur m times.
+    repeats_in_a_row: int  # samples equal to the preceding one
+    # Expectation in random order: Σ m·(m − 1) / samples over the distinct samples, which occur m times each.
     expected_repeats_in_a_row: float
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
-    """What a store holds."""
+class StoreStatistics:
+    """Statistics of all shards of a store."""
 
-    shards: tuple[ShardSurvey, ...]
-    unreadable: tuple[str, ...]  # a sentence for each shard that could not be read
+    shards: tuple[ShardStatistics, ...]
+    unreadable: tuple[str, ...]  # an error message for each shard that could not be read
 
     def total(self, count: str) -> int:
-        """The sum of a count over the shards."""
+        """Sum of a field of ShardStatistics over the shards."""
         return sum(getattr(shard, count) for shard in self.shards)
 
     @property
     def attributes(self) -> dict[Path, Mapping[str, Any]]:
-        """Of every readable shard."""
+        """Attributes of every readable shard."""
         return {shard.path: shard.attributes for shard in self.shards}
 
     @property
@@ -167,68 +176,70 @@ class Survey:
 
     @property
     def text_tokens(self) -> int:
-        """Tokens but [CLS] and [SEP]."""
+        """Number of tokens other than [CLS] and [SEP]."""
         return self.total("tokens") - SPECIAL_TOKENS * self.samples
 
     @property
-    def words_seen(self) -> bool:
-        return all(shard.words_seen for shard in self.shards)
+    def tokens_checked(self) -> bool:
+        return all(shard.tokens_checked for shard in self.shards)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """[longest + 1] samples of each length."""
+        """Number of samples of each length [longest + 1]."""
         total = np.zeros(max(len(shard.lengths) for shard in self.shards), dtype=np.int64)
         for shard in self.shards:
             total[: len(shard.lengths)] += shard.lengths
         return total
 
 
-def survey_store(
+def compute_store_statistics(
     folder: Path, vocabulary: Vocabulary | None, processors: int, on_read: Callable[[int], None] | None = None
-) -> Survey:
-    """Survey every shard of a folder, also where some cannot be read; `on_read` is told of bytes that were read.
+) -> StoreStatistics:
+    """Read every shard of a folder, `processors` at a time; unreadable shards are reported in the result.
 
-    Takes 8 bytes a sample (1.25 GB of 157 million), and for each of the `processors` the samples of a shard, and their
-    hashes once more. Raises UsageError where the folder has no shard.
+    `on_read` is called with the bytes of each shard. Memory: 8 bytes a sample (1.25 GB for 157 million), and for each
+    thread the samples and hashes of one shard. Raises UsageError for a folder without shards.
     """
     paths = shard_paths(folder)
     with ThreadPoolExecutor(processors) as pool:
         try:
-            surveys: list[ShardSurvey | str] = []
-            for path, survey in zip(paths, pool.map(lambda path: _survey_or_why(path, vocabulary), paths), strict=True):
-                surveys.append(survey)
+            results: list[ShardStatistics | str] = []
+            in_progress = pool.map(lambda path: _statistics_or_error(path, vocabulary), paths)
+            for path, result in zip(paths, in_progress, strict=True):
+                results.append(result)
                 if on_read is not None:
                     on_read(_size(path))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return Survey(
-        tuple(survey for survey in surveys if isinstance(survey, ShardSurvey)),
-        tuple(survey for survey in surveys if isinstance(survey, str)),
+    return StoreStatistics(
+        tuple(result for result in results if isinstance(result, ShardStatistics)),
+        tuple(result for result in results if isinstance(result, str)),
     )
 
 
 def bytes_of(folders: Sequence[Path]) -> int:
-    """Bytes of all shards of these stores."""
+    """Total size of the shards in these folders."""
     return sum(_size(path) for folder in folders for path in shard_paths(folder))
 
 
 def _size(path: Path) -> int:
+    """Size of a file, or 0 where it cannot be read: sizes are for progress only."""
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def _survey_or_why(path: Path, vocabulary: Vocabulary | None) -> ShardSurvey | str:
+def _statistics_or_error(path: Path, vocabulary: Vocabulary | None) -> ShardStatistics | str:
     try:
-        return survey_shard(path, vocabulary)
+        return compute_shard_statistics(path, vocabulary)
     except (WorkError, UsageError) as error:
         return str(error)
 
 
-def survey_shard(path: Path, vocabulary: Vocabulary | None) -> ShardSurvey:
-    """Survey one shard; raises WorkError or UsageError if it cannot be read."""
+def compute_shard_statistics(path: Path, vocabulary: Vocabulary | None) -> ShardStatistics:
+    """Read one shard and compute its statistics. Raises WorkError or UsageError where it cannot be read."""
     shard = Shard(path)
     expected_masked = expected_masked_counts(shard.origin)
     damage = ""
@@ -238,15 +249,15 @@ def survey_shard(path: Path, vocabulary: Vocabulary | None) -> ShardSurvey:
     except WorkError as error:
         damage = str(error)
     own = vocabulary if vocabulary and vocabulary.sha256 == shard.attributes["vocabulary_sha256"] else None
-    # Without the vocabulary the words themselves are not looked at.
-    special = np.array([own.ids[word] if own else 0 for word in SPECIAL], dtype=np.uint16)
-    faults, first_offenders, as_mask, kept = _examine_flat(
+    # Without the shard's own vocabulary token ids are not checked.
+    special = np.array([own.ids[word] if own else 0 for word in SPECIAL_WORDS], dtype=np.uint16)
+    faults, first_offenders, as_mask, kept = _inspect_samples(
         samples.arrays, expected_masked, special, len(own.words) if own else 0
     )
     hashes = hash_samples(samples)
     _, occurrences = np.unique(hashes, return_counts=True)
     lengths = np.bincount(shard.lengths, minlength=len(expected_masked)).astype(np.int64)
-    return ShardSurvey(
+    return ShardStatistics(
         path=path,
         attributes=shard.attributes,
         damage=damage,
@@ -256,7 +267,7 @@ def survey_shard(path: Path, vocabulary: Vocabulary | None) -> ShardSurvey:
         expected_masked_tokens=int(lengths @ expected_masked),
         random_next=int(np.count_nonzero(samples.next_sentence_labels)),
         lengths=lengths,
-        words_seen=own is not None,
+        tokens_checked=own is not None,
         faults=faults,
         first_offenders=first_offenders,
         masked_as_mask=as_mask,

@@ -1,4 +1,4 @@
-"""Cold reads: all layouts hold the same samples, what is dropped is out of memory, and disturbances are noticed."""
+"""Benchmark of cold reads: equal samples in all layouts, dropped page cache, detection of other disk users."""
 
 import mmap
 import os
@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from benchmarks.bert import bench_reads
-from benchmarks.bert.bench_reads import Counters, drop, layouts_of, random_samples, random_store, resident_bytes
-from benchmarks.bert.samples import value_fault
+from benchmarks.bert.bench_reads import (
+    Counters,
+    build_layouts,
+    drop_page_cache,
+    random_samples,
+    resident_bytes,
+    write_random_store,
+)
+from benchmarks.bert.samples import find_invalid_value
 from benchmarks.bert.store import SampleStore
 from podium.core.errors import UsageError, WorkError
 
@@ -18,11 +25,11 @@ SHARDS, SAMPLES = 2, 30
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On a disk; skips where the temporary folder is in memory."""
+    """A folder on a block device; skips where the temporary folder is in memory."""
     folder = tmp_path_factory.mktemp("reads")
     (folder / "probe").write_bytes(b"x")
     try:
-        Counters.of(folder / "probe")
+        Counters.read(folder / "probe")
     except WorkError as error:
         pytest.skip(str(error))
     return folder
@@ -30,12 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def store(folder: Path) -> SampleStore:
-    return SampleStore(random_store(folder / "store", SHARDS, SAMPLES))
+    return SampleStore(write_random_store(folder / "store", SHARDS, SAMPLES))
 
 
-def test_random_samples_are_samples() -> None:
+def test_random_samples_have_valid_values() -> None:
     samples = random_samples(500, seed=3)
-    assert value_fault(samples, bench_reads.VOCABULARY) is None
+    assert find_invalid_value(samples, bench_reads.VOCABULARY_SIZE) is None
     masked = np.diff(samples.masked_offsets)
     assert masked.min() >= 1 and masked.max() <= 76
     for start, end in zip(samples.masked_offsets[:-1], samples.masked_offsets[1:], strict=True):
@@ -44,11 +51,11 @@ def test_random_samples_are_samples() -> None:
 
 
 def test_all_layouts_read_the_same_samples(folder: Path, store: SampleStore) -> None:
-    layouts = layouts_of(store, folder / "layouts")
+    layouts = build_layouts(store, folder / "layouts")
     assert len(layouts) == 7
     samples = [store.read(index) for index in range(len(store))]
     for name, layout in layouts.items():
-        with layout.opened() as read:
+        with layout.open_reader() as read:
             for index in (0, SAMPLES - 1, SAMPLES, len(store) - 1):
                 one = samples[index]
                 expected = sum(int(a.sum()) for a in (one.token_ids, one.masked_positions, one.masked_token_ids))
@@ -57,19 +64,19 @@ def test_all_layouts_read_the_same_samples(folder: Path, store: SampleStore) -> 
             assert total == sum(read(np.array([index])) for index in range(len(store))), name
 
 
-def test_an_unknown_layout_is_refused(folder: Path, store: SampleStore) -> None:
+def test_unknown_layout_is_an_error(folder: Path, store: SampleStore) -> None:
     with pytest.raises(UsageError, match=r"--layout: found 'zarr', allowed is .*'hdf5-fixed'"):
-        layouts_of(store, folder / "layouts", ["zarr"])
+        build_layouts(store, folder / "layouts", ["zarr"])
 
 
-def test_dropped_pages_are_out_of_memory_and_read_ones_in_it(folder: Path) -> None:
+def test_dropped_pages_leave_the_page_cache_and_read_pages_return(folder: Path) -> None:
     path = folder / "pages"
     path.write_bytes(bytes(20 * mmap.PAGESIZE))
     os.sync()
     mapped = np.memmap(path, np.uint8, "r")
     assert mapped.sum() == 0
     assert resident_bytes([path]) == 20 * mmap.PAGESIZE
-    drop([path])  # although it is mapped
+    drop_page_cache([path])  # also drops mapped pages
     assert resident_bytes([path]) == 0
     assert mapped[0] == 0
     assert resident_bytes([path]) >= mmap.PAGESIZE
@@ -77,17 +84,17 @@ def test_dropped_pages_are_out_of_memory_and_read_ones_in_it(folder: Path) -> No
 
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever other tests read from the same disk."""
-    monkeypatch.setattr(bench_reads, "DISTURBED", float("inf"))
+    """Accept reads of other tests from the same disk."""
+    monkeypatch.setattr(bench_reads, "MAX_FOREIGN_SHARE", float("inf"))
 
 
 @pytest.mark.usefixtures("busy")
-def test_a_cold_sample_is_counted(folder: Path) -> None:
+def test_cold_reads_count_requests_and_bytes(folder: Path) -> None:
     costs = bench_reads.bench_reads(
         None,
         folder,
         shards=SHARDS,
-        samples_a_shard=SAMPLES,
+        samples_per_shard=SAMPLES,
         samples=4,
         batch=2,
         turns=1,
@@ -98,16 +105,16 @@ def test_a_cold_sample_is_counted(folder: Path) -> None:
         assert cost["requests"][0] > 0 and cost["kib"][0] >= 1 and cost["resident_kib"][0] >= 1
 
 
-def test_a_disk_that_others_use_is_refused(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_used_by_other_processes_is_an_error(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = iter(range(10**6))
-    monkeypatch.setattr(Counters, "of", lambda _: Counters(number := next(counted), number * 2**20, number * 2**19))
+    monkeypatch.setattr(Counters, "read", lambda _: Counters(number := next(counted), number * 2**20, number * 2**19))
     with pytest.raises(WorkError, match=r"other processes use the disk, 50% of what it read"):
-        bench_reads._undisturbed(store.paths, lambda indices: len(indices), np.arange(4), 2)
+        bench_reads._measure_undisturbed(store.paths, lambda indices: len(indices), np.arange(4), 2)
 
 
 @pytest.mark.usefixtures("busy")
-def test_layouts_of_other_samples_are_refused(folder: Path, store: SampleStore) -> None:
-    layouts_of(store, folder / "own" / "layouts", ["flat arrays, page faults"])
+def test_layouts_with_different_samples_are_an_error(folder: Path, store: SampleStore) -> None:
+    build_layouts(store, folder / "own" / "layouts", ["flat arrays, page faults"])
     file = folder / "own" / "layouts" / "flat" / f"{store.paths[0].name}.bin"
     file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(WorkError, match="hold different samples"):
@@ -115,7 +122,7 @@ def test_layouts_of_other_samples_are_refused(folder: Path, store: SampleStore) 
             store.paths[0].parent,
             folder / "own",
             shards=0,
-            samples_a_shard=0,
+            samples_per_shard=0,
             samples=len(store),
             batch=30,
             turns=1,

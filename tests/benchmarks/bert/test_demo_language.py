@@ -1,4 +1,4 @@
-"""The invented language: what it promises to be worth learning really holds in its sentences."""
+"""The invented language: agreement, collocations and topics in its sentences."""
 
 import re
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ ENDING = re.compile(f"({'|'.join(GENDERS)})(n?)$")
 
 @dataclass
 class Phrase:
-    """A noun phrase as it was read: the noun itself and its number, with the adjective's index where there is one."""
+    """A parsed noun phrase: the noun, its number, and the adjective's index where there is one."""
 
     noun: Noun
     number: int
@@ -27,7 +27,7 @@ class Phrase:
 
 
 class Reader:
-    """Parses a sentence by the grammar, knowing nothing but the words of the language."""
+    """Parser of one sentence, by the grammar and the words of the language."""
 
     def __init__(self, sentence: str, topic: Topic) -> None:
         assert sentence.endswith(".")
@@ -60,11 +60,11 @@ class Reader:
             adjective = self.topic.adjectives.index(stem)
             word = self.words.pop(0)
             noun = self.noun(word, nouns)
-            assert noun is not None, f"{word} is no noun of the topic"
+            assert noun is not None, f"{word} is not a noun of the topic"
             assert adjective_ending == split(word)[1], "adjective and noun share their ending"
         gender, number = split(word)[1]
         assert gender == noun.gender
-        assert determiner == LANGUAGE.determiners[number] + GENDERS[gender], "so does the determiner"
+        assert determiner == LANGUAGE.determiners[number] + GENDERS[gender], "the determiner agrees with the noun"
         return Phrase(noun, number, adjective)
 
     @staticmethod
@@ -80,7 +80,7 @@ def split(word: str) -> tuple[str, tuple[int, int]]:
 
 
 def topic_of(article: list[str]) -> Topic:
-    """The one topic by which all sentences of an article can be read."""
+    """The topic whose verbs occur in all sentences of an article."""
     sentences = [set(sentence.removesuffix(".").split()) for sentence in article]
     (topic,) = (
         topic for topic, verbs in zip(LANGUAGE.topics, VERBS, strict=True) if all(map(verbs.__and__, sentences))
@@ -90,7 +90,7 @@ def topic_of(article: list[str]) -> Topic:
 
 @pytest.fixture(scope="module")
 def sentences() -> list[Reader]:
-    """Every sentence of every article, parsed: agreement and topics are asserted on the way."""
+    """The parsed sentences of 100 articles; the parser asserts agreement and topics."""
     return [Reader(sentence, topic_of(article)) for article in ARTICLES[:100] for sentence in article]
 
 
@@ -99,25 +99,25 @@ def share(kept: list[bool]) -> float:
     return sum(kept) / len(kept)
 
 
-def test_the_same_seed_gives_the_same_text_and_another_seed_another() -> None:
+def test_text_depends_on_the_seed_only() -> None:
     assert list(Language(SEED).articles(300, seed=1)) == ARTICLES
     assert list(Language(SEED).articles(300, seed=2)) != ARTICLES
     assert list(Language(SEED + 1).articles(300, seed=1)) != ARTICLES
 
 
-def test_articles_do_not_depend_on_what_was_drawn_before() -> None:
+def test_articles_do_not_depend_on_earlier_calls() -> None:
     language = Language(SEED)
     list(language.articles(10, seed=9))
     assert list(language.articles(5, seed=1)) == ARTICLES[:5]
 
 
-def test_every_article_has_at_least_two_sentences_and_lengths_are_mixed() -> None:
+def test_articles_have_two_or_more_sentences_and_varied_lengths() -> None:
     lengths = sorted(len(article) for article in ARTICLES)
     assert lengths[0] >= 2
     assert lengths[len(lengths) // 10] < 10 < 60 < lengths[-len(lengths) // 10]
 
 
-def test_words_keep_their_company(sentences: list[Reader]) -> None:
+def test_words_occur_with_their_preferred_collocations(sentences: list[Reader]) -> None:
     phrases = [phrase for s in sentences for phrase in (s.subject, s.object, s.place) if phrase is not None]
     preferred = [p.adjective == p.noun.adjective for p in phrases if p.adjective is not None]
     # 0.9, and a third of the rest by chance: three adjectives and three verbs; of nouns and prepositions there are four
@@ -129,13 +129,13 @@ def test_words_keep_their_company(sentences: list[Reader]) -> None:
     assert share([s.preposition == s.verb.preposition for s in placed]) == pytest.approx(0.925, abs=0.02)
 
 
-def test_half_of_the_sentences_have_a_place_and_a_quarter_a_connective(sentences: list[Reader]) -> None:
+def test_shares_of_sentences_with_places_and_connectives(sentences: list[Reader]) -> None:
     assert share([s.place is not None for s in sentences]) == pytest.approx(0.5, abs=0.03)
     assert share([bool(s.connective) for s in sentences]) == pytest.approx(0.25, abs=0.03)
 
 
-def test_a_strict_language_keeps_every_habit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_text, "HABIT", 1.0)
+def test_preference_of_one_uses_only_preferred_verbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_text, "PREFERENCE", 1.0)
     for article in LANGUAGE.articles(20, seed=3):
         for sentence in article:
             read = Reader(sentence, topic_of(article))

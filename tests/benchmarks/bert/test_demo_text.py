@@ -1,7 +1,4 @@
-"""The embedded text: the same bytes every time, and samples as mixed in length as Wikipedia's.
-
-A vocabulary of our own: the same bytes everywhere, and all of its text can be written with it.
-"""
+"""The embedded text: constant bytes, sample lengths like Wikipedia's. Vocabularies: constant bytes, full coverage."""
 
 import shutil
 import subprocess
@@ -28,13 +25,13 @@ def files(text: EmbeddedText) -> list[Path]:
     return [*text.training, text.evaluation, text.vocabulary]
 
 
-def test_it_is_the_same_every_time(text: EmbeddedText) -> None:
-    """On every machine: the hash of its bytes is a constant."""
+def test_embedded_text_has_constant_bytes(text: EmbeddedText) -> None:
+    # is_written compares with a constant hash
     assert text.is_written()
     assert sorted(text.vocabulary.parent.iterdir()) == sorted(files(text))
 
 
-def test_another_byte_is_another_text(text: EmbeddedText, tmp_path: Path) -> None:
+def test_changed_byte_is_detected(text: EmbeddedText, tmp_path: Path) -> None:
     copy = EmbeddedText.of(tmp_path / "copy")
     assert not copy.is_written()
     shutil.copytree(text.evaluation.parent, tmp_path / "copy")
@@ -50,13 +47,13 @@ def test_no_article_occurs_twice(text: EmbeddedText) -> None:
     assert len(set(longer)) == len(longer) > 1000
 
 
-def test_the_vocabulary_knows_every_word_of_the_evaluation_text(text: EmbeddedText) -> None:
+def test_vocabulary_covers_the_evaluation_text(text: EmbeddedText) -> None:
     vocabulary = Vocabulary.read(text.vocabulary)
     assert len(vocabulary.words) == TINY.vocabulary_size
     assert vocabulary.ids["[UNK]"] not in Reader(vocabulary).read(text.evaluation.read_bytes()).tokens
 
 
-def test_samples_are_as_mixed_in_length_as_wikipedia_s(text: EmbeddedText) -> None:
+def test_sample_lengths_vary_like_wikipedias(text: EmbeddedText) -> None:
     vocabulary, once = Vocabulary.read(text.vocabulary), GenerationSettings(duplicates=2)
     parts = [Reader(vocabulary).read(part.read_bytes()) for part in text.training]
     lengths = np.concatenate([np.diff(generate_samples(part, vocabulary, once).sample_offsets) for part in parts])
@@ -81,7 +78,7 @@ def texts(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_two_processes_train_the_same_bytes(texts: list[Path], tmp_path: Path) -> None:
+def test_two_processes_train_the_same_vocabulary(texts: list[Path], tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from benchmarks.bert.demo_text import train_vocabulary;"
         "train_vocabulary([Path(p) for p in sys.argv[2:]], 200, Path(sys.argv[1]))"
@@ -94,9 +91,7 @@ def test_two_processes_train_the_same_bytes(texts: list[Path], tmp_path: Path) -
     assert len(written) == 1
 
 
-def test_the_vocabulary_is_one_that_can_be_read_and_starts_with_the_special_words(
-    texts: list[Path], tmp_path: Path
-) -> None:
+def test_vocabulary_starts_with_the_special_words(texts: list[Path], tmp_path: Path) -> None:
     train_vocabulary(texts, 200, tmp_path / "vocab.txt")
     vocabulary = Vocabulary.read(tmp_path / "vocab.txt")
     assert vocabulary.words[:5] == SPECIAL_WORDS
@@ -104,7 +99,7 @@ def test_the_vocabulary_is_one_that_can_be_read_and_starts_with_the_special_word
     assert all(word == word.lower() for word in vocabulary.words[5:])
 
 
-def test_no_word_of_its_text_is_unknown(texts: list[Path], tmp_path: Path) -> None:
+def test_vocabulary_covers_its_training_text(texts: list[Path], tmp_path: Path) -> None:
     train_vocabulary(texts, 200, tmp_path / "vocab.txt")
     vocabulary = Vocabulary.read(tmp_path / "vocab.txt")
     tokenizer = Tokenizer(vocabulary)
@@ -113,7 +108,7 @@ def test_no_word_of_its_text_is_unknown(texts: list[Path], tmp_path: Path) -> No
             assert vocabulary.ids["[UNK]"] not in tokenizer.tokenize(line)
 
 
-def test_a_frequent_word_is_one_piece(texts: list[Path], tmp_path: Path) -> None:
+def test_frequent_word_is_one_token(texts: list[Path], tmp_path: Path) -> None:
     train_vocabulary(texts, 512, tmp_path / "vocab.txt")
     tokenizer = Tokenizer(Vocabulary.read(tmp_path / "vocab.txt"))
     assert len(tokenizer.tokenize(Language(3).determiners[0] + "a")) == 1

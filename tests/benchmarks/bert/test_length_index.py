@@ -1,4 +1,4 @@
-"""The length index: what is packed is unpacked, in two bytes where that is enough; one that does not fit is refused."""
+"""The length index: packing and unpacking, the size of an entry, and errors for an index of another store."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.benchmarks.bert.test_store import make_samples, write
 
 @given(st.integers(1, 65_535), st.integers(1, 65_535), st.data())
 @settings(deadline=None)
-def test_what_is_packed_is_unpacked(longest: int, most: int, data: st.DataObject) -> None:
+def test_counts_are_packed_and_unpacked(longest: int, most: int, data: st.DataObject) -> None:
     lengths = np.array([*data.draw(st.lists(st.integers(1, longest), max_size=9)), longest, 1])
     masked = np.array(data.draw(st.lists(st.integers(1, most), min_size=len(lengths), max_size=len(lengths))))
     index = StoredLengths.of(lengths, masked, longest, most)
@@ -31,7 +31,7 @@ def test_what_is_packed_is_unpacked(longest: int, most: int, data: st.DataObject
     assert np.array_equal(lengths[by_entry], np.sort(lengths))
 
 
-def test_mlperfs_samples_take_two_bytes() -> None:
+def test_mlperf_limits_take_two_bytes_an_entry() -> None:
     assert entry_dtype(512, 76).itemsize == entry_dtype(128, 20).itemsize == 2
     assert entry_dtype(512, 128).itemsize == 2
     assert entry_dtype(512, 129).itemsize == 4
@@ -40,7 +40,7 @@ def test_mlperfs_samples_take_two_bytes() -> None:
 
 @given(st.lists(st.lists(st.integers(1, 512), min_size=1, max_size=5), min_size=1, max_size=4), st.data())
 @settings(deadline=None)
-def test_columns_that_are_joined_read_as_one(parts: list[list[int]], data: st.DataObject) -> None:
+def test_joined_columns_equal_the_concatenated_array(parts: list[list[int]], data: st.DataObject) -> None:
     columns = [StoredLengths.of(np.array(part), np.array(part), 512, 600).lengths for part in parts]
     whole = np.concatenate([np.array(part) for part in parts])
     joined = JoinedColumn(columns, [0, *np.cumsum([len(part) for part in parts]).tolist()])
@@ -60,7 +60,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_that_of_the_shards_and_opening_reads_none_of_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_reads_lengths_from_the_index_without_opening_shards(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("benchmarks.bert.store.Shard", None)
     store = SampleStore(folder)
     assert np.asarray(store.lengths).tolist() == [5, 60, 7, 512, 9]
@@ -69,7 +71,7 @@ def test_it_is_that_of_the_shards_and_opening_reads_none_of_them(folder: Path, m
     assert not store.index.entries.flags.owndata and not store.index.entries.flags.writeable
 
 
-def test_stores_of_several_lengths_are_joined(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_stores_of_different_lengths_are_joined(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     short = tmp_path_factory.mktemp("short")
     write(short / "c.h5", make_samples([100, 30], seed=3), chosen=GenerationSettings.of_lengths(128, 20))
     renew_manifest(short)
@@ -86,32 +88,32 @@ def change_entry(folder: Path) -> None:
 
 
 def swap(folder: Path) -> None:
-    """The sums of each shard stay as they are, and so does the size."""
+    """Swap two entries: the sums of each shard and the size of the file stay the same."""
     entries = np.fromfile(folder / FILE, "<u2")
     entries[[0, 1]] = entries[[1, 0]]
     entries.tofile(folder / FILE)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (change_entry, r"its SHA-256 is [0-9a-f]{20}…, and manifest\.json lists"),
         (swap, "its SHA-256 is"),
-        (lambda folder: (folder / FILE).write_bytes(b"12345678"), "it has 8 bytes, and 5 samples have 10"),
+        (lambda folder: (folder / FILE).write_bytes(b"12345678"), "it has 8 bytes, and 5 samples need 10"),
         (lambda folder: (folder / FILE).write_bytes(b""), "it has 0 bytes"),
         (lambda folder: (folder / FILE).unlink(), "it cannot be read .No such file"),
     ],
 )
-def test_one_that_does_not_fit_its_store_is_refused(folder: Path, change: object, said: str) -> None:
+def test_index_that_does_not_match_its_store_is_an_error(folder: Path, change: object, expected: str) -> None:
     change(folder)  # type: ignore[operator]
-    with pytest.raises(WorkError, match=said) as caught:
+    with pytest.raises(WorkError, match=expected) as caught:
         SampleStore(folder)
-    assert str(caught.value).startswith(f"{folder / FILE}: the length index does not fit its store: ")
+    assert str(caught.value).startswith(f"{folder / FILE}: the length index does not match its store: ")
     assert f"write it again with `podium data upgrade {folder}`, or, where only some" in str(caught.value)
 
 
-def test_one_that_the_manifest_lists_is_compared_with_the_samples(folder: Path) -> None:
-    """Both were written wrongly: verification reads the samples, and what is out of bounds is never read."""
+def test_verification_compares_the_index_with_the_samples(folder: Path) -> None:
+    """Index and manifest agree with each other and not with the samples."""
     listed = SampleStore(folder).index.sha256
     swap(folder)
     content = (folder / MANIFEST).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The manifest of a store: what it lists is compared with the shards, and a file of any content is refused plainly."""
+"""The manifest of a store: comparison with the shards, and errors for invalid files."""
 
 import errno
 import fcntl
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from benchmarks.bert.manifest import (
-    LARGEST_BYTES,
     MANIFEST,
+    MAX_BYTES,
     Manifest,
     ManifestError,
     has_manifest,
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_has_what_identifies_the_data(folder: Path) -> None:
+def test_manifest_has_the_attributes_and_hashes_of_the_shards(folder: Path) -> None:
     document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     shards = document.pop("shards")
     assert document == {
@@ -59,7 +59,7 @@ def test_it_has_what_identifies_the_data(folder: Path) -> None:
     assert read_manifest(folder) == store.manifest == SampleStore(store.paths).manifest
 
 
-def test_the_digest_is_a_function_of_the_data_alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_digest_depends_only_on_the_data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     digest = SampleStore(folder).manifest.digest
     other = tmp_path_factory.mktemp("other")
     for number, name in enumerate("abc"):
@@ -91,7 +91,7 @@ def another_length(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (lambda folder: (folder / "b.h5").unlink(), r"/b\.h5 is missing, manifest\.json has it; copy the missing"),
         (lambda folder: write(folder / "d.h5"), r"/d\.h5 is one shard too many, manifest\.json does not have it; see"),
@@ -102,9 +102,11 @@ def another_length(folder: Path) -> None:
         (another_length, r"/a\.h5: its max_sequence_length is 100, manifest\.json has 512"),
     ],
 )
-def test_shards_that_it_does_not_list_are_an_error(folder: Path, change: Callable[[Path], Any], said: str) -> None:
+def test_shards_that_differ_from_the_manifest_are_an_error(
+    folder: Path, change: Callable[[Path], Any], expected: str
+) -> None:
     change(folder)
-    with pytest.raises(ManifestError, match=said) as caught:
+    with pytest.raises(ManifestError, match=expected) as caught:
         SampleStore(folder).verify()
     message = str(caught.value)
     for advice in ("`podium data prepare`", f"remove {folder / MANIFEST}"):
@@ -117,7 +119,7 @@ def test_shards_that_it_does_not_list_are_an_error(folder: Path, change: Callabl
     assert read_manifest(folder) == store.manifest
 
 
-def test_a_store_without_one_gets_it_and_keeps_it(folder: Path) -> None:
+def test_missing_manifest_is_written_once(folder: Path) -> None:
     (folder / MANIFEST).unlink()
     SampleStore(sorted(folder.glob("*.h5"))).keep_manifest()
     assert not has_manifest(folder)
@@ -129,7 +131,7 @@ def test_a_store_without_one_gets_it_and_keeps_it(folder: Path) -> None:
     assert read_manifest(folder) == store.manifest
 
 
-def test_it_is_not_written_of_shards_that_have_changed_meanwhile(folder: Path) -> None:
+def test_manifest_is_not_written_for_a_changed_or_locked_folder(folder: Path) -> None:
     (folder / MANIFEST).unlink()
     store = SampleStore(folder)
     write(folder / "d.h5")
@@ -146,8 +148,8 @@ def test_it_is_not_written_of_shards_that_have_changed_meanwhile(folder: Path) -
 
 
 @pytest.mark.parametrize("call", ["open", "replace"])
-def test_a_folder_that_cannot_be_written_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """Mounted read-only: permissions alone do not stop root."""
+def test_read_only_folder_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """As on a file system that is mounted read-only; permissions would not stop root."""
     for name in (MANIFEST, "lengths.bin"):
         (folder / name).unlink()
     really_open = Path.open
@@ -179,7 +181,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-# What it has besides since version 2.
+# Keys added by version 2.
 NEWER = {"version": 2, "max_predictions": 1, "selection": "whole", "lengths_sha256": "ef"}
 
 
@@ -187,14 +189,14 @@ def shard(**changes: Any) -> str:
     return json.dumps(GOOD | {"shards": [GOOD["shards"][0] | changes]})
 
 
-def test_what_the_hostile_ones_begin_from_is_good() -> None:
+def test_valid_documents_are_accepted_with_equal_digests() -> None:
     for document in (GOOD, GOOD | NEWER):
         assert Manifest.of_document(document).document() == document
     assert Manifest.of_document(GOOD).digest == Manifest.of_document(GOOD | NEWER).digest  # the samples are the same
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("", "it is not a JSON document"),
         ("{", "it is not a JSON document"),
@@ -211,57 +213,57 @@ def test_what_the_hostile_ones_begin_from_is_good() -> None:
         (shard(tokens=3 * 512 + 1), r"its shards\[0\] has 1,537 tokens in 3 samples"),
         (shard(masked_tokens=2), r"its shards\[0\] has 2 masked_tokens in 3 samples"),
         (json.dumps(json.loads(shard(masked_tokens=4)) | NEWER), r"its shards\[0\] has 4 masked_tokens in 3 samples"),
-        (json.dumps(GOOD | {"version": 2}), "its max_predictions is no int"),
+        (json.dumps(GOOD | {"version": 2}), "its max_predictions is not of type int"),
         (json.dumps(GOOD | NEWER | {"max_predictions": 0}), "its max_predictions is 0, allowed is 1 to"),
-        (json.dumps(GOOD | NEWER | {"lengths_sha256": 7}), "its lengths_sha256 is no str"),
+        (json.dumps(GOOD | NEWER | {"lengths_sha256": 7}), "its lengths_sha256 is not of type str"),
         (json.dumps(GOOD | NEWER | {"version": 1}), "other keys than a manifest"),
         (json.dumps(GOOD | {"version": [[1]] * 1000}), "its version is "),
-        (json.dumps(GOOD | {"vocabulary_sha256": None}), "its vocabulary_sha256 is no str"),
-        (json.dumps(GOOD | {"max_sequence_length": True}), "its max_sequence_length is no int"),
-        (json.dumps(GOOD | {"max_sequence_length": 512.0}), "its max_sequence_length is no int"),
-        (json.dumps(GOOD | {"samples": 3.0}), "its samples is no int"),
+        (json.dumps(GOOD | {"vocabulary_sha256": None}), "its vocabulary_sha256 is not of type str"),
+        (json.dumps(GOOD | {"max_sequence_length": True}), "its max_sequence_length is not of type int"),
+        (json.dumps(GOOD | {"max_sequence_length": 512.0}), "its max_sequence_length is not of type int"),
+        (json.dumps(GOOD | {"samples": 3.0}), "its samples is not of type int"),
         (json.dumps(GOOD | {"version": True}), "its version is True, not 2 or 1"),
         (json.dumps(GOOD | {"version": 1.0}), r"its version is 1\.0, not 2 or 1"),
-        (json.dumps(GOOD | {"samples": 4}), "another sum of samples"),
+        (json.dumps(GOOD | {"samples": 4}), "its samples are not the sum"),
         (json.dumps(GOOD | {"more": 4}), "other keys than a manifest"),
-        (json.dumps(GOOD | {"shards": {}}), "its shards are no list"),
-        (json.dumps(GOOD | {"shards": []}), "its shards are none"),
-        (json.dumps(GOOD | {"shards": GOOD["shards"] * 2}), "not in the order of their names"),
-        (json.dumps(GOOD | {"shards": ["a.h5"]}), r"its shards\[0\] does not have the keys name, samples"),
-        (shard(more=1), r"its shards\[0\] does not have the keys"),
-        (shard(name=7), r"its shards\[0\]\.name is no str"),
+        (json.dumps(GOOD | {"shards": {}}), "its shards are not a list"),
+        (json.dumps(GOOD | {"shards": []}), "its shards are empty"),
+        (json.dumps(GOOD | {"shards": GOOD["shards"] * 2}), "not in ascending order of their names"),
+        (json.dumps(GOOD | {"shards": ["a.h5"]}), r"its shards\[0\] must have exactly the keys name, samples"),
+        (shard(more=1), r"its shards\[0\] must have exactly the keys"),
+        (shard(name=7), r"its shards\[0\]\.name is not of type str"),
         (shard(samples=-1), r"its shards\[0\]\.samples is -1, allowed is 1 to"),
         (shard(tokens=2**70), r"its shards\[0\]\.tokens is 1180591620717411303424, allowed is 1 to"),
-        (shard(masked_tokens="3"), r"its shards\[0\]\.masked_tokens is no int"),
-        (shard(content_sha256=["cd"]), r"its shards\[0\]\.content_sha256 is no str"),
+        (shard(masked_tokens="3"), r"its shards\[0\]\.masked_tokens is not of type int"),
+        (shard(content_sha256=["cd"]), r"its shards\[0\]\.content_sha256 is not of type str"),
         *(
-            (shard(name=name), r"its shards\[0\]\.name is .*, which is no file name")
+            (shard(name=name), r"its shards\[0\]\.name is .*, which is not a file name")
             for name in ("../a.h5", "/etc/passwd", "a\\b.h5", "a\0.h5", "", "..", "a" * 256)
         ),
     ],
 )
-def test_a_file_that_is_no_manifest_is_refused(folder: Path, content: str | bytes, said: str) -> None:
+def test_invalid_manifest_is_an_error(folder: Path, content: str | bytes, expected: str) -> None:
     path = folder / MANIFEST
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ManifestError, match=said) as caught:
+    with pytest.raises(ManifestError, match=expected) as caught:
         SampleStore(folder)
     text = str(caught.value)
     assert text.startswith(f"{path}: the manifest cannot be used: ") and len(text) < 700 and text.isprintable()
     assert "remove it if the shards are as intended" in text
 
 
-def test_a_name_that_cannot_be_printed_is_escaped(folder: Path) -> None:
+def test_unprintable_name_is_escaped(folder: Path) -> None:
     (folder / MANIFEST).write_text(shard(name="\ud800\x1b[31m.h5"), encoding="utf-8")
     with pytest.raises(ManifestError) as caught:
         SampleStore(folder)
     assert str(caught.value).isprintable()
 
 
-def test_no_more_is_read_than_a_manifest_may_have(folder: Path) -> None:
+def test_too_large_or_unreadable_manifest_is_an_error(folder: Path) -> None:
     path = folder / MANIFEST
     with path.open("wb") as file:
         file.truncate(2**40)  # takes no space
-    with pytest.raises(ManifestError, match=f"it has more than {LARGEST_BYTES:,} bytes"):
+    with pytest.raises(ManifestError, match=f"it has more than {MAX_BYTES:,} bytes"):
         SampleStore(folder)
     for make in (lambda: path.symlink_to("/dev/zero"), lambda: path.symlink_to("none"), path.mkdir):
         path.unlink()
@@ -270,11 +272,11 @@ def test_no_more_is_read_than_a_manifest_may_have(folder: Path) -> None:
             SampleStore(folder)
 
 
-def test_a_store_that_was_not_finished_is_refused_and_gets_no_manifest(folder: Path) -> None:
+def test_unfinished_store_is_an_error_and_gets_no_manifest(folder: Path) -> None:
     store = SampleStore(folder)
     mark_unfinished(folder)
     with pytest.raises(
-        ManifestError, match=r"manifest\.unfinished: the preparation .* give the same `podium data prepar"
+        ManifestError, match=r"manifest\.unfinished: the preparation .* run the same `podium data prepar"
     ):
         SampleStore(folder)
     (folder / MANIFEST).unlink()
@@ -286,8 +288,8 @@ def test_a_store_that_was_not_finished_is_refused_and_gets_no_manifest(folder: P
     assert SampleStore(folder).manifest == read_manifest(folder) == store.manifest
 
 
-def test_a_store_of_too_many_shards_has_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.bert.manifest.LARGEST_BYTES", 100)
+def test_manifest_above_the_size_limit_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.bert.manifest.MAX_BYTES", 100)
     with pytest.raises(WorkError, match=r"manifest\.json: would have \d+ bytes for 1 shards, allowed are 100"):
         write_manifest(tmp_path, Manifest.of_document(GOOD))
     assert not [*tmp_path.iterdir()]

@@ -1,4 +1,4 @@
-"""Records: one run of numbers a sample, from which the sample comes back."""
+"""Records: packing and unpacking of samples."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -16,7 +16,7 @@ def assert_equal(one: Samples, other: Samples) -> None:
 
 @given(st.lists(st.integers(5, 512), min_size=1, max_size=12), st.integers(0, 100), st.data())
 @settings(deadline=None)
-def test_what_is_packed_is_unpacked(lengths: list[int], seed: int, data: st.DataObject) -> None:
+def test_samples_are_packed_and_unpacked(lengths: list[int], seed: int, data: st.DataObject) -> None:
     samples = make_samples(lengths, seed)
     masked = np.diff(samples.masked_offsets)
     records = pack(samples)
@@ -30,7 +30,7 @@ def test_what_is_packed_is_unpacked(lengths: list[int], seed: int, data: st.Data
     assert found.next_sentence_labels.tolist() == samples.next_sentence_labels[order].tolist()
 
 
-def test_a_label_of_more_than_a_byte_is_no_other_label() -> None:
+def test_label_above_one_byte_does_not_become_a_valid_label() -> None:
     samples = make_samples([5])
     records = pack(samples)
     records[-1] = 256

@@ -1,4 +1,4 @@
-"""MLPerf's rules for BERT: when to evaluate, and what the closed division refuses."""
+"""MLPerf's rules for BERT: the evaluation interval and the limits of the closed division."""
 
 from math import floor
 from typing import Any
@@ -39,17 +39,17 @@ def test_the_evaluation_interval_is_that_of_the_rules(global_batch_size: int, sa
 
 def test_the_evaluation_interval_is_the_formula_for_every_batch_size() -> None:
     for size in range(1, 20_000):
-        # in hundredths of whole numbers, so that nothing is rounded
+        # in integers, so that nothing is rounded before the floor
         assert evaluation_interval(size) == floor(5 * (23_023 * size + 300_000_000) / (100 * 100 * 25_000)) * 25_000
 
 
-def test_a_configuration_within_the_rules_has_no_breach() -> None:
+def test_configuration_within_the_rules_passes() -> None:
     assert closed_breaches(**CLOSED) == []
     assert closed_breaches(**CLOSED | {"global_batch_size": 16384, "interval_samples": 325_000}) == []
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"size": "tiny"}, "closed division, Model: size is tiny, allowed is large"),
         ({"optimizer": "adamw"}, "closed division, Optimizer: optimizer.algorithm is adamw, allowed is lamb"),
@@ -68,11 +68,11 @@ def test_a_configuration_within_the_rules_has_no_breach() -> None:
         ),
     ],
 )
-def test_a_broken_rule_is_named(change: dict[str, object], words: str) -> None:
-    assert closed_breaches(**CLOSED | change) == [words]
+def test_broken_rule_is_reported(change: dict[str, object], message: str) -> None:
+    assert closed_breaches(**CLOSED | change) == [message]
 
 
-def test_all_broken_rules_are_named_in_the_order_of_the_rules() -> None:
+def test_all_broken_rules_are_reported_in_their_order() -> None:
     breaches = closed_breaches(
         size="tiny",
         optimizer="adamw",
@@ -94,6 +94,6 @@ def test_all_broken_rules_are_named_in_the_order_of_the_rules() -> None:
     ]
 
 
-def test_rulesets_go_from_the_first_that_one_log_can_pass_to_bert_s_last() -> None:
+def test_rulesets_are_ascending_from_1_1_0_to_5_0_0() -> None:
     assert (RULESETS[0], RULESETS[-1]) == ("1.1.0", "5.0.0")
     assert list(RULESETS) == sorted(set(RULESETS))

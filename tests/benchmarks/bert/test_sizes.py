@@ -1,4 +1,4 @@
-"""BERT's tensors by the official checker's names, its parameters, and what its training costs."""
+"""BERT's tensors by the names of the official checker, its parameters, and the operations of training."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ def test_large_has_the_parameters_of_the_reference() -> None:
     assert LARGE.parameters(VOCABULARY) == 336_226_108
 
 
-def test_the_tensors_are_those_that_the_official_checker_asks_for() -> None:
+def test_tensor_names_are_those_of_the_official_checker() -> None:
     rules = Path(mlperf_logging.__path__[0]) / "compliance_checker" / "training_2.0.0" / "closed_bert.yaml"
     (end,) = [rule["END"] for rule in yaml.safe_load(rules.read_text(encoding="utf-8")) if "END" in rule]
     names = [
@@ -32,7 +32,7 @@ def test_the_tensors_are_those_that_the_official_checker_asks_for() -> None:
     assert sorted(LARGE.tensors(VOCABULARY)) == sorted(names)
 
 
-def test_shapes_follow_from_the_size() -> None:
+def test_tensor_shapes_follow_the_size() -> None:
     tensors = TINY.tensors(100)
     assert tensors["bert/embeddings/word_embeddings"] == (100, 128)
     assert tensors["bert/encoder/layer_1/intermediate/dense/kernel"] == (128, 512)
@@ -41,7 +41,7 @@ def test_shapes_follow_from_the_size() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=lambda size: size.name)
-def test_heads_share_the_width_evenly(size: Size) -> None:
+def test_hidden_size_is_a_multiple_of_the_heads(size: Size) -> None:
     assert size.head_size * size.heads == size.hidden
     assert SIZES[size.name] is size
     assert len(size.local_heads) in (0, size.heads)
@@ -83,9 +83,9 @@ def test_attention_costs_grow_with_the_square_of_the_length() -> None:
     assert two - one == pytest.approx(12 * 24 * 1024 * pairs - pooled_sequence)
 
 
-def test_the_last_layer_goes_on_with_needed_tokens_alone() -> None:
-    """Of 100 tokens 15 masked ones and [CLS]; the output product and both of the feed-forward layer."""
+def test_last_layer_can_count_only_the_needed_tokens() -> None:
+    """100 tokens, of which 15 are masked and one is [CLS]: output product and both feed-forward products."""
     whole = LARGE.training_flops([100], 15, VOCABULARY)
-    spared = 6 * (1024 * 1024 + 2 * 1024 * 4096) * (100 - 15 - 1)
-    assert LARGE.training_flops([100], 15, VOCABULARY, "needed") == pytest.approx(whole - spared)
+    skipped = 6 * (1024 * 1024 + 2 * 1024 * 4096) * (100 - 15 - 1)
+    assert LARGE.training_flops([100], 15, VOCABULARY, "needed") == pytest.approx(whole - skipped)
     assert LARGE.training_flops([100], 15, VOCABULARY, "all") == whole

@@ -1,4 +1,4 @@
-"""Staging: a copy is the store or is refused, wherever it was broken off, and nothing foreign is replaced."""
+"""Staging: complete copies, interrupted copies, damaged sources and targets, and files that must not be replaced."""
 
 import errno
 import json
@@ -33,7 +33,7 @@ Change = Callable[[Path], None]
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A store of four shards, and files that are none of its own."""
+    """A store of four shards, and one file that does not belong to it."""
     folder = tmp_path / "source"
     folder.mkdir()
     for number, name in enumerate(NAMES):
@@ -67,7 +67,7 @@ def flip_last(path: Path) -> None:
 
 
 def assert_is_copy(target: Path, source: Path) -> None:
-    """All of the store, whole, and no other file."""
+    """Assert that the target has all files of the store and no other."""
     assert contents(target) == {name: data for name, data in contents(source).items() if name != "notes.txt"}
     copy = SampleStore(target)
     copy.verify()
@@ -75,7 +75,7 @@ def assert_is_copy(target: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 8])
-def test_a_copy_is_the_store(source: Path, target: Path, workers: int) -> None:
+def test_copy_equals_the_store(source: Path, target: Path, workers: int) -> None:
     sizes: list[int] = []
     read: list[int] = []
     staged = stage_store(source, target, workers=workers, on_start=sizes.append, on_bytes=read.append)
@@ -88,7 +88,7 @@ def test_a_copy_is_the_store(source: Path, target: Path, workers: int) -> None:
     assert {path: path.stat().st_mtime_ns for path in target.iterdir()} == before
 
 
-def test_a_length_index_of_other_samples_is_named(source: Path, target: Path) -> None:
+def test_damaged_length_index_is_an_error(source: Path, target: Path) -> None:
     flip_last(source / length_index.FILE)
     with pytest.raises(WorkError, match=rf"source/{length_index.FILE}: cannot be copied: its SHA-256 is not the one"):
         stage_store(source, target)
@@ -96,15 +96,15 @@ def test_a_length_index_of_other_samples_is_named(source: Path, target: Path) ->
     stage_store(source, target)
     assert_is_copy(target, source)
     flip_last(target / length_index.FILE)
-    with pytest.raises(WorkError, match=rf"target/{length_index.FILE}: is there already .* its SHA-256 is not"):
+    with pytest.raises(WorkError, match=rf"target/{length_index.FILE}: already exists .* its SHA-256 is not"):
         stage_store(source, target)
 
 
 @pytest.mark.parametrize("number", range(len(FILES)))
-def test_a_copy_that_was_killed_is_refused_and_resumed(source: Path, target: Path, number: int) -> None:
+def test_killed_copy_is_unusable_until_resumed(source: Path, target: Path, number: int) -> None:
     """Killed in the middle of file `number`, for each of the files."""
 
-    def killed() -> None:
+    def copy_until_killed() -> None:
         begun: list[object] = []
         copy_bytes = staging._copy_bytes
 
@@ -118,7 +118,7 @@ def test_a_copy_that_was_killed_is_refused_and_resumed(source: Path, target: Pat
         staging._copy_bytes = copy
         stage_store(source, target, workers=1)
 
-    process = multiprocessing.get_context("fork").Process(target=killed)
+    process = multiprocessing.get_context("fork").Process(target=copy_until_killed)
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
@@ -130,7 +130,7 @@ def test_a_copy_that_was_killed_is_refused_and_resumed(source: Path, target: Pat
     assert_is_copy(target, source)
 
 
-def test_a_copy_that_lacks_its_manifest_alone_is_refused_and_resumed(
+def test_copy_without_its_manifest_is_unusable_until_resumed(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -146,16 +146,14 @@ def test_a_copy_that_lacks_its_manifest_alone_is_refused_and_resumed(
     assert_is_copy(target, source)
 
 
-def test_a_full_disk_is_noticed_before_the_copy(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_an_error_before_the_copy(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
     with pytest.raises(WorkError, match=r"the disk is full: the copy needs 1\.\d MB more, and it has 1\.0 MB free"):
         stage_store(source, target)
     assert contents(target) == {}
 
 
-def test_a_disk_that_gets_full_leaves_what_is_whole(
-    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_that_fills_up_keeps_complete_files(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     write_some = os.write
 
@@ -174,7 +172,7 @@ def test_a_disk_that_gets_full_leaves_what_is_whole(
     assert_is_copy(target, source)
 
 
-def test_what_the_disk_has_is_read_back(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_bytes_are_read_back_from_the_disk(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_some = os.write
 
     def write_wrongly(descriptor: int, data: Any) -> int:
@@ -183,7 +181,7 @@ def test_what_the_disk_has_is_read_back(source: Path, target: Path, monkeypatch:
         return write_some(descriptor, changed)
 
     monkeypatch.setattr(os, "write", write_wrongly)
-    with pytest.raises(WorkError, match=r"target/a\.h5: reads otherwise than it was written"):
+    with pytest.raises(WorkError, match=r"target/a\.h5: the disk returns other bytes than were written"):
         stage_store(source, target, workers=1)
     assert contents(target).keys() == {MARKER}
 
@@ -201,7 +199,7 @@ def replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [flip, remove, cut, replace])
-def test_a_corrupt_source_is_named(source: Path, target: Path, change: Change) -> None:
+def test_corrupt_source_is_an_error(source: Path, target: Path, change: Change) -> None:
     change(source / "b.h5")
     with pytest.raises(WorkError, match=r"source/b\.h5: .*podium data verify .*source`$") as raised:
         stage_store(source, target)
@@ -210,23 +208,25 @@ def test_a_corrupt_source_is_named(source: Path, target: Path, change: Change) -
 
 
 @pytest.mark.parametrize("change", [flip, cut, replace])
-def test_a_target_that_was_changed_is_named_and_stays(source: Path, target: Path, change: Change) -> None:
+def test_changed_target_is_an_error_and_is_kept(source: Path, target: Path, change: Change) -> None:
     stage_store(source, target)
     change(target / "b.h5")
     before = contents(target)
-    with pytest.raises(WorkError, match=r"target/b\.h5: is there already and is not that of .*source: .* not replaced"):
+    with pytest.raises(
+        WorkError, match=r"target/b\.h5: already exists and is not the one in .*source: .* not replaced"
+    ):
         stage_store(source, target)
     assert contents(target) == before
 
 
-def test_a_shard_that_is_gone_is_copied_again(source: Path, target: Path) -> None:
+def test_missing_shard_is_copied_again(source: Path, target: Path) -> None:
     stage_store(source, target)
     (target / "c.h5").unlink()
     assert stage_store(source, target).copied == ("c.h5",)
     assert_is_copy(target, source)
 
 
-def test_a_copy_with_a_manifest_is_refused_while_it_is_completed(source: Path, target: Path) -> None:
+def test_copy_is_marked_unfinished_while_it_is_completed(source: Path, target: Path) -> None:
     stage_store(source, target)
     (target / "c.h5").unlink()
     seen: list[bool] = []
@@ -235,43 +235,43 @@ def test_a_copy_with_a_manifest_is_refused_while_it_is_completed(source: Path, t
     assert_is_copy(target, source)
 
 
-def test_shards_that_were_copied_otherwise_become_a_store(source: Path, target: Path) -> None:
+def test_shards_copied_by_other_means_are_completed_to_a_store(source: Path, target: Path) -> None:
     shutil.copytree(source, target, ignore=shutil.ignore_patterns(MANIFEST, "notes.txt"))
     assert stage_store(source, target).copied == ()
     assert_is_copy(target, source)
 
 
-def test_nothing_more_is_copied_after_a_failure(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One shard fails; those that were begun beside it are left, and the last one is not begun."""
+def test_copying_stops_after_a_failure(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one shard fails, copies in progress stop and the last one does not start."""
     flip(source / "a.h5")
-    asked: dict[str, bool] = {}
+    stop_requested: dict[str, bool] = {}
     copy = staging._copy
 
     def copy_later(file: Any, stopped: Event, *rest: Any) -> None:
         if file.source.name != "a.h5":
-            asked[file.source.name] = stopped.wait(20)
+            stop_requested[file.source.name] = stopped.wait(20)
         copy(file, stopped, *rest)
 
     monkeypatch.setattr(staging, "_copy", copy_later)
     with pytest.raises(WorkError, match=r"source/a\.h5"):
         stage_store(source, target, workers=2)
-    assert set(asked.values()) == {True} and "d.h5" not in asked
+    assert set(stop_requested.values()) == {True} and "d.h5" not in stop_requested
     assert contents(target).keys() == {MARKER}
 
 
-def test_a_foreign_file_of_a_shards_name_stays(source: Path, target: Path) -> None:
+def test_foreign_file_with_a_shards_name_is_kept(source: Path, target: Path) -> None:
     target.mkdir(parents=True)
     (target / "c.h5").write_text("mine")
-    with pytest.raises(WorkError, match=r"target/c\.h5: is there already"):
+    with pytest.raises(WorkError, match=r"target/c\.h5: already exists"):
         stage_store(source, target)
     assert (target / "c.h5").read_text() == "mine"
     (target / "c.h5").unlink()
     (target / "c.h5").symlink_to(source / "c.h5")
-    with pytest.raises(WorkError, match=r"target/c\.h5: is there already .*: it is a link"):
+    with pytest.raises(WorkError, match=r"target/c\.h5: already exists .*: it is a link"):
         stage_store(source, target)
 
 
-def test_a_file_that_comes_during_the_copy_stays(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_created_during_the_copy_is_kept(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_bytes = staging._copy_bytes
 
     def copy(file: Any, *rest: Any) -> str:
@@ -279,12 +279,12 @@ def test_a_file_that_comes_during_the_copy_stays(source: Path, target: Path, mon
         return copy_bytes(file, *rest)
 
     monkeypatch.setattr(staging, "_copy_bytes", copy)
-    with pytest.raises(WorkError, match=r"another process made it at the same time"):
+    with pytest.raises(WorkError, match=r"another process created it during the copy"):
         stage_store(source, target, workers=1)
     assert (target / "a.h5").read_text() == "mine"
 
 
-def test_files_beside_the_copy_stay(source: Path, target: Path) -> None:
+def test_other_files_in_the_target_are_kept(source: Path, target: Path) -> None:
     target.mkdir(parents=True)
     for name in ("notes.txt", ".other.0123abcd.partial"):
         (target / name).write_text("mine")
@@ -293,7 +293,7 @@ def test_files_beside_the_copy_stay(source: Path, target: Path) -> None:
     SampleStore(target).verify()
 
 
-def test_a_target_with_another_store_is_refused(source: Path, target: Path, tmp_path: Path) -> None:
+def test_target_with_another_store_is_an_error(source: Path, target: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     write(other / "a.h5", make_samples([9, 9], seed=9))
@@ -308,23 +308,23 @@ def test_a_target_with_another_store_is_refused(source: Path, target: Path, tmp_
     assert contents(other) == {"z.h5": before["a.h5"], length_index.FILE: before[length_index.FILE]}
 
 
-def test_the_target_is_not_the_source(source: Path, tmp_path: Path) -> None:
+def test_target_that_overlaps_the_source_is_an_error(source: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(source)
     for wrong in (source, source / "inside", tmp_path, tmp_path / "link", tmp_path / "link" / "inside"):
         before = contents(source)
-        with pytest.raises(UsageError, match=r"is the store .*, or one lies in the other"):
+        with pytest.raises(UsageError, match=r"is the store .*, or one contains the other"):
             stage_store(source, wrong)
         assert contents(source) == before
 
 
-def test_an_unfinished_source_is_refused(source: Path, target: Path) -> None:
+def test_unfinished_source_is_an_error(source: Path, target: Path) -> None:
     mark_unfinished(source)
     with pytest.raises(ManifestError, match=MARKER):
         stage_store(source, target)
     assert not target.exists()
 
 
-def test_an_interruption_leaves_no_half_file(source: Path, target: Path) -> None:
+def test_interruption_leaves_no_partial_file(source: Path, target: Path) -> None:
     def interrupt(_: int) -> None:
         raise Interrupted("interrupted")
 
@@ -335,7 +335,7 @@ def test_an_interruption_leaves_no_half_file(source: Path, target: Path) -> None
     assert_is_copy(target, source)
 
 
-def test_a_part_of_a_store_is_what_a_node_reads(source: Path, target: Path) -> None:
+def test_part_of_a_store_has_the_shards_that_a_node_reads(source: Path, target: Path) -> None:
     part = NodePart(1, 3)  # samples 4 to 7 of 12, three a shard
     staged = stage_store(source, target, part)
     assert (staged.copied, staged.left_out) == (("b.h5", "c.h5", length_index.FILE), 2)
@@ -351,7 +351,7 @@ def test_a_part_of_a_store_is_what_a_node_reads(source: Path, target: Path) -> N
     assert_is_copy(target, source)
 
 
-def test_no_part_is_copied_of_a_store_without_a_length_index(source: Path, target: Path) -> None:
+def test_part_of_a_store_without_a_length_index_is_an_error(source: Path, target: Path) -> None:
     for name in (MANIFEST, length_index.FILE):
         (source / name).unlink()
     with pytest.raises(UsageError, match=r"source: the store has no length index.*`podium data upgrade .*source`"):
@@ -362,7 +362,7 @@ def test_no_part_is_copied_of_a_store_without_a_length_index(source: Path, targe
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_needed_shards_are_those_that_have_a_sample(sizes: list[int], data: st.DataObject) -> None:
+def test_needed_shards_are_those_with_samples_of_the_part(sizes: list[int], data: st.DataObject) -> None:
     nodes = data.draw(st.integers(1, sum(sizes)))  # each has a sample, as its ranks need one
     shards = tuple(ShardEntry(f"{number}.h5", size, 1, 1, "") for number, size in enumerate(sizes))
     part = NodePart(data.draw(st.integers(0, nodes - 1)), nodes)
@@ -372,16 +372,14 @@ def test_needed_shards_are_those_that_have_a_sample(sizes: list[int], data: st.D
     assert [shard.name for shard in found] == [f"{number}.h5" for number in sorted(expected)]
 
 
-def test_a_node_without_a_sample_is_refused(source: Path, target: Path) -> None:
+def test_part_without_samples_is_an_error(source: Path, target: Path) -> None:
     with pytest.raises(UsageError, match="has 12 samples, of which node 0 of 13 reads none; train on more samples"):
         stage_store(source, target, NodePart(0, 13))
     assert not target.exists()
 
 
 @pytest.mark.parametrize("change", [{"max_sequence_length": 2**40}, {"max_predictions": 100}, {"selection": "x"}])
-def test_a_manifest_that_contradicts_its_shards_is_not_copied_as_verified(
-    source: Path, target: Path, change: dict[str, Any]
-) -> None:
+def test_manifest_that_contradicts_its_shards_is_an_error(source: Path, target: Path, change: dict[str, Any]) -> None:
     path = source / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
     with pytest.raises(WorkError, match=rf"its {next(iter(change))} is .*, and manifest\.json lists"):
@@ -389,7 +387,7 @@ def test_a_manifest_that_contradicts_its_shards_is_not_copied_as_verified(
     assert not (target / MANIFEST).exists()
 
 
-def test_an_older_shard_of_the_source_is_not_looked_for_in_the_copy(source: Path, target: Path) -> None:
+def test_error_for_an_older_shard_names_the_source(source: Path, target: Path) -> None:
     write_older(source / "b.h5")
     with pytest.raises(WorkError, match=rf"its format_version is 2, not 3; see `podium data verify {source}`"):
         stage_store(source, target)

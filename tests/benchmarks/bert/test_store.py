@@ -1,4 +1,4 @@
-"""The sample store: what is written is read, and what is broken is refused in a sentence."""
+"""The sample store: writing and reading, and errors for damaged shards."""
 
 import os
 import re
@@ -27,7 +27,7 @@ SETTINGS = GenerationSettings()
 
 
 def make_samples(lengths: list[int], seed: int = 0) -> Samples:
-    """Arbitrary samples of the given lengths, a few tokens of each masked."""
+    """Random samples of the given lengths; every seventh token is masked, at least one."""
     random = np.random.default_rng(seed)
     counts = [max(1, length // 7) for length in lengths]
     positions = [np.sort(random.choice(n, c, replace=False)) for n, c in zip(lengths, counts, strict=True)]
@@ -69,7 +69,7 @@ def assert_holds(shard: Shard | SampleStore, samples: Samples, start: int = 0) -
 
 @given(st.lists(st.integers(5, 512), min_size=1, max_size=20), st.integers(0, 100))
 @settings(deadline=None)
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int) -> None:
+def test_written_samples_are_read(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int) -> None:
     samples = make_samples(lengths, seed)
     shard = Shard(write(tmp_path_factory.mktemp("shard") / "a.h5", samples))
     assert len(shard) == len(samples)
@@ -80,7 +80,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lengt
     shard.verify()
 
 
-def test_a_shard_says_what_it_was_made_from(tmp_path: Path) -> None:
+def test_shard_stores_its_origin(tmp_path: Path) -> None:
     chosen = GenerationSettings(masked_lm_probability=1, seed=2**40)
     attributes = Shard(write(tmp_path / "a.h5", chosen=chosen, source="tëxt")).attributes
     assert attributes["source"] == "tëxt"
@@ -88,14 +88,14 @@ def test_a_shard_says_what_it_was_made_from(tmp_path: Path) -> None:
     assert (attributes["samples"], attributes["tokens"], attributes["seed"]) == (3, 594, 2**40)
 
 
-def test_the_bytes_are_a_function_of_the_samples(tmp_path: Path) -> None:
+def test_equal_samples_give_equal_bytes(tmp_path: Path) -> None:
     one, two = (write(tmp_path / name, source="text") for name in ("a.h5", "b.h5"))
     assert one.read_bytes() == two.read_bytes()
     other = write(tmp_path / "c.h5", make_samples([5, 512, 77], seed=1), source="text")
     assert one.read_bytes() != other.read_bytes()
 
 
-def test_a_store_is_its_shards_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_store_concatenates_shards_by_name(tmp_path: Path) -> None:
     first, second = make_samples([5, 6, 7], seed=1), make_samples([8, 9], seed=2)
     paths = [write(tmp_path / "b.h5", second), write(tmp_path / "a.h5", first)]
     (tmp_path / ".c.h5.0123abcd.partial").write_bytes(b"unfinished")
@@ -113,15 +113,15 @@ def test_a_store_is_its_shards_in_the_order_of_their_names(tmp_path: Path) -> No
                 store.read(index)
 
 
-def test_the_samples_are_mapped_when_the_first_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shard_is_mapped_at_the_first_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mapped: list[Any] = []
     memmap = np.memmap
 
-    def noted(path: Path, **settings: Any) -> Any:
+    def record(path: Path, **settings: Any) -> Any:
         mapped.append(path)
         return memmap(path, **settings)
 
-    monkeypatch.setattr(np, "memmap", noted)
+    monkeypatch.setattr(np, "memmap", record)
     store = SampleStore([write(tmp_path / "a.h5"), write(tmp_path / "b.h5", make_samples([9], seed=1))])
     assert mapped == []
     sample = store.read(0)
@@ -131,10 +131,10 @@ def test_the_samples_are_mapped_when_the_first_is_read(tmp_path: Path, monkeypat
     assert not sample.token_ids.flags.owndata
 
 
-def test_one_sample_is_read_without_its_neighbours_and_a_whole_shard_in_order(
+def test_single_reads_use_random_access_and_verification_sequential(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel sees it: what is mapped for random reads gets a request for each page that is missing."""
+    """By the kernel's flags of the mapping: `rr` is MADV_RANDOM."""
     path = write(tmp_path / "a.h5")
 
     def for_random_reads(records: NDArray[np.uint16]) -> bool:
@@ -157,7 +157,7 @@ def test_one_sample_is_read_without_its_neighbours_and_a_whole_shard_in_order(
     assert seen == [False]
 
 
-def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+def test_incompatible_shards_are_an_error(tmp_path: Path) -> None:
     good = write(tmp_path / "a.h5")
     vocabulary = write(tmp_path / "b.h5", vocabulary="cd" * 32)
     length = write(tmp_path / "c.h5", chosen=GenerationSettings(max_sequence_length=600))
@@ -167,13 +167,12 @@ def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         SampleStore([good, length])
 
 
-def test_a_shard_that_is_a_copy_of_another_is_refused(tmp_path: Path) -> None:
-    """Beside it, and in its place, where no manifest lists what should be there."""
+def test_copied_or_swapped_shards_are_an_error(tmp_path: Path) -> None:
     one = write(tmp_path / "a.h5")
     two = write(tmp_path / "b.h5", make_samples([9], seed=1))
     shutil.copy(one, tmp_path / "c.h5")
     for source in ([one, two, tmp_path / "c.h5"], [one, tmp_path / "c.h5"]):
-        with pytest.raises(WorkError, match=r"c\.h5: has the same samples as .*/a\.h5, and samples are not to come tw"):
+        with pytest.raises(WorkError, match=r"c\.h5: has the same samples as .*/a\.h5, and no sample may occur tw"):
             SampleStore(source)
     (tmp_path / "c.h5").unlink()
     one.rename(tmp_path / "swap")
@@ -188,7 +187,7 @@ def test_a_shard_that_is_a_copy_of_another_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "name"), [("a.txt", "a.txt"), ("a.hdf5", "a"), ("a.h5", "a.h5"), ("\udcff", "\udcff")]
 )
-def test_a_shard_has_the_name_of_what_it_was_made_from(tmp_path: Path, source: str, name: str) -> None:
+def test_shard_is_named_after_its_source(tmp_path: Path, source: str, name: str) -> None:
     SampleStore(write(tmp_path / f"{name}.h5", source=source).parent)
 
 
@@ -196,26 +195,26 @@ FIRST = {"token_ids": 30, "masked_token_ids": 31, "masked_positions": 6, "first_
 
 
 @pytest.mark.parametrize(("name", "value"), [*FIRST.items(), ("first_segment_lengths", 0), ("next_sentence_labels", 2)])
-def test_a_value_that_no_sample_can_have_is_found_whatever_its_hash(tmp_path: Path, name: str, value: int) -> None:
-    """In the last of three samples, of 5, 5 and 6 tokens, where the vocabulary has 30 words."""
+def test_impossible_value_is_an_error_despite_a_correct_hash(tmp_path: Path, name: str, value: int) -> None:
+    """In the last of three samples, of 5, 5 and 6 tokens; the vocabulary has 30 words."""
     whole = make_samples([5, 5, 6])
     arrays = {key: array % 30 if "token_ids" in key else array for key, array in vars(whole).items()}
     shard = Shard(write(tmp_path / "a.h5", Samples(**arrays)))
     shard.require_values(30)
     arrays[name] = np.append(arrays[name][:-1], np.array([value], arrays[name].dtype))
     shard = Shard(write(tmp_path / "a.h5", Samples(**arrays)))
-    shard.verify()  # its hash is right
+    shard.verify()  # the hash is correct
     with pytest.raises(WorkError, match=rf"a\.h5: the shard cannot be used: sample 2: {name} has {value}, allowed"):
         shard.require_values(30)
     if "token_ids" in name:
-        shard.require_values(None)  # of a vocabulary that is not known
+        shard.require_values(None)  # without the vocabulary's size ids are not checked
     store = SampleStore([shard.path])
     store.vocabulary_size = 30
     with pytest.raises(WorkError, match=f"sample 2: {name} has {value}, allowed"):
         store.verify()
 
 
-def test_every_shard_is_hashed_once_and_the_first_damaged_one_is_named(tmp_path: Path) -> None:
+def test_verification_names_the_first_damaged_shard(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{n}.h5", make_samples([50 + n], seed=n)) for n in range(5)]
     store = SampleStore(paths)
     for path in paths[2:4]:
@@ -226,7 +225,7 @@ def test_every_shard_is_hashed_once_and_the_first_damaged_one_is_named(tmp_path:
         store.verify()
 
 
-def test_where_there_is_no_shard_the_user_is_told(tmp_path: Path) -> None:
+def test_missing_shards_are_an_error(tmp_path: Path) -> None:
     for source in (tmp_path, tmp_path / "none", [], [tmp_path / "none.h5"]):
         with pytest.raises(UsageError, match="podium data prepare"):
             SampleStore(source)
@@ -252,7 +251,7 @@ def chunk(file: h5py.File) -> None:
     file.create_dataset("records", data=data, chunks=(10,), compression="gzip")
 
 
-def link_elsewhere(file: h5py.File) -> None:
+def replace_by_external_link(file: h5py.File) -> None:
     del file["records"]
     file["records"] = h5py.ExternalLink("other.h5", "/records")
 
@@ -267,18 +266,18 @@ NUMBERS = 594 + 2 * 85 + 2 * 3
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "expected"),
     [
         (set_attribute("format", np.bytes_("other")), "its format is 'other', not 'podium-samples'"),
-        (set_attribute("format", "podium-samples"), "its attribute format is no str"),
+        (set_attribute("format", "podium-samples"), "its attribute format is not of type str"),
         (set_attribute("format_version", 1), "its format_version is 1, not 3"),
-        (set_attribute("tokens", 1.5), "its attribute tokens is no int"),
-        (set_attribute("seed", [1, 2]), "its attribute seed is no int"),
-        (set_attribute("source", np.bytes_(b"\xff")), "its attribute source is no str"),
+        (set_attribute("tokens", 1.5), "its attribute tokens is not of type int"),
+        (set_attribute("seed", [1, 2]), "its attribute seed is not of type int"),
+        (set_attribute("source", np.bytes_(b"\xff")), "its attribute source is not of type str"),
         (lambda file: file.attrs.__delitem__("content_sha256"), "it has no attribute content_sha256"),
         (lambda file: file.__delitem__("masked_counts"), "it has no dataset masked_counts"),
         (replace_by_group, "it has no dataset records"),
-        (link_elsewhere, "it has no dataset records"),
+        (replace_by_external_link, "it has no dataset records"),
         (chunk, "records is not contiguous"),
         (change("records", np.zeros(NUMBERS, "<u4")), rf"records is uint32 \[{NUMBERS}\], not uint16"),
         (change("records", np.zeros((NUMBERS // 2, 2), "<u2")), rf"records is uint16 \[{NUMBERS // 2}, 2\]"),
@@ -289,38 +288,38 @@ NUMBERS = 594 + 2 * 85 + 2 * 3
         (set_attribute("masked_tokens", 84), f"records has {NUMBERS} elements, not {NUMBERS - 2}"),
         (change("lengths", np.array([5, 513, 76], "<u2")), "lengths has 5 to 513, allowed are 1 to 512"),
         (change("lengths", np.array([0, 512, 82], "<u2")), "lengths has 0 to 512, allowed are 1 to 512"),
-        (change("lengths", np.array([5, 512, 78], "<u2")), "lengths has 595 in all, not 594"),
+        (change("lengths", np.array([5, 512, 78], "<u2")), "lengths has a sum of 595, not 594"),
         (change("masked_counts", np.array([1, 77, 7], "<u2")), "masked_counts has 1 to 77, allowed are 1 to 76"),
     ],
 )
-def test_a_shard_that_breaks_the_format_is_refused(
-    tmp_path: Path, edit: Callable[[h5py.File], None], said: str
+def test_shard_with_an_invalid_format_is_an_error(
+    tmp_path: Path, edit: Callable[[h5py.File], None], expected: str
 ) -> None:
     path = write(tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         edit(file)
-    with pytest.raises(WorkError, match=said) as caught:
+    with pytest.raises(WorkError, match=expected) as caught:
         SampleStore([path])
     assert str(caught.value).startswith(f"{path}: the shard cannot be used: ")
     assert str(caught.value).endswith("prepare it again with `podium data prepare`")
 
 
 @pytest.mark.parametrize("keep", [0, 7, 100, 1000, 3000, -1])
-def test_a_truncated_shard_is_refused(tmp_path: Path, keep: int) -> None:
+def test_truncated_shard_is_an_error(tmp_path: Path, keep: int) -> None:
     path = write(tmp_path / "a.h5")
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(WorkError, match=r"a\.h5: the shard cannot be used: it cannot be read as HDF5"):
         Shard(path)
 
 
-def test_what_is_no_hdf5_file_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_hdf5_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     path.write_text("a text", encoding="utf-8")
     with pytest.raises(WorkError, match="cannot be read as HDF5"):
         Shard(path)
 
 
-def test_flipped_bytes_are_found_or_do_no_harm(tmp_path: Path) -> None:
+def test_flipped_bytes_are_detected_or_harmless(tmp_path: Path) -> None:
     path, samples = tmp_path / "a.h5", make_samples([5, 40, 9])
     whole = write(path, samples).read_bytes()
     random = np.random.default_rng(0)
@@ -334,9 +333,9 @@ def test_flipped_bytes_are_found_or_do_no_harm(tmp_path: Path) -> None:
         assert_holds(shard, samples)
 
 
-# Of the record of the first sample, which has 5 tokens, one of them masked.
+# Each number of the first record: 5 tokens, a masked position, a masked token, and the trailer of 2.
 @pytest.mark.parametrize("number", range(9))
-def test_verify_finds_changed_content(tmp_path: Path, number: int) -> None:
+def test_verify_detects_changed_content(tmp_path: Path, number: int) -> None:
     path = write(tmp_path / "a.h5", make_samples([5, 512, 77]))
     with h5py.File(path, "r+") as file:
         file["records"][number] += 1
@@ -345,7 +344,7 @@ def test_verify_finds_changed_content(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["lengths", "masked_counts"])
-def test_verify_finds_samples_cut_elsewhere(tmp_path: Path, name: str) -> None:
+def test_verify_detects_changed_sample_boundaries(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "a.h5", make_samples([50, 512, 77]))
     with h5py.File(path, "r+") as file:
         file[name][0] += 1
@@ -355,7 +354,7 @@ def test_verify_finds_samples_cut_elsewhere(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failing_write_leaves_what_was_there(
+def test_failed_write_keeps_the_existing_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     path = write(tmp_path / "a.h5")
@@ -371,7 +370,7 @@ def test_a_failing_write_leaves_what_was_there(
     assert path.read_bytes() == before
 
 
-def test_a_folder_that_is_missing_or_a_file_or_in_the_way_is_a_sentence(tmp_path: Path) -> None:
+def test_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "way.h5").mkdir()
     for path in (tmp_path / "none" / "a.h5", tmp_path / "file" / "a.h5", tmp_path / "way.h5"):
@@ -380,7 +379,7 @@ def test_a_folder_that_is_missing_or_a_file_or_in_the_way_is_a_sentence(tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "way.h5"]
 
 
-def test_only_the_unfinished_files_of_a_shard_are_removed(tmp_path: Path) -> None:
+def test_only_the_partial_files_of_a_shard_are_removed(tmp_path: Path) -> None:
     kept = [write(tmp_path / "a[1].h5"), tmp_path / ".a1.h5.0123abcd.partial"]
     kept[1].touch()
     (tmp_path / ".a[1].h5.0123abcd.partial").touch()
@@ -388,14 +387,14 @@ def test_only_the_unfinished_files_of_a_shard_are_removed(tmp_path: Path) -> Non
     assert sorted(tmp_path.iterdir()) == sorted(kept)
 
 
-def test_samples_beyond_the_settings_are_refused_on_reading(tmp_path: Path) -> None:
+def test_samples_longer_than_the_settings_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", make_samples([5, 6]), chosen=GenerationSettings(max_sequence_length=5))
     with pytest.raises(WorkError, match="lengths has 5 to 6, allowed are 1 to 5"):
         SampleStore([path])
 
 
-def test_a_file_of_holes_is_refused_before_its_memory_is_taken(tmp_path: Path) -> None:
-    """Kilobytes on the disk that claim 256 million samples: their records alone would take 5 GiB."""
+def test_sparse_file_is_an_error_before_memory_is_allocated(tmp_path: Path) -> None:
+    """A few KB on the disk that claim 256 million samples, whose records would take 5 GiB."""
     write(tmp_path / "whole.h5")
     count = 1 << 28
     with h5py.File(tmp_path / "whole.h5") as whole, h5py.File(tmp_path / "holes.h5", "w") as file:

@@ -1,4 +1,4 @@
-"""Bulk reading: many samples at once are the samples one by one, and what is asked for is what is read."""
+"""Bulk reading: equal to single reads, and prefetch requests cover the bytes that are read."""
 
 import os
 import pickle
@@ -17,11 +17,10 @@ from benchmarks.bert.records import record_lengths
 from benchmarks.bert.samples import SAMPLE_DTYPES, Samples
 from benchmarks.bert.shard import Origin, write_shard
 from benchmarks.bert.store import SampleStore
-from benchmarks.bert.store_reader import BLOCK, BulkReader, byte_ranges
+from benchmarks.bert.store_reader import BLOCK_SAMPLES, BulkReader, byte_ranges
 from podium.core.errors import WorkError
 
-COUNTS = (3, 2 * BLOCK + 5, BLOCK, 1)
-"""Samples of each shard."""
+COUNTS = (3, 2 * BLOCK_SAMPLES + 5, BLOCK_SAMPLES, 1)  # samples of each shard
 
 
 def write(path: Path, count: int) -> Path:
@@ -76,26 +75,28 @@ def assert_holds(samples: Samples, store: SampleStore, indices: np.ndarray) -> N
 
 @given(INDICES)
 @settings(deadline=None)
-def test_many_at_once_are_each_by_itself(store: SampleStore, reader: BulkReader, indices: np.ndarray) -> None:
+def test_gather_equals_single_reads(store: SampleStore, reader: BulkReader, indices: np.ndarray) -> None:
     assert_holds(reader.gather(indices), store, indices)
 
 
-def test_all_samples_of_a_store(store: SampleStore, reader: BulkReader) -> None:
+def test_gather_reads_all_samples_in_reverse(store: SampleStore, reader: BulkReader) -> None:
     indices = np.arange(len(store))[::-1].copy()
     assert_holds(reader.gather(indices), store, indices)
 
 
 @given(INDICES)
 @settings(deadline=None)
-def test_every_byte_that_is_read_was_asked_for(store: SampleStore, reader: BulkReader, indices: np.ndarray) -> None:
-    """And nothing twice, and where no gap is read along, nothing else."""
-    asked: list[tuple[int, int, int]] = []
+def test_prefetch_requests_exactly_the_bytes_that_are_read(
+    store: SampleStore, reader: BulkReader, indices: np.ndarray
+) -> None:
+    """No byte is requested twice; with gap 0 no other byte is requested."""
+    requested: list[tuple[int, int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_reader, "byte_ranges", lambda starts, ends: byte_ranges(starts, ends, gap=0, piece=100))
-        patch.setattr(os, "posix_fadvise", lambda file, start, length, _: asked.append((file, start, length)))
-        assert reader.will_need(indices) == sum(length for _, _, length in asked)
+        patch.setattr(os, "posix_fadvise", lambda file, start, length, _: requested.append((file, start, length)))
+        assert reader.will_need(indices) == sum(length for _, _, length in requested)
     covered: dict[str, set[int]] = {}
-    for file, start, length in asked:
+    for file, start, length in requested:
         ranges = covered.setdefault(os.path.realpath(f"/proc/self/fd/{file}"), set())
         assert ranges.isdisjoint(range(start, start + length))
         ranges.update(range(start, start + length))
@@ -106,17 +107,17 @@ def test_every_byte_that_is_read_was_asked_for(store: SampleStore, reader: BulkR
         shard, inside = store.shards[number], index - first[number]
         before = record_lengths(shard.lengths[:inside], shard.masked_counts[:inside]).sum()
         size = record_lengths(shard.lengths[inside : inside + 1], shard.masked_counts[inside : inside + 1])[0]
-        start = shard.places["records"].start + 2 * int(before)
+        start = shard.dataset_ranges["records"].start + 2 * int(before)
         needed.setdefault(str(shard.path.resolve()), set()).update(range(start, start + 2 * int(size)))
     assert covered == needed
 
 
-def test_neighbours_are_asked_for_together(reader: BulkReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, length, advice: asked.append((start, advice)))
-    reader.will_need(np.arange(3, 103, 2))  # less than GAP between any two of them, and less than PIECE in all
-    assert len(asked) == 1
-    assert asked[0][1] == os.POSIX_FADV_WILLNEED
+def test_neighbouring_samples_share_a_request(reader: BulkReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, length, advice: requested.append((start, advice)))
+    reader.will_need(np.arange(3, 103, 2))  # gaps below MAX_GAP_BYTES, in all less than MAX_REQUEST_BYTES
+    assert len(requested) == 1
+    assert requested[0][1] == os.POSIX_FADV_WILLNEED
 
 
 @given(
@@ -145,14 +146,14 @@ def test_ranges_are_joined_over_small_gaps_and_cut_into_pieces(
 
 
 @pytest.mark.parametrize("index", [-1, sum(COUNTS)])
-def test_an_index_outside_of_the_store_is_refused(reader: BulkReader, index: int) -> None:
+def test_index_outside_of_the_store_is_an_error(reader: BulkReader, index: int) -> None:
     for read in (reader.gather, reader.will_need):
         with pytest.raises(IndexError, match=f"of a store of {sum(COUNTS)}"):
             read(np.array([0, index]))
 
 
-def test_a_value_beyond_the_vocabulary_stops_the_reader_and_names_its_sample(store: SampleStore) -> None:
-    """Kernels would read beyond their tables; of a store whose vocabulary is not known every token is taken."""
+def test_token_id_beyond_the_vocabulary_is_an_error_that_names_the_sample(store: SampleStore) -> None:
+    """Without the vocabulary's size every token id is accepted."""
     indices = np.array([70, 3])  # samples 67 and 0 of shard 1
     fresh = SampleStore(store.paths)
     largest = int(fresh.read(70).token_ids.max())
@@ -168,7 +169,7 @@ def test_a_value_beyond_the_vocabulary_stops_the_reader_and_names_its_sample(sto
             other.gather(np.array([70]))
 
 
-def test_making_a_reader_touches_no_sample(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_a_reader_opens_no_shard(store: SampleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = SampleStore(store.paths)
 
     def refuse(*_: object, **__: object) -> Any:
@@ -182,12 +183,12 @@ def test_making_a_reader_touches_no_sample(store: SampleStore, monkeypatch: pyte
 
 
 def descriptors_of(store: SampleStore) -> int:
-    """Files of the store that this process holds open; mapping one takes a descriptor too."""
+    """Number of descriptors of the store's files in this process; mappings have one too."""
     paths = {path.resolve() for path in store.paths}
     return sum(descriptor.resolve() in paths for descriptor in Path("/proc/self/fd").iterdir())
 
 
-def test_files_are_closed_and_opened_again(store: SampleStore) -> None:
+def test_closed_files_are_opened_again(store: SampleStore) -> None:
     before = descriptors_of(store)
     with BulkReader(store) as reader:
         for indices in ([0, 100, sum(COUNTS) - 1], [1]):
@@ -200,7 +201,7 @@ def test_files_are_closed_and_opened_again(store: SampleStore) -> None:
     assert descriptors_of(store) == before
 
 
-def test_a_shard_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
+def test_missing_shard_is_an_error(tmp_path: Path) -> None:
     store = SampleStore([write(tmp_path / "a.h5", 5)])
     reader = BulkReader(store)
     store.paths[0].unlink()
@@ -210,7 +211,7 @@ def test_a_shard_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
         reader.gather(np.array([1]))
 
 
-def test_copying_lets_go_of_the_interpreters_lock() -> None:
-    """numba keeps to it if it was told so: another thread runs while a page comes from the disk."""
-    for function in (records._unpack_at, store_reader._before):
+def test_copying_releases_the_interpreter_lock() -> None:
+    """By numba's option: another thread runs while a page is read from the disk."""
+    for function in (records._unpack_at, store_reader._record_offsets):
         assert function.targetoptions["nogil"]  # type: ignore[attr-defined]

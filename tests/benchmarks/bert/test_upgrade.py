@@ -1,4 +1,4 @@
-"""Stores of version 2 are converted in place, with the same samples and the same digest."""
+"""Conversion of stores of version 2 in place: the same samples and the same digest."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from tests.benchmarks.bert.test_store import make_samples, write
 
 
 def write_older(path: Path, **changes: Any) -> None:
-    """Replace a shard by one of version 2 with the same samples, as that version wrote it."""
+    """Replace a shard by one of version 2 with the same samples."""
     shard = Shard(path)
     arrays = stored_arrays(shard.samples) | changes
     with new_hdf5(path) as file:
@@ -33,7 +33,7 @@ def write_older(path: Path, **changes: Any) -> None:
 
 
 def write_older_copy(store: Path, target: Path) -> Path:
-    """A copy of a store, as the version before the length index wrote it."""
+    """A copy of a store in version 2, without a length index."""
     shutil.copytree(store, target)
     manifest = SampleStore(target).manifest
     for shard in manifest.shards:
@@ -46,7 +46,7 @@ def write_older_copy(store: Path, target: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store of three shards of version 2, with the manifest of that time."""
+    """A store of three shards of version 2, with a manifest of version 1."""
     (tmp_path / "store").mkdir()
     for number, name in enumerate("abc"):
         write(tmp_path / "store" / f"{name}.h5", make_samples([5, 60, 7 + number], seed=number))
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return write_older_copy(tmp_path / "store", tmp_path / "older")
 
 
-def test_an_older_store_is_refused_with_the_command_that_converts_it(folder: Path) -> None:
+def test_older_store_is_an_error_that_names_the_upgrade_command(folder: Path) -> None:
     with pytest.raises(
         WorkError, match="its format_version is 2, not 3; convert the store, or a copy of it, with `podium"
     ):
@@ -63,7 +63,7 @@ def test_an_older_store_is_refused_with_the_command_that_converts_it(folder: Pat
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_samples_and_digest_stay_the_same(folder: Path, processes: int) -> None:
+def test_upgrade_keeps_samples_and_digest(folder: Path, processes: int) -> None:
     before = read_manifest(folder)
     counted: list[None] = []
     converted, others = upgrade(folder, processes, lambda: counted.append(None))
@@ -80,7 +80,7 @@ def test_samples_and_digest_stay_the_same(folder: Path, processes: int) -> None:
     assert upgrade(folder) == ([], store.paths)
 
 
-def test_an_interrupted_conversion_is_taken_up_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_upgrade_is_resumed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(path: Path, *rest: Any) -> None:
         if path.name == "b.h5":
             raise KeyboardInterrupt
@@ -98,7 +98,7 @@ def test_an_interrupted_conversion_is_taken_up_again(folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"token_ids": np.zeros(74, "<u2")}, "its content has the SHA-256"),
         ({"token_ids": np.zeros(73, "<u2")}, "token_ids has 73 elements, not 74"),
@@ -107,25 +107,25 @@ def test_an_interrupted_conversion_is_taken_up_again(folder: Path, monkeypatch: 
         ({"next_sentence_labels": np.zeros(3, "<u2")}, r"next_sentence_labels is uint16 \[3\], not uint8"),
     ],
 )
-def test_a_damaged_shard_is_not_converted(folder: Path, changes: dict[str, Any], said: str) -> None:
+def test_damaged_shard_is_not_converted(folder: Path, changes: dict[str, Any], expected: str) -> None:
     write(folder / "c.h5", make_samples([5, 60, 9], seed=2))
     write_older(folder / "c.h5", **changes)
     before = (folder / "c.h5").read_bytes()
-    with pytest.raises(WorkError, match=said):
+    with pytest.raises(WorkError, match=expected):
         upgrade(folder)
     assert (folder / "c.h5").read_bytes() == before
     with h5py.File(folder / "c.h5") as file:
         assert file.attrs["format_version"] == OLDER_VERSION
 
 
-def test_a_store_that_lacks_a_shard_gets_no_index(folder: Path) -> None:
+def test_store_with_a_missing_shard_is_not_upgraded(folder: Path) -> None:
     (folder / "c.h5").unlink()
     with pytest.raises(ManifestError, match=r"c\.h5 is missing, manifest\.json has it"):
         upgrade(folder)
     assert not (folder / FILE).exists() and is_older(folder)
 
 
-def test_an_index_that_is_lost_is_written_again(folder: Path) -> None:
+def test_missing_length_index_is_written_again(folder: Path) -> None:
     upgrade(folder)
     content = (folder / FILE).read_bytes()
     (folder / FILE).unlink()
@@ -133,14 +133,14 @@ def test_an_index_that_is_lost_is_written_again(folder: Path) -> None:
     assert (folder / FILE).read_bytes() == content
 
 
-def test_a_store_in_good_order_is_left_as_it_is(folder: Path) -> None:
+def test_upgraded_store_is_not_written_again(folder: Path) -> None:
     upgrade(folder)
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
     upgrade(folder)
     assert {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()} == before
 
 
-def test_a_store_in_good_order_may_be_on_a_read_only_file_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upgraded_store_may_be_on_a_read_only_file_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -150,7 +150,7 @@ def test_a_store_in_good_order_may_be_on_a_read_only_file_system(folder: Path, m
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
-def test_what_is_no_file_is_not_written_to(folder: Path, make: Callable[[Path], None]) -> None:
+def test_length_index_that_is_not_a_file_is_an_error(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder / FILE)
     with pytest.raises(WorkError, match=r"lengths\.bin: (is a device or a pipe|a folder exists at this path)"):
         upgrade(folder)

@@ -90,7 +90,8 @@ def test_a_changed_name_type_or_shape_is_detected(path: Path, change: str) -> No
 
 
 def test_the_error_names_the_differing_part_of_the_stamp(path: Path) -> None:
-    with pytest.raises(WorkError, match="belongs to another checkpoint: its rank is 0, expected 1; restore the right file"):
+    message = "belongs to another checkpoint: its rank is 0, expected 1; restore the right file"
+    with pytest.raises(WorkError, match=message):
         TensorFile(path).verify(STAMP_OF_RANK_0 | {"rank": "1"})
 
 

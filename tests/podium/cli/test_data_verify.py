@@ -83,7 +83,7 @@ def test_faulty_store_is_reported_with_advice(folder: Path) -> None:
         line.startswith("    store/two.h5: the shard cannot be used: its content") for line in done.stdout.splitlines()
     )
     assert any(
-        line.startswith("shared samples: see that each shard has a text of its own")
+        line.startswith("shared samples: make sure that each shard has a different text")
         for line in done.stdout.splitlines()
     )
     assert any(line.startswith("content ") and line.rstrip().endswith("✗") for line in done.stdout.splitlines())

@@ -764,7 +764,7 @@ def test_edited_configuration_is_a_usage_error(home: Path, open_config: RunConfi
 def test_unwritable_runs_folder_is_an_error(home: Path, open_config: RunConfig, implementation: Any) -> None:
     implementation()
     (home / "runs" / "laptop" / ".lock").mkdir(parents=True)
-    with pytest.raises(WorkError, match=r"runs/laptop/\.lock: cannot be written \(Is a directory\); check its may write"):
+    with pytest.raises(WorkError, match=r"\.lock: cannot be written \(Is a directory\); check its permissions"):
         list(run_set(open_config, 1, QUIET))
 
 

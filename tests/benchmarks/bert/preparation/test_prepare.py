@@ -128,7 +128,7 @@ def test_a_finished_shard_is_kept_and_any_other_is_replaced(
 
     shards[0].write_bytes(b"old")
     flipped = bytearray(whole[1])
-    flipped[Shard(shards[1]).places["records"].stop - 1] ^= 1
+    flipped[Shard(shards[1]).dataset_ranges["records"].stop - 1] ^= 1
     shards[1].write_bytes(flipped)
     shards[2].unlink()
     assert again() == [False] * 3
@@ -269,7 +269,7 @@ def test_a_text_that_is_not_utf_8_is_named_with_its_byte(texts: list[Path], voca
     left = shard_paths(tmp_path / "out")
     assert [path.name for path in left] == ["part-0.h5"]
     SampleStore(left).verify()
-    with pytest.raises(WorkError, match=r"out/manifest\.unfinished: the preparation of this store did not come to its"):
+    with pytest.raises(WorkError, match=r"out/manifest\.unfinished: the preparation of this store was interrupted"):
         SampleStore(tmp_path / "out")
     prepare(texts[:1], vocabulary, tmp_path / "out")
     SampleStore(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Published results: the committed figures are those of the shared data, and are summed up as MLPerf does."""
+"""Published results: equal to the shared data, and scored as by MLPerf."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def shared(name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_runs_are_those_of_the_published_logs() -> None:
+def test_runs_equal_the_published_logs() -> None:
     rows = [row for row in shared("published_bert_scores_v2.0_v2.1.json") if "A100" in row["accelerator_model_name"]]
     assert len(rows) == len(RUNS) == 75
     for row in rows:
@@ -35,7 +35,7 @@ def test_runs_are_those_of_the_published_logs() -> None:
         assert (run.adapters is None) == (run.nodes == 1)
 
 
-def test_samples_are_those_of_the_published_logs() -> None:
+def test_samples_equal_the_published_logs() -> None:
     by_name = {
         (row["round"], row["system"], row["submitter"]): row
         for row in shared("published_bert_hyperparameters_to_v2.1.json")
@@ -63,13 +63,13 @@ def test_samples_are_those_of_the_published_logs() -> None:
         assert run.republished_from == row["republished_from"]
 
 
-def test_a_score_leaves_out_the_fastest_and_the_slowest() -> None:
+def test_score_excludes_the_fastest_and_the_slowest_run() -> None:
     run = RUNS["2.0 NVIDIA dgxa100_n512_ngc22.04_pytorch"]
     assert run.score_seconds == pytest.approx(mean(sorted(run.seconds)[1:-1]))
     assert run.score_seconds == pytest.approx(0.206 * 60, abs=0.03)
 
 
-def test_a_run_that_failed_is_the_slowest_and_no_samples() -> None:
+def test_failed_run_counts_as_the_slowest() -> None:
     run = RUNS["2.0 Baidu XMan4.0_1_node_8_A100_PaddlePaddle"]
     assert run.not_converged == 1
     assert run.score_seconds == pytest.approx(995.9, abs=0.1)
@@ -95,7 +95,7 @@ def test_the_tiny_bert_has_ten_runs() -> None:
     assert all(point.least < point.mean < point.greatest for point in (adamw, lamb))
 
 
-def test_a_file_with_other_keys_is_refused(tmp_path: Path) -> None:
+def test_file_with_other_keys_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     row = {name: None for name in PublishedRun.__dataclass_fields__} | {"colour": "red"}
     path.write_text(json.dumps({"runs": [row]}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Small stores that are sound, to plant faults in."""
+"""Fixtures: small valid stores, and their verification."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ WORDS = 400
 CLS, SEP, MASK = (SPECIAL_WORDS.index(word) for word in ("[CLS]", "[SEP]", "[MASK]"))
 
 
-def make_sound(count: int, seed: int, short: bool = False) -> Samples:
+def generate_valid_samples(count: int, seed: int, short: bool = False) -> Samples:
     """Samples of Wikipedia's lengths (or of 20 to 40 tokens), masked as the reference does."""
     random = np.random.default_rng(seed)
     shares = np.array(WIKIPEDIA) / sum(WIKIPEDIA)
@@ -53,8 +53,8 @@ def make_sound(count: int, seed: int, short: bool = False) -> Samples:
     )
 
 
-class Stores(Protocol):
-    """Writes a store of shards a.h5, b.h5, …; keywords change what they are said to be made from."""
+class WriteStore(Protocol):
+    """Write a store of shards a.h5, b.h5, …; keywords change fields of their Origin."""
 
     def __call__(self, *shards: Samples, name: str = "store", **origin: Any) -> Path: ...
 
@@ -67,7 +67,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def stores(tmp_path: Path, vocabulary: Path) -> Stores:
+def write_store(tmp_path: Path, vocabulary: Path) -> WriteStore:
     sha256 = Vocabulary.read(vocabulary).sha256
 
     def write(*shards: Samples, name: str = "store", **origin: Any) -> Path:
@@ -81,25 +81,25 @@ def stores(tmp_path: Path, vocabulary: Path) -> Stores:
 
 
 @pytest.fixture(scope="session")
-def sound() -> Callable[[int], Samples]:
-    """A function from a number to samples, the same ones for the same number."""
-    return cache(lambda seed: make_sound(1_500, seed))
+def valid_samples() -> Callable[[int], Samples]:
+    """A function from a seed to 1,500 samples, cached."""
+    return cache(lambda seed: generate_valid_samples(1_500, seed))
 
 
 @pytest.fixture
 def reorder() -> Callable[[Samples, Any], Samples]:
-    """Samples in another order, or some of them more than once."""
+    """A function that selects samples by their indices, in any order and with repetitions."""
     return lambda samples, order: gather(samples, np.array(order, dtype=np.int64))
 
 
 @pytest.fixture(scope="session")
-def make() -> Callable[..., Samples]:
-    return make_sound
+def make_samples() -> Callable[..., Samples]:
+    return generate_valid_samples
 
 
 @pytest.fixture
-def look(vocabulary: Path) -> Callable[..., dict[str, Finding]]:
-    """The findings of a store by check; keywords are those of Subject."""
+def verify(vocabulary: Path) -> Callable[..., dict[str, Finding]]:
+    """A function that verifies a store and returns the findings by rule; keywords are fields of Subject."""
 
     def findings(store: Path, **given: Any) -> dict[str, Finding]:
         found = findings_of(gather_evidence(Subject(store, **{"vocabulary": vocabulary, **given}), 2))

@@ -1,4 +1,4 @@
-"""Each check passes what is sound and finds the fault that is planted for it."""
+"""Each check passes for a valid store and detects the faults that it is for."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import pytest
 from benchmarks.bert.preparation.settings import GenerationSettings
 from benchmarks.bert.preparation.tokenization import Vocabulary
 from benchmarks.bert.samples import Samples
-from benchmarks.bert.shard import ALIKE, Origin, write_shard
+from benchmarks.bert.shard import SHARED_ATTRIBUTES, Origin, write_shard
 from benchmarks.bert.store import SampleStore
 from benchmarks.bert.verification import content as content_module
 from benchmarks.bert.verification.checks import findings_of, gather_evidence, statistics_of
@@ -22,8 +22,8 @@ from podium.core.errors import UsageError, WorkError
 from podium.core.finding import Finding, has_errors
 
 SHARED = Path(__file__).resolve().parents[5] / "shared" / "data" / "wikipedia_sample"
-Look = Callable[..., dict[str, Finding]]
-Sound = Callable[[int], Samples]
+Verify = Callable[..., dict[str, Finding]]
+ValidSamples = Callable[[int], Samples]
 ALWAYS_NOTED = {"official vocabulary", "words"}
 
 
@@ -35,9 +35,12 @@ def noted(findings: dict[str, Finding]) -> set[str]:
     return {name for name, finding in findings.items() if finding.severity == "note"} - ALWAYS_NOTED
 
 
-def test_a_sound_store_is_sound(stores: Any, sound: Sound, look: Look) -> None:
-    store, evaluation = stores(sound(1), sound(2), sound(5)), stores(sound(3), name="evaluation")
-    findings = look(store, evaluation=evaluation)
+def test_valid_store_passes_all_checks(write_store: Any, valid_samples: ValidSamples, verify: Verify) -> None:
+    store, evaluation = (
+        write_store(valid_samples(1), valid_samples(2), valid_samples(5)),
+        write_store(valid_samples(3), name="evaluation"),
+    )
+    findings = verify(store, evaluation=evaluation)
     assert (failed(findings), noted(findings)) == (set(), set())
     assert not has_errors(findings.values())
     assert {name for name in findings if name.startswith("evaluation ")} == {
@@ -54,8 +57,8 @@ def test_a_sound_store_is_sound(stores: Any, sound: Sound, look: Look) -> None:
     assert all(finding.advice for finding in findings.values() if finding.severity == "error")
 
 
-def test_statistics_are_those_of_the_store(stores: Any, sound: Sound, vocabulary: Path) -> None:
-    folder = stores(sound(1), sound(2))
+def test_statistics_match_the_store(write_store: Any, valid_samples: ValidSamples, vocabulary: Path) -> None:
+    folder = write_store(valid_samples(1), valid_samples(2))
     statistics = statistics_of(gather_evidence(Subject(folder, vocabulary=vocabulary)))
     store, training = SampleStore(folder), statistics["training"]
     assert training["samples"] == len(store) == sum(training["lengths"])
@@ -68,7 +71,7 @@ def test_statistics_are_those_of_the_store(stores: Any, sound: Sound, vocabulary
     assert statistics["hash_collisions"] == 0
 
 
-def test_the_real_sample_is_sound(tmp_path: Path) -> None:
+def test_reference_samples_of_wikipedia_pass(tmp_path: Path) -> None:
     if not SHARED.is_dir():
         pytest.skip(f"the real sample is not at {SHARED}")
     vocabulary = SHARED / "vocab.txt"
@@ -90,8 +93,7 @@ def test_the_real_sample_is_sound(tmp_path: Path) -> None:
     assert findings["text"].severity == "ok"
 
 
-Where = Callable[[Samples, int], int]
-"""A place in an array, or a value, for a sample by its number."""
+Where = Callable[[Samples, int], int]  # from a sample's index to an index of an array, or to a value
 
 
 def start(samples: Samples, index: int) -> int:
@@ -115,7 +117,7 @@ def length(samples: Samples, index: int) -> int:
 
 
 def plain_place(samples: Samples, index: int) -> int:
-    """A place of a sample's text that is not masked."""
+    """Index of a text token of the sample that is not masked."""
     masked = samples.masked_positions[first_mask(samples, index) : last_mask(samples, index) + 1]
     taken = {*masked.tolist(), samples.first_segment_lengths[index] - 1}
     return next(start(samples, index) + n for n in range(1, length(samples, index) - 1) if n not in taken)
@@ -165,41 +167,43 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("plant", "said", "needs_words"), FAULTS)
-def test_a_malformed_sample_is_found(
-    stores: Any, sound: Sound, look: Look, plant: Any, said: str, needs_words: bool
+@pytest.mark.parametrize(("plant", "expected", "needs_vocabulary"), FAULTS)
+def test_malformed_sample_is_detected(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, plant: Any, expected: str, needs_vocabulary: bool
 ) -> None:
-    whole = sound(2)
+    whole = valid_samples(2)
     index = next(i for i in range(77, len(whole)) if length(whole, i) > 30 and whole.first_segment_lengths[i] > 5)
     arrays = {name: np.copy(array) for name, array in vars(whole).items()}
     plant(whole, arrays, index)
-    store = stores(sound(1), Samples(**arrays))
-    finding = look(store)["structure"]
-    lines = [line for line in finding.message.splitlines() if line.startswith(said)]
+    store = write_store(valid_samples(1), Samples(**arrays))
+    finding = verify(store)["structure"]
+    lines = [line for line in finding.message.splitlines() if line.startswith(expected)]
     assert finding.severity == "error"
     assert lines and lines[0].endswith(f"; the first is {store / 'b.h5'}, sample {index}")
-    blind = look(store, vocabulary=None)
-    assert (blind["structure"].severity == "ok") == needs_words
+    blind = verify(store, vocabulary=None)
+    assert (blind["structure"].severity == "ok") == needs_vocabulary
     assert blind["words"].severity == "note"
     assert "no [CLS] at its start" in blind["words"].message
 
 
-def test_several_malformed_samples_are_counted(stores: Any, sound: Sound, look: Look) -> None:
-    samples = replace(sound(1), next_sentence_labels=np.where(np.arange(1_500) % 100 == 3, 9, 0).astype(np.uint8))
-    found = look(stores(samples, sound(2)))["structure"].message
+def test_several_malformed_samples_are_counted(write_store: Any, valid_samples: ValidSamples, verify: Verify) -> None:
+    samples = replace(
+        valid_samples(1), next_sentence_labels=np.where(np.arange(1_500) % 100 == 3, 9, 0).astype(np.uint8)
+    )
+    found = verify(write_store(samples, valid_samples(2)))["structure"].message
     assert "15 samples have a next-sentence label" in found
     assert found.endswith("a.h5, sample 3")
 
 
-def test_special_words_may_stand_at_masked_positions_and_unknown_ones_anywhere(
-    stores: Any, sound: Sound, look: Look
+def test_special_tokens_are_valid_at_masked_positions_and_unknown_anywhere(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify
 ) -> None:
-    arrays = {name: np.copy(array) for name, array in vars(sound(1)).items()}
+    arrays = {name: np.copy(array) for name, array in vars(valid_samples(1)).items()}
     for number, word in enumerate((0, 2, 3)):
-        position = int(arrays["masked_positions"][first_mask(sound(1), 5) + number])
-        arrays["token_ids"][start(sound(1), 5) + position] = word
-    arrays["token_ids"][plain_place(sound(1), 6)] = 1
-    assert look(stores(Samples(**arrays)))["structure"].severity == "ok"
+        position = int(arrays["masked_positions"][first_mask(valid_samples(1), 5) + number])
+        arrays["token_ids"][start(valid_samples(1), 5) + position] = word
+    arrays["token_ids"][plain_place(valid_samples(1), 6)] = 1
+    assert verify(write_store(Samples(**arrays)))["structure"].severity == "ok"
 
 
 @pytest.mark.parametrize(
@@ -211,11 +215,11 @@ def test_special_words_may_stand_at_masked_positions_and_unknown_ones_anywhere(
         ({"made_by": "hdf5-variable", "generation": None, "max_predictions": 77}, False),
     ],
 )
-def test_masks_are_counted_by_the_settings(
-    stores: Any, sound: Sound, look: Look, origin: dict[str, Any], sound_counts: bool | None
+def test_expected_masked_tokens_follow_the_settings(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, origin: dict[str, Any], sound_counts: bool | None
 ) -> None:
-    findings = look(stores(sound(1), **origin))
-    if sound_counts is None:  # more masks than the shard says that it may have: it cannot be opened
+    findings = verify(write_store(valid_samples(1), **origin))
+    if sound_counts is None:  # more masked tokens than the shard's max_predictions: it cannot be opened
         assert failed(findings) == {"content"}
     elif sound_counts:
         assert failed(findings) == set()
@@ -224,7 +228,7 @@ def test_masks_are_counted_by_the_settings(
         assert "another number of masked tokens" in findings["structure"].message
 
 
-def test_masks_are_rounded_half_to_even_and_bounded_by_the_text() -> None:
+def test_masked_counts_round_half_to_even_and_are_bounded_by_the_text() -> None:
     from benchmarks.bert.verification.shard_stats import expected_masked_counts
 
     counts = expected_masked_counts(Origin.of_text("a", "", "", GenerationSettings()))
@@ -234,7 +238,7 @@ def test_masks_are_rounded_half_to_even_and_bounded_by_the_text() -> None:
 
 
 def with_marks(samples: Samples, change: Callable[[Any, Any], Any]) -> Samples:
-    """Change what stands at masked positions: change(tokens there, originals) → tokens there."""
+    """Replace the tokens at masked positions by change(tokens there, original tokens)."""
     tokens, positions = samples.token_ids.copy(), samples.masked_positions.astype(np.int64)
     places = positions + np.repeat(samples.sample_offsets[:-1], np.diff(samples.masked_offsets))
     tokens[places] = change(tokens[places], samples.masked_token_ids)
@@ -251,50 +255,56 @@ def with_marks(samples: Samples, change: Callable[[Any, Any], Any]) -> Samples:
         (lambda there, original: there, set()),
     ],
 )
-def test_replacements_are_as_the_reference_draws_them(
-    stores: Any, sound: Sound, look: Look, change: Any, expected: set[str]
+def test_replacement_shares_of_masked_tokens_are_checked(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, change: Any, expected: set[str]
 ) -> None:
-    findings = look(stores(with_marks(sound(1), change)))
+    findings = verify(write_store(with_marks(valid_samples(1), change)))
     assert failed(findings) == expected
 
 
 @pytest.mark.parametrize(
     ("share", "level"), [(0.0, "error"), (0.2, "error"), (0.4, "note"), (0.5, "ok"), (0.72, "note"), (0.8, "error")]
 )
-def test_labels_are_balanced(stores: Any, sound: Sound, look: Look, share: float, level: str) -> None:
+def test_random_next_share_is_checked(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, share: float, level: str
+) -> None:
     labels = (np.random.default_rng(0).random(1_500) < share).astype(np.uint8)
-    finding = look(stores(replace(sound(1), next_sentence_labels=labels)))["random-next share"]
+    finding = verify(write_store(replace(valid_samples(1), next_sentence_labels=labels)))["random-next share"]
     assert (finding.severity, bool(finding.advice)) == (level, level != "ok")
 
 
-def test_short_samples_may_nearly_all_have_a_random_b(stores: Any, make: Callable[..., Samples], look: Look) -> None:
-    """A single sentence fills them: of 512 tokens the same labels are an error."""
+def test_short_samples_may_all_have_a_random_second_segment(
+    write_store: Any, make_samples: Callable[..., Samples], verify: Verify
+) -> None:
+    """A single sentence often fills them; for longer samples the same labels are an error."""
     for longest, level in ((127, "note"), (128, "error")):
-        samples = replace(make(800, 4, short=True), next_sentence_labels=np.ones(800, dtype=np.uint8))
+        samples = replace(make_samples(800, 4, short=True), next_sentence_labels=np.ones(800, dtype=np.uint8))
         assert np.diff(samples.sample_offsets).max() <= longest
         settings = GenerationSettings.of_lengths(longest, None)
         origin = {"max_sequence_length": longest, "max_predictions": settings.max_predictions, "generation": settings}
-        assert look(stores(samples, name=f"of_{longest}", **origin))["random-next share"].severity == level
+        assert verify(write_store(samples, name=f"of_{longest}", **origin))["random-next share"].severity == level
 
 
-def test_few_labels_may_be_anything(stores: Any, sound: Sound, look: Look, reorder: Any) -> None:
-    few = reorder(sound(1), range(6))
-    labels = np.array([1, 1, 1, 1, 1, 0], dtype=np.uint8)
-    assert look(stores(replace(few, next_sentence_labels=labels)))["random-next share"].severity != "error"
-
-
-def test_other_lengths_are_noted_and_are_not_official(
-    stores: Any, make: Callable[..., Samples], sound: Sound, look: Look
+def test_few_labels_are_within_the_tolerance(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, reorder: Any
 ) -> None:
-    store, evaluation = stores(make(800, 4, short=True)), stores(sound(3), name="evaluation")
-    assert look(store)["lengths"].severity == "note"
-    assert look(store, evaluation=evaluation, official=True)["lengths"].severity == "error"
-    longer = stores(sound(1), name="longer", max_sequence_length=600, generation=None, made_by="tfrecord")
-    assert look(longer)["lengths"].severity == "note"
+    few = reorder(valid_samples(1), range(6))
+    labels = np.array([1, 1, 1, 1, 1, 0], dtype=np.uint8)
+    assert verify(write_store(replace(few, next_sentence_labels=labels)))["random-next share"].severity != "error"
 
 
-def test_every_broken_shard_is_named(stores: Any, sound: Sound, look: Look) -> None:
-    store = stores(*map(sound, range(1, 7)))
+def test_other_lengths_are_a_note_and_an_error_for_official_data(
+    write_store: Any, make_samples: Callable[..., Samples], valid_samples: ValidSamples, verify: Verify
+) -> None:
+    store, evaluation = write_store(make_samples(800, 4, short=True)), write_store(valid_samples(3), name="evaluation")
+    assert verify(store)["lengths"].severity == "note"
+    assert verify(store, evaluation=evaluation, official=True)["lengths"].severity == "error"
+    longer = write_store(valid_samples(1), name="longer", max_sequence_length=600, generation=None, made_by="tfrecord")
+    assert verify(longer)["lengths"].severity == "note"
+
+
+def test_every_damaged_shard_is_reported(write_store: Any, valid_samples: ValidSamples, verify: Verify) -> None:
+    store = write_store(*map(valid_samples, range(1, 7)))
     for name in ("b.h5", "e.h5"):
         content = bytearray((store / name).read_bytes())
         with h5py.File(store / name) as file:
@@ -302,16 +312,18 @@ def test_every_broken_shard_is_named(stores: Any, sound: Sound, look: Look) -> N
         (store / name).write_bytes(bytes(content))
     (store / "c.h5").write_bytes(b"no shard")
     os.truncate(store / "f.h5", 1000)
-    finding = look(store)["content"]
+    finding = verify(store)["content"]
     assert finding.severity == "error"
     lines = finding.message.splitlines()
-    assert lines[0] == "4 of 6 shards cannot be trusted"
+    assert lines[0] == "4 of 6 shards are unreadable or damaged"
     assert [Path(line.split(":")[0]).name for line in lines[1:]] == ["c.h5", "f.h5", "b.h5", "e.h5"]
-    assert look(store)["counts"].message.endswith("4 shards")
+    assert verify(store)["counts"].message.endswith("4 shards")
 
 
-def test_a_store_of_broken_shards_alone_is_told(stores: Any, sound: Sound, vocabulary: Path) -> None:
-    store = stores(sound(1))
+def test_store_without_a_readable_shard_is_reported(
+    write_store: Any, valid_samples: ValidSamples, vocabulary: Path
+) -> None:
+    store = write_store(valid_samples(1))
     os.truncate(store / "a.h5", 10)
     evidence = gather_evidence(Subject(store, vocabulary=vocabulary, evaluation=store))
     findings = findings_of(evidence)
@@ -320,65 +332,76 @@ def test_a_store_of_broken_shards_alone_is_told(stores: Any, sound: Sound, vocab
 
 
 @pytest.mark.parametrize("name", ["vocabulary_sha256", "max_sequence_length", "selection", "selection_sha256"])
-def test_shards_that_do_not_belong_together_are_found_as_the_store_does(
-    stores: Any, sound: Sound, look: Look, vocabulary: Path, name: str
+def test_incompatible_shards_are_detected(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, vocabulary: Path, name: str
 ) -> None:
     other: dict[str, Any] = {"max_sequence_length": 600, "selection": "random", "vocabulary_sha256": "0" * 64}
     change = {name: other.get(name, "x")} | ({"made_by": "x", "generation": None} if name.startswith("max") else {})
-    store, alien = stores(sound(1), sound(2)), stores(sound(3), name="alien", **change)
+    store, alien = (
+        write_store(valid_samples(1), valid_samples(2)),
+        write_store(valid_samples(3), name="alien", **change),
+    )
     (alien / "a.h5").rename(store / "z.h5")
     with pytest.raises(WorkError):
         SampleStore(store)
-    finding = look(store, evaluation=store)["shards"]
+    finding = verify(store, evaluation=store)["shards"]
     assert finding.severity == "error"
     assert f"{store / 'z.h5'}: its {name} is " in finding.message
-    assert name in ALIKE
+    assert name in SHARED_ATTRIBUTES
 
 
-def test_another_vocabulary_is_found(stores: Any, sound: Sound, look: Look, tmp_path: Path) -> None:
-    store = stores(sound(1))
+def test_other_vocabulary_is_detected(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, tmp_path: Path
+) -> None:
+    store = write_store(valid_samples(1))
     (tmp_path / "other.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", encoding="utf-8")
-    findings = look(store, vocabulary=tmp_path / "other.txt")
+    findings = verify(store, vocabulary=tmp_path / "other.txt")
     assert failed(findings) == {"vocabulary"}
     assert findings["words"].advice == "name the store's own vocabulary"
     assert "[MASK] share" not in findings
 
 
-def test_a_random_subset_is_noted_and_is_not_official(stores: Any, sound: Sound, look: Look) -> None:
-    store = stores(sound(1), selection="random", selected_from=9_000)
-    finding = look(store)["selection"]
+def test_random_subset_is_a_note_and_an_error_for_official_data(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify
+) -> None:
+    store = write_store(valid_samples(1), selection="random", selected_from=9_000)
+    finding = verify(store)["selection"]
     assert (finding.severity, finding.message) == ("note", "a random subset of 9,000 samples")
-    evaluation = stores(sound(2), name="evaluation", selection="evaluation")
-    findings = look(store, evaluation=evaluation, official=True)
+    evaluation = write_store(valid_samples(2), name="evaluation", selection="evaluation")
+    findings = verify(store, evaluation=evaluation, official=True)
     assert findings["selection"].severity == "error"
     assert findings["evaluation selection"].severity == "ok"
 
 
-def test_official_counts(stores: Any, sound: Sound, look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, evaluation = stores(sound(1)), stores(sound(2), name="evaluation")
-    findings = look(store, evaluation=evaluation, official=True)
+def test_official_sample_counts_are_checked(
+    write_store: Any, valid_samples: ValidSamples, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, evaluation = write_store(valid_samples(1)), write_store(valid_samples(2), name="evaluation")
+    findings = verify(store, evaluation=evaluation, official=True)
     assert {"counts", "evaluation counts", "official vocabulary"} <= failed(findings)
     assert "156,726,829" in findings["counts"].expected
     assert "10,000" in findings["evaluation counts"].expected
     monkeypatch.setattr(content_module, "TRAINING_SAMPLES", 1_500)
     for enough, level in ((1_500, "ok"), (1_499, "ok"), (1_501, "error")):
         monkeypatch.setattr(content_module, "EVALUATION_SAMPLES", enough)
-        findings = look(store, evaluation=evaluation, official=True)
+        findings = verify(store, evaluation=evaluation, official=True)
         assert (findings["counts"].severity, findings["evaluation counts"].severity) == ("ok", level)
     monkeypatch.setattr(content_module, "TRAINING_SAMPLES", 1_499)
-    assert look(store, evaluation=evaluation, official=True)["counts"].severity == "error"
+    assert verify(store, evaluation=evaluation, official=True)["counts"].severity == "error"
 
 
-def test_what_official_needs_is_asked_for_at_once(stores: Any, sound: Sound, vocabulary: Path) -> None:
-    store = stores(sound(1))
+def test_official_without_vocabulary_or_evaluation_is_an_error(
+    write_store: Any, valid_samples: ValidSamples, vocabulary: Path
+) -> None:
+    store = write_store(valid_samples(1))
     for given in ({}, {"vocabulary": vocabulary}, {"evaluation": store}):
         with pytest.raises(UsageError, match=r"--official: needs --vocab and --evaluation"):
             gather_evidence(Subject(store, official=True, **given))
 
 
-def test_what_is_not_there_is_wrong_use(stores: Any, sound: Sound, tmp_path: Path) -> None:
+def test_missing_files_are_usage_errors(write_store: Any, valid_samples: ValidSamples, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="none: there is no such text file"):
-        gather_evidence(Subject(stores(sound(1)), texts=(tmp_path / "none",)))
+        gather_evidence(Subject(write_store(valid_samples(1)), texts=(tmp_path / "none",)))
     with pytest.raises(UsageError, match="there is no such folder of shards"):
         gather_evidence(Subject(tmp_path / "none"))
     with pytest.raises(UsageError, match=r"no \*\.h5 shard is in it"):
