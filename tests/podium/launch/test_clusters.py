@@ -180,7 +180,7 @@ def test_two_nodes_go_on_by_the_same_command_on_each(home: Path, one_host: list[
     told = " ".join(words[0].split())
     assert "asked to stop, and saved after " in told
     assert f"`podium run laptop --resume {folder.relative_to(home)}` resumes the run after its first " in told
-    assert "samples, given on each node with its --node-rank unless Slurm does" in told
+    assert "samples; run it on each node with its --node-rank, unless Slurm starts the nodes" in told
     with two_nodes(home, "--json", "--resume", str(folder.relative_to(home)), settings=()) as nodes:
         found, _ = (finished(node) for node in nodes)
     assert_went_on(json.loads(found), folder, one_host)
