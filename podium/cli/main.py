@@ -392,7 +392,7 @@ def main() -> None:
             sys.exit(1)
         # Python flushes standard output again at exit; what is left in its buffer goes to /dev/null then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno != errno.EPIPE:  # a reader such as `head` that has closed the pipe is no error to report
+        if error.errno != errno.EPIPE:  # a reader such as `head` that has closed the pipe is not an error
             tell(f"the output cannot be written ({error.strerror})")
         sys.exit(1)
     finally:

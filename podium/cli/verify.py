@@ -80,7 +80,7 @@ def verify_store(
     seconds = perf_counter() - started
     if evaluation is not None and evidence.evaluation is not None and evidence.evaluation.shards:
         survey = evidence.evaluation
-        # The reference accuracy is that of MLPerf's data, so it is no criterion for samples of another vocabulary.
+        # The reference accuracy is that of MLPerf's data, so samples of another vocabulary are not compared with it.
         comparable = subject.official or is_official_vocabulary(evaluation.vocabulary)
         masked_per_sample = survey.total("masked_tokens") / survey.samples
         findings.append(check_initial_accuracy(evaluation, masked_per_sample, comparable, subject.official))

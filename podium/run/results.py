@@ -43,18 +43,18 @@ def require_writable_results(system: str) -> None:
         raise WorkError(f"{folder}: results cannot be written there; check the permissions")
 
 
-def finalize_log(run: RunFolder, fault: str | None = None, aside: Path | None = None) -> Path | None:
+def finalize_log(run: RunFolder, fault: str | None = None, fault_path: Path | None = None) -> Path | None:
     """Move an ended run's log to its final place, add the run to its set's record, and return the log's path.
 
     A log without run_stop is closed as aborted first. None if the run did not reach run_start and so has no log. With
-    a `fault`, the reason why the log is not a result, it is moved to `aside` if that is given. The log of a run that
-    was restarted or resumed is not a result either, and stays in the run's folder as result.restarted.txt. WorkError if
-    a file cannot be written.
+    a `fault`, the reason why the log is not a result, it is moved to `fault_path` if that is given. The log of a run
+    that was restarted or resumed is not a result either, and stays in the run's folder as result.restarted.txt.
+    WorkError if a file cannot be written.
     """
     if not close_as_aborted(run.log, run.samples_trained()):
         add_ended(run.path.parent, EndedRun(RunRecord(run).number, None, None, None, run.gone_on_with, fault))
         return None
-    path = run.restarted_result if run.gone_on_with else aside or final_log_path(run)
+    path = run.restarted_result if run.gone_on_with else fault_path or final_log_path(run)
     try:
         # In this order: a process that is killed in between leaves a log without an entry, which `close_orphaned_runs`
         # records later. The reverse order could leave an entry for a log that is not in its place.

@@ -117,7 +117,7 @@ def commit_of(root: Path, name: str = "HEAD") -> str | None:
     # In an installation below some other repository, git would find that one.
     if top is None or Path(top.decode().strip()).resolve() != root.resolve():
         return None
-    # --end-of-options: a name that begins with a dash, which a user may give, is no option of git.
+    # --end-of-options: a user may give a name that begins with a dash, which git must not take for an option.
     commit = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     return commit.decode().strip() if commit else None
 

@@ -180,7 +180,7 @@ def test_two_nodes_resume_by_the_same_command_on_each(home: Path, one_host: list
     message = " ".join(errors[0].split())
     assert "asked to stop, and saved after " in message
     assert f"`podium run laptop --resume {folder.relative_to(home)}` resumes the run after its first " in message
-    assert "samples, given on each node with its --node-rank unless Slurm does" in message
+    assert "samples; run it on each node with its --node-rank, unless Slurm starts the nodes" in message
     with two_nodes(home, "--json", "--resume", str(folder.relative_to(home)), settings=()) as nodes:
         found, _ = (finished(node) for node in nodes)
     assert_resumed(json.loads(found), folder, one_host)

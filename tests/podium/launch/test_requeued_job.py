@@ -178,7 +178,7 @@ def test_doctor_is_not_requeued() -> None:
 
 
 def test_several_runs_with_requeue_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"^--runs 10: launch\.requeue is set, .* or give --set launch\.requeue=null"):
+    with pytest.raises(UsageError, match=r"^--runs: found 10, .* launch\.requeue is set .* --set launch\.requeue=null"):
         RunRequest("laptop", REQUEUE, runs=10).launcher_command()
 
 

@@ -834,8 +834,8 @@ def test_run_with_changed_data_is_not_a_result(
     with pytest.raises(WorkError, match=r"^the data was changed during the run: .*part-00001\.h5 is not the file.*: "):
         next(runs)
     assert len(list((home / "runs").rglob("result_*.txt"))) == 2
-    (aside,) = (home / "runs").rglob("run_2/result.changed_data.txt")
-    record = read_set(aside.parents[1])
+    (log,) = (home / "runs").rglob("run_2/result.changed_data.txt")
+    record = read_set(log.parents[1])
     assert record is not None and record.whole and [run.is_result for run in record.ended] == [True, True, False]
     assert not list((home / "results").rglob("*.txt"))
 
